@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
@@ -40,8 +41,8 @@ def number(least: float = -sys.float_info.max, most: float = sys.float_info.max,
 def whole(least: int = 1, most: int | None = None, right: str = "") -> Kind:
     """Describe whole numbers within bounds."""
     right = right or f"a whole number {f'of at least {least}' if most is None else f'from {least} to {most}'}"
-    most = sys.maxsize if most is None else most
-    return Kind(right, lambda value: _is_number(value, Integral) and least <= value <= most, int)
+    bound = math.inf if most is None else most
+    return Kind(right, lambda value: _is_number(value, Integral) and least <= value <= bound, int)
 
 
 def _is_number(value: Any, type_: type) -> bool:
