@@ -37,7 +37,7 @@ def main() -> None:
     while len(texts) < args.sentences:
         rows = sampled(internal, model.generation_config, args.batch_size, args.longest)
         texts += [text for row in rows if (text := [token for token in row if token not in special and token < vocab_size])]
-    NGramLM.train(texts[: args.sentences], vocab_size=vocab_size, order=args.order).save_pretrained(args.output)
+    NGramLM.from_texts(texts[: args.sentences], vocab_size=vocab_size, order=args.order).save_pretrained(args.output)
 
 
 def sampled(internal: InternalLM, config: object, batch_size: int, longest: int) -> list[list[int]]:

@@ -175,10 +175,10 @@ def test_weights_that_are_refused(name, lm, weight):
     """The error names the argument and the value."""
     shown = re.escape(repr(weight)[:9])
     for key, given in settings_of(name, weight).items():
-        with pytest.raises(ValueError, match=f"{key} should be a finite number, got {shown}"):
+        with pytest.raises(ValueError, match=f"{key} should be a finite number.*, got {shown}"):
             DECODERS[name](lm, **given)
     if isinstance(weight, float):
-        with pytest.raises(ValueError, match=r"lm_weight should be .* tensor \[B\] of finite numbers, got .*; up to 1,000,000"):
+        with pytest.raises(ValueError, match=r"lm_weight should be .* tensor \[B\] of them, got"):
             DECODERS[name](lm, lm_weight=torch.tensor([1.0, weight], dtype=torch.float64))
 
 
@@ -190,7 +190,7 @@ def test_weights_of_parts_that_are_refused(lm, weight):
         lambda: PhraseBooster([("anna", weight)], TOKENIZER),
         lambda: StreamingDecoder(DECODERS["ctc beam"](lm), 1).open(lm_weight=weight),
     ):
-        with pytest.raises(ValueError, match=r"should be a finite number, got (1e\+38|nan); up to 1,000,000 will do"):
+        with pytest.raises(ValueError, match=r"should be a finite number.*, got (1e\+38|nan)"):
             make()
 
 

@@ -53,7 +53,7 @@ class Recogniser:
 
     def _trained(self, text: str) -> hf_ngpulm.NGramLM:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return hf_ngpulm.NGramLM.train(lines, tokenizer=self.asr.tokenizer, order=4, device=str(self.asr.device))
+        return hf_ngpulm.NGramLM.from_texts(lines, tokenizer=self.asr.tokenizer, order=4, device=str(self.asr.device))
 
     def compare(
         self, audio: str | None, phrases: str, text: str, lm_weight: float, phrase_weight: float, num_beams: int

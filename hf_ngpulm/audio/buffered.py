@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..common.arguments import check_number
+from ..common.checks import check, number
 from ..decoding.families import encoded, frame_lengths
 from .encoder import StreamEncoder, extract, extract_batch
 
@@ -56,8 +55,8 @@ class BufferedEncoder(StreamEncoder):
         seconds = self.stride / self.sampling_rate
         lengths = {"chunk_seconds": chunk_seconds, "left_seconds": left_seconds, "right_seconds": right_seconds}
         for name, value in lengths.items():
-            if not 0 <= check_number(value, name, math.inf) <= MOST_SECONDS or (name == "chunk_seconds" and not value):
-                raise ValueError(f"{name} should be from 0 to {MOST_SECONDS:g} (a chunk above 0), got {value!r}")
+            least = 1e-9 if name == "chunk_seconds" else 0
+            check(name, value, number(least, MOST_SECONDS, f"from 0 to {MOST_SECONDS:g} (a chunk above 0)"))
         self.chunk = max(1, round(chunk_seconds / seconds))
         self.left, self.right = (round(value / seconds) for value in (left_seconds, right_seconds))
         self.chunk_seconds = self.chunk * seconds

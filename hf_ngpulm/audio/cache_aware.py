@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.arguments import whole
+from ..common.checks import check, whole
 from .encoder import StreamEncoder
 
 
@@ -49,7 +49,7 @@ class CacheAwareEncoder(StreamEncoder):
             raise ValueError(f"{type(extractor).__name__} doesn't know the last chunk of a stream; upgrade transformers")
         self.sampling_rate, self.hop, self.reach = extractor.sampling_rate, extractor.hop_length, extractor.n_fft // 2
         self.factor: int = config.subsampling_factor
-        self.chunk = whole("num_lookahead_tokens", num_lookahead_tokens, 1 << 12, least=0) + 1
+        self.chunk = check("num_lookahead_tokens", num_lookahead_tokens, whole(0, 1 << 12)) + 1
         # Attention looks back over whole chunks.
         self.memory = (config.sliding_window - 1) // self.chunk * self.chunk
         self.chunk_seconds = self.chunk * self.factor * self.hop / self.sampling_rate

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..common.arguments import shown
+from ..common.shown import shown
 from ..config.tuned import with_remembered
 from ..decoding.ctc import CTCDecoder
 from ..decoding.families import is_ctc, is_transducer

@@ -54,13 +54,13 @@ class BackoffAutomaton(nn.Module):
         self.register_buffer("starts", starts.contiguous())
 
     def with_tensors(self, tensors: AutomatonTensors, context_length: int | None = None) -> BackoffAutomaton:
-        """Return the same with other tensors."""
+        """Return a copy with other tensors."""
         length = self.context_length if context_length is None else context_length
         return BackoffAutomaton(tensors, self.vocab_size, length, self.roots, self.starts, self.engine)
 
     @property
     def tensors(self) -> AutomatonTensors:
-        """Return what it consists of."""
+        """Return its tensors."""
         return AutomatonTensors(*(getattr(self, name) for name in AutomatonTensors._fields))
 
     @property
@@ -70,12 +70,12 @@ class BackoffAutomaton(nn.Module):
 
     @property
     def num_states(self) -> int:
-        """States of all packed automata together."""
+        """Number of states of all packed automata."""
         return self.tensors.num_states
 
     @property
     def num_arcs(self) -> int:
-        """Arcs of all packed automata together."""
+        """Number of arcs of all packed automata."""
         return self.tensors.num_arcs
 
     @property
@@ -84,7 +84,7 @@ class BackoffAutomaton(nn.Module):
         return sum(buffer.nbytes for buffer in self.buffers())
 
     def join_pool(self, pool: Any) -> None:
-        """Lie in an `AutomatonPool` with all states that there are so far; for lazy ones."""
+        """Copy the states so far into an `AutomatonPool`; for lazy automata."""
         raise TypeError(f"{type(self).__name__} isn't lazy")
 
     def initial_states(self, batch_size: int, bos: bool = True, which: Tensor | None = None) -> Tensor:
@@ -194,7 +194,7 @@ class BackoffAutomaton(nn.Module):
         if values.dtype not in (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8):
             raise ValueError(f"{what} should be integers, got {values.dtype}")
         values = values.to(self.device)
-        if values.dtype == torch.int64:  # what int32 can't hold is outside any vocabulary and automaton, as -1 is
+        if values.dtype == torch.int64:  # numbers beyond int32 are outside any vocabulary and automaton, like -1
             values = values.clamp(-1, 2**31 - 1)
         return values.to(torch.int32)
 

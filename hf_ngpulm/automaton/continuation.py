@@ -20,10 +20,10 @@ from .tensors import AutomatonTensors
 
 
 def check_share(share: float, name: str = "share") -> None:
-    """Refuse what is no share of the sentences that end.
+    """Check the probability that another sentence follows.
 
     Raises:
-        ValueError: it isn't between 0 and 1, or so near them that a config may not say it.
+        ValueError: it isn't between 0 and 1, or closer to them than a config allows.
     """
     if not 1e-6 <= share <= 1 - 1e-6:
         raise ValueError(f"{name} should be between 0 and 1, got {share!r}; 0.000001 to 0.999999 will do")
@@ -34,9 +34,9 @@ def continued(automaton: BackoffAutomaton, share: float, context_length: int) ->
 
     Args:
         automaton: of one model.
-        share: of the sentences that end, those after which another begins, between 0 and 1.
-        context_length: how many tokens are read where states are read off tokens. Where the last sentence began may lie further
-            back than the longest context.
+        share: probability that another sentence follows the end of one, between 0 and 1.
+        context_length: number of tokens from which states are computed; the last sentence may have begun before the longest
+            context.
     """
     t = _with_start_first(automaton)
     start = min(int(automaton.starts[0]), 1)
@@ -63,7 +63,7 @@ def continued(automaton: BackoffAutomaton, share: float, context_length: int) ->
 
 
 def _with_start_first(automaton: BackoffAutomaton) -> AutomatonTensors:
-    """Return the tensors with the start as the first state after the root: states back off to those before them."""
+    """Return the tensors with the start as the first state after the root, since states back off to earlier ones."""
     t, start = automaton.tensors, int(automaton.starts[0])
     if start <= 1:
         return t
@@ -73,7 +73,7 @@ def _with_start_first(automaton: BackoffAutomaton) -> AutomatonTensors:
         return torch.where(states == start, 1, moved).to(torch.int32)
 
     def reordered(values: Tensor, first: int, begin: int, end: int) -> Tensor:
-        """Put the part from `begin` to `end` before that which begins at `first`."""
+        """Move the part from `begin` to `end` to `first`."""
         return torch.cat([values[:first], values[begin:end], values[first:begin], values[end:]])
 
     arcs = [int(t.arc_offsets[state]) for state in (1, start, start + 1)]

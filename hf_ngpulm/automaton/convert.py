@@ -21,21 +21,21 @@ from .tensors import AutomatonTensors
 
 logger = logging.getLogger(__name__)
 
-# What KenLM gives a model that lacks <unk>: log10 p = -100.
+# KenLM's log-probability of <unk> for a model without: log10 p = -100.
 MISSING_LOG_PROB = -100.0 * math.log(10.0)
-# An n-gram that ends in <unk> takes an arc for each of the tokens that <unk> stands for; in all at most so many.
+# An n-gram that ends in <unk> takes an arc per token that <unk> stands for; limit of these arcs in all.
 MAX_UNK_ARCS = 1 << 24
 
 
 @dataclass(frozen=True)
 class LMParts:
-    """Hold the parts of a language model: readers, training and composition make it, `hf_ngpulm.NGramLM` is its face.
+    """The parts of a language model, made by readers, training and composition; `hf_ngpulm.NGramLM` wraps them.
 
     Args:
-        config: what is known of it.
-        automaton: static, or one that is composed while searches go on (`hf_ngpulm.lexicon.lazy_automaton`).
-        unk_tokens: int32 `[N]`, ascending: token ids without a unigram, or that are in no word.
-        pieces: of the tokenizer, by token id, where they are known.
+        config: see `hf_ngpulm.config.config.NGramLMConfig`.
+        automaton: static, or composed on the fly (`hf_ngpulm.lexicon.lazy_model`).
+        unk_tokens: int32 `[N]`, ascending: token ids without a unigram, or in no word.
+        pieces: the tokenizer's, by token id, or None.
     """
 
     config: NGramLMConfig
@@ -51,7 +51,7 @@ class LMParts:
         missing_unigrams: str | float = "share",
         engine: str = "auto",
     ) -> LMParts:
-        """Return the parts of a table of n-grams. Arguments as for `NGramLM.from_arpa`."""
+        """Return the parts for a table of n-grams. Arguments as for `NGramLM.from_arpa`."""
         vocabulary = vocabulary or Vocabulary(table.vocab_size)
         automaton, found = automaton_from_table(table, missing_unigrams, engine)
         config = NGramLMConfig(
@@ -69,7 +69,7 @@ class LMParts:
         return cls(config, automaton, found["unk_tokens"], pieces)
 
     def with_config(self, **changed: Any) -> LMParts:
-        """Return the same with other fields of the config."""
+        """Return a copy with other fields of the config."""
         return replace(self, config=replace(self.config, **changed))
 
 
@@ -85,8 +85,8 @@ def automaton_from_table(
     backoff weight 0.
 
     `<unk>` stands for every token id without a unigram, in contexts too and in n-grams of any order, as for KenLM.
-    N-grams that no text can meet are left out: those that go on after `</s>` or have `<s>` elsewhere than in front,
-    those with `<unk>` where it stands for nothing, and those with a token that has no unigram.
+    Unreachable n-grams are left out: those with tokens after `</s>` or before `<s>`, with `<unk>` if it stands for no token, or
+    with a token that has no unigram.
 
     Args:
         table: the n-grams.
@@ -160,7 +160,7 @@ def automaton_from_table(
 
 
 def _count_last(table: NGramTable, token_id: int) -> int:
-    """Return how many n-grams of order 2 and up end in a token."""
+    """Return the number of n-grams of order 2 and up that end in a token."""
     return sum(int(torch.count_nonzero(order.tokens == token_id)) for order in table.orders[1:])
 
 
@@ -171,7 +171,7 @@ def _special_unigrams(table: NGramTable) -> dict[str, float | None]:
 
 
 def _missing_weight(missing_unigrams: str | float, unk_log_prob: float | None, count: int) -> tuple[float, float | None]:
-    """Return score of a token id without a unigram, and the log of its part of `<unk>` (None: it has nothing of it)."""
+    """Return the score of a token id without a unigram, and the log of its share of `<unk>` (None: no share)."""
     if isinstance(missing_unigrams, float | int) and not isinstance(missing_unigrams, bool):
         if not math.isfinite(missing_unigrams):
             raise ValueError(f"missing_unigrams should be a finite log-probability, got {missing_unigrams}")
@@ -195,7 +195,7 @@ def table_from_automaton(
     unk_log_prob: float | None,
     bos_log_prob: float | None,
 ) -> NGramTable:
-    """Return the n-grams that an automaton was built from, those that no text can meet excepted.
+    """Return the n-grams that an automaton was built from, without unreachable ones.
 
     The inverse of `automaton_from_table`; log-probabilities of `<unk>` after a context come back up to rounding.
 
@@ -214,7 +214,7 @@ def table_from_automaton(
         raise NGramFormatError(f"{t.num_states} states can't have the depths {states_per_depth}")
     if automaton.roots.tolist() != [0] or int(t.arc_offsets[1]) != vocab_size + 1:
         raise NGramFormatError("the automaton isn't one language model's: its root hasn't an arc for every token")
-    # The arcs of the first token without a unigram are those of <unk>, the others' are copies.
+    # The arcs of the first token without a unigram are those of <unk>; those of the others are copies.
     is_unk_token = torch.zeros(vocab_size + NUM_SPECIAL, dtype=torch.bool)
     is_unk_token[unk_tokens.to(torch.int64).cpu()] = True
     first_unk, unk_share, unk_target = -1, 0.0, 0
@@ -222,7 +222,7 @@ def table_from_automaton(
         first_unk = int(unk_tokens[0])
         unk_share, unk_target = unk_log_prob - float(t.arc_weights[first_unk]), int(t.arc_targets[first_unk])
     row_of_state = torch.zeros(t.num_states, dtype=torch.int32)
-    # States of a depth lie side by side, and so do their arcs.
+    # States of equal depth are adjacent, and so are their arcs.
     bounds = [*accumulate(states_per_depth, initial=0), t.num_states]
     orders = []
     for n in range(1, automaton.context_length + 2):

@@ -1,6 +1,6 @@
 """The queries as torch operators: `torch.compile` and CUDA graph capture pass through them.
 
-An operator is given the name of an engine last, see `hf_ngpulm.engines.choice`.
+The last argument of an operator is the name of an engine, see `hf_ngpulm.engines.choice`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _library = torch.library.Library("hf_ngpulm", "FRAGMENT")
 
 
 def define_operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    """Make an operator of `torch.ops.hf_ngpulm`; `fake` gives results of the same shapes, with anything in them."""
+    """Make an operator of `torch.ops.hf_ngpulm`; `fake` returns results of the same shapes with arbitrary contents."""
     name = schema.partition("(")[0]
     _library.define(schema)
     _library.impl(name, run, "CompositeExplicitAutograd")
@@ -26,7 +26,8 @@ def define_operator(schema: str, run: Callable[..., Any], fake: Callable[..., An
 
 
 def _define_query(name: str, arguments: str, results: str, fake: Callable[..., Any]) -> None:
-    """Make the operator of a query, whose engines have a function of its name; its second argument is a tensor of states."""
+    """Make the operator of a query; each engine has a function of the same name, whose second argument is a tensor of
+    states."""
 
     def run(automaton: list[Tensor], states: Tensor, *rest: Any) -> Any:
         *given, engine = rest

@@ -1,4 +1,4 @@
-"""Automata that come and go in one set of tensors, so that the rows of a batch can each follow their own."""
+"""A pool of automata in one set of tensors, which come and go, so that each row of a batch can follow its own."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..engines.locks import lock_across_forks
 from .automaton import BackoffAutomaton
 from .tensors import AutomatonTensors
 
-# Held while a pool changes, or what lies in it is looked up, if no lazily composed model is in it: those have one of their own.
+# Held while a pool changes or is looked up, unless it has a lazily composed model: those have their own lock.
 LOCK = lock_across_forks()
-SMALLEST = 1024  # states and arcs that there is room for at the beginning
+SMALLEST = 1024  # initial room, in states and arcs
 LARGEST = 2**31 - 1
 
 
 class Place(NamedTuple):
-    """Tell where an automaton lies: its root, its start, and its parts of the states and the arcs (first and number)."""
+    """The place of an automaton: its root, its start, and its ranges of states and arcs (first and number)."""
 
     root: int
     start: int
@@ -32,31 +32,31 @@ class Place(NamedTuple):
 class AutomatonPool:
     """Room for automata over one vocabulary, on one device, with `AutomatonTensors` for all of them.
 
-    One that is added or dropped leaves the others where they are, and their states valid. The tensors are the same ones until
-    there is no room left; then they are copied to some of twice the size. State 0 is nobody's: all tokens score 0 in it.
+    Adding or dropping one leaves the others in place and their states valid. When room runs out, the tensors are replaced by
+    copies of twice the size. State 0 belongs to no automaton: all tokens score 0 in it.
 
     Args:
-        vocab_size: V, of all of them.
+        vocab_size: V, the same for all.
         device: where the tensors are.
     """
 
-    # Not inference tensors, wherever this is called from: those couldn't be changed outside of inference mode.
+    # Never inference tensors, which couldn't be changed outside of inference mode.
     @torch.inference_mode(False)
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self.vocab_size = vocab_size
         self.device = device
         self.places: dict[Hashable, Place] = {}
         self._states, self._arcs = _Room(2), _Room()
-        # Of each state whether its scores aren't right yet, on the CPU: lazy language models say so.
+        # Whether each state's scores aren't final yet, on the CPU; set by lazy language models.
         self.unfinished = np.zeros(2, dtype=np.uint8)
         self.tensors = AutomatonTensors.zeros(2, 0, vocab_size, device)
 
     @torch.inference_mode(False)
     def add(self, key: Hashable, automaton: BackoffAutomaton) -> Place:
-        """Have an automaton (one, not several packed) in the pool; where it is, if it is there already.
+        """Add an automaton (one, not several packed) and return its place; no-op if it is there already.
 
         Raises:
-            ValueError: another vocabulary, or more states or arcs in all than can be addressed.
+            ValueError: another vocabulary size, or more states or arcs in all than can be addressed.
         """
         if key in self.places:
             return self.places[key]
@@ -64,7 +64,7 @@ class AutomatonPool:
             sizes = f"{self.vocab_size} and {automaton.vocab_size}"
             raise ValueError(f"automata over vocabularies of different sizes ({sizes}) can't serve one batch")
         t = automaton.tensors
-        # One state more, which nothing leads to: where it ends means nothing, so that any other automaton may follow.
+        # One more state, which nothing leads to: its end is arbitrary, so that any other automaton may follow.
         states, arcs = self.take(t.num_states + 1, t.num_arcs)
         self.write("arc_offsets", states, t.arc_offsets + arcs)
         self.write("arc_tokens", arcs, t.arc_tokens)
@@ -77,12 +77,12 @@ class AutomatonPool:
         return self.places[key]
 
     def drop(self, key: Hashable) -> None:
-        """Forget an automaton; no state of it may be queried any more."""
+        """Drop an automaton; its states may not be queried any more."""
         self.give_back(self.places.pop(key))
 
     @torch.inference_mode(False)
     def take(self, states: int, arcs: int) -> tuple[int, int]:
-        """Return room for so many states and arcs; the first of each."""
+        """Take room for numbers of states and arcs; return the first of each."""
         found = self._take(self._states, states), self._take(self._arcs, arcs)
         self._grow()
         return found
@@ -94,7 +94,7 @@ class AutomatonPool:
         getattr(self.tensors, name)[first : first + len(values)] = values.to(self.device)
 
     def give_back(self, place: Place) -> None:
-        """Free room that was taken."""
+        """Free room."""
         self._states.give_back(*place.states)
         self.unfinished[slice(place.states[0], sum(place.states))] = 0
         self._arcs.give_back(*place.arcs)
@@ -124,14 +124,14 @@ class AutomatonPool:
 
 
 class _Room:
-    """Keep the parts of a line that are free: those between others, in order, and all that lies after `size`."""
+    """The free ranges of a line: those between others, in order, and everything from `size` on."""
 
     def __init__(self, size: int = 0) -> None:
         self.size = size
         self._free: list[tuple[int, int]] = []  # first, number
 
     def take(self, size: int) -> int:
-        """Return the first place of the first part that is free and large enough."""
+        """Return the start of the first free range that is large enough."""
         for i, (first, number) in enumerate(self._free):
             if number >= size:
                 self._free[i : i + 1] = [(first + size, number - size)] if number > size else []

@@ -12,7 +12,7 @@ def step(automaton: AutomatonTensors, states: Tensor, tokens: Tensor, vocab_size
     """Return score and next state of one token a row; any shape, the same for both arguments."""
     if states.numel() and (int(states.min()) < 0 or int(states.max()) >= automaton.num_states):
         raise IndexError(f"states should lie in 0..{automaton.num_states - 1}, got {int(states.min())}..{int(states.max())}")
-    if automaton.num_arcs == 0:  # one that no state has gives the indices below something to point at
+    if automaton.num_arcs == 0:  # a sentinel, so that the indices below stay valid
         arcs = {name: getattr(automaton, name).new_zeros(1) for name in ("arc_tokens", "arc_weights", "arc_targets")}
         automaton = automaton._replace(**arcs)
     current = states.to(torch.int64)
@@ -60,7 +60,7 @@ def walk(
 ) -> tuple[Tensor, Tensor]:
     """Return score of each token after those before it, and the last state."""
     all_scores = torch.zeros(token_ids.shape, dtype=torch.float32, device=states.device)
-    states = states.to(torch.int32, copy=True)  # an operator may not return what it was given
+    states = states.to(torch.int32, copy=True)  # an operator may not return its argument
     for position in range(token_ids.shape[1]):
         token_scores, next_states = step(automaton, states, token_ids[:, position], vocab_size)
         inside = position < lengths

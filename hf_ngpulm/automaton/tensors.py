@@ -1,4 +1,4 @@
-"""The tensors that an automaton consists of."""
+"""The tensors of an automaton."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _convert_words(source: str, target: str, kind: str, out_units: str | None, m
         )
     if out_units is not None:
         raise ValueError(f"--out-units {out_units} is for token ids; the words of a KenLM binary are written as they are")
-    file = library.read_binary(source)
+    file = library.KenLMFile(source)
     table = file.table()
     if max_ngrams is not None:
         table = library.prune_table(table, max_ngrams)

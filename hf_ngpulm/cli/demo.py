@@ -117,7 +117,7 @@ def _of_orders(name: str) -> Evaluations:
         heard = " ".join(one.hypothesis or "" for one in alone.utterances)
         style = {heard.lower(): "lower,no-punctuation", heard.upper(): "upper,no-punctuation"}.get(heard)
         texts = (folder / "text.txt").read_text(encoding="utf-8").splitlines()
-        lm = library.NGramLM.train(texts, tokenizer=asr.tokenizer, order=6, normalise=style, device=str(asr.device))
+        lm = library.NGramLM.from_texts(texts, tokenizer=asr.tokenizer, order=6, normalise=style, device=str(asr.device))
         with_lm = library.evaluate(asr, orders, normalise=AS_WHISPER, num_beams=1, lm=lm, lm_weight=ORDERS_WEIGHT)
         assert with_lm is not None
     return {(ORDERS, name, "alone"): alone, (ORDERS, name, "LM"): with_lm}

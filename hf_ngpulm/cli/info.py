@@ -60,7 +60,7 @@ def _facts(lm: Any) -> tuple[dict[str, Any], dict[str, str]]:
 
 def _kenlm_facts(path: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the facts in a KenLM binary's header; its n-grams aren't read."""
-    file = library.read_binary(path)
+    file = library.KenLMFile(path)
     total, size = sum(file.counts), os.path.getsize(path)
     facts: dict[str, Any] = {"kenlm": file.model_type, "order": file.order, "num_ngrams": list(file.counts)}
     facts |= {name: getattr(file, name) for name in ("num_words", "has_words", "quantised_bits")} | {"nbytes": size}

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ..audio.events import final_event, partial_event
     from ..audio.microphone import microphone_pieces
     from ..audio.subtitles import segments, subtitles
-    from ..common.arguments import one_of, refuse_idle
+    from ..common.checks import check, one_of, refuse_idle
     from ..decoding.families import is_seq2seq
     from ..evaluation.evaluating import evaluate
     from ..evaluation.processes import WorkerLostError
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from ..evaluation.results import EDITS, Compared, Evaluation, read_results
     from ..evaluation.tuning import TuningPoint, TuningResult, tune_weights
     from ..formats.arpa import write_arpa
-    from ..formats.kenlm import is_kenlm_binary, read_binary
+    from ..formats.files import KENLM, format_of
+    from ..formats.kenlm import KenLMFile
     from ..formats.safetensors import CONFIG_FILE, WEIGHTS_FILE
     from ..language_model.hub import CARD_FILE, is_as_written
     from ..language_model.interpolation import fitted_weights
@@ -41,7 +42,7 @@ _NAMES = {
     "audio.events": "final_event partial_event",
     "audio.microphone": "microphone_pieces",
     "audio.subtitles": "segments subtitles",
-    "common.arguments": "one_of refuse_idle",
+    "common.checks": "check one_of refuse_idle",
     "decoding.families": "is_seq2seq",
     "evaluation.evaluating": "evaluate",
     "evaluation.processes": "WorkerLostError",
@@ -50,7 +51,8 @@ _NAMES = {
     "evaluation.results": "EDITS read_results",
     "evaluation.tuning": "tune_weights",
     "formats.arpa": "write_arpa",
-    "formats.kenlm": "is_kenlm_binary read_binary",
+    "formats.files": "KENLM format_of",
+    "formats.kenlm": "KenLMFile",
     "formats.safetensors": "CONFIG_FILE WEIGHTS_FILE",
     "language_model.hub": "CARD_FILE is_as_written",
     "language_model.interpolation": "fitted_weights",

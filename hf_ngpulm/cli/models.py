@@ -38,7 +38,7 @@ def check_folder(model: str) -> None:
 
 def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, units: str) -> bool:
     """Return whether the source is a KenLM binary to be read with its own words, not as a model of token ids."""
-    if not library.is_kenlm_binary(source) or tokenizer is not None or vocab_size is not None:
+    if library.format_of(source) is not library.KENLM or tokenizer is not None or vocab_size is not None:
         return False
     if units != "auto":
         raise ValueError(f"--units {units} says how words stand for token ids; give --tokenizer or --vocab-size with it")
@@ -49,7 +49,7 @@ def load(
     source: str, tokenizer: str | None = None, vocab_size: int | None = None, units: str = "auto", **of_words: Any
 ) -> library.NGramLM:
     """Load a language model of any kind that commands take."""
-    if os.path.isfile(source) and not source.endswith(".nemo"):
+    if os.path.isfile(source) and not library.format_of(source).has_token_ids:
         if is_word_binary(source, tokenizer, vocab_size, units):
             raise ValueError(
                 f"{source}: a KenLM binary doesn't say which token ids its words are; add --tokenizer (the ASR model's) or "

@@ -66,7 +66,7 @@ def transcribe(
             {"--format": kind, "--overwrite": overwrite or None}, "says of files how they are written; add --output"
         )
     if kind is not None:
-        library.one_of("--format", kind, KINDS)
+        library.check("--format", kind, library.one_of(*KINDS))
     names = audio_of(audio)
     files: dict[str, Any] = {}
     if output is not None:

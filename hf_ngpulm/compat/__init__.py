@@ -1,4 +1,4 @@
-"""pyctcdecode's names on this package's engine: scripts run with one changed import.
+"""pyctcdecode's API on this package's engine: scripts run with one changed import.
 
     from hf_ngpulm.compat import build_ctcdecoder      # was: from pyctcdecode import build_ctcdecoder
 
@@ -10,9 +10,9 @@ beam search decodes. A sentence scores what pyctcdecode's formula gives it,
 
     log p(outputs) + sum over its words of (alpha * ln 10 * (log10 p(word) [+ unk_score_offset]) + beta) [+ hotwords]
 
-and what is found differs where the search does: here each label counts what it says of the word, so that unlikely words are
-dropped sooner and a narrower beam suffices; there a word counts when it ends. The page "From pyctcdecode" of the
-documentation goes through arguments and differences.
+but the search differs: here each label adds its share of the word's score, so unlikely words are dropped sooner and a narrower
+beam suffices; pyctcdecode scores a word when it ends. See "From pyctcdecode" in the documentation for arguments and
+differences.
 
 Transformers' pipeline takes such a decoder until its version 6 (`pipeline(..., decoder=...)`; better give it a language model
 as `lm=`). Its `Wav2Vec2ProcessorWithLM` asks whether a decoder is of pyctcdecode's own class, and takes it after `stand_in`.
@@ -42,7 +42,7 @@ __all__ = [
     "verify_alphabet_coverage",
 ]
 
-# Modules of pyctcdecode, and those here that have their names.
+# Modules of pyctcdecode, and the modules here that replace them.
 MODULES = {
     "alphabet": "hf_ngpulm.formats.wav2vec2.alphabet",
     "constants": "hf_ngpulm.formats.wav2vec2.constants",

@@ -1,4 +1,4 @@
-"""Return what a search has found: beams, and the words in them."""
+"""The results of a search: beams, and the words in them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ NULL_FRAMES: Frames = (-1, -1)  # of no word
 
 
 class Writing(NamedTuple):
-    """Say how labels make up words."""
+    """The rule by which labels form words."""
 
-    labels: list[str]  # of the classes of the outputs; empty where they say nothing
+    labels: list[str]  # labels of the classes; empty where a class has no text
     is_bpe: bool  # whether words begin at labels with `▁`; otherwise there is a space between them
 
 
 class Words:
-    """The words that labels make up: those that have ended, and the beginning of the one that hasn't, with their frames."""
+    """The words formed by labels so far: complete ones and the beginning of the current one, with their frames."""
 
     def __init__(self, writing: Writing, beam: Beam | None = None) -> None:
         beam = EMPTY_START_BEAM if beam is None else beam
@@ -30,7 +30,7 @@ class Words:
         self.partial, self.frames = beam.partial_word, beam.partial_frames
 
     def go_on(self, end: int) -> None:
-        """Have the last label go on until a frame."""
+        """Extend the last label to a frame."""
         if self.partial:
             self.frames = self.frames[0], end
 
@@ -53,7 +53,7 @@ class Words:
 
 
 def joined(text: str, word: str) -> str:
-    """Return a text with one more word, if there is one."""
+    """Return a text with a word appended, unless the word is empty."""
     return f"{text} {word}" if text and word else text or word
 
 
@@ -78,7 +78,7 @@ class OutputBeam(NamedTuple):
         last_lm_state: for `lm_start_state`; None without a language model.
         text_frames: each word with its first frame and the one after its last.
         logit_score: natural log-probability of the outputs, summed over all alignments that were kept.
-        lm_score: `logit_score` with what language model, beta and hotwords add: what transcripts are ranked by.
+        lm_score: `logit_score` plus language model, beta and hotwords; the ranking score.
     """
 
     text: str
@@ -106,12 +106,12 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True)
 class Beam:
-    """Hold what may have been said so far.
+    """A hypothesis within an utterance.
 
     Args:
-        text: the words that have ended.
-        next_word: empty: whatever has ended is in `text`.
-        partial_word: the beginning of the word that hasn't.
+        text: the complete words.
+        next_word: always empty, since complete words are in `text`.
+        partial_word: the beginning of the current word.
         last_char: the last label, empty for the blank, None at the beginning or after a word that was ended by force.
         text_frames: of each word in `text` the first frame and the one after its last.
         partial_frames: the same of `partial_word`.

@@ -1,4 +1,4 @@
-"""pyctcdecode's decoder, and what makes one."""
+"""pyctcdecode's decoder, and its constructor function."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .weighed_lm import LMState, SpelledModel
 __all__ = ["Beam", "BeamSearchDecoderCTC", "LMBeam", "OutputBeam", "OutputBeamMPSafe", "build_ctcdecoder"]
 
 BeamT = TypeVar("BeamT", OutputBeam, LMBeam)
-FOR_THE_BEST = 16  # prefixes that may together be the best text
+FOR_THE_BEST = 16  # prefixes that may form the best text together
 
 
 class BeamSearchDecoderCTC:
@@ -32,9 +32,9 @@ class BeamSearchDecoderCTC:
 
     Args:
         alphabet: labels of the outputs.
-        language_model: of words, several, or None.
-        tokenizer: of the recogniser: words are spelled as it writes them only. Without it they are spelled in labels, and where
-            these are pieces (`▁`) in the ways that take fewest, up to 16 a word: recognisers that aren't sure mix them.
+        language_model: one of words, several, or None.
+        tokenizer: the recogniser's, to spell words exactly as it does. Without it words are spelled in labels; if these are
+            pieces (`▁`), with the fewest pieces, in up to 16 ways per word, as recognisers mix them where they are unsure.
         case: "lower" or "upper" changes the words of the language model before they are spelled, see
             `hf_ngpulm.lexicon.compose`.
 
@@ -74,7 +74,7 @@ class BeamSearchDecoderCTC:
         self._hold(language_model)
 
     def _hold(self, language_model: LanguageModel | MultiLanguageModel | None) -> None:
-        """Have the language model where users of pyctcdecode look for it."""
+        """Put the language model where users of pyctcdecode look for it."""
         self._model_key = secrets.token_bytes(16)
         self.model_container[self._model_key] = language_model
         self._decoders.add(self)
@@ -120,14 +120,13 @@ class BeamSearchDecoderCTC:
             logits: `[T, C]`, numpy or torch on any device: logits, log-probabilities, or probabilities (rows that sum to one,
                 none below zero).
             beam_width: prefixes that the search keeps, of up to 1,024, and transcripts that are returned at most.
-            beam_prune_logp: those that score so much less (at most 0) than the best one are dropped.
-            token_min_logp: labels less likely than this are left out, but for the likeliest of a frame.
+            beam_prune_logp: prefixes are dropped if they score this much (at most 0) below the best.
+            token_min_logp: labels less likely than this are left out, except the likeliest of a frame.
             prune_history: leave out transcripts that differ from a better one only in words further back than the language
                 model sees.
-            hotwords: words that shall be recognised; of several in a text each counts. A single text is taken for its words,
-                with a warning.
-            hotword_weight: natural log, what each earns.
-            lm_start_state: `last_lm_state` of what was said before, by this decoder.
+            hotwords: words to favour; each word of a text counts. A single string is split into words, with a warning.
+            hotword_weight: natural log, bonus of each.
+            lm_start_state: the preceding text's `last_lm_state`, from this decoder.
 
         Raises:
             InvalidLogitsError: another shape, or NaN or infinite logits.
@@ -152,7 +151,7 @@ class BeamSearchDecoderCTC:
         """Return the best transcript of each utterance.
 
         Args:
-            pool: anything: utterances are decoded together, on all of torch's threads, without other processes.
+            pool: ignored: utterances are decoded together on torch's threads, without other processes.
             logits_list: of each utterance `[T, C]`; a batch `[B, T, C]` will do. Other arguments are as for `decode_beams`.
         """
         scorer = HotwordScorer.build_scorer(hotwords, hotword_weight)
@@ -179,7 +178,7 @@ class BeamSearchDecoderCTC:
         return [[beam.get_mp_safe_beam() for beam in found] for found in batch]
 
     def get_starting_state(self) -> tuple[list[Beam], dict[Any, Any], dict[Any, Any]]:
-        """Return the beam before the first frame, and two dictionaries for `partial_decode_beams`, in which nothing is kept."""
+        """Return the beam before the first frame, and two unused dictionaries that `partial_decode_beams` takes."""
         return [EMPTY_START_BEAM], {}, {}
 
     def partial_decode_beams(
@@ -197,15 +196,16 @@ class BeamSearchDecoderCTC:
         force_next_word: bool = False,
         is_end: bool = False,
     ) -> list[LMBeam]:
-        """Decode more frames of an utterance. Cut or not, it comes to the same.
+        """Decode more frames of an utterance. The result doesn't depend on how the frames are cut.
 
         Args:
             logits: `[T, C]`, as for `decode_beams`.
-            cached_lm_scores, cached_p_lm_scores: as `get_starting_state` gives them: what pyctcdecode keeps there, beams know.
-            beams: from which the search goes on: those that the call before this one returned, some of them, or others.
-            processed_frames: frames of the calls before.
-            hotword_scorer: hotwords; from now on those before count no more.
-            force_next_word, is_end: end the last word here, or the utterance. Other arguments are as for `decode_beams`.
+            cached_lm_scores, cached_p_lm_scores: from `get_starting_state`; unused, as beams hold their scores.
+            beams: beams to continue: those returned by the previous call, some of them, or others.
+            processed_frames: number of frames in previous calls.
+            hotword_scorer: hotwords, which replace earlier ones.
+            force_next_word, is_end: end the current word, or the utterance, after these frames. Other arguments as for
+                `decode_beams`.
 
         Returns:
             The best first, each text once.
@@ -215,7 +215,7 @@ class BeamSearchDecoderCTC:
             ValueError: no beams, or an argument out of range.
         """
         if not beams:
-            raise ValueError("beams is empty: go on from those that the call before this one returned, or get_starting_state()")
+            raise ValueError("beams is empty: pass those of the previous call, or of get_starting_state()")
         search = self._search(beam_width, beam_prune_logp, token_min_logp, hotword_scorer)
         found = PartialSearch(search)(beams, logits, processed_frames, force_next_word, is_end)
         found = [beam for beam in found if beam.lm_score >= found[0].lm_score - search.threshold]
@@ -228,9 +228,7 @@ class BeamSearchDecoderCTC:
     @property
     def _language_model(self) -> LanguageModel | MultiLanguageModel | None:
         if self._model_key not in self.model_container:
-            raise RuntimeError(
-                "the decoder's language model was let go of (cleanup, clear_class_models); make the decoder anew"
-            )
+            raise RuntimeError("the decoder's language model was released (cleanup, clear_class_models); make a new decoder")
         return self.model_container[self._model_key]
 
     def reset_params(
@@ -240,20 +238,20 @@ class BeamSearchDecoderCTC:
         unk_score_offset: float | None = None,
         lm_score_boundary: bool | None = None,
     ) -> None:
-        """Weigh the language model anew; None leaves a parameter as it is. Without a language model nothing happens."""
+        """Change the language model's weights; None leaves a parameter as it is. No-op without a language model."""
         if self._language_model is not None:
             self._language_model.reset_params(
                 alpha=alpha, beta=beta, unk_score_offset=unk_score_offset, score_boundary=lm_score_boundary
             )
 
     def cleanup(self) -> None:
-        """Let go of the language model: the decoder is of no further use."""
+        """Drop the language model; the decoder can't be used any more."""
         self.model_container.pop(self._model_key, None)
         self._searches = Searches(self._alphabet, self._tokenizer, ())
 
     @classmethod
     def clear_class_models(cls) -> None:
-        """Let go of the language models of all decoders."""
+        """Drop the language models of all decoders."""
         for decoder in list(cls._decoders):
             decoder.cleanup()
         cls.model_container.clear()
@@ -268,7 +266,7 @@ class BeamSearchDecoderCTC:
 
     @staticmethod
     def parse_directory_contents(filepath: str | os.PathLike[str]) -> dict[str, str | None]:
-        """Return the paths of what a folder holds of a decoder: "alphabet", and "language_model" or None.
+        """Return the paths of a decoder's parts in a folder: "alphabet", and "language_model" or None.
 
         Raises:
             NGramFormatError: there is no alphabet, or something else beside it and no language model.
@@ -284,7 +282,7 @@ class BeamSearchDecoderCTC:
 
     @classmethod
     def load_from_dir(cls, filepath: str | os.PathLike[str], unigram_encoding: str | None = None) -> BeamSearchDecoderCTC:
-        """Read what `save_to_dir`, here or of pyctcdecode, has written.
+        """Read a folder written by `save_to_dir`, here or in pyctcdecode.
 
         Args:
             filepath: the folder.
@@ -304,7 +302,7 @@ class BeamSearchDecoderCTC:
 
     @classmethod
     def load_from_hf_hub(cls, model_id: str, cache_dir: str | None = None, **kwargs: Any) -> BeamSearchDecoderCTC:
-        """Read a decoder from the Hub, of whose repo only its own files are downloaded.
+        """Read a decoder from the Hub; only its own files are downloaded.
 
         Args:
             model_id: the repo.
@@ -315,12 +313,12 @@ class BeamSearchDecoderCTC:
         return cls.load_from_dir(download(model_id, cache_dir=cache_dir, **kwargs))
 
     def _search(self, *given: Any, **more: Any) -> Search:
-        """Return what a call asks for, see `Searches.search`."""
+        """Return the search for a call, see `Searches.search`."""
         self._language_model  # noqa: B018 - has it been let go of?
         return self._searches.search(*given, **more)
 
     def _without_same_history(self, found: list[BeamT]) -> list[BeamT]:
-        """Keep the best of the beams that end alike, as far as the language model sees."""
+        """Of beams with the same words within the language model's context, keep the best."""
         language_model = self._language_model
         seen_by_lm = max(1, (1 if language_model is None else language_model.order) - 1)
 
@@ -344,15 +342,15 @@ def build_ctcdecoder(
     tokenizer: Any = None,
     case: str = "auto",
 ) -> BeamSearchDecoderCTC:
-    """Make a decoder, as pyctcdecode's function of this name does.
+    """Make a decoder, as pyctcdecode's `build_ctcdecoder` does.
 
     Args:
         labels: of the classes of the outputs, see `Alphabet.build_alphabet`.
         kenlm_model_path: an ARPA file (also .gz, .bz2, .xz) or a binary of KenLM, over words; None decodes without.
-        unigrams: words that are known; all of the file's if left out, also of a binary.
+        unigrams: the known words; by default all of the file's.
         alpha: weight of the language model.
         beta: natural log, added for each word.
-        unk_score_offset: log10, added to the log-probability of words that aren't known; minus infinity forbids them.
+        unk_score_offset: log10, added to the log-probability of unknown words; minus infinity forbids them.
         lm_score_boundary: whether `<s>` and `</s>` count.
         tokenizer, case: not in pyctcdecode, see `BeamSearchDecoderCTC`.
 

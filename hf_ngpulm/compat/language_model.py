@@ -1,4 +1,4 @@
-"""Word-level language models as pyctcdecode's decoder holds them, and words with extra importance."""
+"""pyctcdecode's word-level language models and hotwords."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def load_unigram_set_from_arpa(arpa_path: str | os.PathLike[str]) -> set[str]:
 
 
 class LanguageModel:
-    """KenLM's file, its words, and what it is weighed with.
+    """A KenLM file, its words and weights.
 
     Args:
         kenlm_model: an ARPA file (also .gz, .bz2, .xz) or a binary of KenLM; of a `kenlm.Model` only the path is used.
-        unigrams: the words that are known; all of the file's if left out.
+        unigrams: the known words; by default all of the file's.
         alpha: weight of its log-probabilities.
         beta: natural log, added for each word.
-        unk_score_offset: log10, added to the log-probability of words that aren't known; minus infinity forbids them.
+        unk_score_offset: log10, added to the log-probability of unknown words; minus infinity forbids them.
         score_boundary: whether `<s>` and `</s>` count.
 
     Attributes:
@@ -96,7 +96,7 @@ class LanguageModel:
 
     @property
     def attrs(self) -> Attrs:
-        """Return what it is weighed with at the moment, checked.
+        """Return its current weights, checked.
 
         Raises:
             ValueError: a number that isn't finite, or too large.
@@ -104,7 +104,7 @@ class LanguageModel:
         return checked_attrs({name: getattr(self, name) for name in self.JSON_ATTRS})
 
     def reset_params(self, **params: Any) -> None:
-        """Set some of `alpha`, `beta`, `unk_score_offset` and `score_boundary`; None leaves what there is.
+        """Set some of `alpha`, `beta`, `unk_score_offset` and `score_boundary`; None leaves one as it is.
 
         Raises:
             TypeError: another name.
@@ -131,10 +131,10 @@ class LanguageModel:
         return WordPrefixes(self._unigram_set)
 
     def score_partial_token(self, partial_token: str) -> float:
-        """Return what pyctcdecode's search charges the beginning of a word until it ends.
+        """Return pyctcdecode's charge for an unfinished word.
 
-        It is `unk_score_offset` where no unigram begins so (or there are none), the more from the seventh character on. What
-        the search of this package charges says `hf_ngpulm.formats.wav2vec2.word_files.charged_to_unknown_words`.
+        It is `unk_score_offset` if no unigram begins so (or there are none), and more from the seventh character on. For this
+        package's charge see `hf_ngpulm.formats.wav2vec2.word_files.charged_to_unknown_words`.
         """
         if self._prefixes.has_node(partial_token):
             return 0.0
@@ -181,10 +181,10 @@ class LanguageModel:
 
 
 class MultiLanguageModel:
-    """Several language models, of whose scores a decoder takes the mean.
+    """Several language models; a decoder uses the mean of their scores.
 
     Args:
-        language_models: at least two; each is weighed by itself.
+        language_models: at least two, each with its own weights.
 
     Raises:
         ValueError: fewer than two.
@@ -205,7 +205,7 @@ class MultiLanguageModel:
         return max(lm.order for lm in self.language_models)
 
     def score_partial_token(self, partial_token: str) -> float:
-        """Return the mean of theirs."""
+        """Return the mean over the models."""
         return sum(lm.score_partial_token(partial_token) for lm in self.language_models) / len(self.language_models)
 
     def reset_params(self, **params: Any) -> None:
@@ -225,17 +225,17 @@ class MultiLanguageModel:
 
 
 class WordPrefixes:
-    """Some words, asked for their beginnings: as much of pygtrie's `CharTrie` as scoring takes."""
+    """A prefix index of words: the part of pygtrie's `CharTrie` that scoring uses."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self._words = sorted(set(words))
 
     def has_node(self, prefix: str) -> bool:
-        """Return whether a word begins so."""
+        """Return whether a word has this prefix."""
         return next(self.iterkeys(prefix), None) is not None
 
     def iterkeys(self, prefix: str = "") -> Iterator[str]:
-        """Yield the words that begin so."""
+        """Yield the words with this prefix."""
         for place in range(bisect_left(self._words, prefix), len(self._words)):
             if not self._words[place].startswith(prefix):
                 return
@@ -243,12 +243,12 @@ class WordPrefixes:
 
 
 class HotwordScorer:
-    """Score what hotwords add to a text.
+    """Scores the hotwords in a text.
 
     Args:
-        match_ptn: finds those that are complete.
+        match_ptn: a regular expression for complete hotwords.
         char_trie: of all of them: `WordPrefixes`, or pygtrie's `CharTrie`.
-        weight: natural log, what each earns.
+        weight: natural log, bonus of each.
     """
 
     def __init__(self, match_ptn: re.Pattern[str], char_trie: Any, weight: float = DEFAULT_HOTWORD_WEIGHT) -> None:
@@ -258,7 +258,8 @@ class HotwordScorer:
 
     @classmethod
     def build_scorer(cls, hotwords: Iterable[str] | None = None, weight: float = DEFAULT_HOTWORD_WEIGHT) -> HotwordScorer:
-        """Make one of texts, each of whose words is a hotword. A single text isn't taken for its letters, as it is there."""
+        """Make a scorer from texts, each of whose words is a hotword. (pyctcdecode would take the letters of a single
+        string.)"""
         if isinstance(hotwords, str):
             logger.warning("hotwords should be a list; of the text %r its words are taken: pass [%r]", hotwords, hotwords)
             hotwords = [hotwords]
@@ -268,15 +269,15 @@ class HotwordScorer:
         return cls(re.compile(pattern or r"(?!)"), WordPrefixes(words), weight)
 
     def __contains__(self, item: str) -> bool:
-        """Return whether a hotword begins so."""
+        """Return whether a hotword has this prefix."""
         return bool(self._char_trie.has_node(item))
 
     def score(self, text: str) -> float:
-        """Return what the hotwords in a text earn, natural log."""
+        """Return the bonus of the hotwords in a text, natural log."""
         return self.weight * len(self._match_ptn.findall(text))
 
     def score_partial_token(self, token: str) -> float:
-        """Return what the beginning of a word earns until it ends: its share of the shortest hotword that begins so."""
+        """Return the bonus of an unfinished word: its share of the shortest hotword with this prefix."""
         if token not in self:
             return 0.0
         return self.weight * len(token) / max(1, min(map(len, self._char_trie.iterkeys(token))))

@@ -1,4 +1,4 @@
-"""Decoding in parts: the beams of what has been said so far, and how a search goes on from them."""
+"""Decode in parts: continue a search from the beams so far."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .searching import Search, log_sum
 
 
 class _Found(NamedTuple):
-    """A prefix that the search has come to: its words, last label, scores of the outputs and with what is added, and way."""
+    """A prefix in the final beam: its words, last label, score of the outputs, added scores, and way."""
 
     words: Words
     last_char: str | None
@@ -31,7 +31,7 @@ class _Found(NamedTuple):
 
 
 class PartialSearch:
-    """A search that goes on from beams, with its settings and the hotwords of these frames."""
+    """A search that continues from beams, with the settings and hotwords for these frames."""
 
     def __init__(self, search: Search) -> None:
         self.search, self.decoder, self.lms = search, search.decoder, search.lms
@@ -43,10 +43,10 @@ class PartialSearch:
         """Decode more frames.
 
         Args:
-            beams: from which the search goes on.
-            logits: `[T, C]`, as they were given.
-            first_frame: the number of the first of these frames.
-            ends_word, is_end: whether words end there by force, and the utterance.
+            beams: beams to continue.
+            logits: `[T, C]`, as for `decode_beams`.
+            first_frame: index of the first of these frames in the utterance.
+            ends_word, is_end: whether the current word, or the utterance, ends after these frames.
 
         Returns:
             The best first, each text once.
@@ -58,7 +58,7 @@ class PartialSearch:
         lengths = torch.tensor([len(log_probs)], dtype=torch.int32, device=log_probs.device)
         kept, left_out = self.search.without_unlikely(log_probs[None], lengths)
         models = self.decoder.fusion.rows(1, kept.device)
-        # What lies before each automaton where they lie beside others.
+        # Offset of each automaton's states in the pool.
         starts = [int(lm.starts[0]) for lm in self.lms]
         if self.search.booster is not None:
             starts.append(int(self.search.booster.starts[0]))
@@ -69,7 +69,7 @@ class PartialSearch:
         if int(frames.bad_frames[0]) >= 0:
             raise InvalidLogitsError(f"the logits hold NaN or infinity at frame {first_frame + int(frames.bad_frames[0])}")
         acoustic, scores = prefix_scores(state)
-        if ends_word or is_end:  # what hotwords give back that aren't complete, and the end of the text
+        if ends_word or is_end:  # repayments of unfinished hotwords, and the end of the text
             scores, _, _ = models.at_end(scores, state.lm_scores, state.lm_states, is_end, self.decoder.options.engine)
         added = (scores - acoustic)[0].tolist()
         last_char_is_blank = (state.blank_scores >= state.token_scores)[0].tolist()
@@ -98,14 +98,14 @@ class PartialSearch:
     def _begin(
         self, before: list[tuple[Beam, Way]], models: RowModels, bases: Tensor, left_out: float
     ) -> tuple[list[tuple[Beam, Way]], BeamState]:
-        """Return the best prefixes, as many as the search keeps, and its state before the first frame."""
+        """Return the best prefixes, as many as the beam holds, and the search's state before the first frame."""
         of_hotwords = self._hotwords([way.tokens for _, way in before])
         logit_scores = [beam.logit_score + log_sum([way.blank, way.token]) for beam, way in before]
         fused = [way.added + score for (_, way), (score, _) in zip(before, of_hotwords)]
         ranked = sorted(range(len(before)), key=lambda number: -(logit_scores[number] + fused[number]))
         best = ranked[: self.decoder.options.num_beams]
         chosen = [before[number] for number in best]
-        # As the search left it: then nothing is rounded otherwise than in one that wasn't cut.
+        # The offset at the end of the last part, so that rounding is the same as in an uncut search.
         offset = max(beam.logit_score + max(way.blank, way.token) for beam, way in chosen)
         state = initial_state(self.decoder.options.num_beams, models.states)
         state.blank_scores.fill_(-torch.inf)
@@ -123,13 +123,13 @@ class PartialSearch:
         num_lms = len(self.lms)
         own = torch.tensor([[*before[number][1].lm_states, of_hotwords[number][1]] for number in best], dtype=torch.int32)
         state.lm_states[0, : len(best)] = own[:, : len(bases)].to(bases.device) + bases
-        # What language models have scored is told by `fused` alone.
+        # `fused` alone has the language models' scores.
         if len(bases) > num_lms:
             state.lm_scores[0, : len(best), num_lms] = torch.tensor([of_hotwords[number][0] for number in best])
         return chosen, state
 
     def _ways(self, models: RowModels, state: BeamState, bases: Tensor) -> list[Way]:
-        """Return the prefixes of a state, without their tokens; `blank` and `token` are their whole scores."""
+        """Return the prefixes of a state, without their tokens; `blank` and `token` are total scores."""
         num_lms = len(self.lms)
         of_phrases = (models.weights[0, num_lms:] * state.lm_scores[0, :, num_lms:]).sum(1)
         shares = (part[0].double() + state.offsets[0] for part in (state.blank_scores, state.token_scores))
@@ -139,7 +139,7 @@ class PartialSearch:
         return [Way((), blank, token, added, tuple(states), tuple(hashes)) for blank, token, added, states, hashes in rows]
 
     def _hotwords(self, prefixes: list[tuple[int, ...]]) -> list[tuple[float, int]]:
-        """Return what hotwords have earned in some prefixes, and in which states these have left their automaton."""
+        """Return the hotwords' bonus in each prefix, and the state of their automaton after it."""
         booster = self.search.booster
         if booster is None:
             return [(0.0, 0)] * len(prefixes)
@@ -149,7 +149,7 @@ class PartialSearch:
         return list(zip(scores.sum(1).tolist(), states.tolist()))
 
     def _spelled(self, beam: Beam) -> Way:
-        """Return the prefix of a beam that the search hasn't left: as the tokenizer writes its text."""
+        """Return the prefix of a beam from elsewhere, spelled by the tokenizer."""
         text = joined(joined(beam.text, beam.next_word), beam.partial_word)
         tokens = [token for token in self.search.of.tokenizer(text)["input_ids"] if token < len(self.labels)]
         each = [lm.score_tokens(torch.tensor([tokens], dtype=torch.int64, device=lm.device)) for lm in self.lms]
@@ -163,7 +163,7 @@ class PartialSearch:
         return way if beam.partial_word else self._with_ended_word(way)
 
     def _hashes(self, hashes: tuple[int, int, int], token: int) -> tuple[int, int, int]:
-        """Return those of a prefix with one more label."""
+        """Return the hashes of a prefix with one more label."""
         own, _, text = hashes
         of_texts = self.decoder.text_hashes(len(self.labels), torch.device("cpu"))
         if of_texts is not None:
@@ -171,7 +171,7 @@ class PartialSearch:
         return int(extend_hash(torch.tensor(own), torch.tensor(token))), own, text
 
     def _with_ended_word(self, way: Way) -> Way:
-        """Return the prefix after its last word has been ended by force: nothing that follows belongs to it."""
+        """Return the prefix with its last word ended: nothing that follows belongs to it."""
         if not way.tokens:
             return way
         total, has_ended = log_sum([way.blank, way.token]), way.tokens[-1] == self.delimiter
@@ -179,15 +179,15 @@ class PartialSearch:
             ended = [model.ended(lm, state) for model, lm, state in zip(self.search.of.models, self.lms, way.lm_states)]
             added = way.added + self.search.of.share * sum(score for score, _ in ended)
             way = way._replace(added=added, lm_states=tuple(state for _, state in ended))
-        if self.delimiter is None:  # a piece that begins no word begins one here
+        if self.delimiter is None:  # any further piece begins a word
             return way._replace(blank=total, token=-math.inf)
         if not has_ended:
             way = way._replace(tokens=(*way.tokens, self.delimiter), hashes=self._hashes(way.hashes, self.delimiter))
-        return way._replace(blank=-math.inf, token=total)  # further spaces go on with this one
+        return way._replace(blank=-math.inf, token=total)  # further spaces extend this one
 
 
 def _beams(found: list[_Found]) -> list[LMBeam]:
-    """Return the beams of some prefixes, the best first: one for each text."""
+    """Return one beam per text of the prefixes, the best first."""
     of_text: dict[tuple[str, str], list[_Found]] = {}
     for prefix in sorted(found, key=lambda prefix: -(prefix.logit_score + prefix.added)):
         of_text.setdefault((prefix.words.text, prefix.words.partial), []).append(prefix)
@@ -202,8 +202,8 @@ def _beams(found: list[_Found]) -> list[LMBeam]:
 
 
 def _traced(frames: BeamFrames, place: int) -> tuple[int, list[tuple[int, int, int]], int]:
-    """Return where in the beam a prefix was before some frames, its labels since then with their first frames and those
-    after their last ones, and until which frame the label before went on, -1 if it didn't."""
+    """Return a prefix's place in the beam before these frames, its labels since then with their first frames and those after
+    their last ones, and the frame until which the label before them continued (-1 if it didn't)."""
     links, labels = frames.links[0].cpu().numpy(), frames.labels[0].cpu().numpy()
     spans, end = [], -1
     for frame in range(len(links) - 1, -1, -1):

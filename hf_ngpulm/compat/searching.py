@@ -1,4 +1,4 @@
-"""Do what a call of a decoder asks for: this package's search with pyctcdecode's settings."""
+"""Run this package's search with pyctcdecode's settings."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..common.arguments import check_number, whole
 from ..common.batches import tensor_of
+from ..common.checks import WEIGHT, check, whole
 from ..common.pickling import WithoutCaches
 from ..decoding.ctc import CTCDecoder
 from ..decoding.hypotheses import Hypothesis
@@ -34,16 +34,16 @@ from .weighed_lm import LMState, Models
 
 logger = logging.getLogger(__name__)
 
-MOST_ENTRIES = 1 << 25  # of a batch: rows x frames x prefixes
-KEPT = 16  # decoders and automata of hotwords
-MORE_PREFIXES = 16  # of pieces a text has several, until they are joined
-LEAST_THRESHOLD = 1e-5  # what scores that are the same may differ by in single precision
+MOST_ENTRIES = 1 << 25  # largest batch: rows x frames x prefixes
+KEPT = 16  # cached decoders and automata of hotwords
+MORE_PREFIXES = 16  # a text may have several segmentations, until they are merged
+LEAST_THRESHOLD = 1e-5  # tolerance of equal scores in single precision
 LEAST_LOG_PROB = math.log(MIN_TOKEN_CLIP_P)
-NEVER = -1e4  # a log-probability that nothing makes up for
+NEVER = -1e4  # log-probability of a label that is left out
 
 
 class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
-    """Makes the searches of a decoder, and keeps what they are made of.
+    """Makes the searches of a decoder, and caches their parts.
 
     Args:
         alphabet: labels of the outputs.
@@ -53,8 +53,8 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
 
     def __init__(self, alphabet: Alphabet, tokenizer: Any, models: Models) -> None:
         self.labels, self.is_bpe, self.tokenizer, self.models = alphabet.labels, alphabet.is_bpe, tokenizer, models
-        self.share = 1 / max(1, len(models))  # of each in what they add
-        self._attrs: Any = None  # that what is kept has been made with
+        self.share = 1 / max(1, len(models))  # weight of each model
+        self._attrs: Any = None  # the weights of the cached parts
         self._kept: OrderedDict[Any, Any] = OrderedDict()
 
     def search(
@@ -66,8 +66,8 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
         lm_start_state: LMState | None = None,
         prefixes: int = MOST_BEAMS,
     ) -> Search:
-        """Return what a call asks for, checked; `prefixes`: of how many, the best ones, transcripts are made."""
-        beam_width = whole("beam_width", beam_width)
+        """Return the search for a call, checked; transcripts are made of the best `prefixes`."""
+        beam_width = check("beam_width", beam_width, whole())
         if beam_width > MOST_BEAMS:
             logger.warning("beam_width=%s: the search keeps %s prefixes, no more are possible", beam_width, MOST_BEAMS)
         if not beam_prune_logp <= 0:
@@ -105,7 +105,7 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
 
     def _decoder(self, lms: tuple[NGramLM, ...], beam_width: int, threshold: float, prefixes: int) -> CTCDecoder:
         """Return the decoder of this package, with the language models as they are weighed at the moment."""
-        # 1 would be another search, that of alignments.
+        # With 1 the decoder would search alignments instead of prefixes.
         num_beams = min(MOST_BEAMS, max(2, beam_width + MORE_PREFIXES * self.is_bpe))
         lm = LogLinear(lms, [self.share] * len(lms)) if len(lms) > 1 else lms[0] if lms else None
         return CTCDecoder(
@@ -117,14 +117,14 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
     def _booster(self, lms: tuple[NGramLM, ...], words: tuple[str, ...], weight: float) -> PhraseBooster:
         """Return words that earn a weight each when they are complete, and their share of it label by label until then."""
         return PhraseBooster(
-            list(words), self.tokenizer, check_number(weight, "hotword_weight"), "phrase", case="keep", tokenizations=CUTTINGS,
+            list(words), self.tokenizer, check("hotword_weight", weight, WEIGHT), "phrase", case="keep", tokenizations=CUTTINGS,
             whole_words=self.is_bpe or " " in self.labels, vocab_size=lms[0].vocab_size if lms else None,
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Search:
-    """Hold what a call asks for, checked. Made by `Searches.search`."""
+    """A call's settings, checked. Made by `Searches.search`."""
 
     of: Searches
     decoder: CTCDecoder  # this package's, with its settings and the hotwords
@@ -137,12 +137,12 @@ class Search:
 
     @property
     def writing(self) -> Writing:
-        """Return how its labels make up words."""
+        """Return the rule by which its labels form words."""
         special = self.decoder.splitter.special
         return Writing(["" if token in special else label for token, label in enumerate(self.of.labels)], self.of.is_bpe)
 
     def log_probs(self, logits: Any) -> Tensor:
-        """Return log-probabilities float32 `[T, C]` of whatever a model's outputs are."""
+        """Return log-probabilities float32 `[T, C]` from logits, log-probabilities or probabilities."""
         values, classes = tensor_of(logits, "logits").detach().float(), len(self.of.labels)
         if values.dim() != 2 or values.shape[1] != classes:
             raise InvalidLogitsError(
@@ -154,7 +154,7 @@ class Search:
         return values.log_softmax(-1).clamp(min=LEAST_LOG_PROB)
 
     def without_unlikely(self, log_probs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities without labels below `token_min_logp`, but for the likeliest of each frame.
+        """Return log-probabilities without labels below `token_min_logp`, except the likeliest of each frame.
 
         `[B, T, C]`, lengths `[B]` -> the same, and the log of what is left, summed over the frames of each row, `[B]`: the
         search normalises its frames.
@@ -167,7 +167,7 @@ class Search:
         return kept, kept.logsumexp(-1).masked_fill(~inside, 0.0).sum(1, dtype=torch.float64)
 
     def transcripts(self, logits_list: list[Any], most: int | None = None) -> list[list[OutputBeam]]:
-        """Return transcripts of utterances, `beam_width` at most if left out, decoded in batches of similar length."""
+        """Return at most `beam_width` transcripts of each utterance, decoded in batches of similar length."""
         rows = [self.log_probs(logits) for logits in logits_list]
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
         found: list[list[OutputBeam]] = [[] for _ in rows]

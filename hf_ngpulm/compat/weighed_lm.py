@@ -1,4 +1,4 @@
-"""The language models of a decoder over the tokens of its labels, weighed as pyctcdecode weighs them."""
+"""The language models of a decoder over its labels, with pyctcdecode's weights."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from .language_model import LanguageModel
 class SpelledModel:
     """A word-level model composed with its words, spelled in labels, once; and weighed anew in milliseconds.
 
-    Where some of its words aren't among the unigrams it is composed anew for another `unk_score_offset`: that is part of their
-    probabilities then.
+    If some of its words aren't among the unigrams, another `unk_score_offset` composes it anew, as the offset is part of their
+    probabilities.
 
     Args:
         language_model: of words.
@@ -73,7 +73,7 @@ class SpelledModel:
         return self._weighed[1]
 
     def ended(self, lm: NGramLM, state: int) -> tuple[float, int]:
-        """Return what ending the last word adds, where no text ends, and the state after it.
+        """Return the score for ending the last word in mid-text, and the state after it.
 
         Args:
             lm: as weighed.
@@ -88,8 +88,7 @@ class SpelledModel:
         return added, state
 
     def state_after(self, start: int, tokens: list[int]) -> int:
-        """Return the LM's state when the last word of some tokens has ended. It is the same whatever the model is weighed
-        with."""
+        """Return the LM's state after the last word of tokens has ended. It doesn't depend on the weights."""
         state = torch.tensor([start], dtype=torch.int32)
         for token in tokens:
             _, state = self.composed.step(state, torch.tensor([token], dtype=torch.int32))
@@ -128,17 +127,17 @@ Models = tuple[SpelledModel, ...]
 
 
 class LMState:
-    """Tell where language models stand after a hypothesis: for `lm_start_state`, and of no other use."""
+    """The language models' states after a hypothesis, for `lm_start_state`."""
 
     def __init__(self, models: Models, starts: Sequence[int], tokens: list[int]) -> None:
         self._models, self._starts, self._tokens = models, starts, tokens
 
     def of(self, models: Models) -> tuple[int, ...]:
-        """Return the number of each model's state.
+        """Return each model's state.
 
         Raises:
             ValueError: it is that of another decoder.
         """
         if models is not self._models:
-            raise ValueError("lm_start_state is that of another decoder: states mean something to the one that gave them only")
+            raise ValueError("lm_start_state is from another decoder; pass a last_lm_state of this one")
         return tuple(model.state_after(start, self._tokens) for model, start in zip(models, self._starts, strict=True))

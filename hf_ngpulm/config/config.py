@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from ..common.checks import COUNT, NULL, TEXT, check_entries, either, list_of, number, one_of, whole
 from ..errors import NGramFormatError
-from .checks import COUNT, NULL, TEXT, check, either, list_of, number, one_of, whole
 from .training_summary import TrainingSummary
 from .tuned import TunedDecoding, decoding_from, settings_from
 from .word_summary import WordSummary
 
 MODEL_TYPE = "ngram_lm"
 FORMAT_VERSION = 1
-# Full-vocabulary queries take time quadratic in the length of a backoff chain: a file may not ask for more.
+# The time of full-vocabulary queries is quadratic in the length of a backoff chain, so a file may not exceed this.
 MAX_CONTEXT_LENGTH = 1023
-# Where sentences follow one another, where the last one began may lie further back than the longest context, but rarely so far.
+# Where sentences follow one another, the start of the last one may lie this many contexts back.
 READ_BACK = 4
 
 
 @dataclass(frozen=True)
 class NGramLMConfig:
-    """Hold what `config.json` says.
+    """The contents of `config.json`.
 
     Args:
         vocab_size: number of token ids that are scored.
@@ -29,17 +29,16 @@ class NGramLMConfig:
         num_ngrams: n-grams of each order.
         states_per_depth: states whose contexts have 0, 1, ... tokens; nothing where n-grams are of words.
         unk_log_prob: natural log-probability of `<unk>`, None if the model had none.
-        bos_log_prob: what its file says of `<s>`, None if it had none.
+        bos_log_prob: the log-probability of `<s>` in its file, None if there was none.
         missing_unigrams: how token ids without a unigram score: "share", "unk" or a natural log-probability.
-        tokenizer_id: name or path of the tokenizer that the token ids come from.
+        tokenizer_id: name or path of the tokenizer.
         tokenizer_fingerprint: SHA-256 of its first `vocab_size` pieces.
-        training: how it was trained, where it was trained here.
-        words: of a word-level model, composed with a lexicon; then n-grams, order, `<unk>` and `<s>` are those of words.
-        decoding: settings that were found best for speech recognisers, newest last (see `hf_ngpulm.config.tuned`).
-        defaults: settings that the model came with, for CTC pipelines to decode with any recogniser that nothing is said of
-            there, such as pyctcdecode's alpha and beta; empty if it came with none.
-        continued: share of the sentences' ends after which another one begins, see `NGramLM.continued`; None in a model of
-            single sentences.
+        training: how hf_ngpulm trained it; None for models from elsewhere.
+        words: set for a word-level model composed with a lexicon; its n-grams, order, `<unk>` and `<s>` are those of words.
+        decoding: tuned settings for speech recognisers, newest last (see `hf_ngpulm.config.tuned`).
+        defaults: settings that the model came with, such as pyctcdecode's alpha and beta, for CTC recognisers without tuned
+            ones.
+        continued: probability that another sentence follows, see `NGramLM.continued`; None in a model of single sentences.
     """
 
     vocab_size: int
@@ -61,17 +60,17 @@ class NGramLMConfig:
 
     @property
     def unit(self) -> str:
-        """Return what the n-grams are of: "token" or "word"."""
+        """Return the unit of the n-grams: "token" or "word"."""
         return "token" if self.words is None else "word"
 
     @property
     def context_length(self) -> int:
-        """Tokens that a state depends on at most."""
+        """Return the largest number of tokens that a state depends on."""
         length = self.order - 1 if self.words is None else self.words.context_length
         return length if self.continued is None else min(max(READ_BACK * length, 2), MAX_CONTEXT_LENGTH)
 
     def lines(self) -> list[tuple[str, str]]:
-        """Return names and values for tables: what the model's words and its training were."""
+        """Return rows (name, value) about words and training, for tables."""
         words = [] if self.words is None else self.words.lines()
         return words + ([] if self.training is None else self.training.lines(self.unit))
 
@@ -86,7 +85,7 @@ class NGramLMConfig:
 
     @classmethod
     def from_dict(cls, values: Any, where: str) -> NGramLMConfig:
-        """Read a config, refusing what isn't one.
+        """Read and check a config.
 
         Raises:
             NGramFormatError: says which entry is wrong and what it should be.
@@ -101,7 +100,7 @@ class NGramLMConfig:
             )
         known = {entry.name for entry in fields(cls)}
         values = {"missing_unigrams": "share"} | {name: value for name, value in values.items() if name in known}
-        check(values, dict.fromkeys(("vocab_size", "order"), whole(1)), where)
+        check_entries(values, dict.fromkeys(("vocab_size", "order"), whole(1)), where)
         if values.get("words") is not None:
             values["words"] = WordSummary.from_dict(values["words"], where)
         depths = values["order"] if values.get("words") is None else 0
@@ -109,7 +108,7 @@ class NGramLMConfig:
         kinds |= dict.fromkeys(("unk_log_prob", "bos_log_prob"), either(number(), NULL))
         kinds |= dict.fromkeys(("tokenizer_id", "tokenizer_fingerprint"), either(TEXT, NULL))
         kinds["continued"] = either(number(1e-6, 1 - 1e-6), NULL)
-        check(values, kinds | {"missing_unigrams": either(one_of("share", "unk"), number())}, where)
+        check_entries(values, kinds | {"missing_unigrams": either(one_of("share", "unk"), number())}, where)
         values |= {name: tuple(values[name]) for name in ("num_ngrams", "states_per_depth")}
         if values.get("training") is not None:
             values["training"] = TrainingSummary.from_dict(values["training"], where)

@@ -1,27 +1,27 @@
-"""Tell how a saved language model was trained."""
+"""The training of a saved language model."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .checks import COUNT, NULL, SWITCH, either, list_of, number, read
+from ..common.checks import COUNT, NULL, SWITCH, either, list_of, number, read_entries
 
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """Tell how a language model was estimated. Stored in `config.json` and told in the model card.
+    """Facts about the estimation of a language model, stored in `config.json` and shown in the model card.
 
     Args:
-        num_sentences, num_tokens: the text, sentence ends not counted as tokens.
-        num_unknown: tokens of it that the vocabulary lacks.
-        prune: n-grams that occur at most so often were dropped, one threshold an order.
-        num_counted: different n-grams of each order in the text.
-        discounts: of each order, what was taken off adjusted counts of 1, of 2, and of 3 and more.
-        fallback_orders: orders for which these couldn't be computed, so that the fallback was used.
-        max_ngrams: the size that the finished model was pruned to by relative entropy, None if it wasn't.
-        perplexity_per_token, perplexity_per_word: of the validation text, None if there was none.
-        leading_blank: whether sentences had a blank before their first word.
+        num_sentences, num_tokens: size of the text; sentence ends don't count as tokens.
+        num_unknown: tokens of the text that the vocabulary lacks.
+        prune: for each order, n-grams that occur at most this often were dropped.
+        num_counted: distinct n-grams of each order in the text.
+        discounts: for each order, the discounts of adjusted counts 1, 2, and 3 or more.
+        fallback_orders: orders whose discounts couldn't be computed, which got the fallback.
+        max_ngrams: size after pruning by relative entropy, None without.
+        perplexity_per_token, perplexity_per_word: on the validation text, None without one.
+        leading_blank: whether sentences got a leading blank.
     """
 
     num_sentences: int
@@ -41,7 +41,7 @@ class TrainingSummary:
 
     @classmethod
     def from_dict(cls, values: Any, where: str) -> TrainingSummary:
-        """Read a summary from a config, refusing what isn't one.
+        """Read and check the summary in a config.
 
         Raises:
             NGramFormatError: says which entry is wrong.
@@ -50,10 +50,10 @@ class TrainingSummary:
         kinds = dict.fromkeys(("prune", "num_counted", "fallback_orders"), counts)
         kinds |= {"discounts": list_of(list_of(number(-1e300, 1e300), 3)), "max_ngrams": either(COUNT, NULL)}
         kinds |= {"perplexity_per_token": rate, "perplexity_per_word": rate, "leading_blank": SWITCH}
-        return read(cls, values, kinds, where, "training")
+        return read_entries(cls, values, kinds, where, "training")
 
     def lines(self, unit: str = "token") -> list[tuple[str, str]]:
-        """Return names and values for tables, of what there is to say. `unit` is what was counted."""
+        """Return rows (name, value) for tables. `unit` is that of the n-grams."""
         dropped = self.num_unknown and f", {self.num_unknown:,} of them unknown"
         rows = [
             ("text", f"{self.num_sentences:,} sentences, {self.num_tokens:,} {unit}s{dropped or ''}"),

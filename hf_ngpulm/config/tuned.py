@@ -1,27 +1,26 @@
 """Decoding settings that were found best for a speech recogniser, as a language model's `config.json` carries them.
 
-`hf_ngpulm.evaluation.tune_weights` finds them, `NGramLM.remember` writes them down, and this is the one place from which they
-are read, by one rule: what is given holds; else what the language model remembers for that very recogniser, and the search
-that is asked for (or if none is, the search that it is for); else the default. An `lm_weight` that is given leaves all that is
-remembered aside. The rule holds for one language model, not for lists of them, in
+`hf_ngpulm.evaluation.tune_weights` finds them, `NGramLM.remember` stores them, and `with_remembered` is the only reader. Its
+rule: an explicit setting holds; otherwise the newest settings remembered for the same recogniser and the requested search (any
+search if none is requested); otherwise the default. An explicit `lm_weight` overrides everything remembered. The rule holds for
+a single language model, not for lists of them, in
 
   - `pipeline(model=..., lm="my-lm")` of all families, and with it in `hf-ngpulm transcribe` and `evaluate`;
-  - `TransducerDecoder(model, ...)`, and `CTCDecoder(processor, model=model, ...)` and `GraphDecoder` alike, which haven't heard
-    of the model otherwise;
+  - `TransducerDecoder(model, ...)`; `CTCDecoder` and `GraphDecoder` if they get `model=`, as they don't know the model
+  otherwise;
   - `StreamingRecognizer`, and with it `hf-ngpulm stream` and `serve`; `StreamingDecoder` searches as its decoder does;
-  - `NGramLogitsProcessor` (the newest weights, as it can't know the search) and the strategies of `custom_generate`; how many
-    beams an attention decoder has is `generate`'s affair there, as is the `ngram_lm_weight` of a generation config, which holds
-    before what is remembered.
+  - `NGramLogitsProcessor` (the newest weights, as it can't know the search) and the strategies of `custom_generate`. There
+  `generate` decides the number of beams, and a generation config's `ngram_lm_weight` goes before remembered weights.
 
-In `config.json` they are a list, the newest ones last:
+In `config.json` they are a list, the newest last:
 
     "decoding": [
       {"model": "nvidia/parakeet-ctc-0.6b", "model_type": "parakeet_ctc", "model_fingerprint": "5b1e...",
        "settings": {"lm_weight": 1.2, "beta": 3.0, "num_beams": 8}, "measured": {"by": "wer", "rate": 0.213, "length": 8123}}
     ]
 
-A model is known by its id on the Hub, or else by a fingerprint of its weights, wherever it lies; never by a path. Settings of
-other models are left alone. What a repo says is checked: known names, finite numbers, sizes within reason.
+A model is identified by its Hub id, or else by a fingerprint of its weights, never by a path. Settings from a repo are checked:
+known names, finite numbers, reasonable sizes.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from typing import Any
 
 import torch
 
+from ..common.checks import NAME, SWITCH, Kind, an_object, check_entries, either, number, one_of, whole
 from ..errors import NGramFormatError
-from .checks import NAME, SWITCH, Kind, an_object, check, either, number, one_of, whole
 
 MOST_ENTRIES, MOST_MEASURED = 256, 16
 # Elements of each parameter that the fingerprint of a model looks at.
@@ -50,12 +49,12 @@ _fingerprints: weakref.WeakKeyDictionary[torch.nn.Module, tuple[int, str]] = wea
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """Name the speech recogniser that something was tuned for.
+    """Identify the speech recogniser that settings were tuned for.
 
     Args:
-        name: its id on the Hub; of a local folder only the folder's own name, which tells nothing for certain.
+        name: its Hub id, or the last part of a local path, which identifies nothing.
         model_type: as in its config, such as "whisper".
-        fingerprint: SHA-256 of the signs of some of its weights, which precision and device don't change, training does.
+        fingerprint: SHA-256 of the signs of some weights: training changes it, precision and device don't.
     """
 
     name: str
@@ -78,19 +77,19 @@ class ModelIdentity:
         return cls(name, str(config.model_type), _fingerprint(model))
 
     def is_same(self, other: ModelIdentity) -> bool:
-        """Return whether both are one model: of the same kind, and with the same weights or the same id on the Hub."""
+        """Return whether both are the same model: the same type, and the same weights or Hub id."""
         same_id = self.name == other.name and "/" in self.name
         return self.model_type == other.model_type and (same_id or self.fingerprint == other.fingerprint)
 
 
 @dataclass(frozen=True)
 class TunedDecoding:
-    """Settings that were found best for a model.
+    """The best settings found for a model.
 
     Args:
-        model: which.
-        settings: names and values as pipelines take them: weights, and the search that they are for.
-        measured: what was found with them: `by` (such as "wer"), `rate`, and `length`, the units that it is a rate of.
+        model: the recogniser.
+        settings: weights, and the search that they are for, by the names that pipelines use.
+        measured: the result with these settings: `by` (such as "wer"), `rate`, and `length`, the reference's number of units.
     """
 
     model: ModelIdentity
@@ -102,20 +101,20 @@ class TunedDecoding:
         return self.settings.get("strategy", "greedy") == "greedy" and self.settings.get("num_beams", 1) == 1
 
     def suits(self, given: Mapping[str, Any]) -> bool:
-        """Return whether the settings are for the search that some given settings ask for, as far as they do."""
+        """Return whether these settings are for the search that explicit settings ask for, where they ask for one."""
         if "source_weight" in self.settings and given.get("source_lm") is None:
             return False
         if given.get("strategy") is not None and given["strategy"] != self.settings.get("strategy", "greedy"):
             return False
         if self.settings.get("strategy") == "graph":
-            # Only who can search a graph, and was asked for it, or for nothing (a beam alone is one of prefixes).
+            # Only for a decoder that can search a graph, if a graph or no search is asked for (a beam alone means prefixes).
             return given.get("strategy") is not None or ("strategy" in given and given.get("num_beams") is None)
         if given.get("num_beams") is not None and given.get("strategy") is None and (given["num_beams"] == 1) != self.greedy:
             return False
         return given.get("repeats") is None or self.greedy  # a rule of greedy search
 
     def replaces(self, other: TunedDecoding) -> bool:
-        """Return whether it is for the same model and kind of search."""
+        """Return whether both are for the same model and kind of search."""
         kinds = [(found.greedy, found.settings.get("strategy")) for found in (self, other)]
         return self.model.is_same(other.model) and kinds[0] == kinds[1]
 
@@ -133,19 +132,19 @@ class TunedDecoding:
         if not isinstance(values, dict):
             raise NGramFormatError(f"{where}: decoding should list objects, has {str(values)[:80]!r}")
         names = ("model", "model_type", "model_fingerprint")
-        check(values, dict.fromkeys(names, NAME), where, "decoding: ")
+        check_entries(values, dict.fromkeys(names, NAME), where, "decoding: ")
         settings = settings_from(values.get("settings"), where, "decoding: settings")
         measured = an_object(values.get("measured", {}), where, "decoding: measured")
         if len(measured) > MOST_MEASURED:
             raise NGramFormatError(f"{where}: decoding: measured has {len(measured)} entries, more than {MOST_MEASURED}")
         word = Kind("a word", lambda value: isinstance(value, str) and len(value) <= 80)
         of_measured = either(number(right="a number"), word)
-        check(measured, dict.fromkeys(measured, of_measured), where, "decoding: measured.")
+        check_entries(measured, dict.fromkeys(measured, of_measured), where, "decoding: measured.")
         return cls(ModelIdentity(*(values[name] for name in names)), settings, dict(measured))
 
 
 def settings_from(values: Any, where: str, what: str) -> dict[str, Any]:
-    """Return what a config has as settings, an `lm_weight` among them, checked.
+    """Return the settings in a config, checked; `lm_weight` must be among them.
 
     Raises:
         NGramFormatError: says what is wrong.
@@ -156,26 +155,26 @@ def settings_from(values: Any, where: str, what: str) -> dict[str, Any]:
     unknown = [str(name)[:80] for name in values if name not in SETTINGS]
     if unknown:
         raise NGramFormatError(f"{where}: {name_of}: no setting is called {unknown[0]!r}")
-    check(values, {name: SETTINGS[name] for name in values}, where, f"{name_of}: ")
+    check_entries(values, {name: SETTINGS[name] for name in values}, where, f"{name_of}: ")
     return dict(values)
 
 
 def decoding_from(values: Any, where: str) -> tuple[TunedDecoding, ...]:
-    """Return what a config has under `decoding`, checked."""
+    """Return the entries under `decoding` in a config, checked."""
     if not isinstance(values, list) or len(values) > MOST_ENTRIES:
         raise NGramFormatError(f"{where}: decoding should be a list of at most {MOST_ENTRIES}, is {str(values)[:80]!r}")
     return tuple(TunedDecoding.from_dict(entry, where) for entry in values)
 
 
 def remembered(entries: tuple[TunedDecoding, ...], new: TunedDecoding) -> tuple[TunedDecoding, ...]:
-    """Return the entries with a new one, in place of one for the same model and search."""
+    """Return the entries with a new one, which replaces an older one for the same model and search."""
     checked = TunedDecoding.from_dict(new.to_dict(), "settings to remember")
     return (*(entry for entry in entries if not checked.replaces(entry)), checked)[-MOST_ENTRIES:]
 
 
 def tuned_for(entries: tuple[TunedDecoding, ...], model: ModelIdentity, given: Mapping[str, Any]) -> TunedDecoding | None:
-    """Return the newest settings for a model that suit what is given; None if there are none, or a weight of the LM is
-    given."""
+    """Return the newest settings for a model that suit the explicit ones; None if there are none, or `lm_weight` is
+    explicit."""
     if given.get("lm_weight") is not None:
         return None
     suiting = [entry for entry in entries if entry.model.is_same(model) and entry.suits(given)]
@@ -183,14 +182,13 @@ def tuned_for(entries: tuple[TunedDecoding, ...], model: ModelIdentity, given: M
 
 
 def with_remembered(lm: Any, model: Any, given: Mapping[str, Any], came_with: bool = False) -> dict[str, Any]:
-    """Return what is given, and in place of each None what the language model remembers, if it does. This is the rule.
+    """Return settings with each None replaced by the language model's remembered value, if it has one. This is the rule.
 
     Args:
-        lm: a language model; of anything else (lists, several in one) nothing is remembered.
-        model: the recogniser, a model of Transformers; anything else isn't known.
-        given: all settings that can be taken, None where they aren't given.
-        came_with: whether settings that the language model came with (those of a `Wav2Vec2ProcessorWithLM`) hold for a model of
-            which nothing is remembered.
+        lm: a language model; anything else (lists, `LogLinear`) remembers nothing.
+        model: the recogniser, a model of Transformers; nothing is remembered for anything else.
+        given: all settings of the decoder, None where not explicit.
+        came_with: whether the language model's own defaults (of a `Wav2Vec2ProcessorWithLM`) hold where nothing is remembered.
 
     Returns:
         The same names, in the same order.
@@ -205,7 +203,7 @@ def with_remembered(lm: Any, model: Any, given: Mapping[str, Any], came_with: bo
         identity = None
     found = None if identity is None else tuned_for(entries, identity, given)
     if found is not None:
-        # Weights that were tuned for greedy search hold for that.
+        # Weights tuned for greedy search hold for greedy search only.
         searched = {"num_beams": 1} if found.greedy and "strategy" not in found.settings else {}
         why, of, settings = f"was tuned for {found.model.name}", found.model.fingerprint, searched | found.settings
     else:
@@ -233,12 +231,12 @@ def tell_once(key: Any, message: str) -> None:
 
 
 def _fingerprint(model: torch.nn.Module) -> str:
-    """Return a fingerprint of a model, made anew when its parameters have changed."""
+    """Return the fingerprint of a model, cached until its parameters change."""
     # Tensors made for inference count no changes; nothing changes them.
     state = hash(tuple((id(value), 0 if value.is_inference() else value._version) for value in model.parameters()))
     known = _fingerprints.get(model)
     if known is None or known[0] != state:
-        # Signs are the same in any precision. The order and the names of parameters change between versions: they don't count.
+        # Signs are the same in any precision. Parameters' names and order differ between versions, so they don't count.
         digests = []
         for parameter in model.parameters():
             if parameter.is_floating_point() and not parameter.is_meta:
@@ -251,7 +249,7 @@ def _fingerprint(model: torch.nn.Module) -> str:
 _WEIGHT = number(0, 1000)
 _SIZE = whole(1, 1024)
 _ABOVE_0 = number(1e-9, 1e9, "a number above 0")
-# What may be remembered: what each setting should be.
+# The settings that can be remembered, and what each may be.
 SETTINGS: dict[str, Kind] = {
     "lm_weight": _WEIGHT,
     "phrase_weight": _WEIGHT,

@@ -1,35 +1,35 @@
-"""Describe the words that a saved language model was composed of."""
+"""The words of a saved language model that was composed with a lexicon."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from .checks import NULL, SWITCH, either, number, one_of, read, whole
+from ..common.checks import NULL, SWITCH, either, number, one_of, read_entries, whole
 
 CASES = ("keep", "lower", "upper")
 COMPOSITIONS = ("static", "on_the_fly")
-# Natural log, of anything that is added to scores: their sums are still numbers in single precision.
+# Natural log. Sums of numbers up to this size stay finite in single precision.
 LARGEST_SCORE = 1e30
 
 
 @dataclass(frozen=True)
 class WordSummary:
-    """A word-level model in token form. Stored in `config.json`.
+    """A word-level model in token form; stored in `config.json`.
 
     Args:
-        num_words: of the word-level model.
-        num_spelled: how many of them the lexicon spells; the others stay unknown.
+        num_words: words of the word-level model.
+        num_spelled: words that the lexicon spells; the others stay unknown.
         num_spellings: different spellings.
-        case: what was done to words before they were spelled: "keep", "lower" or "upper".
+        case: change of the words before they were spelled: "keep", "lower" or "upper".
         closed_vocabulary: whether unknown words are forbidden.
-        unk_score_offset: natural log, added to `<unk>` for each unknown word, where they aren't.
-        unk_token_cost: natural log, what each token of an unknown word costs.
+        unk_score_offset: natural log, added to `<unk>` for each unknown word, unless forbidden.
+        unk_token_cost: natural log, cost of each token of an unknown word.
         context_length: tokens that a state depends on at most.
-        word_bonus: natural log, added to the probability of every word, known or not, so that it isn't one any more.
-        num_contexts: states in which no word has begun; they come first.
+        word_bonus: natural log, added to the log-probability of every word, known or not.
+        num_contexts: number of states between words, which come first.
         delimiter: id of the token between words, None where words begin with a mark.
-        composition: "static", or "on_the_fly": then its files hold the model over words and the lexicon.
+        composition: "static", or "on_the_fly" if the files hold the model over words and the lexicon.
     """
 
     num_words: int
@@ -50,7 +50,7 @@ class WordSummary:
 
     @classmethod
     def from_dict(cls, values: Any, where: str) -> WordSummary:
-        """Read a summary from a config, refusing what isn't one.
+        """Read and check the summary in a config.
 
         Raises:
             NGramFormatError: says which entry is wrong.
@@ -65,10 +65,10 @@ class WordSummary:
             "unk_token_cost": number(0, LARGEST_SCORE),
             "delimiter": either(count, NULL),
         }
-        return read(cls, values, kinds, where, "words")
+        return read_entries(cls, values, kinds, where, "words")
 
     def lines(self) -> list[tuple[str, str]]:
-        """Return names and values for tables."""
+        """Return rows (name, value) for tables."""
         left_out = self.num_words - self.num_spelled
         unknown = (
             "forbidden"

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
-from ..common.arguments import shown
 from ..common.batches import Outputs
 from ..common.pickling import WithoutCaches
+from ..common.shown import shown
 from ..config.tuned import tell_once
 from ..errors import InvalidLogitsError
 from ..fusion.fusion import LM_WEIGHT, Fusion

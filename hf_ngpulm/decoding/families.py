@@ -1,4 +1,4 @@
-"""Families of models: CTC, transducers, encoders and decoders with attention; and a model's outputs, as decoders take them."""
+"""Families of models (CTC, transducers, attention encoder-decoders), and their outputs as decoders take them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def is_ctc(model: Any) -> bool:
 
 
 def is_seq2seq(model: Any) -> bool:
-    """Return whether a model is an encoder and a decoder with attention."""
+    """Return whether a model is an attention encoder-decoder."""
     return type(model).__name__ in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES.values()
 
 
 def is_transducer(model: Any) -> bool:
-    """Return whether a model is a transducer: one of Transformers, or any with a method `as_transducer`."""
+    """Return whether a model is a transducer: one of Transformers, or one with `as_transducer`."""
     return hasattr(model, "as_transducer") or getattr(getattr(model, "config", None), "model_type", None) in TRANSDUCERS
 
 
 def frame_lengths(model: Any, input_lengths: Tensor) -> Tensor | None:
-    """Return the number of output frames for inputs of some lengths, int64 `[B]`; None for a model that can't tell."""
+    """Return the number of output frames for input lengths, int64 `[B]`; None if unknown."""
     for owner in (model, getattr(model, "encoder", None)):
         for name in ("_get_subsampling_output_length", "_get_feat_extract_output_lengths"):
             if hasattr(owner, name):

@@ -6,14 +6,13 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
-from ..common.arguments import check_number, check_weight, one_of, refuse_idle, whole
+from ..common.checks import AT_LEAST_0, ROW_WEIGHTS, Kind, check, either, number, one_of, refuse_idle, whole
 from ..config.tuned import SETTINGS, with_remembered
-from ..engines.choice import check_engine
+from ..engines.choice import CHOICES
 from ..fusion.fusion import select_rows
 from ..search.confidence import MEASURES
 from ..search.ctc_greedy import RULES
@@ -30,72 +29,39 @@ WEIGHTS = ("beta", "ilm_weight", "source_weight")  # which can be changed later,
 
 AnyOptions = TypeVar("AnyOptions", bound="Options")
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def _switch(name: str, value: Any) -> bool:
-    return bool(value)
-
-
-def _above_0(name: str, value: Any) -> float:
-    if not value > 0:
-        raise ValueError(f"{name} should be above 0, got {value!r}")
-    return float(value)
-
-
-def _seconds(name: str, value: Any) -> float:
-    if not value < math.inf:
-        raise ValueError(f"{name} should be above 0, got {value!r}")
-    return _above_0(name, value)
-
-
-def _probability(name: str, value: Any) -> float:
-    if not 0 < value <= 1:
-        raise ValueError(f"{name} should be a probability above 0, got {value!r}")
-    return float(value)
-
-
-def _at_least_0(name: str, value: Any) -> float:
-    if check_number(value, name) < 0:
-        raise ValueError(f"{name} should be at least 0, got {value!r}")
-    return float(value)
-
-
-def _measure(name: str, value: Any) -> str | None:
-    if value is not None and value not in MEASURES:
-        raise ValueError(f"{name} must be one of {MEASURES} or None, got {value!r}")
-    return value
-
-
-# What makes of a value that is given one that is right, or raises ValueError. What is called alike is alike in all decoders.
-CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "num_return_sequences": whole,
-    "frame_seconds": _seconds,
-    "confidence": _measure,
-    "engine": lambda name, value: check_engine(value),
-    "num_beams": partial(whole, most=MOST_BEAMS, why=", or 'auto'"),
-    "max_active": partial(whole, most=MOST_ACTIVE),
-    "beta": lambda name, value: check_weight(value, name),
-    "beam_threshold": _above_0,
-    "blank_threshold": _probability,
-    "discount": _at_least_0,
-    "score_eos": _switch,
-    "merge": partial(one_of, choices=("tokens", "text")),
-    "repeats": partial(one_of, choices=RULES),
-    "strategy": partial(one_of, choices=OPTIONS["strategy"].choices),
-    "max_symbols": whole,
-    "pause_seconds": _seconds,
-    "ilm_weight": lambda name, value: check_weight(value, name),
-    "source_weight": lambda name, value: check_weight(value, name),
-    "blank_scoring": partial(one_of, choices=("lm_weighted", "none")),
-    "pruning": partial(one_of, choices=("late", "early")),
-    "merging": partial(one_of, choices=("log_sum", "max")),
-    "length_normalization": _switch,
-    "aes_steps": whole,
-    "aes_beta": partial(whole, least=0),
-    "aes_gamma": _above_0,
-    "normalise_phrases": _switch,
-    "prompt_context": _switch,
-    "unscored": partial(one_of, choices=("kept", "none")),
+_ABOVE_0 = number(1e-300, math.inf, "above 0")
+_SECONDS = number(1e-300, right="above 0")
+_SWITCH = Kind("", lambda value: True, bool)
+# What each option may be. What is called alike is alike in all decoders.
+KINDS: dict[str, Kind] = {
+    "num_return_sequences": whole(),
+    "frame_seconds": _SECONDS,
+    "confidence": either(one_of(*MEASURES), Kind("None", lambda value: value is None)),
+    "engine": one_of(*CHOICES),
+    "num_beams": whole(1, MOST_BEAMS, f"a whole number from 1 to {MOST_BEAMS}, or 'auto'"),
+    "max_active": whole(1, MOST_ACTIVE),
+    "beta": ROW_WEIGHTS,
+    "beam_threshold": _ABOVE_0,
+    "blank_threshold": number(1e-300, 1, "a probability above 0"),
+    "discount": AT_LEAST_0,
+    "score_eos": _SWITCH,
+    "merge": one_of("tokens", "text"),
+    "repeats": one_of(*RULES),
+    "strategy": one_of(*OPTIONS["strategy"].choices),
+    "max_symbols": whole(),
+    "pause_seconds": _SECONDS,
+    "ilm_weight": ROW_WEIGHTS,
+    "source_weight": ROW_WEIGHTS,
+    "blank_scoring": one_of("lm_weighted", "none"),
+    "pruning": one_of("late", "early"),
+    "merging": one_of("log_sum", "max"),
+    "length_normalization": _SWITCH,
+    "aes_steps": whole(),
+    "aes_beta": whole(0),
+    "aes_gamma": _ABOVE_0,
+    "normalise_phrases": _SWITCH,
+    "prompt_context": _SWITCH,
+    "unscored": one_of("kept", "none"),
 }
 
 
@@ -221,7 +187,9 @@ class FrameOptions(Options):
         return False
 
     def __post_init__(self) -> None:
-        whole("num_return_sequences", self.num_return_sequences, getattr(self, self.beam), f" ({self.beam})")
+        most = getattr(self, self.beam)
+        kind = whole(1, most, f"a whole number from 1 to {most} ({self.beam})")
+        check("num_return_sequences", self.num_return_sequences, kind)
 
 
 @dataclass(frozen=True)
@@ -361,7 +329,7 @@ class AttentionOptions(Options):
 
 
 def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: CHECKS[name](name, value) if name in CHECKS else value for name, value in given.items()}
+    return {name: check(name, value, KINDS[name]) if name in KINDS else value for name, value in given.items()}
 
 
 def takes(kind: type[Options], but: Sequence[str] = ()) -> Callable[[Function], Function]:

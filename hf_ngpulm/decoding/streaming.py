@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..common.arguments import check_number, refuse_idle, shown, whole
 from ..common.batches import Outputs, tensor_of
+from ..common.checks import WEIGHT, check, refuse_idle, whole
+from ..common.shown import shown
 from ..config.tuned import tell_once
 from ..engines.devices import numbered
 from ..errors import InvalidLogitsError, StreamError
@@ -83,7 +84,7 @@ class StreamingDecoder:
                 "pause_seconds is for whole recordings; in streams endpoint_seconds tells of pauses, where `reset` begins anew"
             )
         self.decoder = decoder
-        self.max_streams = whole("max_streams", max_streams, MOST_STREAMS)
+        self.max_streams = check("max_streams", max_streams, whole(1, MOST_STREAMS))
         self.endpoint_frames = _endpoint(endpoint_frames, endpoint_seconds, decoder.frame_seconds)
         self._fusion: Fusion = decoder.fusion
         listed = isinstance(decoder.phrases, list) if isinstance(decoder, GraphDecoder) else is_per_row(self._fusion.phrases)
@@ -142,7 +143,7 @@ class StreamingDecoder:
             ValueError: as many streams as there may be are open, or an LM that the decoder doesn't have.
         """
         if phrase_weight is not None:
-            phrase_weight = check_number(phrase_weight, "phrase_weight")
+            phrase_weight = check("phrase_weight", phrase_weight, WEIGHT)
         if self.decoder.unguided is not None and phrases is not DECODERS_PHRASES and is_any(phrases):
             tell_once(
                 "greedy streams with phrases",
@@ -379,7 +380,7 @@ def _endpoint(frames: int | None, seconds: float | None, frame_seconds: float | 
     if frames is not None and seconds is not None:
         raise ValueError("endpoint_frames and endpoint_seconds are two ways to say the same; pass one of them")
     if frames is not None:
-        return whole("endpoint_frames", frames)
+        return check("endpoint_frames", frames, whole())
     if seconds is None:
         return None
     if not 0 < seconds < float("inf"):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 ENGINES = ("reference", "cpu", "gpu")
-_CHOICES = ("auto", *ENGINES)
+CHOICES = ("auto", *ENGINES)
 ENGINE_VARIABLE = "HF_NGPULM_ENGINE"
 
 
@@ -24,8 +24,8 @@ def check_engine(name: str, what: str = "engine") -> str:
     Raises:
         ValueError: there is no such engine.
     """
-    if name not in _CHOICES:
-        raise ValueError(f"{what} must be one of {_CHOICES}, got {name!r}")
+    if name not in CHOICES:
+        raise ValueError(f"{what} should be one of {CHOICES}, got {name!r}")
     return name
 
 
@@ -59,6 +59,11 @@ def load_engine(package: str, name: str, device: torch.device, elsewhere: str = 
 def engine_module(package: str, engine: str) -> Any:
     """Return the module of an engine among those of an operation."""
     return importlib.import_module(f"{package}.{engine}")
+
+
+def is_native(name: str, device: torch.device) -> bool:
+    """Return whether the native core (the engine "cpu") answers on a device. Errors as for `engine_name`."""
+    return engine_name(name, device) == "cpu"
 
 
 @functools.cache

@@ -14,14 +14,15 @@ _NOTHING: AbstractContextManager[Any] = nullcontext()
 
 
 def current(device: torch.device) -> AbstractContextManager[Any]:
-    """Make a GPU the current one: Triton launches on that, wherever its arguments are. Others are left as they are."""
+    """Make a GPU the current one, since Triton launches on that whatever device its arguments are on. No-op for other
+    devices."""
     if device.type != "cuda" or device.index == torch.cuda.current_device():
         return _NOTHING
     return torch.cuda.device(device)
 
 
 def numbered(device: torch.device | str) -> torch.device:
-    """Return a device as tensors tell of theirs: `cuda` is the current GPU, which has a number."""
+    """Return a device with its index, as tensors report theirs: `cuda` becomes the current GPU."""
     device = torch.device(device)
     if device.type != "cuda" or device.index is not None:
         return device

@@ -1,4 +1,4 @@
-"""Locks of what a process has once, which stay usable in its forks."""
+"""Process-wide locks that stay usable in forked processes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 
 def lock_across_forks() -> Any:
-    """Return a reentrant lock that forks wait for: what it guards is whole in the child, where nobody holds it.
+    """Return a reentrant lock that a fork acquires first, so that what it guards is consistent in the child, where it is free.
 
-    A fork takes the one that was made last first: whoever holds one may wait for those that were made before it, for no other.
+    A fork acquires the newest lock first: a thread that holds one may wait for older locks only.
     """
     lock = RLock()
     if hasattr(os, "register_at_fork"):

@@ -1,7 +1,7 @@
 """The native core: its library for this processor, and typed calls of what it exports.
 
-What structs and functions consist of is read off the library, which has the declarations of its sources (`csrc/`) as text. A
-call takes tensors or arrays where there are pointers; their type and layout are checked, since the core can't.
+Members and parameters come from the library itself, which holds the declarations of its sources (`csrc/`) as text. Pointers are
+passed as tensors or arrays; their type and layout are checked here, since the core can't.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class NativeCoreError(ImportError):
 
 
 class _Names(dict[Any, str]):
-    """Names of types of elements, torch's as numpy has them: asking a type takes longer than the smallest calls do."""
+    """Cache of element types by name, in numpy's spelling: asking a dtype takes longer than the smallest calls."""
 
     def __missing__(self, dtype: Any) -> str:
         self[dtype] = dtype.name if isinstance(dtype, np.dtype) else str(dtype)[6:]
@@ -53,7 +53,7 @@ _names = _Names()
 
 
 def _address(value: Any, element: str | None, *names: str) -> int | None:
-    """Return where the numbers of a tensor or array are, `element` their type (None for any)."""
+    """Return the address of a tensor's or array's data, whose type must be `element` (None for any)."""
     if value is None:
         return None
     if isinstance(value, np.ndarray):
@@ -92,16 +92,16 @@ _KEPT = "_ngpulm_structs"  # an attribute of tensors
 
 
 class _Kept(dict[Any, Any]):
-    """Structs that are kept with a tensor, by what they are of; copies and pickles of tensors have none."""
+    """Structs cached on a tensor, by key; copies and pickles of tensors start without."""
 
     def __reduce__(self) -> Any:
         return _Kept, ()
 
 
 class Struct(ctypes.Structure):
-    """A struct of the core, whose members are those that it has there. A subclass bears its name, with or without `Ngpulm`.
+    """A struct of the core with the members declared there. A subclass has its name, with or without `Ngpulm`.
 
-    Made with keyword arguments, tensors, arrays and other structs for pointers; it keeps those alive.
+    Takes its members as keyword arguments: numbers, and for pointers tensors, arrays or structs, which it keeps alive.
     """
 
     all: ClassVar[dict[str, type[Struct]]] = {}
@@ -114,7 +114,7 @@ class Struct(ctypes.Structure):
         Struct.all[cls.name] = cls
 
     def __new__(cls, **values: Any) -> Any:
-        """Make the first one, when members become known; others are made by ctypes alone, which is faster."""
+        """Define the members when the first instance is made; later ones are made by ctypes alone, which is faster."""
         with _declaring:
             if "_fields_" not in cls.__dict__:
                 members = _declared(cls.name)
@@ -134,9 +134,9 @@ class Struct(ctypes.Structure):
 
     @classmethod
     def kept(cls, tensor: Any, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """Return what `make()` makes, for a call that is made now; made once for the same key, and kept with a tensor.
+        """Return the struct that `make()` returns, cached on a tensor by key, for a call that is made now.
 
-        It keeps no tensor alive itself. Making one takes a quarter of the time of the smallest calls.
+        The cache keeps no tensor alive. Making a struct takes a quarter of the time of the smallest calls.
         """
         known = tensor.__dict__.get(_KEPT)
         if known is None:
@@ -157,9 +157,9 @@ class Struct(ctypes.Structure):
 
 
 class Function:
-    """An exported function, by its name. It is looked up when it is called first.
+    """An exported function, looked up by name at its first call.
 
-    It lets go of the GIL. What isn't a failure is the result.
+    It releases the GIL. Results that aren't failures are returned.
 
     Raises:
         MemoryError, RuntimeError: the core ran out of memory, or met an error of its own.
@@ -193,13 +193,13 @@ class Function:
 
 @functools.cache
 def declarations() -> dict[str, str]:
-    """Return what the library declares, see `csrc/build.py`: members of structs and parameters of functions, by name."""
+    """Return the members of structs and the parameters of functions that the library declares, by name; see `csrc/build.py`."""
     lines = library().ngpulm_declarations().decode().splitlines()
     return {name: declared for name, _, declared in (line.partition(" ") for line in lines)}
 
 
 def _declared(name: str) -> list[tuple[str, str, str]]:
-    """Return type, star (for pointers) and name of each member or parameter."""
+    """Return the type, `*` (for pointers) and name of each member or parameter."""
     return re.findall(r"(\w+)(\*?) (\w+)", declarations()[name])
 
 
@@ -248,7 +248,7 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _digest() -> str | None:
-    """Return the digest of the sources as `csrc/build.py` makes it; None outside a source tree."""
+    """Return the digest of the sources as `csrc/build.py` computes it; None outside a source tree."""
     if not (SOURCES / "build.py").exists():
         return None
     found = hashlib.sha256()

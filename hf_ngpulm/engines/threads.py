@@ -1,9 +1,8 @@
-"""Runs of rows on several threads: torch's own where they can be had.
+"""Run ranges of rows on several threads: torch's own where possible.
 
-For some milliseconds after each operation of torch on several threads, its OpenMP runtime has them look out for more work
-without giving up their cores. Threads of our own would share the cores with those (on two cores a search took as long on two
-threads as on one), and wake up later. So the runtime that torch has loaded is asked to run the rows, as `at::parallel_for`
-does.
+After each parallel operation of torch, the threads of its OpenMP runtime spin for some milliseconds without giving up their
+cores. Threads of our own would compete with them (on two cores a search took as long on two threads as on one), and wake up
+later. So the rows run in the runtime that torch has loaded, as `at::parallel_for` does.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def in_threads(run: _Run[_Found], rows: int, elements_per_row: int) -> list[_Found]:
-    """Call `run(first, last)` on runs of rows, on as many threads as torch would use and the work is worth."""
+    """Call `run(first, last)` on ranges of rows, on as many threads as torch would use, fewer for little work."""
     worth = rows * elements_per_row // ELEMENTS_PER_THREAD
     threads = min(torch.get_num_threads(), rows, worth) if worth > 1 else 1
     if threads <= 1:
@@ -45,10 +44,10 @@ def in_threads(run: _Run[_Found], rows: int, elements_per_row: int) -> list[_Fou
 def on_rows(
     function: Callable[..., int], arguments: Sequence[Any], rows: int, elements_per_row: int, refusal: Callable[[int], str]
 ) -> list[int]:
-    """Call a function of the core, `function(first, last, *arguments)`, on runs of rows as `in_threads` does.
+    """Call a function of the core, `function(first, last, *arguments)`, on ranges of rows as `in_threads` does.
 
     Raises:
-        IndexError: with this text for the row, if one was refused (the function returned its number).
+        IndexError: `refusal(row)`, if the function returned the number of a row that it refuses.
     """
     found = in_threads(lambda first, last: function(first, last, *arguments), rows, elements_per_row)
     for row in found:
@@ -58,7 +57,7 @@ def on_rows(
 
 
 def block_bounds(rows: int, least: int) -> np.ndarray:
-    """Return bounds of a block of rows for each core, of at least so many rows each."""
+    """Return the bounds of blocks of rows, one for each core, of at least `least` rows."""
     return np.linspace(0, rows, max(1, min(os.cpu_count() or 1, rows // least)) + 1).astype(np.int64)
 
 
@@ -67,7 +66,7 @@ def in_blocks(
 ) -> list[_Found]:
     """Call `run(first, last, one of each, arguments)` for each block of rows, on as many threads as there are cores.
 
-    For blocks that take milliseconds and longer: their threads are started for this call. What it finds, in order.
+    For blocks that take milliseconds or longer, since threads are started for each call. Returns the results in order.
     """
     blocks = [tuple(map(int, block)) for block in pairwise(bounds)]
     threads = min(os.cpu_count() or 1, len(blocks))
@@ -78,8 +77,7 @@ def in_blocks(
 
 
 def _was_forked() -> bool:
-    """Return whether this process was forked from another one and goes on with the same program, as Linux knows
-    (PF_FORKNOEXEC)."""
+    """Return whether this process was forked and still runs the same program, by Linux's flag PF_FORKNOEXEC."""
     try:
         after_name = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
         return bool(int(after_name.split()[6]) & 0x40)
@@ -87,7 +85,7 @@ def _was_forked() -> bool:
         return True
 
 
-# Whoever forks after it has used torch leaves a runtime without its threads to the child, which would wait for them for ever.
+# A process that forks after using torch leaves the child a runtime without threads, which would wait for them for ever.
 _loaded_in, _loaded_after_fork = os.getpid(), _was_forked()
 
 
@@ -105,7 +103,7 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:
 
 
 def _in_team(parallel: Callable[..., None], run: _Run[_Found], bounds: np.ndarray) -> list[_Found]:
-    """Have each thread of a team take parts until there are none left: a team may be smaller than what was asked for."""
+    """Have each thread of a team take ranges until none are left: a team may have fewer threads than requested."""
     parts, threads = itertools.count(), len(bounds) - 1
     found: dict[int, _Found] = {}
     errors: list[BaseException] = []
@@ -128,8 +126,8 @@ def _openmp() -> Callable[..., Any] | None:
     """Return `GOMP_parallel(body, data, threads, flags)` of the OpenMP runtime that torch runs on, None where that has no
     such thing.
 
-    It is what compilers call for `#pragma omp parallel`; LLVM's and Intel's runtimes have it as well as GNU's. It is looked up
-    through torch's library, so that it isn't another runtime's.
+    Compilers call it for `#pragma omp parallel`; GNU's, LLVM's and Intel's runtimes all have it. It is looked up through
+    torch's library, so that it belongs to torch's own runtime.
     """
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"))

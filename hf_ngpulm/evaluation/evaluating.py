@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..common.arguments import whole
+from ..common.checks import check, whole
 from ..common.launch import rank_and_size
 from ..language_model.loading import loaded_models
 from ..language_model.model import NGramLM
@@ -86,7 +86,7 @@ def evaluate(
         SettingsMismatchError: `output` has results of other settings.
         WorkerLostError: another process died or failed; all results so far are kept.
     """
-    whole("batch_size", batch_size)
+    check("batch_size", batch_size, whole())
     if not 1 <= chunk_seconds < float("inf"):
         raise ValueError(f"chunk_seconds should be 1 or more, got {chunk_seconds!r}")
     rank, size = rank_and_size()

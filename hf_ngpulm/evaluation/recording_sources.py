@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..common.arguments import whole
+from ..common.checks import check, whole
 from ..common.extras import needed
 from ..text.sources import FIELDS, choose_field, numbered_lines
 from .recordings import Recording, Recordings, listed, unique
@@ -76,7 +76,7 @@ def read_recordings(
         ValueError: no recordings, or a missing or invalid field; names the place.
     """
     if limit is not None:
-        whole("limit", limit)
+        check("limit", limit, whole())
     name, path, fields = os.fspath(source), Path(source), Fields(audio_field, text_field, entities_field)
     ending = path.suffix.lower()
     if path.is_file() and ending != ".parquet":

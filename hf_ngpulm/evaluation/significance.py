@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..common.arguments import whole
+from ..common.checks import check, whole
 from .counts import ErrorCounts
 
 NUMBERS_AT_ONCE = 1 << 20  # utterances drawn at a time
@@ -107,7 +107,7 @@ def _table(name: str, counts: ErrorCounts) -> np.ndarray:
 
 def _drawn(table: np.ndarray, resamples: int, seed: int) -> np.ndarray:
     """Return int64 `[draws, columns]`: the sums of each draw's rows, without draws whose second column is 0."""
-    whole("resamples", resamples)
+    check("resamples", resamples, whole())
     random = np.random.default_rng(seed)
     at_once = max(1, NUMBERS_AT_ONCE // len(table))
     sums = []

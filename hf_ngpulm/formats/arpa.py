@@ -34,13 +34,12 @@ from ..text.vocabulary import Vocabulary
 from .units import LN10, LOG10_ZERO, NEMO_OFFSET, SPECIAL_WORDS, NGramFile
 
 LINES_PER_BLOCK = 1 << 16  # written at a time
-NUMBERS_LEFT = 1 << 12  # that the core leaves to Python at a time
-# Rounding in the writer of a file may leave a log-probability this far above 0 (log10).
+NUMBERS_LEFT = 1 << 12  # lines that the core leaves to Python at a time
+# Rounding by the program that wrote the file may leave log-probabilities this far above 0 (log10).
 ROUNDING = 1e-4
 # Beyond this float32 natural logs overflow (log10).
 LARGEST = 1e38
-# What a small file may make us read: bytes up to the first n-gram, and bytes that it unpacks to (ARPA files shrink to a quarter
-# or an eighth).
+# Limits for small hostile files: bytes before the first n-gram, and unpacked bytes (ARPA files compress four- to eightfold).
 MAX_HEADER_BYTES = 1 << 22
 MAX_RATIO, MIN_UNPACKED_LIMIT = 64, 1 << 24
 _DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {
@@ -51,14 +50,14 @@ _DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {
 
 
 class NgpulmArpaSection(Struct):
-    """A section as the core reads it."""
+    """A section, as the core reads it."""
 
 
 class NgpulmArpaWords(Struct):
     """The words of the unigrams, in a hash table."""
 
 
-_COMPLETE, _MORE, _UNKNOWN_WORD = 0, 1, 3  # what the functions below return; else a line is too short or long
+_COMPLETE, _MORE, _UNKNOWN_WORD = 0, 1, 3  # results of the functions below; others mean that a line is too short or long
 _read_unigrams = Function("ngpulm_arpa_unigrams")
 _index = Function("ngpulm_arpa_index")
 _read_ngrams = Function("ngpulm_arpa_ngrams")
@@ -67,8 +66,8 @@ _read_ngrams = Function("ngpulm_arpa_ngrams")
 def read_arpa(path: str | os.PathLike[str], vocabulary: Vocabulary, units: str = "auto") -> NGramTable:
     """Read an ARPA file (plain, .gz, .bz2 or .xz, told apart by content) into a table.
 
-    A log-probability of `-inf` is read as -99, as both toolkits write log 0. A suffix that is missing is no fault
-    (SRILM's pruned models lack some), a missing prefix is one: as for KenLM.
+    A log-probability of `-inf` is read as -99, as both toolkits write log 0. As for KenLM, n-grams may lack their suffix
+    (SRILM's pruned models do), but not their prefix.
 
     Args:
         path: the file, or a pipe.
@@ -82,7 +81,7 @@ def read_arpa(path: str | os.PathLike[str], vocabulary: Vocabulary, units: str =
 
 
 class ArpaFile(NGramFile):
-    """An ARPA file of which the header and the unigrams have been read.
+    """An ARPA file, opened: its header and unigrams have been read.
 
     Args:
         path: as for `read_arpa`, whose errors it raises.
@@ -131,7 +130,7 @@ def _read_bytes(path: Path) -> bytes:
         raise NGramFormatError("the file is empty; an ARPA file begins with a line \\data\\")
     if data.startswith(b"mmap lm "):
         raise NGramFormatError(
-            "a KenLM binary, not an ARPA file; hf_ngpulm.formats.kenlm.read_binary reads it (not compressed), and hf-ngpulm "
+            "a KenLM binary, not an ARPA file; hf_ngpulm.formats.kenlm.KenLMFile reads it (not compressed), and hf-ngpulm "
             "convert lm.bin lm.arpa makes an ARPA file of it"
         )
     return data.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
@@ -146,17 +145,17 @@ class _Text:
         self.bytes = np.frombuffer(buffer, dtype=np.uint8)
 
     def fault(self, at: int, what: str) -> NGramFormatError:
-        """Return the error that a fault in the line of some byte is."""
+        """Return the error for a fault in the line of a byte."""
         line = self.buffer.count(b"\n", 0, at) + 1
         return NGramFormatError(f"{self.path}, line {line}: {what}")
 
     def line_end(self, at: int) -> int:
-        """Return where the line ends that a byte is in."""
+        """Return the end of the line that a byte is in."""
         end = self.buffer.find(b"\n", at)
         return len(self.buffer) if end < 0 else end
 
     def headings(self, at: int) -> Iterator[tuple[int, int]]:
-        """Yield where the lines after that of some byte begin and end that begin with a backslash."""
+        """Yield start and end of the lines that begin with a backslash, after the line of a byte."""
         while (at := self.buffer.find(b"\n\\", at)) >= 0:
             yield at + 1, (at := self.line_end(at + 1))
 
@@ -221,7 +220,7 @@ def _is_number(field: bytes) -> bool:
 
 
 class _Section:
-    """The bytes from `first` to before `end`, which hold the n-grams of order n: `promised` of them, as the header says."""
+    """The section of order n: bytes `first` to `end` (exclusive), with `promised` n-grams according to the header."""
 
     def __init__(self, text: _Text, n: int, first: int, end: int, promised: int) -> None:
         self.text, self.n, self.first, self.end, self.promised = text, n, first, end, promised
@@ -229,9 +228,9 @@ class _Section:
         self.capacity = min(promised, (end - first) // shortest)
 
     def read(self, function: Function, *arguments: Any) -> tuple[Tensor, Tensor]:
-        """Have the core read the lines; return log-probabilities and backoffs, natural logs, float32 `[N]` each.
+        """Read the lines by the core; return log-probabilities and backoffs, natural logs, float32 `[N]` each.
 
-        It comes back with numbers that it leaves to Python, and with faults.
+        The core returns early for numbers that it leaves to Python, and for faults.
         """
         log_probs, backoffs = values = np.zeros((2, self.capacity), dtype=np.float32)
         left, progress = np.empty((NUMBERS_LEFT, 4), dtype=np.int64), np.array([self.first, 0, 0, 0, 0])
@@ -253,7 +252,7 @@ class _Section:
         return torch.from_numpy(log_probs), torch.from_numpy(backoffs)
 
     def _number(self, begin: int, end: int, is_backoff: bool) -> float:
-        """Return a number that the core doesn't read, such as log 0 as the toolkits write it."""
+        """Return a number that the core doesn't read, such as the toolkits' log 0."""
         field = self.text.buffer[begin:end]
         if not _is_number(field):
             self.check_text(begin)
@@ -276,7 +275,7 @@ class _Section:
         )
 
     def check_text(self, at: int | None = None) -> None:
-        """Refuse a section that isn't text, or the line that a byte is in."""
+        """Refuse a section, or the line of a byte, that isn't text."""
         first, end = self.first, self.end
         if at is not None:
             first, end = self.text.buffer.rfind(b"\n", 0, at) + 1, self.text.line_end(at)
@@ -295,7 +294,7 @@ def write_arpa(
 
     Args:
         table: the n-grams.
-        path: where to.
+        path: the file to write.
         units: "id", "nemo" or "piece".
         pieces: the piece of each token id, needed for "piece".
 
@@ -329,7 +328,7 @@ def _open_to_write(path: Path) -> Iterator[Any]:
 
 
 def unit_words(vocab_size: int, units: str, pieces: Iterable[str | None] | None = None) -> list[str | None]:
-    """Return how each token id is written in an ARPA file; None where it can't be."""
+    """Return the word of each token id in an ARPA file; None if it has none."""
     if units == "id":
         return [str(token_id) for token_id in range(vocab_size)]
     if units == "nemo":
@@ -364,7 +363,7 @@ def _arpa_text(table: NGramTable, words: list[str | None]) -> Iterator[bytes]:
 
 
 def _decimal(values: np.ndarray) -> np.ndarray:
-    """Return natural logs as log10, in as many decimal digits (7 to 9) as it takes for the same float32 to come back."""
+    """Return natural logs as log10, with the decimal digits (7 to 9) that restore the same float32."""
     exact = values.astype(np.float64) / LN10
     magnitude = np.floor(np.log10(np.abs(np.where(exact == 0, 1, exact))))
     rounded = np.rint(exact * 10.0 ** (8 - magnitude)) / 10.0 ** (8 - magnitude)

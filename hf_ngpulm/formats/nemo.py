@@ -3,14 +3,14 @@
 A ``.nemo`` file is a tar archive, in older versions gzip'ed, of ``model_config.yaml`` and ``model_weights.ckpt``. The
 weights are the automaton of Bataev et al., "NGPU-LM" (arXiv 2505.22857):
 
-* state 0 is the empty context, state 1 the context `<s>`; every other state is the context that is spelt by the one arc
-  into it from a state of the order below;
+* state 0 is the empty context, state 1 the context `<s>`; every other state is the context of the one arc that leads to it from
+a state of the order below;
 * arcs of the highest order lead to the context without its first token, since a longer context has no state;
 * `final_weights` is log p(`</s>` | state), with backoffs resolved when it was made;
 * all weights are natural logarithms.
 
-Nothing in the file is trusted: no member is written to disk, of pickle only what ``torch.load(weights_only=True)``
-takes is read, what is unpacked is limited in size, and every tensor is checked before it is used as an index.
+The file isn't trusted: no member is written to disk, the only unpickler is ``torch.load(weights_only=True)``, unpacked sizes
+    are limited, and every tensor is checked before it is used as an index.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NO_FINAL = -10000.0  # NeMo's "minus infinity": the state has no final weight o
 _WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _INDEX_TYPES = (torch.int32, torch.int64)
 
-# What a file may make us read, beyond its own size.
+# Limits for small hostile files.
 _MAX_CONFIG_BYTES = 1 << 18
 _MAX_MEMBERS = 1000
 _MAX_GZIP_RATIO, _MIN_GZIP_LIMIT = 64, 1 << 28
@@ -48,9 +48,9 @@ _MAX_GZIP_RATIO, _MIN_GZIP_LIMIT = 64, 1 << 28
 def read_nemo(path: str | os.PathLike[str]) -> NGramTable:
     """Read the n-grams of a NeMo NGPU-LM checkpoint.
 
-    The table gives the model's own probabilities in every context. NeMo doesn't keep all of an ARPA file: `<s>` gets
-    log-probability 0 (as lmplz writes it, nobody asks for it), and there is no `<unk>`. Tokens that had no unigram are
-    ordinary unigrams here, with the score that NeMo gave them, their share of `<unk>`.
+    The table gives the checkpoint's probabilities in every context. NeMo drops parts of the ARPA file: `<s>` gets
+    log-probability 0 (as from lmplz; it is never queried), and there is no `<unk>`. Tokens without a unigram have become
+    unigrams with NeMo's score for them, their share of `<unk>`.
 
     Args:
         path: a ``.nemo`` file.
@@ -79,8 +79,8 @@ def _table(config: dict[str, int], state_dict: Mapping[str, Any]) -> NGramTable:
     _check_arcs(tensors["start_end_arcs"], arc_from, arc_order, vocab_size, max_order)
     _check_contexts(context_length, backoff_to, arc_from, arc_to, arc_token, max_order)
 
-    # A final weight that isn't what backing off would give is an n-gram of its own. (Resolved sums are float32 and may
-    # associate otherwise than here; true n-grams are further apart.)
+    # A final weight that differs from backing off is an n-gram of its own. (Resolved sums are float32 and may be rounded
+    # otherwise than here; true n-grams differ by more.)
     final = tensors["final_weights"]
     resolved = backoffs + final[backoff_to]
     own_final = (final > _NO_FINAL) & ((final - resolved).abs() > 4e-6 * resolved.abs().clamp(min=1.0))
@@ -115,7 +115,7 @@ def _table(config: dict[str, int], state_dict: Mapping[str, Any]) -> NGramTable:
 
 
 def _check_arcs(bounds: Tensor, arc_from: Tensor, arc_order: Tensor, vocab_size: int, max_order: int) -> None:
-    """Check that each state's range in `start_end_arcs` holds its arcs and no others, and the empty context has every token."""
+    """Check that each state's range in `start_end_arcs` holds exactly its arcs, and that the empty context has every token."""
     num_arcs = arc_from.numel()
     start, end = bounds.unbind(dim=1)
     index = torch.arange(num_arcs)
@@ -186,7 +186,7 @@ def _check_contexts(
 
 
 def _read_members(file: BinaryIO) -> tuple[bytes, bytes]:
-    """Return the two members' contents, found by base name."""
+    """Return the contents of the two members, found by base name."""
     size = os.fstat(file.fileno()).st_size
     if file.read(2) == b"\x1f\x8b":
         file.seek(0)
@@ -235,7 +235,7 @@ def _read_config(content: bytes) -> dict[str, int]:
     """Return the sizes in `model_config.yaml`."""
     try:
         config = yaml.safe_load(content)
-    except Exception as error:  # apart from YAMLError it lets a dozen others through: recursion, overflows, bad dates
+    except Exception as error:  # besides YAMLError it raises a dozen others: recursion, overflows, bad dates
         raise NGramFormatError(f"{_CONFIG} isn't valid YAML ({_first_line(error)})") from error
     if not isinstance(config, dict):
         raise NGramFormatError(f"{_CONFIG} holds a {type(config).__name__}, it should hold a mapping")

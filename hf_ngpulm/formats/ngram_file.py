@@ -1,4 +1,4 @@
-"""Read ARPA files and KenLM binaries, of tokens or of words."""
+"""Turn a file of n-grams, of tokens or of words, into the parts of a language model."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 from ..automaton import LMParts
 from ..common.files import naming
 from ..lexicon.words import compose, refuse_options
-from ..text.vocabulary import Vocabulary, tokenizer_of
-from .arpa import ArpaFile
-from .kenlm import is_kenlm_binary, read_binary
-from .units import are_word_level
+from ..text.vocabulary import Vocabulary, check_tokenizer, tokenizer_of
+from .files import FileFormat, format_of
+from .units import NGramFile, are_word_level
 
 logger = logging.getLogger(__name__)
 
@@ -20,19 +19,26 @@ logger = logging.getLogger(__name__)
 def parts_of_ngram_file(
     path: str | os.PathLike[str],
     tokenizer: Any,
-    vocab_size: int | None,
-    units: str,
-    missing_unigrams: str | float,
-    engine: str,
-    of_words: dict[str, Any],
+    vocab_size: int | None = None,
+    units: str = "auto",
+    missing_unigrams: str | float = "share",
+    engine: str = "auto",
+    of_words: dict[str, Any] | None = None,
+    format: FileFormat | None = None,
 ) -> LMParts:
-    """Read what `NGramLM.from_arpa` returns. Arguments as there."""
-    tokenizer = tokenizer_of(tokenizer)
+    """Read a file of any format. Arguments as for `NGramLM.from_arpa`; `format` goes before what the file looks like."""
+    tokenizer, of_words = tokenizer_of(tokenizer), of_words or {}
+    file = (format or format_of(path)).open(path)
+    if not isinstance(file, NGramFile):
+        if (vocab_size, units, missing_unigrams, of_words) != (None, "auto", "share", {}):
+            raise ValueError(f"{path} holds token ids; leave out vocab_size, units, missing_unigrams and options for words")
+        if tokenizer is not None:
+            check_tokenizer(file.vocab_size, None, None, tokenizer)
+        return LMParts.of_table(file, Vocabulary.of(tokenizer, file.vocab_size), engine=engine)
     vocabulary = Vocabulary.of(tokenizer, vocab_size)
-    file = read_binary(path) if is_kenlm_binary(path) else ArpaFile(path)
     is_detected = units == "auto" and are_word_level(file.words, vocabulary)
     if units != "word" and not is_detected:
-        refuse_options(of_words, f"{path} has the units of tokens; units='word' takes them for words")
+        refuse_options(of_words, f"{path} is token-level (units='word' reads it as words)")
         return LMParts.of_table(file.table(vocabulary, units), vocabulary, missing_unigrams, engine)
     if missing_unigrams != "share":
         raise ValueError(

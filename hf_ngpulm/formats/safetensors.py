@@ -1,4 +1,4 @@
-"""The files of a saved language model: reading them, and what ties one to the other."""
+"""Read the two files of a saved language model, which a digest ties to each other."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from ..lexicon.saved import NAMES, saved_parts, saved_tensors
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 TENSORS = (*AutomatonTensors._fields, "roots", "starts", "unk_tokens")
-# In the metadata of the tensors, the digest of those fields of the config that go with them. The others may be changed by hand:
-# settings of decoders, and the name of the tokenizer. Never add to these, or earlier files won't be read.
+# The tensors' metadata hold a digest of these fields of the config. Other fields (decoding settings, the tokenizer's name) may
+# be edited by hand. Never add a field here, or earlier files can't be read.
 DIGEST = "config_sha256"
 OF_TENSORS = (
     "vocab_size", "order", "num_ngrams", "states_per_depth", "unk_log_prob", "bos_log_prob", "missing_unigrams",
@@ -36,14 +36,14 @@ OF_TENSORS = (
 
 
 def config_digest(values: Any) -> str:
-    """Return SHA-256 over what a config, as `config.json` has it, says of the tensors."""
+    """Return the SHA-256 of the fields in `config.json` that describe the tensors."""
     fields = {name: values.get(name) for name in OF_TENSORS} if isinstance(values, dict) else {}
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Raise what safetensors says of a disk, such as that it is full, as the `OSError` that it is."""
+    """Raise safetensors' errors about the disk, such as a full one, as `OSError`."""
     try:
         yield
     except SafetensorError as error:
@@ -54,7 +54,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def tensors_of(parts: LMParts) -> dict[str, Tensor]:
-    """Return the tensors that are saved, by name, on the CPU."""
+    """Return the tensors to save, by name, on the CPU."""
     automaton = parts.automaton
     if isinstance(automaton, LazyAutomaton):
         return saved_tensors(automaton, parts.unk_tokens)
@@ -65,7 +65,7 @@ def tensors_of(parts: LMParts) -> dict[str, Tensor]:
 
 
 def load_saved(config_path: Path, weights_path: Path, where: str, engine: str) -> LMParts:
-    """Return a model out of its two files, checked.
+    """Return a model from its two files, checked.
 
     Raises:
         NGramFormatError: they don't hold a language model, or a broken one.

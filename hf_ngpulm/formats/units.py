@@ -1,4 +1,4 @@
-"""Files of n-grams, and which token ids their words stand for.
+"""Map the words in files of n-grams to token ids.
 
 Four ways to write a token are in use: the tokenizer's pieces (`▁the`), decimal ids (`17`), NeMo's encoding (one
 character per token, code point = id + 100), and single characters (for character vocabularies; case and the word
@@ -24,18 +24,18 @@ from ..text.vocabulary import Vocabulary
 from ..text.words import WORD_MARKS
 
 LN10 = math.log(10.0)
-LOG10_ZERO = -99.0  # SRILM's and KenLM's way to write log 0
-SPECIAL_WORDS = {"<s>": 0, "<S>": 0, "</s>": 1, "</S>": 1, "<unk>": 2, "<UNK>": 2}  # which id after the vocabulary's
+LOG10_ZERO = -99.0  # log 0 in files of SRILM and KenLM
+SPECIAL_WORDS = {"<s>": 0, "<S>": 0, "</s>": 1, "</S>": 1, "<unk>": 2, "<UNK>": 2}  # offsets of their ids after the vocabulary
 UNITS = ("piece", "id", "nemo", "char")
 NEMO_OFFSET = 100  # NeMo's DEFAULT_TOKEN_OFFSET: keeps clear of control characters and blanks
 WORD_DELIMITERS = ("|", "▁", " ", "_", "<space>")
 
 
 class NGramFile(ABC):
-    """A file of n-grams that has been opened, so that it may still be decided what its words are.
+    """A file of n-grams, opened; its words can still be mapped to token ids or kept as words.
 
     Attributes:
-        path: of the file.
+        path: the file.
     """
 
     path: str | os.PathLike[str]
@@ -43,28 +43,27 @@ class NGramFile(ABC):
     @property
     @abstractmethod
     def vocabulary(self) -> list[str]:
-        """The words by their numbers in the file, `<s>`, `</s>` and `<unk>` included."""
+        """The words in the order of the file, `<s>`, `</s>` and `<unk>` included."""
 
     @abstractmethod
     def rows(self, ids: np.ndarray) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
-        """Return the n-grams of each order, as `NGramTable.from_rows` takes them; `ids` int32 are what words stand for."""
+        """Return the n-grams of each order, as `NGramTable.from_rows` takes them, with `ids` int32 in place of the words."""
 
     @property
     def words(self) -> list[str]:
-        """The words without `<s>`, `</s>` and `<unk>`: what the token ids 0, 1, ... of `word_table()` stand for."""
+        """The words without `<s>`, `</s>` and `<unk>`: those of the ids 0, 1, ... in `word_table()`."""
         return [word for word in self.vocabulary if word not in SPECIAL_WORDS]
 
     def word_table(self) -> NGramTable:
-        """Return the n-grams, of words: id `i` is `words[i]`."""
+        """Return the n-grams over words: id `i` is `words[i]`."""
         return self.table()
 
     def table(self, vocabulary: Vocabulary | None = None, units: str = "auto") -> NGramTable:
-        """Return the n-grams, of tokens or of words.
+        """Return the n-grams, over tokens or words.
 
         Args:
-            vocabulary: the ids that the file's words stand for, if they are the tokens of an ASR model; without it the token
-                ids are the places of the words in `words`.
-            units: with a vocabulary, how the words write its tokens, see `hf_ngpulm.formats.units`.
+            vocabulary: the ASR model's, if the file's words are its tokens; without it ids are indices of `words`.
+            units: with a vocabulary, the notation of tokens, see `hf_ngpulm.formats.units`.
 
         Raises:
             NGramFormatError: words that aren't units of the vocabulary, or a damaged file.
@@ -81,7 +80,7 @@ class NGramFile(ABC):
                 ids, size = iter(range(len(words))), len(words)
             id_of = [size + SPECIAL_WORDS[word] if word in SPECIAL_WORDS else next(ids) for word in self.vocabulary]
             rows = list(self.rows(np.array(id_of, dtype=np.int32)))
-            # An empty highest order counts only where backing off from it costs something.
+            # An empty highest order matters only if backing off from it costs something.
             while len(rows) > 1 and len(rows[-1][0]) == 0 and not rows[-2][2].any():
                 rows.pop()
             return NGramTable.from_rows(size, rows)
@@ -91,13 +90,13 @@ def units_to_ids(words: Sequence[str], units: str, vocabulary: Vocabulary) -> tu
     """Translate the unigrams of a file (without `<s>`, `</s>`, `<unk>`) to token ids.
 
     Returns:
-        The units that were used (detected if `units="auto"`), and an id per word.
+        The units (detected if `units="auto"`), and an id per word.
 
     Raises:
         NGramFormatError: the words aren't units of this vocabulary; says what they look like and what would be right.
     """
     if units not in ("auto", *UNITS):
-        raise ValueError(f"units must be one of {('auto', *UNITS)}, got {units!r}")
+        raise ValueError(f"units should be one of {('auto', *UNITS)}, got {units!r}")
     candidates = UNITS if units == "auto" else (units,)
     misses: dict[str, list[str]] = {}
     for candidate in candidates:
@@ -122,7 +121,7 @@ def units_to_ids(words: Sequence[str], units: str, vocabulary: Vocabulary) -> tu
 
 
 def are_word_level(words: Sequence[str], vocabulary: Vocabulary) -> bool:
-    """Return whether the unigrams of a file are whole words, which aren't units of the vocabulary however they are read."""
+    """Return whether the unigrams of a file are whole words, and not tokens of the vocabulary in any units."""
     if vocabulary.pieces is None:
         return False
     for candidate in UNITS:
@@ -134,7 +133,7 @@ def are_word_level(words: Sequence[str], vocabulary: Vocabulary) -> bool:
 
 
 def _reader(units: str, vocabulary: Vocabulary) -> Callable[[str], int] | None:
-    """Return a function from a word to its id, -1 where it has none; None for units that need a tokenizer, without one."""
+    """Return a function from a word to its id (-1: none); None if the units need a tokenizer and there is none."""
     if units == "id":
         return lambda word: _in_range(int(word), vocabulary.size) if re.fullmatch("[0-9]{1,18}", word) else -1
     if units == "nemo":
@@ -188,7 +187,7 @@ def _complaint(words: Sequence[str], units: str, vocabulary: Vocabulary, misses:
             f"this is a word-level language model (units such as {shown}), but token-level units were expected: "
             f'{expected}. The ways out: units="word" (--unit word) spells its words in tokens; or train one of the text it was '
             "made of, with the ASR model's tokenizer: `hf-ngpulm train TEXT --tokenizer ASR_MODEL --output my-lm`, or "
-            "NGramLM.train(texts, tokenizer=...)"
+            "NGramLM.from_texts(texts, tokenizer=...)"
         )
     if len(strange) <= total // 2:
         return (
@@ -201,7 +200,7 @@ def _complaint(words: Sequence[str], units: str, vocabulary: Vocabulary, misses:
 
 
 def _are_whole_words(words: Sequence[str], strange: list[str]) -> bool:
-    """Return letters for the most part, and nowhere a tokenizer's mark of where words begin or end."""
+    """Return whether words consist mostly of letters and have no tokenizer's marks of word boundaries."""
     if any(mark in word for word in words for mark in WORD_MARKS):
         return False
     return sum(len(word) > 1 and word.isalpha() for word in strange) > len(strange) // 2

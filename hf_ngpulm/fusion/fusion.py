@@ -13,7 +13,7 @@ from torch import Tensor
 from ..automaton import pool as pools
 from ..automaton.pool import AutomatonPool, Place
 from ..automaton.tensors import AutomatonTensors
-from ..common.arguments import check_number, check_weight
+from ..common.checks import ROW_WEIGHTS, WEIGHT, check
 from ..common.pickling import WithoutCaches
 from ..language_model.log_linear import LogLinear, parts_of
 from ..language_model.model import NGramLM
@@ -24,32 +24,32 @@ from ..phrases import Booster
 from ..phrases.contexts import Contexts, is_per_row
 
 Result = TypeVar("Result")
-LM_WEIGHT = 0.5  # where nobody says anything else
-SOURCE_SHARE = 0.5  # of it, that of a source domain's model
-# Contexts that stay in a pool after their batch, and how many arcs they may have in all.
+LM_WEIGHT = 0.5  # default
+SOURCE_SHARE = 0.5  # default weight of the source domain's model, relative to the LM's
+# Contexts that stay in a pool after their batch: their number, and their total number of arcs.
 KEPT_CONTEXTS, KEPT_ARCS = 1024, 1 << 24
 
 
 class Lease:
-    """Keeps contexts, by their fingerprints, in the pools of a `Fusion` as long as there is one of these."""
+    """Keeps contexts, by fingerprint, in the pools of a `Fusion` as long as the lease lives."""
 
     def __init__(self, fingerprints: Iterable[str]) -> None:
         self.fingerprints = frozenset(fingerprints)
 
 
 class RowModels(NamedTuple):
-    """Hold what the rows of a batch are fused with.
+    """The models and weights of the rows of a batch.
 
     Args:
-        tensors: those of one automaton, or of several in one set.
-        vocab_size: tokens that they score.
-        states: int32 `[B, M]`, the states in which each row's automata begin.
-        weights: float32 `[B, M]`; 0 for a row without a model.
+        tensors: of one automaton, or of several in a pool.
+        vocab_size: number of token ids that they score.
+        states: int32 `[B, M]`, initial states of each row's automata.
+        weights: float32 `[B, M]`; 0 without a model.
         present: bool `[B, M]`, whether a row has a model.
-        num_lms: how many of the M are language models; they come first, phrases last.
-        lazy: of language models that are composed as searches come to them; None if there are none. See `settled`.
-        lease: of the phrases.
-        ilm_weights: float32 `[B]`, with what a transducer's internal language model is subtracted; None if it isn't.
+        num_lms: number of language models among the M; they come first, phrases last.
+        lazy: the search in models composed on the fly; None without. See `settled`.
+        lease: keeps the phrases in their pool.
+        ilm_weights: float32 `[B]`, weights of a transducer's internal language model, which is subtracted; None without.
     """
 
     tensors: AutomatonTensors
@@ -64,22 +64,22 @@ class RowModels(NamedTuple):
 
     @property
     def lm_weights(self) -> Tensor:
-        """Weights of the language models together, `[B]`."""
+        """Sum of the language models' weights, `[B]`."""
         return self.weights[:, : self.num_lms].sum(1)
 
     def at_end(
         self, scores: Tensor, lm_scores: Tensor, lm_states: Tensor, score_eos: bool, engine: str
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return scores of hypotheses whose utterances end here.
+        """Return the final scores of hypotheses at the end of an utterance.
 
         Args:
-            scores: `[B, K]`, of the search.
-            lm_scores, lm_states: `[B, K, M]`, each automaton's unweighted score of the tokens, and where they have led.
+            scores: `[B, K]`, from the search.
+            lm_scores, lm_states: `[B, K, M]`, each automaton's unweighted score of the tokens, and its state after them.
             score_eos: whether `</s>` counts.
 
         Returns:
-            Scores with what the end adds, and the unweighted scores of the LMs (without `</s>`) and of the phrases: float64
-            `[B, K]` on the device of the scores.
+            Scores that include the end, and the unweighted scores of the LMs (without `</s>`) and of the phrases: float64 `[B,
+            K]` on the device of the scores.
         """
         device = scores.device
         if not lm_scores.shape[2]:
@@ -93,30 +93,31 @@ class RowModels(NamedTuple):
 
     @property
     def composing(self) -> NgpulmComposing | None:
-        """Return what the core composes states by as a search comes to them, where it can; see `LazySearch.composing`."""
+        """Return the core's struct for composing during a search, if possible; see `LazySearch.composing`."""
         return None if self.lazy is None else self.lazy.composing
 
     def composed(self) -> RowModels:
-        """Return the same with all that has been composed so far."""
+        """Return a copy with all states composed so far."""
         return self if self.lazy is None else self._replace(tensors=self.lazy.tensors)
 
     def widened(self) -> RowModels:
-        """Return the same with phrases, of which no row has any."""
+        """Return a copy with an empty column of phrases."""
         states, weights, present = (widened(part) for part in (self.states, self.weights, self.present))
         return self._replace(states=states, weights=weights, present=present)
 
     def of(self, rows: Tensor | slice) -> RowModels:
-        """Return some of the rows."""
+        """Return a selection of the rows."""
         ilm_weights = None if self.ilm_weights is None else self.ilm_weights[rows]
         of_rows = {name: getattr(self, name)[rows] for name in ("states", "weights", "present")}
         return self._replace(**of_rows, ilm_weights=ilm_weights)
 
     def final_scores(self, states: Tensor, score_eos: bool, engine: str) -> Tensor:
-        """Return what the end of a transcript scores, unweighted: that of `</s>`, and what unfinished phrases give back.
+        """Return the unweighted scores of the end of a transcript: of `</s>`, and of unfinished phrases, which repay their
+        bonus.
 
         Args:
             states: `[B, K, M]`.
-            score_eos: whether `</s>` counts; phrases give back anyhow.
+            score_eos: whether `</s>` counts; unfinished phrases repay anyway.
 
         Returns:
             float32 `[B, K, M]`.
@@ -156,25 +157,25 @@ def widened(values: Tensor, shift: int = 0) -> Tensor:
 
 
 def no_models(batch_size: int, device: torch.device) -> RowModels:
-    """Return what decodes without a language model: M = 0."""
+    """Return rows without models: M = 0."""
     none = torch.zeros((batch_size, 0), device=device)
     return RowModels(AutomatonTensors.zeros(1, 0, 0, device), 0, none.to(torch.int32), none, none.to(torch.bool), 0)
 
 
 class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared": lambda: None}):
-    """Language models and phrases with their weights: for all rows the same ones, or one (or None) for each row.
+    """Language models and phrases with their weights: shared by all rows, or one (or None) per row.
 
-    Automata that share a batch lie in a pool, where they stay: a batch with the same ones again costs nothing.
+    Automata that share a batch lie in a pool and stay there, so repeating them in the next batch costs nothing.
 
     Args:
         lm: a model, several as `LogLinear`, a sequence with one of these (or None) per row, or None.
         lm_weight: a number, or a tensor `[B]` with one per row.
         phrases: a `PhraseBooster` or phrases to make one of, a sequence with one (or None) per row, or None.
         phrase_weight: a number, or a tensor `[B]`.
-        tokenizer: what phrases are written with.
-        source_lm: a model of the text that the recogniser was trained on, whose log-probabilities are subtracted in rows that
-            have a language model; the last of their language models.
-        source_weight: with what weight, a number or a tensor `[B]`; None: half of `lm_weight`.
+        tokenizer: to spell phrases.
+        source_lm: a model of the recogniser's training text, whose log-probabilities are subtracted in rows with a language
+            model; it comes last among their language models.
+        source_weight: its weight, a number or a tensor `[B]`; None: half of `lm_weight`.
 
     Raises:
         ValueError: models over vocabularies of different sizes, an empty list, or a weight that isn't a finite number.
@@ -204,7 +205,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             raise ValueError("source_lm is given without a language model to make up for it: pass lm= too")
         self.source, self.source_weight = source_lm, source_weight
         if source_weight is not None:
-            self.source_weight = check_weight(source_weight, "source_weight")
+            self.source_weight = check("source_weight", source_weight, ROW_WEIGHTS)
         self.lms = list(self.models)  # without the source's
         if source_lm is not None:
             self.num_lms += 1
@@ -219,7 +220,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         sizes = sorted({model.vocab_size for model in self.models})
         if len(sizes) > 1:
             raise ValueError(f"language models over vocabularies of different sizes {sizes} can't serve one batch")
-        self.weight = check_weight(lm_weight, "lm_weight")
+        self.weight = check("lm_weight", lm_weight, ROW_WEIGHTS)
         self.contexts = Contexts(tokenizer, sizes[0] if sizes else None)
         self._take_phrases(phrases, phrase_weight)
         self._leases: WeakSet[Lease] = WeakSet()
@@ -228,7 +229,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
 
     @property
     def told(self) -> dict[str, Any]:
-        """Return what it is made of, as far as it isn't the usual, by the names of a decoder's arguments."""
+        """Return its non-default arguments, by the names of a decoder's arguments."""
         lm = self.of_all if self.per_row is None else self.per_row
         told: dict[str, Any] = {} if lm is None else {"lm": lm, "lm_weight": self.weight}
         if self.source is not None:
@@ -237,24 +238,24 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
 
     @property
     def is_lazy(self) -> bool:
-        """Return whether any of the language models is composed as searches come to it."""
+        """Return whether any language model is composed on the fly."""
         return any(model.is_lazy for model in self.models)
 
     @property
     def held(self) -> frozenset[str]:
-        """Return the fingerprints of the contexts that searches and streams follow."""
+        """Return the fingerprints of the contexts in use by searches and streams."""
         return frozenset().union(*(lease.fingerprints for lease in self._leases))
 
     @property
     def _lock(self) -> Any:
-        """Return what is held while the pools change, or something is looked up in them: any thread may decode."""
+        """Return the lock for changes of the pools and look-ups in them, as any thread may decode."""
         return lazy_states.LOCK if self.is_lazy else pools.LOCK
 
     def rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
         """Return the models of `batch_size` rows, on the device of their logits.
 
         Args:
-            phrases: those of this batch, if they aren't the usual ones.
+            phrases: of this batch, instead of the decoder's.
 
         Raises:
             ValueError: a list of models, phrases or weights for another number of rows.
@@ -306,7 +307,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             return RowModels(pool.tensors, pool.vocab_size, states, weighted, present, self.num_lms, lazy, lease)
 
     def shared_rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
-        """Return `rows`, for who changes nothing in them: those of the batch before, if this one is of the same kind."""
+        """Return `rows`, read-only: those of the previous batch, if this one has the same models and size."""
         lm = self.of_all
         varied = (
             self.source is not None
@@ -320,14 +321,14 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         if lm.is_lazy:
             return self._lazy_rows(lm, batch_size)
         kind: tuple[Any, ...] = (batch_size, device, self.weight)
-        of = lm.tensors.arc_offsets  # others after the model has moved to another device
+        of = lm.tensors.arc_offsets  # they change when the model moves to another device
         known = self._shared  # other threads may put others there
         if known is None or known[0] != kind or known[1] is not of:
             self._shared = known = kind, of, self.rows(batch_size, device)
         return known[2]
 
     def _lazy_rows(self, lm: NGramLM, batch_size: int) -> RowModels:
-        """Return rows with nothing but one language model that is composed lazily: it is searched where it lies."""
+        """Return rows with a single lazily composed language model, which is searched in place."""
         with self._lock:
             lazy = LazySearch(None, [lm.automaton])
         states = lm.starts.cpu()[:1].expand(batch_size)[:, None].contiguous()
@@ -335,7 +336,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         return RowModels(lazy.tensors, lm.vocab_size, states, weights, torch.ones_like(weights, dtype=torch.bool), 1, lazy)
 
     def row(self, model: NGramLM | LogLinear | None, lm_weight: float, device: torch.device) -> RowModels:
-        """Return one row with one of the models, or None, its weight, and the phrases of all rows.
+        """Return a fusion for one row: one of the models or None, its weight, and the shared phrases.
 
         Raises:
             ValueError: another model, or a weight that isn't a finite number.
@@ -346,11 +347,11 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             raise ValueError(f"this lm isn't among the decoder's {len(known)}; make the decoder with it too: lm=[...]")
         one = copy.copy(self)
         one.per_row = [model] if self.models else None
-        one.weight = check_number(lm_weight, "lm_weight")
+        one.weight = check("lm_weight", lm_weight, WEIGHT)
         return one.rows(1, device)
 
     def places(self, contexts: Sequence[Any], device: torch.device) -> tuple[list[Place], list[Lease], AutomatonTensors]:
-        """Return where some phrases lie, what keeps them there, and the tensors."""
+        """Return the places of phrases in the pool, their lease, and the tensors."""
         boosters = [self.contexts.booster(phrases) for phrases in contexts]
         known = [booster for booster in boosters if booster is not None]
         leases = [Lease([booster.fingerprint]) for booster in known]
@@ -360,8 +361,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             return [pool.places[_key(booster)] for booster in known], leases, pool.tensors
 
     def in_pool(self, models: RowModels, device: torch.device) -> tuple[RowModels, int]:
-        """Return the same rows with automata that lie in the pool, and how much larger the numbers of their states are
-        there."""
+        """Return the rows with automata in the pool, and the offset of their states' numbers there."""
         nothing = self.contexts.booster([])
         with self._lock:
             pool, shift = self._pool(device, [] if nothing is None else [nothing]), 0
@@ -370,10 +370,10 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             return models._replace(tensors=pool.tensors, vocab_size=pool.vocab_size, states=models.states + shift), shift
 
     def select(self, rows: Sequence[int]) -> Fusion:
-        """Return the same for a batch of some of the rows, in this order; the pools are shared.
+        """Return a copy for a batch of some of the rows, in this order; the pools are shared.
 
         Args:
-            rows: places in the lists of models and phrases, and in tensors of weights.
+            rows: indices into lists of models and phrases, and into tensors of weights.
         """
         selected = copy.copy(self)
         if self.per_row is not None:
@@ -386,7 +386,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         return selected
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor) -> Fusion:
-        """Return the same with other phrases; the pools, and the contexts in them, are shared."""
+        """Return a copy with other phrases; the pools, and the contexts in them, are shared."""
         changed = copy.copy(self)
         changed._take_phrases(phrases, phrase_weight)
         return changed
@@ -397,21 +397,22 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         phrase_weight: float | Tensor | None = None,
         source_weight: float | Tensor | None = None,
     ) -> Fusion:
-        """Return the same with other weights; None leaves one as it is."""
+        """Return a copy with other weights; None leaves one as it is."""
         changed = copy.copy(self)
         if source_weight is not None:
             if self.source is None:
                 raise ValueError("source_weight has nothing to weigh: pass source_lm= to the decoder")
-            changed.source_weight = check_weight(source_weight, "source_weight")
+            changed.source_weight = check("source_weight", source_weight, ROW_WEIGHTS)
         if lm_weight is not None:
-            changed.weight = check_weight(lm_weight, "lm_weight")
+            changed.weight = check("lm_weight", lm_weight, ROW_WEIGHTS)
         if phrase_weight is not None:
-            changed.phrase_weight = check_weight(phrase_weight, "phrase_weight")
+            changed.phrase_weight = check("phrase_weight", phrase_weight, ROW_WEIGHTS)
         return changed
 
     def _take_phrases(self, phrases: Any, phrase_weight: float | Tensor) -> None:
-        self.phrase_weight = check_weight(phrase_weight, "phrase_weight")
-        # Boosters are made before there is audio, to tell of mistakes; and phrases may be any iterable, which is read once.
+        self.phrase_weight = check("phrase_weight", phrase_weight, ROW_WEIGHTS)
+        # Boosters are made before there is audio, so that mistakes show early; and `phrases` may be an iterator, which can be
+        # read once.
         self.phrases: Any = None
         if is_per_row(phrases):
             self.phrases = self.contexts.of_rows(phrases, len(phrases))
@@ -419,15 +420,15 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             self.phrases = self.contexts.booster(phrases)
 
     def _pool(self, device: torch.device, boosters: Sequence[Booster]) -> AutomatonPool:
-        """Return the pool of a device, with all language models and some boosters in it. Who calls this holds the lock, and
-        leases of the boosters."""
+        """Return the pool of a device, with all language models and these boosters in it. The caller holds the lock, and leases
+        of the boosters."""
         pool = self._pools.get(device)
         if pool is None:
             vocab_size = self.models[0].vocab_size if self.models else boosters[0].vocab_size if boosters else 1
             pool = AutomatonPool(vocab_size, device)
             if self.models or boosters:
                 self._pools[device] = pool
-            for model in self.models:  # copies: the caller's stay where they are
+            for model in self.models:  # copies, as the caller's models stay on their device
                 if not model.is_lazy:
                     pool.add(_key(model), model.automaton)
         for model in self.models:
@@ -437,18 +438,18 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         for booster in boosters:
             key = _key(booster)
             pool.add(key, booster)
-            pool.places[key] = pool.places.pop(key)  # the last one used stands last
+            pool.places[key] = pool.places.pop(key)  # ordered by last use
         if len(pool.places) > before:
             self._make_room(pool)
         return pool
 
     def _lazy_search(self, pool: AutomatonPool) -> LazySearch | None:
-        """Return the search in those models in a pool that are composed lazily, if any is."""
+        """Return the search in the lazily composed models of a pool, None without any."""
         lazy = [model.automaton for model in self.models if model.is_lazy]
         return LazySearch(pool, lazy) if lazy else None
 
     def _make_room(self, pool: AutomatonPool) -> None:
-        """Drop the contexts that have been out of use for longest, if there are too many."""
+        """Drop the least recently used contexts, if there are too many."""
         sizes = {key: place.arcs[1] for key, place in pool.places.items() if isinstance(key, str)}
         count, arcs, held = len(sizes), sum(sizes.values()), self.held
         for key, size in sizes.items():
@@ -460,18 +461,18 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
 
 
 def _key(model: NGramLM | Booster) -> str | int:
-    """Return what a pool knows a model by: language models stay as long as the pool, boosters with the same contents are
-    one."""
+    """Return a model's key in a pool: by identity for language models, which live as long as the pool; by contents for
+    boosters."""
     return model.fingerprint if isinstance(model, Booster) else id(model.automaton)
 
 
 def select_rows(weight: Any, rows: Sequence[int]) -> Any:
-    """Return the weights of some rows: of a tensor with one for each, those; a number is that of all."""
+    """Return the weights of some rows: a selection of a tensor; a number stays."""
     return weight[torch.tensor(rows, dtype=torch.int64, device=weight.device)] if isinstance(weight, Tensor) else weight
 
 
 def weights_of(weight: float | Tensor, name: str, batch_size: int, device: torch.device) -> Tensor:
-    """Return one for each row, float32 `[B]`."""
+    """Return a weight per row, float32 `[B]`."""
     if not isinstance(weight, Tensor):
         return torch.full((batch_size,), weight, dtype=torch.float32, device=device)
     weights = weight.detach().to(device, torch.float32, copy=True)

@@ -12,7 +12,7 @@ __all__ = ["NGramLogitsProcessor", "generate", "seq2seq_generate", "transducer_g
 
 
 def generate(model: Any, **kwargs: Any) -> Any:
-    """Do what a Hub repo's `custom_generate/generate.py` asks for: `generate` with the strategy for the model's family.
+    """Call `generate` with the strategy for the model's family, for a Hub repo's `custom_generate/generate.py`.
 
     Raises:
         ValueError: arguments that the strategy doesn't take.

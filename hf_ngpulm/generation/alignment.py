@@ -1,10 +1,9 @@
-"""Find when the tokens of an encoder-decoder's transcript were said, by what its decoder attends to.
+"""Find the times of an encoder-decoder's tokens from its decoder's cross-attention.
 
 Whisper's method (Radford et al., "Robust speech recognition via large-scale weak supervision", 2022; `timing.py` of
-openai/whisper) for models of which nobody knows the heads that follow the audio: those of the last half of the layers are
-averaged. The decoder reads the whole transcript once more. Of its steps those count that say the tokens, not those that have
-read them; weights are normalised over the steps, smoothed by a median over time, and dynamic time warping finds the path
-through them on which neither text nor time goes back.
+openai/whisper) for models whose heads that follow the audio aren't known: the heads of the last half of the layers are
+averaged. The decoder reads the whole transcript once more. The weights of the steps that predict the tokens are normalised over
+the steps and smoothed by a median over time, and dynamic time warping finds the monotonic path through them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SMOOTHED_SECONDS = 0.14  # the median's width: 7 frames of Whisper's
+SMOOTHED_SECONDS = 0.14  # width of the median: 7 frames of Whisper
 
 
 def token_starts(
@@ -29,23 +28,23 @@ def token_starts(
     frames: int,
     frame_seconds: float,
 ) -> list[int]:
-    """Return the frame at which each token of a transcript begins, and that at which the last one has ended.
+    """Return the frame at which each token of a transcript begins, and the frame at which the last one has ended.
 
     Args:
         model: an encoder-decoder with cross-attention.
-        encoder_outputs, attention_mask: of the one recording, as the model's `forward` takes them.
-        tokens: int64 `[L]`, as the decoder reads them, from its first one on.
-        text: the positions among them of those that are asked for.
-        frames: those of the encoder that aren't padding.
-        frame_seconds: what each of them lasts.
+        encoder_outputs, attention_mask: of a single recording, as the model's `forward` takes them.
+        tokens: int64 `[L]`, all tokens that the decoder reads.
+        text: the positions of the tokens to align.
+        frames: number of the encoder's frames without padding.
+        frame_seconds: duration of a frame.
 
     Raises:
-        ValueError: the model shows no cross-attention.
+        ValueError: the model returns no cross-attention.
     """
     if not text:
         return [0]
     layers = cross_attention(model, encoder_outputs, attention_mask, tokens)[..., :frames]
-    steps = [max(position - 1, 0) for position in text] + [text[-1]]  # the last one says that the transcript ends
+    steps = [max(position - 1, 0) for position in text] + [text[-1]]  # the last step predicts the end
     return warped(-followed(layers[len(layers) // 2 :], steps, frame_seconds)).tolist()
 
 
@@ -63,12 +62,12 @@ def cross_attention(model: Any, encoder_outputs: Any, attention_mask: Tensor | N
         )
     layers = [weights for weights in getattr(outputs, "cross_attentions", None) or () if weights is not None]
     if not layers:
-        raise ValueError(f"{type(model).__name__} shows no cross-attention, which word times are read off")
+        raise ValueError(f"{type(model).__name__} returns no cross-attention, from which word times are computed")
     return torch.cat(layers).float().cpu()
 
 
 def followed(layers: Tensor, steps: Sequence[int], frame_seconds: float) -> np.ndarray:
-    """Return how much each of some steps attends to each frame, as against other steps, `[layers, H, L, T]` -> `[steps, T]`."""
+    """Return the attention of steps to frames, relative to other steps, `[layers, H, L, T]` -> `[steps, T]`."""
     weights = layers.flatten(0, 1)
     deviation, mean = torch.std_mean(weights, dim=1, keepdim=True, correction=0)
     weights = ((weights - mean) / deviation.clamp(min=1e-9))[:, list(steps)]
@@ -76,7 +75,7 @@ def followed(layers: Tensor, steps: Sequence[int], frame_seconds: float) -> np.n
 
 
 def smoothed(weights: Tensor, width: float) -> Tensor:
-    """Return the median of the odd number of frames around each that is nearest to `width`, `[H, L, T]` -> the same."""
+    """Return running medians over about `width` frames (an odd number), `[H, L, T]` -> the same."""
     half = min(round((width - 1) / 2), weights.shape[-1] - 1)
     if half < 1:
         return weights
@@ -87,9 +86,8 @@ def smoothed(weights: Tensor, width: float) -> Tensor:
 def warped(cost: np.ndarray) -> np.ndarray:
     """Return the first column of each row on the cheapest path from the first corner to the last one, `[L, T]` -> int64 `[L]`.
 
-    A path's steps go on by a row, by a column, or by both. It enters a row at some column and leaves it at that or a later one:
-    with c the row's running sum, to be at column j costs c[j] + min over k <= j of (what entering at k costs - c[k - 1]), in
-    which the minimum runs along, too.
+    Each step of a path advances by a row, a column, or both. With c the cumulative cost of a row and e[k] the cost of entering
+    it at column k, being at column j costs c[j] + min over k <= j of (e[k] - c[k - 1]), a running minimum.
     """
     rows, columns = cost.shape
     total = np.full((rows + 1, columns + 1), np.inf)
@@ -110,7 +108,7 @@ def warped(cost: np.ndarray) -> np.ndarray:
 
 @contextlib.contextmanager
 def _showing_attention(model: Any) -> Iterator[None]:
-    """Have the model's attention computed so that its weights can be seen."""
+    """Switch the model to an attention implementation that returns its weights."""
     found = (getattr(module, "config", None) for module in model.modules())
     configs: list[Any] = list({id(config): config for config in found if hasattr(config, "_attn_implementation")}.values())
     before = [config._attn_implementation for config in configs]

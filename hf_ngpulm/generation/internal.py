@@ -1,8 +1,8 @@
-"""The internal language model of a decoder: what it says of the next token when the encoder has heard nothing.
+"""The internal language model (ILM) of a decoder: its prediction of the next token without audio.
 
-The encoder's states are zero (Meng et al., "Internal language model estimation for domain-adaptive end-to-end speech
-recognition", SLT 2021, section 3.2). Then all frames are alike, and one is enough; and nothing depends on the recording but the
-tokens: rows with the same tokens so far, of whatever recording, are asked for once.
+The encoder's states are set to zero (Meng et al., "Internal language model estimation for domain-adaptive end-to-end speech
+recognition", SLT 2021, section 3.2). All frames are then alike, so one is enough. The result depends on the tokens alone, so
+rows with the same tokens, also of different recordings, are computed once.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from .transcripts import configs_of
 
 @dataclass
 class Silence(BaseModelOutput):
-    """Hold what an encoder gives that has heard nothing; some decoders ask for a mask."""
+    """Zero encoder outputs; some decoders ask for a mask."""
 
     attention_mask: Tensor | None = None
 
 
 class InternalLM:
-    """A decoder without anything to hear.
+    """A decoder without audio.
 
-    What it has read stays in a cache from call to call, for whoever comes with one token more: rows are known by their tokens,
-    wherever a search has moved them.
+    A cache from call to call serves rows that are one token longer; rows are identified by their tokens, wherever a search has
+    moved them.
 
     Args:
         model: an encoder-decoder.
 
     Raises:
-        ValueError: it is none, or doesn't say how wide its encoder's states are.
+        ValueError: it isn't one, or the width of its encoder's states is unknown.
     """
 
     def __init__(self, model: Any) -> None:
@@ -47,7 +47,7 @@ class InternalLM:
         if not isinstance(width, int):
             raise ValueError(f"ilm_weight: the encoder of {name} doesn't say how wide its states are (hidden_size)")
         self.model, self.width = model, width
-        # Rows shorter than others of their batch begin with padding. (For some models it is the first token, too.)
+        # Shorter rows of a batch begin with padding. (In some models the first token is the padding token.)
         pad, start = (
             next((value for value in (getattr(part, what, None) for part in configs_of(model)) if value is not None), None)
             for what in ("pad_token_id", "decoder_start_token_id")
@@ -57,9 +57,9 @@ class InternalLM:
 
     @torch.no_grad()
     def logits(self, input_ids: Tensor) -> Tensor:
-        """Return those of the token that follows tokens int64 `[R, L]`, float32 `[R, C]`."""
+        """Return the logits of the token after tokens int64 `[R, L]`, float32 `[R, C]`."""
         rows = [self._without_padding(row) for row in input_ids.tolist()]
-        alike: dict[int, dict[tuple[int, ...], int]] = {}  # by length, each row and its place
+        alike: dict[int, dict[tuple[int, ...], int]] = {}  # by length, the index of each row
         for row in sorted(rows, key=len):
             places = alike.setdefault(len(row), {})
             places.setdefault(row, len(places))
@@ -73,8 +73,8 @@ class InternalLM:
         return tuple(row[first:])
 
     def _step(self, places: dict[tuple[int, ...], int], *read: dict[int, Any]) -> Tensor:
-        """Return the logits after some rows of equal length, `[N, C]`; from a cache of what was read, if all go on there. It is
-        taken out then."""
+        """Return the logits after rows of equal length, `[N, C]`; reuses, and removes, a cached entry if all rows continue
+        it."""
         model, length = self.model, len(next(iter(places)))
         device, cache = model.device, EncoderDecoderCache(DynamicCache(), DynamicCache())
         new = list(places)

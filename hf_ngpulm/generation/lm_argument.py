@@ -1,4 +1,4 @@
-"""Find the language model that a call of `generate` asks for: one at hand, one by its name, or the generation config's."""
+"""Resolve the language model for a call of `generate`: an object, a name, or the generation config's."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _language_models: dict[tuple[str, str, str | None], NGramLM] = {}
 def given_lm(
     lm: GivenLM, weight: float | Tensor | None, generation_config: Any, processor: Any, device: torch.device, model: Any
 ) -> tuple[NGramLM | Sequence[NGramLM | None] | None, float | Tensor | None]:
-    """Return the language models to decode with, and the weight where one is given.
+    """Return the language models to decode with, and the weight if any is given.
 
     Args:
-        lm: one, or a list of them; a name: that of a Hub repo, a folder or a file; None for what the generation config names as
-            `ngram_lm` (with the weight `ngram_lm_weight`), if it does; False for none.
-        weight: goes before the generation config's.
-        processor: the model's, or its tokenizer: what a file's units are depends on it.
-        device: of the model, for an LM that is loaded.
+        lm: a model or a list of models; the name of a Hub repo, a folder or a file; None for the generation config's `ngram_lm`
+            (with the weight `ngram_lm_weight`), if it has one; False for none.
+        weight: overrides the generation config's.
+        processor: the model's, or its tokenizer, which determines the token ids of a file's units.
+        device: for an LM that is loaded.
         model: the recogniser.
     """
     if lm is None:
@@ -41,7 +41,7 @@ def given_lm(
 
 
 def loaded(source: str, tokenizer: Any, device: torch.device) -> NGramLM:
-    """Return a model by its name, kept for the next call. What token ids an ARPA file's units are depends on the tokenizer."""
+    """Return a model by its name, cached for later calls. The token ids of an ARPA file's units depend on the tokenizer."""
     key = (source, str(device), None if tokenizer is None else Vocabulary.of(tokenizer).fingerprint)
     lm = _language_models.pop(key, None)
     _language_models[key] = load_language_model(source, tokenizer, device) if lm is None else lm

@@ -1,4 +1,4 @@
-"""NGramLogitsProcessor: a language model in Transformers' `generate`, for every model that transcribes with a decoder."""
+"""NGramLogitsProcessor: shallow fusion of an n-gram language model in Transformers' `generate`, for attention decoders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from ..common.arguments import shown
+from ..common.shown import shown
 from ..decoding.options import AttentionOptions, takes
 from ..engines.choice import engine_name
 from ..fusion.fusion import Fusion, RowModels
@@ -31,11 +31,11 @@ from ..search.attention_step import (
 )
 from ..search.attention_step.loops import end_loops
 from .internal import InternalLM
-from .parts import Column, Part, internal_scores, undone
+from .parts import Column, Part, internal_scores
 from .transcripts import ends_of, is_windowed, no_timestamps_of, num_classes, roles_of
 from .whisper import WINDOW, Windowed, follow_recordings, rule_out_timestamps
 
-LM_WEIGHT = 0.2  # where nobody says anything else: attention decoders have strong language models of their own
+LM_WEIGHT = 0.2  # default; low, as attention decoders have strong internal language models
 
 
 class NGramLogitsProcessor(LogitsProcessor, Windowed):
@@ -43,46 +43,45 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
 
         model.generate(**inputs, logits_processor=[NGramLogitsProcessor(lm, weight=0.2, model=model)])
 
-    `generate` tells a processor neither which beam a row holds nor that rows are gone: nothing is remembered of rows. The LM's
-    state is read off each row's last tokens, after the last control token (Whisper's `<|notimestamps|>`), timestamps left
-    out; of several processors, one for each LM, the scores add up. Any search goes: greedy, sampling, beam, assisted.
+    `generate` doesn't tell a processor which beam a row holds, nor that rows have ended, so the processor is stateless: it
+    derives the LM's state from each row's last tokens, after the last control token (Whisper's `<|notimestamps|>`), without
+    timestamps. The scores of several processors add up. It works with every search: greedy, sampling, beam, assisted.
 
     Args:
         lm: a language model, or a list with one (or None) per recording; None for phrases alone.
-        weight: of its log-probabilities; a number, or a tensor with one per recording. By default what the LM remembers for the
-            model (the newest: how many beams `generate` has can't be known here), with what was tuned of the rest (see
-            `hf_ngpulm.config.tuned`); or else 0.2.
-        model: whose `generate` it is for. Whisper's is told to say which recordings its rows are (see `generation.whisper`).
-        phrases: phrases that shall be recognised: a `hf_ngpulm.PhraseBooster`, or what one is made of; or a list with such a
-            context (or None) per recording.
-        phrase_weight: what their bonuses are multiplied with; a number, or a tensor with one per recording.
-        normalise_phrases: whether bonuses shift probability to phrases, instead of adding to it (default): so that beam search
-            finds no hypothesis likelier for what it only claims to hear, over and over. Without beams both are the same.
-        tokenizer: the model's tokenizer or processor, to check that the LM was made for it, to learn of its special tokens, and
-            to write phrases with. LLM-based models, which have a prompt among their tokens, need it; others' configs say
-            enough.
-        start: token ids that the transcript begins after; by default they are known, or the tokenizer's special tokens.
-        prompt_context: whether the LM reads what stands before the transcript as its beginning: Whisper's previous text. By
-            default it doesn't.
-        unscored: "kept" (default) leaves symbols that no LM scores (timestamps, control tokens, punctuation that the LM has
-            never seen) the probability that the model gives them: the LM shares out the rest. "none" adds the LM's scores to
-            those of its own tokens alone, which makes the others likelier the dearer these are.
-        score_eos: whether `</s>` has the LM's score of a sentence's end; otherwise it is one of those symbols. By default it
-            has, but for Whisper, whose windows of 30 seconds may hold several sentences: an LM of single ones would end the
-            transcript after the first. One that has been `continued` knows that more may come, and scores the end there, too.
-        ilm_weight: weight of the decoder's internal LM, which is subtracted: what the decoder says with zeros in place of the
-            encoder's states (see `generation.internal`), of text, not of its end. A number, or a tensor with one per recording;
-            0 by default. About 0.7 of `weight`, which can be much larger then. Costs a pass of the decoder at each step, with
-            nothing to attend to but one frame. For encoder-decoders.
-        source_lm, source_weight: an n-gram model of the text that the model was trained on, which is subtracted likewise (half
-            of `weight` if there is no weight of it).
-        in_place: write into the tensor that is given, as `generate` expects of no processor but allows, unless
-            `output_logits` asks for the same tensor.
+        weight: weight of its log-probabilities; a number, or a tensor with one per recording. By default the weight tuned for
+            the model in the LM's config, with the other tuned settings (the newest, as `generate`'s beams aren't known here;
+            see `hf_ngpulm.config.tuned`), otherwise 0.2.
+        model: the model whose `generate` is called. Whisper's is extended to report the recordings of its rows (see
+            `generation.whisper`).
+        phrases: phrases to boost (hotwords): a `hf_ngpulm.PhraseBooster`, or its phrases; or a list with one of these (or None)
+            per recording.
+        phrase_weight: factor of their bonuses; a number, or a tensor with one per recording.
+        normalise_phrases: whether bonuses shift probability towards phrases instead of adding to it (default True), so that
+            beam search doesn't prefer hypotheses that repeat a phrase. Without beams both are the same.
+        tokenizer: the model's tokenizer or processor, to check that the LM was made for it, to find its special tokens, and to
+            spell phrases. Required for LLM-based models, whose tokens include a prompt.
+        start: token ids after which the transcript begins; by default the model's control tokens, or the tokenizer's special
+            tokens.
+        prompt_context: whether the LM reads text before the transcript (Whisper's previous text) as context (default False).
+        unscored: "kept" (default): symbols that no LM scores (timestamps, control tokens, punctuation that the LM has never
+            seen) keep the model's probability; the LM redistributes the rest. "none" adds the LM's scores to its own tokens
+            only, which makes unscored symbols win because they cost nothing.
+        score_eos: whether `</s>` gets the LM's score for the end of a sentence; otherwise it is unscored. Default True, except
+            for Whisper, whose 30 s windows may hold several sentences: an LM of single sentences would end the transcript after
+            the first. A `continued` LM allows for more sentences and scores the end there, too.
+        ilm_weight: weight of the decoder's internal LM, which is subtracted: its scores of text with zeros in place of the
+            encoder's states (see `generation.internal`). A number, or a tensor with one per recording; 0 by default. About 0.7
+            of `weight`, which can then be much larger. Costs one more decoder pass per step, over a single frame. For
+            encoder-decoders.
+        source_lm, source_weight: an n-gram model of the recogniser's training text, also subtracted (by default with half of
+            `weight`).
+        in_place: write into the given scores. `generate` allows it, unless `output_logits` returns the same tensor.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
 
     Raises:
-        ValueError: an LM over more tokens than the model has; a weight, `lm` or `start` that isn't right; when called: another
-            number of rows than `lm` or `weight` is for.
+        ValueError: an LM over more tokens than the model has; a bad weight, `lm` or `start`; at a call: a number of rows that
+            doesn't fit `lm` or `weight`.
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
@@ -134,12 +133,15 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return shown(self, **told, model=type(self._model).__name__, **self.options.told())
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return `[B, L]` tokens so far, `[B, C]` logits or log-probabilities of the next -> the same, fused."""
+        """Return fused scores: `[B, L]` tokens so far, `[B, C]` logits or log-probabilities of the next -> `[B, C]`."""
+        window = WINDOW.get()
+        if window is not None:
+            window.keep(self, input_ids, scores)
         if not self.in_place:
             scores = scores.clone()
         work = scores.detach().to(torch.float32).contiguous()
         input_ids = input_ids.to(scores.device, torch.int64).contiguous()
-        which = len(scores) if WINDOW.get() is None else self.recordings(len(scores))
+        which = len(scores) if window is None else self.recordings(len(scores))
         parts = self.parts(which, scores.shape[1], scores.device)
         only = parts[0]
         if len(parts) == 1 and only.is_one_call:
@@ -152,7 +154,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return scores
 
     def _add_parts(self, scores: Tensor, input_ids: Tensor, parts: list[Part]) -> None:
-        """Add what there is to scores float32 `[B, C]` after tokens `[B, L]`, in place, outside of loops."""
+        """Add all parts to scores float32 `[B, C]` after tokens `[B, L]`, in place, except in rows that are in a loop."""
         in_loop = self.rule_out(scores, input_ids, parts)
         parts = [part.after(input_ids) for part in parts]
         if any(part.less is not None for part in parts):
@@ -167,8 +169,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         self, scores: Tensor, input_ids: Tensor, parts: Sequence[Part], states: Sequence[Tensor], in_loop: Tensor,
         unheard: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Add what there is to scores float32 `[B, C]` after tokens `[B, L]`, in place; each of the parts in its states. What
-        the model would say `unheard`, logits `[B, C]`, is asked of it if it isn't at hand."""
+        """Add all parts, given their states, to scores float32 `[B, C]` after tokens `[B, L]`, in place. `unheard` are the
+        internal LM's logits `[B, C]`, computed here if necessary."""
         less = self.subtracted(input_ids, parts, states, scores.shape[1], unheard)
         for part, at in zip(parts, states):
             at = at.masked_fill(in_loop, -1)
@@ -181,7 +183,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
     def subtracted(
         self, input_ids: Tensor, parts: Sequence[Part], states: Sequence[Tensor], classes: int, unheard: Tensor | None = None
     ) -> Tensor | None:
-        """Return what is subtracted from scores after tokens `[B, L]`, float32 `[B, C]`; None for nothing."""
+        """Return the scores to subtract after tokens `[B, L]`, float32 `[B, C]`; None if there are none."""
         if all(part.less is None for part in parts):
             return None
         found = []
@@ -199,12 +201,12 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return torch.stack(found).sum(0)
 
     def rule_out(self, scores: Tensor, input_ids: Tensor, parts: Sequence[Part]) -> Tensor:
-        """Rule out, in place, what may not follow tokens `[B, L]`: timestamps where there are to be none; more of a loop.
+        """Rule out, in place, tokens that may not follow `[B, L]` tokens: timestamps without timestamp mode, and more of a
+        loop.
 
-        Rows that nothing is added to stay as they are. Returns which rows are in a loop, bool `[B]`: there the model decides
-        alone.
+        Rows without fusion stay unchanged. Returns which rows are in a loop, bool `[B]`; there the model decides alone.
         """
-        # Masks, not selections: those would wait for a GPU at each step.
+        # Masks, since selections would synchronise with the GPU at each step.
         fused = parts[0].fused if len(parts) == 1 else torch.stack([part.fused for part in parts]).any(0)
         self._rule_out_timestamps(scores, input_ids, fused)
         return end_loops(scores, input_ids, parts[0].roles.roles, fused, self._ends_of(scores), parts[0].engine)
@@ -222,28 +224,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             self._known_ends = known = (key, torch.tensor(ends, dtype=torch.int64, device=scores.device))
         return known[1]
 
-    def undone(self, input_ids: Tensor, scores: Tensor, recording: int | None = None) -> Tensor:
-        """Return the model's own scores, up to a number per step, of steps at which no later processor has ruled any token out.
-
-        Args:
-            input_ids: int64 `[T, L]`, the tokens before each step, with -1 before them.
-            scores: `[T, C]`, what came out for them.
-            recording: the one that they are all of, if there is one LM or weight per recording.
-        """
-        parts = self.parts([recording or 0] * len(scores), scores.shape[1], scores.device)
-        parts = [part.after(input_ids) for part in parts]
-        states = [read(input_ids, part.rows, part.roles, part.engine) for part in parts]
-        parts = [part.at(at) for part, at in zip(parts, states)]
-        less = self.subtracted(input_ids, parts, states, scores.shape[1])
-        for part in reversed([part for part in parts if not part.subtracted]):
-            own = undone(part, input_ids, scores, None)
-            if less is not None and part.less is not None:
-                own = torch.where(part.less[:, None], undone(part, input_ids, scores, less), own)
-            scores = own
-        return scores
-
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> NGramLogitsProcessor:
-        """Return the same with other phrases, as cheaply as phrases can be changed; None for none, if there is a language
+        """Return a copy with other phrases, at no more cost than new phrases themselves; None for none, if there is a language
         model."""
         changed = copy.copy(self)
         changed.fusion = self.fusion.with_phrases(phrases, phrase_weight)
@@ -255,8 +237,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
     def with_weights(
         self, weight: float | Tensor | None = None, phrase_weight: float | Tensor | None = None, **more: float | Tensor | None
     ) -> NGramLogitsProcessor:
-        """Return the same with other weights, numbers or tensors with one per recording; None leaves one as it is. `more` may
-        be `ilm_weight` and `source_weight`."""
+        """Return a copy with other weights, numbers or tensors with one per recording; None leaves one as it is. `more` takes
+        `ilm_weight` and `source_weight`."""
         changed = copy.copy(self)
         changed.fusion = self.fusion.with_weights(weight, phrase_weight, more.get("source_weight"))
         changed.options = self.options.with_weights(more)
@@ -265,8 +247,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return changed
 
     def select(self, recordings: Sequence[int]) -> NGramLogitsProcessor:
-        """Return the same processor for a `generate` of some of the recordings that LMs, phrases and weights list, in this
-        order."""
+        """Return a copy for some of the recordings that LMs, phrases and weights list, in this order."""
         selected = copy.copy(self)
         selected.fusion, selected.options = self.fusion.select(recordings), self.options.select(recordings)
         selected._parts = None
@@ -280,7 +261,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
 
     @property
     def lists(self) -> dict[str, int]:
-        """Return what has a value for each recording, and how many."""
+        """Return the arguments with a value per recording, and their lengths."""
         fusion = self.fusion
         found = {"lm": fusion.per_row, "phrases": fusion.phrases if is_per_row(fusion.phrases) else None}
         found |= {"weight": fusion.weight, "phrase_weight": fusion.phrase_weight, "source_weight": fusion.source_weight}
@@ -289,7 +270,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
 
     @property
     def num_recordings(self) -> int | None:
-        """Return how many there must be; None if all have the same.
+        """Return the number of recordings; None if nothing is listed per recording.
 
         Raises:
             ValueError: lists of different lengths.
@@ -301,10 +282,10 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return next(iter(counts.values()), None)
 
     def roles(self, classes: int, device: torch.device) -> list[Roles]:
-        """Return what each class of the model is to the language models, if there are any, and to phrases, if there are any.
+        """Return the role of each class of the model, for language models and for phrases, as far as there are any.
 
-        Language models to which the same classes are something else (marks that one has never seen; ends) have roles of their
-        own: see `_columns` for which they are.
+        Language models that differ in these roles (marks that one has never seen; ends) have separate entries; `_columns` says
+        for which models each entry is.
         """
         if not self._roles or len(self._roles[0].roles) != classes:
             largest = max(automaton.vocab_size for automaton in self._known)
@@ -333,15 +314,15 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         columns = list(found.values())
         if fusion.source is not None:
             columns.append((Column(1), roles_of(self._model, fusion.models, *given, False)))
-        # What an LM has never seen is no less text to phrases. And where a transcript ends, those that aren't complete give
-        # back what they have got, whatever an LM says.
+        # Marks that an LM has never seen are text to phrases. And at the end of a transcript unfinished phrases repay their
+        # bonus, whether or not an LM scores the end.
         if fusion.phrases is not None:
             known = self._known[len(fusion.models) :] or fusion.models
             columns.append((Column(fusion.num_lms), roles_of(self._model, known, *given, True)))
         return columns
 
     def recordings(self, batch_size: int) -> list[int]:
-        """Return the recording of each of some rows: as many of one as there are beams, or sequences to return; -1: of none."""
+        """Return the recording of each row (rows of a recording are its beams, or sequences to return); -1 for padding rows."""
         count = self.num_recordings
         if count is None:
             return [0] * batch_size
@@ -354,8 +335,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return [row // (batch_size // count) for row in range(batch_size)]
 
     def parts(self, recordings: list[int] | int, classes: int, device: torch.device) -> list[Part]:
-        """Return what is added to the scores of the rows of some recordings, or of so many rows of all recordings: that of
-        language models, then that of phrases."""
+        """Return the parts for rows of these recordings, or for this number of rows of all recordings: language models first,
+        then phrases."""
         key = (recordings, classes, device)
         found = self._parts  # other threads may put others there
         if found is None or found[0] != key:
@@ -386,25 +367,25 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
                 fused = (starts >= 0) & weighted
                 known = every.lazy, every.lease, subtracted, less, ilm_weights
                 parts.append(Part(rows, roles, fused, shared, keeps_sums, engine, *known))
-            if every.lazy is not None:  # only who asks keeps the states as they are
+            if every.lazy is not None:  # lazy states stay valid only while the caller holds the parts
                 return parts
             self._parts = found = (key, parts)
         return found[1]
 
     def _internal_of(self, model: Any, known: InternalLM | None) -> InternalLM | None:
-        """Return a model's internal LM, if it is subtracted; the one that is known, if one is."""
+        """Return a model's internal LM, if it is subtracted; reuses `known`."""
         if self.subtracts_internal and not self.fusion.models:
             raise ValueError("ilm_weight is given without a language model to make up for it: pass lm= too")
         return InternalLM(model) if known is None and self.subtracts_internal else known
 
     def _has_none_of(self, lms: list[NGramLM], recordings: Tensor) -> Tensor:
-        """Return which rows of some recordings have another language model than these, or none, bool `[B]`."""
+        """Return which rows have another language model than these, or none, bool `[B]`."""
         has_one = [any(model is lm for model, _ in parts_of(row) for lm in lms) for row in self.fusion.per_row or ()]
         return ~torch.tensor(has_one, device=recordings.device)[recordings]
 
     def _less(self, every: RowModels, recordings: Tensor, has_lm: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Return the weights of the internal LM in rows of some recordings, and in which rows anything is subtracted: in those
-        that have a language model."""
+        """Return the internal LM's weights `[B]`, and which rows have anything subtracted, bool `[B]`; only rows with a
+        language model do."""
         weight: Any = self.options.ilm_weight
         ilm = torch.as_tensor(weight, dtype=torch.float32, device=recordings.device).expand(every.states.shape[:1])[recordings]
         ilm = torch.where(has_lm, ilm, 0.0)
@@ -412,7 +393,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return (ilm if bool((ilm != 0).any()) else None), (less if bool(less.any()) else None)
 
     def _automata(self) -> list[Any]:
-        """Return all language models and boosters, each once."""
+        """Return all distinct language models and boosters."""
         phrases = self.fusion.phrases
         rows = len(phrases) if is_per_row(phrases) else 1
         boosters = [] if phrases is None else self.fusion.contexts.of_rows(phrases, rows)

@@ -1,9 +1,9 @@
-"""Tell where a transcript begins among the tokens that `generate` shows, and which of them are text: per model family.
+"""Find the beginning of the transcript among a model's tokens, and which tokens are text, for each model family.
 
 An encoder-decoder's `input_ids` begin with control tokens (`<|startoftranscript|><|en|>...`), possibly with text among them
-that is no transcript (Whisper's `<|startofprev|>`, Canary's context): the transcript is what follows the last control token.
-That of an LLM is preceded by a whole prompt, whose control tokens only the tokenizer knows. Where generation starts from
-`inputs_embeds`, there are no tokens but the transcript's.
+that isn't transcript (Whisper's `<|startofprev|>`, Canary's context): the transcript follows the last control token. An LLM's
+transcript follows a whole prompt, whose control tokens only the tokenizer knows. Generation from `inputs_embeds` has no tokens
+but the transcript's.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from ..language_model.model import NGramLM
 from ..search.attention_step import END, HOLD, START, TEXT, Roles
 from ..text.vocabulary import Vocabulary, tokenizer_of
 
-# What configs call single control tokens, and tables of them.
+# Configs' names of single control tokens, and of tables of them.
 CONTROL_TOKENS = (
     "bos_token_id", "sep_token_id", "decoder_start_token_id", "forced_bos_token_id", "prev_sot_token_id",
     "no_timestamps_token_id", "audio_token_id", "audio_token_index",
 )  # fmt: skip
 CONTROL_TABLES = ("lang_to_id", "task_to_id", "text_decoder_lang_to_code_id")
-# These stand within a transcript, or beside it, without ending anything.
+# These occur within a transcript, or beside it, without ending it.
 PASSED_OVER = ("pad_token_id", "unk_token_id", "timestamp_token_id")
 TIMESTAMP = re.compile(r"<\|\d+(\.\d+)?\|>")
 CONTROL = re.compile(r"<\|[^|]+\|>")
-# Marks that nobody says: an LM whose text has been written without them knows nothing of them.
+# Marks that nobody speaks: an LM trained on text without them has never seen them.
 PUNCTUATION = frozenset(
     ".,;:!?\u2026-\u2013\u2014\"'()[]{}\u201c\u201d\u2018\u2019\u201e\u201a\u3001\u3002\uff0c\uff0e\uff01\uff1f\uff1b\uff1a\u300c\u300d\u300e\u300f\u30fb"
 )
 BETWEEN_WORDS = frozenset("\u0120\u2581 ")  # in pieces: of byte-level tokenizers, of SentencePiece
-# What an LLM writes before its transcript, if it writes anything: "language English<asr_text>...".
+# An LLM's preamble to its transcript, if it has one: "language English<asr_text>...".
 ANNOUNCED_BY = {"qwen3_asr": "<asr_text>"}
 
 
@@ -46,7 +46,7 @@ def roles_of(
     prompt_context: bool = False,
     score_eos: bool = True,
 ) -> Roles:
-    """Return what each of a model's classes is. Arguments as for `NGramLogitsProcessor`."""
+    """Return the role of each of a model's classes. Arguments as for `NGramLogitsProcessor`."""
     configs = configs_of(model)
     ends = ends_of(model)
     passed = _numbers(configs, PASSED_OVER) - ends
@@ -96,19 +96,18 @@ def ends_of(model: Any) -> set[int]:
 
 
 def no_timestamps_of(model: Any) -> int | None:
-    """Return the token that says there are to be no timestamps, which are all tokens after it, if a model has them so
-    (Whisper)."""
+    """Return Whisper's `<|notimestamps|>`, which all timestamps follow; None for other models."""
     found = _numbers(configs_of(model), ("no_timestamps_token_id",)) if _model_type(model) == "whisper" else ()
     return max(found, default=None)
 
 
 def is_windowed(model: Any) -> bool:
-    """Return whether a model transcribes windows of a fixed length, however many sentences there are (Whisper)."""
+    """Return whether a model transcribes windows of a fixed length (Whisper), which may hold several sentences."""
     return _model_type(model) == "whisper"
 
 
 def num_classes(model: Any) -> int | None:
-    """Return size of a model's output, if it can tell."""
+    """Return the number of a model's output classes, None if unknown."""
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     weight = getattr(head, "weight", None)
     return None if weight is None else len(weight)
@@ -123,7 +122,7 @@ def _model_type(model: Any) -> str:
 
 
 def configs_of(model: Any) -> list[Any]:
-    """Return all configs that say something of the text that is generated; not those of other parts (encoder, vocoder)."""
+    """Return the configs that concern generated text, and not those of other parts (encoder, vocoder)."""
     config = model.config
     decoders = [getattr(config, name, None) for name in ("decoder", "decoder_config", "text_config")]
     return [found for found in (getattr(model, "generation_config", None), config, *decoders) if found is not None]
@@ -138,8 +137,8 @@ def _numbers(configs: Iterable[Any], names: Iterable[str]) -> set[int]:
 
 
 def _unwritten_marks(models: Sequence[NGramLM], tokenizer: Any) -> set[int]:
-    """Return marks between words that none of the language models has seen: they are as unknown to them as timestamps are."""
-    if not all(hasattr(lm, "unk_tokens") for lm in models):  # phrases, which score nothing else anyhow
+    """Return punctuation that no language model has seen; like timestamps, it is unscored."""
+    if not all(hasattr(lm, "unk_tokens") for lm in models):  # phrases score nothing else anyway
         return set()
     known = next((pieces for pieces in (getattr(lm, "pieces", None) for lm in models) if pieces), None)
     if known is None and tokenizer is not None:
@@ -154,7 +153,7 @@ def _is_mark(piece: str | None) -> bool:
 
 
 def _control_pieces(models: Sequence[NGramLM], tokenizer: Any) -> Iterable[tuple[str, int]]:
-    """Yield tokens that aren't text: as the tokenizer says, or else by the looks of those that the LM has no unigram of."""
+    """Yield tokens that aren't text: according to the tokenizer, or else by the form of tokens without a unigram in the LM."""
     if tokenizer is not None:
         tokenizer = tokenizer_of(tokenizer)
         added = getattr(tokenizer, "added_tokens_decoder", None) or {}

@@ -10,13 +10,13 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.logits_process import SuppressTokensLogitsProcessor
 
-from ..common.arguments import refuse_idle
+from ..common.checks import refuse_idle
 from ..decoding.options import TransducerOptions, takes
 from ..decoding.transducer import TransducerDecoder
 from ..search.networks.model import TransformersTransducer
 from .lm_argument import GivenLM, given_lm
 
-OF_HYPOTHESES = ("frame_seconds", "confidence")  # of which there are none here
+OF_HYPOTHESES = ("frame_seconds", "confidence")  # `generate` returns no hypotheses
 
 
 @takes(TransducerOptions, but=OF_HYPOTHESES)  # `generate` hands on what it finds in the signature
@@ -38,22 +38,21 @@ def transducer_generate(
 ) -> Tensor:
     """Decode with a language model or a beam: `model.generate(**inputs, custom_generate=transducer_generate, lm=lm)`.
 
-    `generate` then returns what it always does for Parakeet's and Nemotron's transducers: `sequences` with blanks, and
-    `durations`, the frames moved on after each step. With `num_return_sequences` above 1 there are so many for each recording,
-    best first.
+    `generate` returns the same as ever for Parakeet's and Nemotron's transducers: `sequences` with blanks, and `durations`, the
+    frames advanced after each step. With `num_return_sequences` above 1 it returns that many rows per recording, best first.
 
     Args:
         model, input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, streamer: `generate` gives them.
-        lm: a language model; the id of a Hub repo, a folder or a file with one (kept for the next call); or a list with one (or
-            None) per row. By default what the model's generation config names as `ngram_lm` (with the weight
-            `ngram_lm_weight`), if it does; False goes without.
-        lm_weight, phrases, phrase_weight, strategy, num_beams, ... aes_gamma: as for `hf_ngpulm.TransducerDecoder`: where
-            there is no weight, what the LM remembers for the model holds.
-        processor: the model's (or its tokenizer), to make sure that the LM was made for it, and to write phrases with; without
-            it only sizes are compared, and phrases must come as `hf_ngpulm.PhraseBooster`.
+        lm: a language model; the id of a Hub repo, a folder or a file with one (cached for later calls); or a list with one (or
+            None) per row. By default the generation config's `ngram_lm` (with the weight `ngram_lm_weight`), if it has one;
+            False decodes without.
+        lm_weight, phrases, phrase_weight, strategy, num_beams, ... aes_gamma: as for `hf_ngpulm.TransducerDecoder`; without a
+        weight, the LM's tuned settings for the model hold.
+        processor: the model's (or its tokenizer), to check that the LM was made for it, and to spell phrases; without it only
+            vocabulary sizes are compared, and phrases must be a `hf_ngpulm.PhraseBooster`.
 
     Raises:
-        ValueError: settings of `generate` that mean nothing to this search (logits processors, a streamer).
+        ValueError: settings of `generate` that this search doesn't support (logits processors, a streamer).
         TokenizerMismatchError: the LM was made for another tokenizer.
         InvalidLogitsError: the model's outputs hold NaN or infinity.
     """
@@ -93,11 +92,11 @@ def transducer_generate(
 
 
 def _most_steps(model: Any, config: GenerationConfig | None, frames: int) -> int | None:
-    """Return the steps that the caller asked for at most; `generate` sets a limit by itself where the caller sets none."""
+    """Return the caller's limit of steps, None if it is only `generate`'s default."""
     if config is None or config.max_length is None:
         return None
     by_itself = config.max_new_tokens is None and config.max_length == model.max_symbols_per_step * frames
-    return None if by_itself else max(1, config.max_length - 1)  # less the token that it begins with
+    return None if by_itself else max(1, config.max_length - 1)  # minus the initial token
 
 
 def _check(model: Any, processors: LogitsProcessorList | None, streamer: Any) -> None:

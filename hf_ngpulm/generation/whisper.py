@@ -1,14 +1,14 @@
-"""Tell a logits processor what Whisper's long-form decoding doesn't: which recordings its rows are, and which scores count.
+"""Extend Whisper's long-form decoding for logits processors: report the recordings of its rows, and judge by the model's own
+scores.
 
-A window of 30 s is decoded for all recordings that aren't at their end yet, then again, at another temperature, for those rows
-whose transcript looks bad; rows are simply left out. Both are steps of two methods of the model, which are given the
-processors: here they are wrapped, on the one model, to keep a processor with several LMs informed. Where the mean
-log-probability decides that a transcript looks bad (`logprob_threshold`), they see to it that it is the model's own, not the
-fused one. For `generate` without an `NGramLogitsProcessor` nothing changes.
+Whisper decodes a 30 s window of all recordings that haven't ended, then repeats it at other temperatures for rows whose
+transcript looks bad; all other rows are left out. Two methods of the model do this with the processors as arguments. Here they
+are wrapped, on this one model, to tell a processor with several LMs which recordings are left. Where the mean log-probability
+decides that a transcript looks bad (`logprob_threshold`), it is computed from the model's own scores, not the fused ones.
+`generate` without an `NGramLogitsProcessor` is unchanged.
 
-Nor may a window consume nothing, for the next one would be the same, without end. Two things see to it. After
-`<|notimestamps|>` no timestamp is chosen: Transformers leaves it to the model to choose none. And a window that ends where it
-began counts as consumed.
+A window must consume audio, or the next one would be the same, without end. So timestamps are ruled out after
+`<|notimestamps|>` (Transformers leaves that to the model), and a window that ends where it began counts as consumed.
 """
 
 from __future__ import annotations
@@ -16,28 +16,38 @@ from __future__ import annotations
 import inspect
 from contextvars import ContextVar
 from types import MethodType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 
 class Window:
-    """Know which recordings are being decoded.
+    """The recordings that are being decoded.
 
     Args:
-        sequences: those that each row is of, among `total`: several per recording if several are to be returned for each.
-        prompt_length: tokens that were given.
-        generation_config: what says how many beams there are at the moment.
+        sequences: the sequence of each row, among `total`: one or several per recording, as many as are to be returned.
+        prompt_length: tokens before the transcript.
+        generation_config: has the current number of beams.
+        judged: the processor before which scores are the model's own, if `logprob_threshold` asks for them. They take as much
+            memory as the fused ones, which Whisper has `generate` return then.
     """
 
-    def __init__(self, sequences: list[int], total: int, prompt_length: int, generation_config: Any) -> None:
+    def __init__(
+        self, sequences: list[int], total: int, prompt_length: int, generation_config: Any, judged: Any = None
+    ) -> None:
         self.sequences, self.total, self.prompt_length = sequences, total, prompt_length
-        self.generation_config = generation_config
+        self.generation_config, self.judged = generation_config, judged
+        self.own: list[Tensor] = []  # by step, `[B, C]`
         self._again: list[int] = []
 
+    def keep(self, processor: Any, input_ids: Tensor, scores: Tensor) -> None:
+        """Keep the scores `[B, C]` that a processor is given, if these are the ones that transcripts are judged by."""
+        if processor is self.judged:
+            self.own[input_ids.shape[1] - self.prompt_length :] = [scores.clone()]
+
     def recordings(self, batch_size: int, count: int) -> list[int]:
-        """Return the recording of each row, of `count` in all; -1 for rows that fill up a batch of fixed size."""
+        """Return the recording of each row, of `count` in all; -1 for padding rows of a batch of fixed size."""
         if self.total % count:
             raise ValueError(f"there are {count} language models or weights, but {self.total} recordings")
         beams = self.generation_config.num_beams or 1
@@ -48,7 +58,7 @@ class Window:
         return self.sequences[row] // (self.total // count)
 
     def decoded(self, row: int, again: bool) -> None:
-        """Take note of each row in turn: the next pass is over those that are decoded again."""
+        """Record for each row in turn whether it is decoded again; the next pass has only those rows."""
         if row == 0:
             self._again = []
         if again:
@@ -57,17 +67,16 @@ class Window:
             self.sequences = self._again
 
 
-# That of long recordings that Whisper decodes at the moment; each thread has one of its own.
+# The current window of Whisper's long-form decoding; each thread has its own.
 WINDOW: ContextVar[Window | None] = ContextVar("window", default=None)
 
 
 class Windowed:
-    """A logits processor that asks for `WINDOW`; it has `num_recordings` (None if all share values), and `undone`, which
-    returns scores as they were before it."""
+    """A logits processor that asks for `WINDOW`, and has it keep the scores before it adds anything."""
 
 
 def follow_recordings(model: Any) -> None:
-    """Have a Whisper model, or the one within a wrapper, tell processors what they need; others tell nothing."""
+    """Wrap the methods of a Whisper model, or of one within a wrapper; no-op for other models."""
     for part in model.modules():
         for method in (generate_with_fallback, _need_fallback, _retrieve_segment):
             here = vars(part).get(method.__name__)
@@ -78,10 +87,12 @@ def follow_recordings(model: Any) -> None:
 def generate_with_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:
     stock = type(self).generate_with_fallback
     given = _bound("generate_with_fallback", self, args, kwargs).arguments
-    if not _ours(given["logits_processor"]):
+    processors, config = _ours(given["logits_processor"]), given["generation_config"]
+    if not processors:
         return stock(self, *args, **kwargs)
     prompt_length = given["decoder_input_ids"].shape[1]
-    window = Window(list(given["batch_idx_map"]), len(given["seek"]), prompt_length, given["generation_config"])
+    judged = None if config.logprob_threshold is None else processors[0]
+    window = Window(list(given["batch_idx_map"]), len(given["seek"]), prompt_length, config, judged)
     before = WINDOW.set(window)
     try:
         return stock(self, *args, **kwargs)
@@ -93,16 +104,15 @@ def _need_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:
     stock = type(self)._need_fallback
     bound = _bound("_need_fallback", self, args, kwargs)
     given = bound.arguments
-    processors, row = _ours(given["logits_processor"]), given["index"]
+    window, row = WINDOW.get(), given["index"]
     told = given["seek_outputs"][row].get("own_log_probs") if isinstance(given["seek_outputs"][row], dict) else None
-    if (processors or told is not None) and given["generation_config"].logprob_threshold is not None:
+    if (window is not None or told is not None) and given["generation_config"].logprob_threshold is not None:
         outputs = list(given["seek_outputs"])
-        own = _own_scores(processors, given) if told is None else _scores_that_say(told, given)
+        own = _scores_that_say(told, given) if told is not None else _own_scores(cast(Window, window), given)
         outputs[row] = {**outputs[row], "scores": own}
         given["seek_outputs"] = outputs
     result = stock(*bound.args, **bound.kwargs)
-    window = WINDOW.get()
-    if processors and window is not None:
+    if window is not None:
         window.decoded(row, result[0])
     return result
 
@@ -116,13 +126,14 @@ def _retrieve_segment(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def rule_out_timestamps(scores: Tensor, input_ids: Tensor, no_timestamps: int, rows: Tensor) -> None:
-    """Take timestamps out of scores `[B, C]`, in place, where `rows`, bool `[B]`, and tokens `[B, L]` say there are none."""
+    """Rule out timestamps in scores `[B, C]`, in place, in `rows`, bool `[B]`, whose tokens `[B, L]` contain
+    `<|notimestamps|>`."""
     without = (input_ids == no_timestamps).any(1) & rows
     scores[:, no_timestamps + 1 :].masked_fill_(without[:, None], -torch.inf)
 
 
 def _bound(method: str, model: Any, args: Any, kwargs: Any) -> inspect.BoundArguments:
-    """Name arguments, as Transformers' own method calls them."""
+    """Bind arguments to the names of Transformers' own method."""
     from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
     return inspect.signature(getattr(WhisperGenerationMixin, method)).bind(model, *args, **kwargs)
@@ -132,34 +143,22 @@ def _ours(processors: Any) -> list[Any]:
     return [processor for processor in processors or () if isinstance(processor, Windowed)]
 
 
-def _own_scores(processors: list[Any], given: dict[str, Any]) -> list[Tensor]:
-    """Return the scores of a row's steps without what the LMs added to them."""
-    row, sequence = given["index"], given["seek_sequence"]
-    output = given["seek_outputs"][row]
-    window = WINDOW.get()
-    steps = output["scores"][: len(sequence)]
-    prompt = output["sequences"][: window.prompt_length if window else 0].to(steps[0].device)
-    tokens = torch.cat([prompt, sequence.to(prompt)])
-    before = torch.full((len(steps), len(tokens)), -1, device=tokens.device)
-    for step in range(len(steps)):
-        length = len(prompt) + step
-        before[step, len(tokens) - length :] = tokens[:length]
-    # The temperature divided the fused scores.
-    temperature = given["temperature"] or 1.0
-    scores = torch.stack(list(steps)).float() * temperature
-    for processor in reversed(processors):
-        count = processor.num_recordings
-        recording = window.recording(row, count) if window and count else None
-        scores = processor.undone(before, scores, recording)
-    return list((scores / temperature).to(steps[0].dtype))
+def _own_scores(window: Window, given: dict[str, Any]) -> list[Tensor]:
+    """Return the model's own scores of a row's steps, in place of the fused ones."""
+    output, temperature = given["seek_outputs"][given["index"]], given["temperature"] or 1.0
+    fused = output["scores"][: len(given["seek_sequence"])]
+    # Beams come from another row at each step. What later processors ruled out stays so.
+    rows = output["beam_indices"].tolist() if "beam_indices" in output else [given["index"]] * len(fused)
+    own = [(scores[row] / temperature).to(each) for scores, row, each in zip(window.own, rows, fused)]
+    return [each.masked_fill(scores == -torch.inf, -torch.inf) for each, scores in zip(own, fused)]
 
 
 def _scores_that_say(log_probs: Tensor, given: dict[str, Any]) -> list[Tensor]:
-    """Return scores of a row's steps that have what was said come out with the log-probabilities `[T]` that a strategy told."""
+    """Return fake scores of a row's steps, from which Transformers computes a strategy's own log-probabilities `[T]`."""
     sequence = given["seek_sequence"].cpu()
     scores = torch.full((min(len(log_probs), len(sequence)), given["vocab_size"]), -torch.inf)
     steps, said = torch.arange(len(scores)), sequence[: len(scores)]
-    rest = torch.where(said == 0, 1, 0)  # some other token has all the rest
+    rest = torch.where(said == 0, 1, 0)  # another token has the rest of the probability
     scores[steps, said] = log_probs[: len(scores)].float()
     scores[steps, rest] = torch.log1p(-log_probs[: len(scores)].float().exp())
     return list(scores / (given["temperature"] or 1.0))

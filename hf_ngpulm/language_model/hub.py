@@ -1,4 +1,4 @@
-"""A saved language model: its files in a folder or on the Hub, and its card."""
+"""The files of a saved language model, in a folder or on the Hub, and its card."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from ..formats.safetensors import CONFIG_FILE, DIGEST, WEIGHTS_FILE, config_dige
 
 CARD_FILE = "README.md"
 TAGS = ("n-gram", "language-model", "automatic-speech-recognition", "ngpu-lm")
-# What the Hub offers to try English recognisers on.
+# The samples that the Hub offers for English recognisers.
 SAMPLES = "https://cdn-media.huggingface.co/speech_samples"
 
 
 def saved_files(name: str, subfolder: str | None, **hub: Any) -> tuple[Path, Path, str]:
-    """Return the config and the weights of a model in a folder or on the Hub, and what messages call it.
+    """Return the paths of a model's config and weights, downloaded if necessary, and its name for messages.
 
     Args:
-        hub: what `hf_hub_download` takes besides.
+        hub: further arguments of `hf_hub_download`.
 
     Raises:
         NGramFormatError: the folder or repo lacks one of them.
-        FileNotFoundError: there is no such folder, and no such repo that can be had.
+        FileNotFoundError: there is no such folder or repo, or the repo can't be reached.
     """
     where = "/".join(filter(None, (name, subfolder)))
     files = []
@@ -59,7 +59,7 @@ def saved_files(name: str, subfolder: str | None, **hub: Any) -> tuple[Path, Pat
 
 
 def save(parts: LMParts, folder: Path, card: str | None) -> None:
-    """Write the files of a model to a folder, all of them or none; no card leaves the one that is there."""
+    """Write the files of a model to a folder, all of them or none. `card=None` keeps an existing card."""
     tensors = tensors_of(parts)
     config = json.dumps(parts.config.to_dict(), indent=2) + "\n"
     metadata = {"format": "pt", DIGEST: config_digest(json.loads(config))}
@@ -76,7 +76,7 @@ def save(parts: LMParts, folder: Path, card: str | None) -> None:
 def card_metadata(
     parts: LMParts, datasets: Sequence[str] = (), language: Sequence[str] = (), license: str | None = None
 ) -> ModelCardData:
-    """Return what the Hub reads at the top of a card: it finds models by it, and shows how they are used."""
+    """Return the metadata at the top of a card, by which the Hub finds models and shows their use."""
     training, decoding = parts.config.training, parts.config.decoding
     metrics = ["perplexity"] if training is not None and training.perplexity_per_token is not None else []
     metrics += sorted({str(tuned.measured["by"]) for tuned in decoding if tuned.measured.get("by") in ("wer", "cer")})
@@ -105,7 +105,7 @@ def model_card(
     language: Sequence[str] = (),
     license: str | None = None,
 ) -> str:
-    """Return the text of a model card with the model's figures filled in."""
+    """Return a model card with the model's figures filled in."""
     config, automaton = parts.config, parts.automaton
     total, nbytes = sum(config.num_ngrams), automaton.nbytes + parts.unk_tokens.nbytes
     counts = ", ".join(f"{count:,}" for count in config.num_ngrams)
@@ -135,11 +135,11 @@ def model_card(
 
 
 def is_as_written(card: str) -> bool:
-    """Return whether a card is one that `model_card` wrote, for whatever model, and nobody has changed since."""
+    """Return whether a card was written by `model_card`, for any model, and not edited since."""
     text, _, seal = card.rstrip("\n").rpartition("\n")
     return _seal(text) == seal
 
 
 def _seal(text: str) -> str:
-    """Return a comment by which a card can be told from one that was changed by hand."""
+    """Return a comment with a digest of the card, which shows later edits."""
     return f"<!-- hf_ngpulm {hashlib.sha256(text.encode()).hexdigest()[:16]} -->"

@@ -1,4 +1,4 @@
-"""Several models in one backoff model, whose n-grams have p(w | h) = sum of weight * p(w | h) over them."""
+"""Interpolate backoff models into one: its n-grams have p(w | h) = sum over the models of weight * p(w | h)."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def mixture(models: Sequence[Any], weights: Sequence[float]) -> NGramTable:
             f"which sum to {sum(weights):g}"
         )
     tables = [model.to_table() for model in models]
-    # Moving a model moves it for its user too.
+    # `Module.to` would move the caller's model, too.
     on_cpu = [model if model.device.type == "cpu" else copy.deepcopy(model).to("cpu") for model in models]
     return interpolate(tables, [(model.automaton, model.unk_tokens) for model in on_cpu], weights)
 
 
 def fitted_weights(models: Sequence[Any], texts: Iterable[Any] | None, tokenizer: Any = None) -> list[float]:
-    """Return the weights with which models together predict texts best, by expectation maximisation (Jelinek and Mercer 1980).
+    """Return the interpolation weights that predict texts best, by expectation maximisation (Jelinek and Mercer 1980).
 
     Arguments as for `NGramLM.interpolate`.
     """
@@ -78,22 +78,21 @@ def interpolate(
 ) -> NGramTable:
     """Mix models linearly.
 
-    The n-grams are those of all models. Each model says its probability of each of them, by backing off where it lacks it;
-    the backoff weights then make every context sum to one (Stolcke 2002, section 2, "static" interpolation). What no model has
-    as an n-gram is backed off to in the mixture, which isn't the sum of what the models give it by backing off. A token that
-    one model has a unigram for has, in the others, its part of their `<unk>`; `<unk>` keeps what is left for tokens that
-    none of them knows.
+    The mixture has the n-grams of all models, each with the weighted sum of the models' probabilities (a model backs off for
+    n-grams that it lacks). New backoff weights make every context sum to one (Stolcke 2002, section 2, "static" interpolation).
+    All other n-grams back off in the mixture, which differs from the sum of the models' own backing off. A token with a unigram
+    in one model has a share of `<unk>` in the others; `<unk>` keeps the rest, for tokens that no model knows.
 
     Args:
         tables: the n-grams of each.
-        automata: each model's automaton and the token ids that it has no unigram for.
-        weights: of each, summing to one.
+        automata: each model's automaton and the token ids without a unigram.
+        weights: one per model, summing to one.
     """
     tables = [_without_unknown_context(table) for table in tables]
     vocab_size = tables[0].vocab_size
     device = tables[0].orders[0].tokens.device
     walks = [Walk(automaton, unknown) for automaton, unknown in automata]
-    rows_of: list[Tensor | None] = [None] * len(tables)  # row in the mixture of each model's n-grams
+    rows_of: list[Tensor | None] = [None] * len(tables)  # for each model's n-grams, their rows in the mixture
     states: list[Tensor | None] = [None] * len(tables)
     orders: list[NGramOrder] = []
     num_ids = tables[0].num_ids
@@ -114,7 +113,7 @@ def interpolate(
 
 
 def _without_unknown_context(table: NGramTable) -> NGramTable:
-    """Return the n-grams that have no `<unk>`, and its unigram: it stands for other tokens in each model."""
+    """Return the n-grams without `<unk>`, except its unigram, since `<unk>` stands for other tokens in each model."""
     kept: list[Tensor] = []
     for order in table.orders:
         known = order.tokens != table.unk
@@ -133,7 +132,7 @@ def _keys(table: NGramTable, n: int, rows_below: Tensor | None, num_ids: int) ->
 def _unknown_mass(
     tables: Sequence[NGramTable], automata: Sequence[tuple[BackoffAutomaton, Tensor]], weights: Sequence[float]
 ) -> float:
-    """Return what is left of each model's `<unk>` for the tokens that none of them knows."""
+    """Return the probability of `<unk>` that each model keeps for tokens that no model knows."""
     missing = [set(unknown.tolist()) for _, unknown in automata]
     nowhere = len(set.intersection(*missing))
     mass = 0.0

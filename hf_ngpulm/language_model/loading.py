@@ -1,4 +1,4 @@
-"""Load language models by whatever names one, and find out which one a recogniser's settings name."""
+"""Load language models by name or path, and find the one that a recogniser's generation config names."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..formats.files import is_named_like_a_file
 from ..formats.wav2vec2.repository import is_with_lm
 from .hub import saved_files
 from .model import NGramLM
@@ -17,32 +18,30 @@ from .model import NGramLM
 def load_language_model(
     source: str | os.PathLike[str], tokenizer: Any = None, device: str | torch.device | None = None
 ) -> NGramLM:
-    """Load a model from whatever names one: a Hub repo or folder (also one that a `Wav2Vec2ProcessorWithLM` was saved to), an
-    ARPA file, a KenLM binary, or a NeMo checkpoint.
+    """Load a model from a Hub repo or folder (also of a `Wav2Vec2ProcessorWithLM`), or from a file: ARPA, KenLM binary or NeMo
+    checkpoint.
 
     Raises:
         NGramFormatError: it isn't a language model, or a broken one.
         FileNotFoundError: there is no such file, folder or repo id.
     """
     if os.path.isfile(source):
-        if str(source).endswith(".nemo"):
-            return NGramLM.from_nemo(source, tokenizer, device=device)
         return NGramLM.from_arpa(source, tokenizer, device=device)
-    if not os.path.isdir(source) and re.search(r"\.(nemo|bin|binary|arpa(\.\w+)?)$", os.fspath(source)):
+    if not os.path.isdir(source) and is_named_like_a_file(source):
         raise FileNotFoundError(f"{source}: no such file")
     with_lm = is_with_lm(source)
     if with_lm:
         return NGramLM.from_wav2vec2_with_lm(source, tokenizer, device=device)
-    # Who couldn't reach the Hub a moment ago needn't try for as long again.
+    # If the Hub couldn't be reached a moment ago, don't wait for it again.
     return NGramLM.from_pretrained(source, local_files_only=with_lm is None, device=device)
 
 
 def loaded_models(lm: Any, tokenizer: Any = None, device: str | torch.device | None = None) -> Any:
-    """Return a language model, or a list of them, of which some may be files, folders or ids; each of these is read once.
+    """Return a language model or a list of them, with names and paths replaced by the models; each is loaded once.
 
     Args:
-        lm: anything that is no file, folder or id comes back as it is.
-        tokenizer, device: for those that are loaded.
+        lm: a name, path or model, or a list of these; models are returned as they are.
+        tokenizer, device: for models that are loaded.
     """
     sources = lm if isinstance(lm, list | tuple) else [lm]
     read: dict[Any, NGramLM] = {}
@@ -53,14 +52,14 @@ def loaded_models(lm: Any, tokenizer: Any = None, device: str | torch.device | N
     return models if isinstance(lm, list | tuple) else models[0]
 
 
-BESIDE = "./"  # begins the name of a folder that lies beside a recogniser's own files
+BESIDE = "./"  # prefix of a folder in the recogniser's own repo
 
 
 def configured_lm(config: Any) -> tuple[str | None, float | None]:
-    """Return what a model's generation config says of its language model: `ngram_lm`, a Hub id or path, and `ngram_lm_weight`.
+    """Return the language model in a generation config: `ngram_lm`, a Hub id or path, and `ngram_lm_weight`.
 
     Raises:
-        ValueError: they are there, but not a name and a number.
+        ValueError: they aren't a name and a number.
     """
     name, weight = (getattr(config, key, None) for key in ("ngram_lm", "ngram_lm_weight"))
     if name is not None and not isinstance(name, str):
@@ -71,8 +70,8 @@ def configured_lm(config: Any) -> tuple[str | None, float | None]:
 
 
 def located(name: str, model: Any) -> str:
-    """Return where a language model lies that a recogniser's config names: `./` begins the name of a folder in its own repo,
-    which is had from there, at the recogniser's commit.
+    """Return the location of a language model that a recogniser's config names: `./name` is a folder in the recogniser's own
+    repo, which is downloaded at the recogniser's commit.
 
     Raises:
         ValueError: the name leads out of the recogniser's folder.

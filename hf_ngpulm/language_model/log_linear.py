@@ -1,4 +1,4 @@
-"""Several language models for the same utterances."""
+"""Combine several language models log-linearly."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..common.arguments import check_number
+from ..common.checks import WEIGHT, check
 from .model import NGramLM
 
 
 @dataclass(frozen=True, init=False)
 class LogLinear:
-    """Language models whose weighted log-probabilities add up, such as one of words and one of tokens: `lm=LogLinear(...)`.
+    """Language models whose weighted log-probabilities are added, such as one of words and one of tokens.
 
         decoder = CTCDecoder(tokenizer, lm=LogLinear([words, tokens], [0.6, 0.4]), lm_weight=0.8, num_beams=16)
 
-    The decoder's `lm_weight` multiplies the weights. A hypothesis's `lm_score` is the sum of the models' log-probabilities,
-    without weights. A list of such, or of these and models, has one for each row.
+    The decoder's `lm_weight` multiplies these weights. A hypothesis's `lm_score` is the unweighted sum of the models'
+    log-probabilities. A decoder takes a list of these, or of these and models, one per row.
 
     Args:
-        models: over the same token ids.
-        weights: one for each model.
+        models: language models over the same token ids.
+        weights: one per model.
 
     Raises:
         ValueError: no models, another number of weights, or one that isn't a finite number.
-        TypeError: something else than language models.
+        TypeError: anything but language models.
     """
 
     models: tuple[Any, ...]
@@ -38,11 +38,11 @@ class LogLinear:
             if not isinstance(model, NGramLM):
                 raise TypeError(f"LogLinear takes NGramLMs (see hf_ngpulm.NGramLM.from_pretrained), got {type(model).__name__}")
         object.__setattr__(self, "models", tuple(models))
-        object.__setattr__(self, "weights", tuple(check_number(weight, "a weight of LogLinear") for weight in weights))
+        object.__setattr__(self, "weights", tuple(check("a weight of LogLinear", weight, WEIGHT) for weight in weights))
 
 
 def parts_of(lm: Any) -> tuple[tuple[Any, float], ...]:
-    """Return the language models of a row, with what the row's weight is multiplied with for each."""
+    """Return the language models of a row, each with the factor of its weight."""
     if lm is None:
         return ()
     return tuple(zip(lm.models, lm.weights)) if isinstance(lm, LogLinear) else ((lm, 1.0),)

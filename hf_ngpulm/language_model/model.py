@@ -1,14 +1,14 @@
-"""NGramLM: an n-gram language model with its vocabulary, its files and its place on the Hub."""
+"""NGramLM: an n-gram language model, its files, and its repo on the Hub."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from huggingface_hub import ModelHubMixin
@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from ..automaton import BackoffAutomaton, LMParts, table_from_automaton
 from ..automaton.continuation import check_share, continued
 from ..automaton.tensors import AutomatonTensors
-from ..common.arguments import shown
 from ..common.progress import Bars
+from ..common.shown import shown
 from ..config.tuned import TunedDecoding, remembered
 from ..engines.choice import check_engine
 from ..formats.arpa import write_arpa
-from ..formats.nemo import read_nemo
+from ..formats.files import NEMO
 from ..formats.ngram_file import parts_of_ngram_file
 from ..formats.safetensors import load_saved
 from ..formats.wav2vec2.repository import parts_of_repository
@@ -36,37 +36,9 @@ from .perplexity import Perplexity, ScoredText, perplexity_of, scored_texts, wit
 from .pruning import prune_table
 from .training import train
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-
-class _on_class:
-    """A method of the class that leaves the instances theirs: `NGramLM.train(texts)` trains a language model, while
-    `lm.train(False)` is what `torch.nn.Module` calls on every part of a network."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-        self.__doc__ = function.__doc__
-
-    def __get__(self, instance: Any, owner: type) -> Any:
-        if instance is None:
-            return self.function.__get__(owner)
-        return getattr(nn.Module, self.function.__name__).__get__(instance)
-
-
-class _Asked(Generic[P, R]):
-    """A query that the automaton answers, as it is described there."""
-
-    def __init__(self, method: Callable[Concatenate[Any, P], R]) -> None:
-        self.method: Any = method
-        self.__doc__ = method.__doc__
-
-    def __get__(self, instance: Any, owner: type) -> Callable[P, R]:
-        return self.method if instance is None else getattr(instance.automaton, self.method.__name__)
-
-
-def _told(path: str, doc: str) -> Any:
-    """Return a property that a part of the language model has."""
+def _from_part(path: str, doc: str) -> Any:
+    """Return a property that reads an attribute of the automaton or the config."""
     return property(attrgetter(path), doc=doc)
 
 
@@ -78,17 +50,17 @@ class NGramLM(
 ):
     """An n-gram language model over the token ids of a speech recogniser's tokenizer.
 
-    A `torch.nn.Module` that has an automaton with backoff arcs, which answers its queries. Make one with `from_pretrained`,
-    `from_arpa`, `from_nemo` or `train`.
+    A `torch.nn.Module` around an automaton with backoff arcs, which answers its queries. Make one with `from_pretrained`,
+    `from_texts`, `from_arpa` or `from_nemo`.
 
     Args:
-        parts: what readers, training and composition return.
+        parts: returned by readers, training and composition.
 
     Attributes:
-        config: what is known of it, see `hf_ngpulm.config.config.NGramLMConfig`.
-        automaton: `BackoffAutomaton`; a `LazyAutomaton` where states are composed as searches come to them.
+        config: see `hf_ngpulm.config.config.NGramLMConfig`.
+        automaton: `BackoffAutomaton`; a `LazyAutomaton` if states are composed on the fly.
         unk_tokens: int32 `[N]`, token ids without a unigram.
-        pieces: of the tokenizer, by token id, or None.
+        pieces: the tokenizer's, by token id, or None.
     """
 
     unk_tokens: Tensor
@@ -102,7 +74,7 @@ class NGramLM(
 
     @property
     def parts(self) -> LMParts:
-        """Return what it consists of."""
+        """Return its parts, as the constructor takes them."""
         return LMParts(self.config, self.automaton, self.unk_tokens, self.pieces)
 
     @classmethod
@@ -114,7 +86,7 @@ class NGramLM(
 
     @classmethod
     def from_table(cls, table: NGramTable, vocabulary: Vocabulary | None = None) -> NGramLM:
-        """Make a model of a table of n-grams."""
+        """Make a model from a table of n-grams."""
         return cls(LMParts.of_table(table, vocabulary))
 
     @classmethod
@@ -129,7 +101,7 @@ class NGramLM(
         engine: str = "auto",
         **of_words: Any,
     ) -> NGramLM:
-        """Read an ARPA file (plain, .gz, .bz2 or .xz), or what KenLM's `build_binary` made of one.
+        """Read an ARPA file (plain, .gz, .bz2 or .xz) or a binary of KenLM's `build_binary`.
 
         Args:
             path: the file.
@@ -137,13 +109,13 @@ class NGramLM(
             vocab_size: number of token ids, where there is no tokenizer (or to score more ids than its ordinary pieces).
             units: how the file writes tokens: "piece" (`▁the`), "id" (`17`), "nemo" (one character, code point = id + 100),
                 "char" (single characters), "word" (whole words, which are then spelled in tokens, see `hf_ngpulm.lexicon`) or
-                "auto", which detects it.
+                "auto" (detected).
             missing_unigrams: score of token ids without a unigram: "share" divides the probability of `<unk>` evenly among
-                them, "unk" gives the whole of it to each (as KenLM scores unknown words), a number is taken as it is.
+                them, "unk" gives all of it to each (as KenLM scores unknown words), a number is their log-probability.
             device: where the tensors go.
             engine: "auto" (by device), "reference", "cpu" or "gpu".
-            of_words: for whole words: `lexicon`, `case`, `cuttings`, `closed_vocabulary`, `unk_score_offset`, `unk_token_cost`,
-                `composition` and `continued`, see `hf_ngpulm.lexicon.compose`.
+            of_words: options for whole words: `lexicon`, `case`, `cuttings`, `closed_vocabulary`, `unk_score_offset`,
+                `unk_token_cost`, `composition` and `continued`, see `hf_ngpulm.lexicon.compose`.
 
         Raises:
             NGramFormatError: the file is damaged, or its units aren't this tokenizer's.
@@ -162,19 +134,16 @@ class NGramLM(
 
         Args:
             path: the file.
-            tokenizer: the ASR model's tokenizer, if the model shall know its name, fingerprint and pieces.
+            tokenizer: the ASR model's tokenizer, to store its name, fingerprint and pieces.
             device, engine: as for `from_arpa`.
 
         Raises:
             NGramFormatError: the file isn't such a checkpoint, or its vocabulary isn't this tokenizer's size.
         """
-        table = read_nemo(path)
-        if tokenizer is not None:
-            check_tokenizer(table.vocab_size, None, None, tokenizer)
-        return cls._of(LMParts.of_table(table, Vocabulary.of(tokenizer, table.vocab_size), engine=engine), device)
+        return cls._of(parts_of_ngram_file(path, tokenizer, engine=engine, format=NEMO), device)
 
-    @_on_class
-    def train(
+    @classmethod
+    def from_texts(
         cls,
         texts: Iterable[Any],
         tokenizer: Any = None,
@@ -184,23 +153,29 @@ class NGramLM(
         progress: bool = False,
         **options: Any,
     ) -> NGramLM:
-        """Train a model: interpolated modified Kneser-Ney (Chen and Goodman 1998), the same as KenLM's `lmplz` makes.
+        """Train a model by interpolated modified Kneser-Ney smoothing (Chen and Goodman 1998), with the result of KenLM's
+        `lmplz`.
 
         Args:
             texts: sentences: strings, lists of token ids, or rows of a `datasets.Dataset`. Any iterable; it is read once and
-                never held in memory. One without words counts as `<s> </s>`, as a blank line does for lmplz.
+                not held in memory. An empty sentence counts as `<s> </s>`, like a blank line for lmplz.
             tokenizer: the ASR model's tokenizer, a processor that holds it, or the name of a repo that has it.
             vocab_size: number of token ids, where there is no tokenizer.
-            device: where n-grams are counted and the model is put.
+            device: where n-grams are counted and the model is placed.
             progress: whether to show progress bars.
             options: see `hf_ngpulm.language_model.training.TrainingOptions`; for words (`unit="word"`) also `lexicon`, `case`
                 and the others of `hf_ngpulm.lexicon.compose`.
 
         Raises:
-            ValueError: no text, or most of it unknown to the tokenizer; token ids outside the vocabulary, bad thresholds; says
-                what would be right.
+            ValueError: no text, or mostly unknown to the tokenizer; token ids outside the vocabulary; bad thresholds.
         """
         return cls._of(train(texts, tokenizer, vocab_size, Bars(progress), device=device, **options).parts, device)
+
+    def train(*args: Any, **options: Any) -> Any:  # type: ignore[override]
+        """Train a model: `NGramLM.train(texts, ...)` is `NGramLM.from_texts(texts, ...)`. (`lm.train(mode)` is that of
+        `torch.nn.Module`, which has the same name.)"""
+        is_module = bool(args) and isinstance(args[0], nn.Module)
+        return nn.Module.train(*args, **options) if is_module else NGramLM.from_texts(*args, **options)
 
     @classmethod
     def interpolate(
@@ -212,17 +187,16 @@ class NGramLM(
     ) -> NGramLM:
         """Mix models of the same tokenizer linearly into one backoff model: static interpolation (Stolcke 2002).
 
-        The mixture has the n-grams of all models, each with the weighted sum of their probabilities, p(w | h) = sum of
-        weight * p(w | h), and every context sums to one. A token after a context that no model has as an n-gram scores what
-        backing off gives: the context's backoff weight and the mixture's own probability in the shorter context. That isn't the
-        weighted sum, in which each model backs off by itself; only an n-gram for every token after every context could say
-        that. `LogLinear` has decoders ask several models, and adds up their log-probabilities.
+        The mixture has the n-grams of all models, each with the weighted sum of their probabilities, p(w | h) = sum of weight *
+        p(w | h), and every context sums to one. Other tokens back off within the mixture, which differs slightly from the
+        weighted sum of the models' own backing off. `LogLinear` instead has decoders query several models and adds their
+        log-probabilities.
 
         Args:
             models: two or more.
             weights: one each, above 0, summing to one.
-            texts: where there are no weights: text (or lists of token ids) to fit them to by expectation maximisation.
-            tokenizer: for texts.
+            texts: instead of weights, texts (or lists of token ids) to fit them to by expectation maximisation.
+            tokenizer: for strings in `texts`.
 
         Raises:
             ValueError: bad weights, neither weights nor texts, or models over different token ids.
@@ -234,14 +208,14 @@ class NGramLM(
         return cls._with_table(table, best, models[0].device, models[0].engine)
 
     def prune(self, max_ngrams: int | None = None, threshold: float | None = None) -> NGramLM:
-        """Return a smaller model: without the n-grams whose loss changes it least (Stolcke 1998).
+        """Return a smaller model, without the n-grams whose removal changes it least (Stolcke 1998).
 
         Args:
-            max_ngrams: n-grams of all orders to keep at most; unigrams stay.
-            threshold: or drop those n-grams whose loss makes the perplexity grow by less than this part of it (such as 1e-8).
+            max_ngrams: largest number of n-grams, all orders together; unigrams always stay.
+            threshold: instead, drop n-grams whose removal raises the perplexity by less than this fraction (such as 1e-8).
 
         Raises:
-            ValueError: neither or both are given, or fewer n-grams are asked for than there are unigrams.
+            ValueError: neither or both are given, or `max_ngrams` is below the number of unigrams.
         """
         table = prune_table(self.to_table(), max_ngrams, threshold)
         lm, training = self._with_table(table, self, self.device, self.engine), self.config.training
@@ -251,21 +225,21 @@ class NGramLM(
         return lm
 
     def continued(self, share: float = 0.5) -> NGramLM:
-        """Return the same for speech of several sentences: recordings, windows and streams that go on after a sentence ends.
+        """Return a model for speech of several sentences: recordings, windows and streams that go on after a sentence ends.
 
         Where a sentence may end, another may begin; see `hf_ngpulm.automaton.continuation`. For models of single sentences; one
-        that was trained on text as long as the recordings knows what comes next. Models of words that have been composed as a
-        whole don't have these any more: pass `continued=` where they are composed.
+        trained on texts as long as the recordings doesn't need it. For word-level models that are composed statically, pass
+        `continued=` when they are made.
 
         Args:
-            share: of the sentences that end, those after which another begins, between 0 and 1.
+            share: probability that another sentence follows the end of one, between 0 and 1.
 
         Raises:
-            ValueError: another share, a model of words that is composed, or one that goes on already.
+            ValueError: another share, a statically composed model of words, or a model that is continued already.
         """
         check_share(share)
         if self.config.continued is not None:
-            raise ValueError(f"sentences follow one another in this model already, with the share {self.config.continued}")
+            raise ValueError(f"this model is continued already, with the share {self.config.continued}")
         parts = self.parts.with_config(continued=float(share))
         length = parts.config.context_length
         automaton: BackoffAutomaton
@@ -276,13 +250,13 @@ class NGramLM(
         else:
             raise ValueError(
                 "this model of words has been composed with their spellings, and another sentence can't be put between these "
-                f"any more: pass continued={share:g} where it is made (from_arpa, train), or compose it on the fly"
+                f"any more: pass continued={share:g} where it is made (from_arpa, from_texts), or compose it on the fly"
             )
         return type(self)(replace(parts, automaton=automaton))
 
     @classmethod
     def _with_table(cls, table: NGramTable, like: NGramLM, device: torch.device, engine: str) -> NGramLM:
-        """Return a model with another table for the same tokenizer."""
+        """Return a model of a table, for another model's tokenizer."""
         vocabulary = Vocabulary(like.vocab_size, like.pieces, like.config.tokenizer_id)
         parts = LMParts.of_table(table, vocabulary, engine=engine)
         return cls._of(parts.with_config(tokenizer_fingerprint=like.config.tokenizer_fingerprint), device)
@@ -305,7 +279,7 @@ class NGramLM(
 
         Raises:
             NGramFormatError: the folder or repo isn't an n-gram language model, or its tensors are broken.
-            FileNotFoundError: there is no such folder, and no such repo that can be had.
+            FileNotFoundError: there is no such folder or repo, or the repo can't be reached.
         """
         hub = {"revision": revision, "token": token, "cache_dir": cache_dir, "force_download": force_download}
         name = os.fspath(pretrained_model_name_or_path)
@@ -328,16 +302,15 @@ class NGramLM(
         engine: str = "auto",
         composition: str = "auto",
     ) -> NGramLM:
-        """Read the word-level language model of a `Wav2Vec2ProcessorWithLM` repo, and what it was decoded with.
+        """Read the word-level language model of a `Wav2Vec2ProcessorWithLM` repo, and its decoding settings.
 
-        See `hf_ngpulm.formats.wav2vec2.repository` for what is read. Its alpha, beta and the beam of pyctcdecode are in
-        `config.defaults`, with which pipelines decode where nothing else is given, and
-        `CTCDecoder(processor, lm, **lm.config.defaults)` does.
+        See `hf_ngpulm.formats.wav2vec2.repository` for the files. Its alpha, beta and pyctcdecode's beam become
+        `config.defaults`: pipelines use them unless told otherwise; for a decoder write `CTCDecoder(processor, lm,
+        **lm.config.defaults)`.
 
         Args:
             repo: a Hub id, or a folder.
-            tokenizer: of the ASR model, a processor that holds it, or the name of a repo that has it; that of the repo itself
-                if left out.
+            tokenizer: the ASR model's tokenizer or processor, or the name of a repo that has it; by default the repo's own.
             revision, token, cache_dir, local_files_only: as for `from_pretrained`.
             case, closed_vocabulary, composition: see `hf_ngpulm.lexicon.compose`.
             device, engine: as for `from_arpa`.
@@ -364,12 +337,12 @@ class NGramLM(
     ) -> str | None:
         """Write `config.json`, `model.safetensors` and, unless there is one, a filled-in `README.md` to a folder.
 
-        The new files are there together or not at all: after a kill or a power failure the folder loads as wholly the old model
-        or wholly the new one (see "A save that was cut short" in the file format). Other files in it stay. Arguments as for
-        `huggingface_hub.ModelHubMixin.save_pretrained`; the config is the model's own.
+        All files are replaced at once: after a kill or a power failure the folder loads as the old model or the new one (see "A
+        save that was cut short" in the file format). Other files in it stay. Arguments as for
+        `huggingface_hub.ModelHubMixin.save_pretrained`; `config` is ignored, the model has its own.
 
         Raises:
-            OSError: the files can't be written, for instance because the disk is full; then the old ones are as they were.
+            OSError: the files can't be written, for instance to a full disk; the old ones stay.
         """
         folder = Path(save_directory)
         folder.mkdir(parents=True, exist_ok=True)
@@ -392,30 +365,30 @@ class NGramLM(
         language: Sequence[str] = (),
         license: str | None = None,
     ) -> str:
-        """Return the text of a model card with this model's figures filled in; `model_card_kwargs` elsewhere are these.
+        """Return a model card with this model's figures. These arguments are the `model_card_kwargs` of other methods.
 
         Args:
-            repo_id: where the model is or will be.
-            asr_model: the recogniser in the card's example; by default that of the tokenizer.
-            datasets: ids of those on the Hub that it was trained on.
+            repo_id: the model's repo.
+            asr_model: the recogniser in the card's example; by default the tokenizer's.
+            datasets: Hub ids of the training data.
             language: codes (ISO 639-1) of its languages.
             license: an identifier that the Hub knows, such as "cc-by-4.0".
         """
         return model_card(self.parts, repo_id, asr_model, datasets, language, license)
 
     def remember(self, tuned: TunedDecoding) -> None:
-        """Keep settings that were found best for a speech recogniser, in place of earlier ones for it and the same search.
+        """Store tuned settings for a speech recogniser; they replace earlier ones for the same recogniser and search.
 
-        They are in `config.json` when the model is saved, and pipelines for that recogniser go by them (see
+        `save_pretrained` writes them to `config.json`, and pipelines for that recogniser use them (see
         `hf_ngpulm.config.tuned`).
 
         Raises:
-            NGramFormatError: settings that there aren't, or that can't be.
+            NGramFormatError: unknown settings or bad values.
         """
         self.config = replace(self.config, decoding=remembered(self.config.decoding, tuned))
 
     def to_table(self) -> NGramTable:
-        """Return the n-grams that the model consists of, on the CPU."""
+        """Return the model's n-grams, on the CPU."""
         config = self.config
         if config.words is not None:
             raise ValueError(
@@ -424,7 +397,7 @@ class NGramLM(
                 "result"
             )
         if config.continued is not None:
-            raise ValueError("this model's sentences follow one another, which n-grams can't say; use the one it was made of")
+            raise ValueError("n-grams can't express a continued model; use the model that it was made from")
         return table_from_automaton(
             self.automaton, list(config.states_per_depth), self.unk_tokens, config.unk_log_prob, config.bos_log_prob
         )
@@ -433,47 +406,77 @@ class NGramLM(
         """Write an ARPA file, compressed if the name ends in `.gz`.
 
         Args:
-            path: where to.
+            path: the file to write.
             units: "piece" (the default where the pieces are known), "id" or "nemo".
         """
         write_arpa(self.to_table(), path, units or ("id" if self.pieces is None else "piece"), self.pieces)
 
     # -- asked
 
-    initial_states = _Asked(BackoffAutomaton.initial_states)
-    scores = _Asked(BackoffAutomaton.scores)
-    advance = _Asked(BackoffAutomaton.advance)
-    step = _Asked(BackoffAutomaton.step)
-    states_after = _Asked(BackoffAutomaton.states_after)
-    final_scores = _Asked(BackoffAutomaton.final_scores)
-    score_tokens = _Asked(BackoffAutomaton.score_tokens)
-    score_sequences = _Asked(BackoffAutomaton.score_sequences)
-    validate = _Asked(BackoffAutomaton.validate)
+    def initial_states(self, batch_size: int, bos: bool = True) -> Tensor:
+        """Return states before the first token, int32 `[B]`: after `<s>`, or with no context at all if `bos=False`."""
+        return self.automaton.initial_states(batch_size, bos)
 
-    vocab_size: int = _told("automaton.vocab_size", "Token ids that it scores, V.")
-    context_length: int = _told("automaton.context_length", "Longest context in tokens: what lies further back can't matter.")
-    tensors: AutomatonTensors = _told("automaton.tensors", "The tensors of the automaton.")
-    roots: Tensor = _told("automaton.roots", "int32 `[1]`, the state of the empty context.")
-    starts: Tensor = _told("automaton.starts", "int32 `[1]`, the state after `<s>`.")
-    device: torch.device = _told("automaton.device", "Where the tensors are.")
-    is_lazy: bool = _told("automaton.is_lazy", "Whether states are composed as searches come to them.")
-    num_states: int = _told("automaton.num_states", "States of the automaton; those composed so far if it is lazy.")
-    num_arcs: int = _told("automaton.num_arcs", "Arcs of these states.")
-    order: int = _told("config.order", "Length of the longest n-grams.")
-    num_ngrams: tuple[int, ...] = _told("config.num_ngrams", "N-grams of each order.")
+    def scores(self, states: Tensor) -> Tensor:
+        """Return the score of every token: `[B]` states -> float32 `[B, V]`."""
+        return self.automaton.scores(states)
 
-    def forget(self) -> None:
-        """Drop the states that have been composed so far, where they are composed as searches come to them.
+    def advance(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the score of every token and the state it leads to: `[B]` states -> float32 `[B, V]`, int32 `[B, V]`."""
+        return self.automaton.advance(states)
+
+    def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the score of one token a row and the state it leads to: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
+        return self.automaton.step(states, tokens)
+
+    def states_after(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True) -> Tensor:
+        """Return the state after reading each row, `[B, L]` -> int32 `[B]`. Only the last `context_length` tokens matter."""
+        return self.automaton.states_after(token_ids, lengths, bos)
+
+    def final_scores(self, states: Tensor) -> Tensor:
+        """Return log p(`</s>` | state): `[B]` -> float32 `[B]`."""
+        return self.automaton.final_scores(states)
+
+    def score_tokens(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True) -> tuple[Tensor, Tensor]:
+        """Return the score of each token, `[B, L]` -> float32 `[B, L]` with 0 beyond a row's length, and the last states."""
+        return self.automaton.score_tokens(token_ids, lengths, bos)
+
+    def score_sequences(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, eos: bool = True) -> Tensor:
+        """Return the log-probability of each row, `[B, L]` -> `[B]`, `</s>` included unless `eos=False`."""
+        return self.automaton.score_sequences(token_ids, lengths, bos, eos)
+
+    def validate(self) -> None:
+        """Check all tensors, so that those from a file can neither crash nor hang an engine.
 
         Raises:
-            RuntimeError: a search (a stream that is open) goes on.
+            NGramFormatError: names the first thing that is wrong.
+        """
+        self.automaton.validate()
+
+    vocab_size: int = _from_part("automaton.vocab_size", "Token ids that it scores, V.")
+    context_length: int = _from_part("automaton.context_length", "Tokens of context that matter at most.")
+    tensors: AutomatonTensors = _from_part("automaton.tensors", "The tensors of the automaton.")
+    roots: Tensor = _from_part("automaton.roots", "int32 `[1]`, the state of the empty context.")
+    starts: Tensor = _from_part("automaton.starts", "int32 `[1]`, the state after `<s>`.")
+    device: torch.device = _from_part("automaton.device", "Where the tensors are.")
+    is_lazy: bool = _from_part("automaton.is_lazy", "Whether states are composed as searches come to them.")
+    num_states: int = _from_part("automaton.num_states", "States of the automaton; those composed so far if it is lazy.")
+    num_arcs: int = _from_part("automaton.num_arcs", "Arcs of these states.")
+    order: int = _from_part("config.order", "Length of the longest n-grams.")
+    num_ngrams: tuple[int, ...] = _from_part("config.num_ngrams", "N-grams of each order.")
+
+    def forget(self) -> None:
+        """Drop the states that have been composed on the fly. No-op for static models.
+
+        Raises:
+            RuntimeError: a search (or an open stream) uses them.
         """
         if isinstance(self.automaton, LazyAutomaton):
             self.automaton.forget()
 
     @property
     def engine(self) -> str:
-        """Return what answers queries: "auto" (by device), "reference", "cpu" or "gpu"."""
+        """Return the engine that answers queries: "auto" (by device), "reference", "cpu" or "gpu"."""
         return self.automaton.engine
 
     @engine.setter
@@ -500,13 +503,14 @@ class NGramLM(
     def score_texts(
         self, texts: Iterable[str | Sequence[int]], tokenizer: Any = None, batch_size: int = 1024
     ) -> list[tuple[float, list[int]]]:
-        """Return natural log-probability (`</s>` included) and token ids of each text, which may be token ids already."""
+        """Return the natural log-probability (`</s>` included) and the token ids of each text; texts may be token ids
+        already."""
         return [(math.fsum(scores), ids) for scores, ids, _ in self.scored(texts, tokenizer, batch_size)]
 
     def scored(
         self, texts: Iterable[str | Sequence[int]], tokenizer: Any = None, batch_size: int = 1024
     ) -> Iterator[ScoredText]:
-        """Yield texts with the natural log-probabilities of their tokens and of `</s>`, one by one.
+        """Yield each text with the natural log-probabilities of its tokens and of `</s>`.
 
         Arguments as for `score_texts`.
         """
@@ -523,8 +527,8 @@ class NGramLM(
         """Return perplexity of texts, one sentence each, per token and per word (sentence ends included).
 
         Args:
-            texts: strings, or lists of token ids (then nothing is known of words).
-            tokenizer: the one that this model was made for; needed for strings.
+            texts: strings, or lists of token ids (which have no perplexity per word).
+            tokenizer: the model's own; needed for strings.
 
         Raises:
             ValueError: there are no texts.

@@ -26,8 +26,8 @@ class Perplexity:
         per_token_known, per_word_known: the same without the tokens that the model has no unigram for; words keep the
             probability of their other tokens.
         log_prob: natural log-probability of all texts.
-        num_tokens, num_words, num_sentences: what was scored, sentence ends not counted in the first two.
-        num_missing: tokens that the model has no unigram for.
+        num_tokens, num_words, num_sentences: size of the texts; sentence ends count as neither tokens nor words.
+        num_missing: tokens without a unigram.
     """
 
     per_token: float
@@ -47,7 +47,7 @@ class ScoredText(NamedTuple):
     Args:
         log_probs: natural log-probabilities of its tokens and of `</s>`.
         token_ids: its tokens.
-        text: itself, None if it was given as token ids.
+        text: the string, None if it was given as token ids.
     """
 
     log_probs: list[float]
@@ -56,7 +56,7 @@ class ScoredText(NamedTuple):
 
 
 def without_word_bonus(parts: LMParts) -> BackoffAutomaton:
-    """Return the automaton, or, where words have a bonus besides their probabilities, one that scores those alone."""
+    """Return the automaton without bonuses for words, so that it scores probabilities alone."""
     words, automaton = parts.config.words, parts.automaton
     if words is None or not words.word_bonus:
         return automaton
@@ -76,10 +76,10 @@ def scored_texts(
     """Score texts in batches.
 
     Args:
-        automaton: of the language model.
+        automaton: the language model's.
         texts: strings, or lists of token ids.
         tokenizer: for strings.
-        leading_blank: whether these get a blank before their first word.
+        leading_blank: whether strings get a leading blank.
 
     Raises:
         ValueError: strings without a tokenizer.
@@ -104,12 +104,12 @@ def scored_texts(
 
 
 def perplexity_of(scored: Iterable[ScoredText], vocab_size: int, missing: Collection[int]) -> Perplexity:
-    """Return perplexity of what has been scored.
+    """Return the perplexity of scored texts.
 
     Args:
-        scored: texts.
-        vocab_size: tokens that there are.
-        missing: those without a unigram.
+        scored: texts from `scored_texts`.
+        vocab_size: number of token ids.
+        missing: token ids without a unigram.
 
     Raises:
         ValueError: there are no texts.

@@ -13,26 +13,26 @@ from torch import Tensor
 from ..automaton import BackoffAutomaton, automaton_from_table
 from ..ngrams.table import NGramOrder, NGramTable
 
-# Probabilities are stored in single precision: a sum of many is this far from what it should be.
+# Probabilities are stored in single precision: sums of many are this far off.
 ROUNDING = 1e-6
 
 
 def prune_table(table: NGramTable, max_ngrams: int | None = None, threshold: float | None = None) -> NGramTable:
-    """Drop the n-grams whose loss changes the model least, and make the rest sum to one again.
+    """Drop the n-grams whose removal changes the model least, and make the rest sum to one again.
 
-    An n-gram is judged by how much the perplexity of the model's own text grows if it alone is dropped (section 3.2). One
-    that longer n-grams begin with stays as long as one of them.
+    The criterion is the growth of the model's own perplexity when that n-gram alone is dropped (section 3.2). A prefix of
+    longer n-grams stays as long as one of them.
 
     Args:
-        table: a model whose contexts sum to one, without n-grams that no text can meet.
-        max_ngrams: keep the most telling n-grams, so many of all orders together. Unigrams stay.
-        threshold: drop those whose loss makes the perplexity grow by less than this part of it (SRILM's `-prune`).
+        table: a model whose contexts sum to one, without unreachable n-grams.
+        max_ngrams: number of n-grams to keep, all orders together. Unigrams stay.
+        threshold: drop n-grams whose removal raises the perplexity by less than this fraction (SRILM's `-prune`).
 
     Raises:
         ValueError: neither or both are given, a target below the number of unigrams, or a threshold below 0.
     """
     if (max_ngrams is None) == (threshold is None):
-        raise ValueError("name either max_ngrams (how many to keep) or threshold (of the growth of the perplexity)")
+        raise ValueError("pass either max_ngrams (number to keep) or threshold (relative growth of the perplexity)")
     num_unigrams = len(table.orders[0])
     if max_ngrams is not None and max_ngrams < num_unigrams:
         raise ValueError(f"max_ngrams={max_ngrams} is below the {num_unigrams} unigrams, which can't be dropped")
@@ -41,13 +41,13 @@ def prune_table(table: NGramTable, max_ngrams: int | None = None, threshold: flo
     if max_ngrams is not None and sum(table.num_ngrams) <= max_ngrams:
         return table
     worth = relative_entropies(table)
-    for n in range(len(worth) - 1, 0, -1):  # of each, the most of those that begin with it
+    for n in range(len(worth) - 1, 0, -1):  # for each n-gram, the maximum over its extensions
         worth[n - 1].scatter_reduce_(0, table.orders[n + 1].prefixes, worth[n], "amax")
     if threshold is not None:
         kept = [values >= math.log1p(threshold) for values in worth]
     else:
         assert max_ngrams is not None
-        # The stable order keeps a prefix in front of its extensions where both are worth the same.
+        # A stable sort keeps a prefix before its extensions where both are worth the same.
         best = torch.sort(torch.cat(worth), descending=True, stable=True)[1][: max_ngrams - num_unigrams]
         chosen = torch.zeros(sum(table.num_ngrams) - num_unigrams, dtype=torch.bool, device=best.device)
         chosen[best] = True
@@ -87,7 +87,7 @@ class Walk:
 
     Args:
         automaton: a language model.
-        unk_tokens: the token ids that it has no unigram for. The first of them is read for `<unk>`.
+        unk_tokens: the token ids without a unigram. The first of them is read for `<unk>`.
     """
 
     def __init__(self, automaton: BackoffAutomaton, unk_tokens: Tensor) -> None:
@@ -107,14 +107,13 @@ class Walk:
         return torch.where(is_start, 0.0, scores), torch.where(is_start, self.automaton.starts[0], after)
 
     def states_of(self, order: NGramOrder, below: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the states after the n-grams of one order and their log-probabilities, given the states of the order
-        below."""
+        """Return states and log-probabilities after the n-grams of one order, given the states of the order below."""
         roots = self.automaton.roots[:1].expand(len(order))
         return self.step(roots if below is None else below[order.prefixes], order.tokens)[::-1]
 
     def contexts(self, table: NGramTable) -> Iterator[tuple[NGramOrder, NGramOrder, Tensor, Tensor]]:
-        """Yield each order of contexts and the one above, the states of the contexts, and what the n-grams above score in the
-        states that these back off to."""
+        """Yield for each order of contexts: the contexts, the n-grams one order up, the contexts' states, and the scores of
+        these n-grams in the states that the contexts back off to."""
         states: Tensor | None = None
         for order, above in pairwise(table.orders):
             states, _ = self.states_of(order, states)
@@ -123,10 +122,10 @@ class Walk:
 
 
 def renormalised(table: NGramTable) -> NGramTable:
-    """Return the same probabilities, with the backoff weights that make every context sum to one.
+    """Return the table with backoff weights that make every context sum to one.
 
-    From short contexts to long ones: what a context's own n-grams leave over, over what the shorter context leaves over for
-    the same tokens (Katz 1987).
+    From short contexts to long ones, a weight is the probability that the context's n-grams leave, divided by the probability
+        that the shorter context leaves for the same tokens (Katz 1987).
     """
     has_children = []
     for order, above in zip(table.orders, (*table.orders[1:], None)):
@@ -134,7 +133,7 @@ def renormalised(table: NGramTable) -> NGramTable:
         if above is not None:
             has_children[-1][above.prefixes] = True
     orders = [replace(order, backoffs=torch.where(children, -1.0, 0.0)) for order, children in zip(table.orders, has_children)]
-    # Contexts with n-grams are states whatever their weight, so the weights can be filled in while the states stay.
+    # Contexts with n-grams are states whatever their weight, so filling in weights doesn't change the states.
     automaton, parts = automaton_from_table(NGramTable(table.vocab_size, tuple(orders)))
     weights = automaton.tensors.backoff_weights
     for n, (order, above, states, lower) in enumerate(Walk(automaton, parts["unk_tokens"]).contexts(table)):
@@ -147,6 +146,6 @@ def renormalised(table: NGramTable) -> NGramTable:
 
 
 def _left_over(contexts: Tensor, log_probs: Tensor, num_contexts: int) -> Tensor:
-    """Return what the n-grams of each context leave over of its probability, float64 `[num_contexts]`."""
+    """Return the probability that the n-grams of each context leave, float64 `[num_contexts]`."""
     total = torch.zeros(num_contexts, dtype=torch.float64, device=contexts.device)
     return 1.0 - total.index_add_(0, contexts, log_probs.to(torch.float64).exp())

@@ -1,4 +1,4 @@
-"""From text to a language model: what `NGramLM.train` does."""
+"""Train a language model from texts, for `NGramLM.from_texts`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ..automaton import LMParts
-from ..common.arguments import refuse_idle, whole
+from ..common.checks import check, refuse_idle, whole
 from ..common.progress import Bars
 from ..config.training_summary import TrainingSummary
 from ..lexicon import compose
@@ -35,49 +35,48 @@ from .pruning import prune_table
 logger = logging.getLogger(__name__)
 
 SENTENCES_PER_BATCH = 4096
-STYLE_SAMPLE = 10_000  # sentences whose style is compared with the recogniser's
+STYLE_SAMPLE = 10_000  # sentences in the sample whose style is checked
 DEFAULT_ORDERS = {"token": 6, "word": 3}
 Sentences = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Say how a language model is trained.
+    """Options of training.
 
     Args:
         order: length of the longest n-grams, 1 to 12; 6 if left out, 3 for words.
-        prune: n-grams that occur at most so often are dropped, one threshold for each order from 1 up, of which the first
-            must be 0 and the last goes for the orders that follow: `(0, 0, 1)` drops 3-grams and longer that occur once.
-        max_ngrams: drop n-grams of the finished model by relative entropy (Stolcke 1998) until at most so many are left.
-        normalise: what is done to texts first: "lower", "upper", "no-punctuation", "nfc", "nfkc", "whisper", "whisper-en",
-            several of them in a list, or a function from text to text.
-        style_of: the recogniser whose style the texts shall have: its tokenizer, a processor, the name of a repo or folder that
-            has it, or some of its transcripts (a list, or a file with one a line). Texts get its case, punctuation, numbers in
-            words or digits, and hyphens, as far as `outputs`, or else the tokenizer, tell them, and what is changed is logged.
-            Numbers need the extra `text`.
-        language: of the texts, for their numbers: "en". By default that of a Whisper that hears English only, else not known.
-        leading_blank: whether sentences get a blank before their first word, which the tokenizer doesn't write by itself. By
-            default those of Whisper's tokenizers do, whose transcripts begin so; False for a Whisper that was fine-tuned on
-            transcripts without it. Scripts without blanks between words never do.
-        field: where rows have fields, the one with the text.
-        limit_vocabulary: token ids that n-grams may have; those with others are dropped.
-        discount_fallback: discounts for orders whose counts can't give any, as in small or artificial texts; None to raise an
-            error there.
-        missing_unigrams: score of token ids that the text lacks, as for `NGramLM.from_arpa`.
-        valid: texts to compute the perplexity of, which is kept in `config.training`.
-        outputs: some transcripts of the recogniser: case and punctuation of the text are compared with theirs instead of with
-            the tokenizer's pieces, and a warning is logged where they differ. With `style_of` texts are written as they are.
+        prune: n-grams that occur at most this often are dropped: a threshold per order from 1 up, the first 0, the last for all
+            further orders. `(0, 0, 1)` drops 3-grams and longer that occur once.
+        max_ngrams: prune the finished model by relative entropy (Stolcke 1998) to at most this many n-grams.
+        normalise: change of texts before they are encoded: "lower", "upper", "no-punctuation", "nfc", "nfkc", "whisper",
+            "whisper-en", several of them in a list, or a function from text to text.
+        style_of: rewrite texts in the style of this recogniser: its tokenizer or processor, the repo or folder of these, or its
+            transcripts (a list, or a file with one per line). Texts get its case, punctuation, numbers in words or digits, and
+            hyphens, as shown by `outputs` or else the tokenizer; changes are logged. Numbers need the extra `text`.
+        language: of the texts, for numbers: "en". By default "en" for English-only Whispers, otherwise unknown.
+        leading_blank: whether sentences get a leading blank that the tokenizer doesn't add by itself. By default for Whisper's
+            tokenizers, as its transcripts begin with one; pass False for a Whisper fine-tuned on transcripts without. Never for
+            scripts without blanks between words.
+        field: of rows with fields, the one with the text.
+        limit_vocabulary: token ids allowed in n-grams; n-grams with others are dropped.
+        discount_fallback: discounts for orders whose counts don't determine any, as in small or artificial texts; None raises
+            an error.
+        missing_unigrams: score of token ids that don't occur in the text, as for `NGramLM.from_arpa`.
+        valid: validation texts, whose perplexity is stored in `config.training`.
+        outputs: some transcripts of the recogniser. Case and punctuation of the texts are compared with theirs instead of the
+            tokenizer's pieces, with a warning on differences. With `style_of` texts are rewritten in their style.
         device: where n-grams are counted.
         engine: as for `NGramLM.from_arpa`.
-        unit: what n-grams are of: "token", or "word": words between blanks are counted, and then spelled in tokens.
-        memory: what counting may take, in bytes or as "4G"; sorted n-grams that don't fit go to disk for the while.
-        folder: where they go; the system's folder for temporary files by default.
-        workers: processes that encode texts, for tokenizers that aren't parallel by themselves; all cores by default.
-        allow_unknown: train also where more than 30% of the text's tokens are unknown to the tokenizer, which is an error
-            otherwise. (Of words those that can't be spelled are left out, and an error if it is all.)
-        accelerator: an `accelerate.Accelerator`, if several processes count together. Each must be given all texts, takes its
-            share of them, and gets the whole model.
-        of_words: for words, what else `hf_ngpulm.lexicon.compose` takes.
+        unit: of the n-grams: "token", or "word" (words between blanks are counted, then spelled in tokens).
+        memory: limit for counting, in bytes or as "4G"; n-grams beyond it are spilled to disk.
+        folder: for spilled n-grams; by default the system's folder for temporary files.
+        workers: processes that encode texts with a Python tokenizer; all cores by default.
+        allow_unknown: train even if more than 30% of the tokens are unknown, which is an error otherwise. (With unit="word",
+            words that can't be spelled are left out; it is an error if none can.)
+        accelerator: an `accelerate.Accelerator`, if several processes count together. Each process passes all texts, counts its
+            share, and gets the whole model.
+        of_words: for words, further options of `hf_ngpulm.lexicon.compose`.
     """
 
     order: int | None = None
@@ -106,15 +105,15 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class Training:
-    """A trained model, and what there is to tell of its making.
+    """A trained model, with facts about its training.
 
     Args:
         parts: the model, see `hf_ngpulm.NGramLM`; on the CPU.
-        unknown: pieces of the texts that the tokenizer can't write, and how often they occur; None for token ids.
-        perplexity: of the validation texts, None if there were none.
-        warnings: what looks wrong with the text, and the remedy.
-        adapted: what was changed in the texts for the sake of the recogniser's style, a line for each kind.
-        of_words: the n-grams of words that the model was composed of, and the words; None for a model of tokens.
+        unknown: counts of the pieces of text that the tokenizer can't write; None for token ids.
+        perplexity: on the validation texts, None without.
+        warnings: problems of the text, each with the remedy.
+        adapted: a line for each kind of change to the recogniser's style.
+        of_words: the table over words and the words themselves; None for a model of tokens.
     """
 
     parts: LMParts
@@ -128,13 +127,13 @@ class Training:
 def train(
     texts: Iterable[Any], tokenizer: Any = None, vocab_size: int | None = None, bars: Bars | None = None, **options: Any
 ) -> Training:
-    """Train a language model. Arguments as for `NGramLM.train`; `bars` show the progress.
+    """Train a language model. Arguments as for `NGramLM.from_texts`; `bars` show the progress.
 
     `texts` may also be pairs of arrays, as `read_ids` gives them: token ids `[L]` and lengths `[S]` of many sentences.
     """
     how = _options(options)
-    order = whole("order", DEFAULT_ORDERS[how.unit] if how.order is None else how.order, MAX_ORDER)
-    tokenizer, bars = tokenizer_of(tokenizer), bars or Bars()  # read once, if it was named
+    order = check("order", DEFAULT_ORDERS[how.unit] if how.order is None else how.order, whole(1, MAX_ORDER))
+    tokenizer, bars = tokenizer_of(tokenizer), bars or Bars()  # a name is loaded only once
     vocabulary = Vocabulary.of(tokenizer, vocab_size)
     thresholds = thresholds_of(how.prune, order)
     allowed = None if how.limit_vocabulary is None else _allowed(how.limit_vocabulary, vocabulary.size)
@@ -144,7 +143,7 @@ def train(
     clean: Callable[[str], str] = normaliser(how.normalise, tokenizer)
     adapter: Adapter | None = None
     if how.style_of is not None:
-        how = dataclasses.replace(how, outputs=None if how.outputs is None else list(how.outputs))  # read twice
+        how = dataclasses.replace(how, outputs=None if how.outputs is None else list(how.outputs))  # it is read twice
         rows, adapter = _adapter(rows, clean, how)
         clean = _one_after_the_other(clean, adapter)
     words: list[str] | None = None
@@ -222,7 +221,7 @@ def _options(given: Mapping[str, Any]) -> TrainingOptions:
 
 
 def _adapter(rows: Iterator[Any], clean: Callable[[str], str], options: TrainingOptions) -> tuple[Iterator[Any], Adapter]:
-    """Return rows of text, and what writes them as the recogniser does."""
+    """Return rows of text, and the adapter to the recogniser's style."""
     sample = list(islice(rows, STYLE_SAMPLE))
     if sample and not isinstance(sample[0], str):
         raise ValueError("style_of is for texts; token ids were given, which have no style any more")
@@ -250,14 +249,14 @@ def _words(row: Any, clean: Callable[[str], str]) -> list[str]:
     words = clean(row).split()
     for word in words:
         if word.lower() in ("<s>", "</s>", "<unk>"):
-            raise ValueError(f"the text {row[:60]!r} has {word!r} as a word, which language models keep for themselves")
+            raise ValueError(f"the text {row[:60]!r} has {word!r} as a word, which is reserved in language models")
     return words
 
 
 @contextmanager
 def _numbered(sentences: Iterator[list[str]], folder: str | Path | None) -> Iterator[tuple[list[str], Sentences]]:
-    """Yield the words of sentences, and the sentences as numbers of these in blocks, from a file: words can't be counted before
-    it is known how many there are."""
+    """Return the distinct words of sentences and, in blocks from a file, the sentences as word ids: counting needs the number
+    of words first."""
     numbers: dict[str, int] = {}
     blocks = []
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -274,7 +273,7 @@ def _numbered(sentences: Iterator[list[str]], folder: str | Path | None) -> Iter
 class _Sentences:
     """The text as batches of token ids `[L]` (-1: unknown), lengths `[S]` and the number of their first sentence.
 
-    Where several processes share the text, each takes every n-th batch.
+    If several processes share the text, each takes every n-th batch.
     """
 
     def __init__(
@@ -291,7 +290,7 @@ class _Sentences:
         if first is None:
             return
         rows = chain([first], self.rows)
-        if isinstance(first, tuple):  # encoded already
+        if isinstance(first, tuple):  # already encoded
             place = 0
             for number, (token_ids, lengths) in enumerate(rows):
                 if number % processes == rank:
@@ -318,7 +317,7 @@ class _Sentences:
         return text
 
     def warnings(self) -> list[str]:
-        """Return what looks wrong with the text."""
+        """Return warnings about the text."""
         if self.unknown is None:
             return []
         found = mismatches(self.sample, self.tokenizer if self.options.outputs is None else self.options.outputs)
@@ -331,7 +330,7 @@ class _Sentences:
 
 
 def _rows(texts: Iterable[Any], field: str) -> Iterator[Any]:
-    """Yield texts or lists of ids, also out of rows with fields as `datasets` has them."""
+    """Yield texts or lists of ids, taken from rows with fields where necessary."""
     for row in texts:
         if isinstance(row, Mapping):
             if field not in row:
@@ -354,7 +353,7 @@ def _as_text(row: Any) -> str:
 
 
 def _as_ids(rows: list[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Return lists of token ids as one, and their lengths."""
+    """Return lists of token ids concatenated, and their lengths."""
     arrays = [np.asarray(row.cpu() if isinstance(row, torch.Tensor) else row) for row in rows]
     for row, ids in zip(rows, arrays):
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):

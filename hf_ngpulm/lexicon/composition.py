@@ -66,8 +66,8 @@ from .spellings import Boundaries, Lexicon
 from .trie import Trie, build_trie, sorted_spellings
 from .word_lm import STATES_PER_THREAD, FormLM, WordLM
 
-# What an unknown word scores where there may be none: finite, so that no engine computes with infinities, and far below any
-# path that keeps to the lexicon. A search none of whose hypotheses keeps to it still returns its best one.
+# Score of a forbidden unknown word: finite, so that no engine computes with infinities, and far below any path within the
+# lexicon. A search without such a path still returns its best hypothesis.
 FORBIDDEN = -1e4
 
 
@@ -81,23 +81,23 @@ class NgpulmFormLM(Struct):
 
 
 class NgpulmBoundaries(Struct):
-    """Tell where words end, see `Boundaries`; -1 stands for no delimiter."""
+    """Word boundaries, see `Boundaries`; -1 stands for no delimiter."""
 
 
 class NgpulmPlaces(Struct):
-    """Prefix states before there are arcs, numbered through after the LM's own.
+    """Prefix states before they have arcs, numbered consecutively after the LM's own states.
 
     Members:
-        first_place: `[S + 1]`, where those under each state of the LM begin.
-        nodes: of the trie.
+        first_place: `[S + 1]`, first prefix state under each state of the LM.
+        nodes: their nodes in the trie.
         mass: natural log of the probability of all words with the prefix.
-        word_arcs: the LM's arc for the word that ends there, -1 if the state has none of its own.
-        lower: the place of the same node under the first state further down that has it.
+        word_arcs: the LM's arc for the word that ends there, -1 if the LM's state has none.
+        lower: the prefix state of the same node under the first state down the backoff chain that has it.
     """
 
 
 class NgpulmComposed(Struct):
-    """The composed automaton, as the core writes it."""
+    """The composed automaton, written by the core."""
 
 
 _count_places = Function("ngpulm_count_places")
@@ -106,14 +106,14 @@ _compose = Function("ngpulm_compose")
 
 
 class SpelledLM(NamedTuple):
-    """A word-level LM and the spellings of its words: what is composed.
+    """A word-level LM and the spellings of its words, ready for composition.
 
     Args:
-        lm: over words.
-        trie: of the spellings, which end in the delimiter, or begin with the only token that has a mark.
-        boundaries: what ends or begins a word.
+        lm: the LM over words.
+        trie: of the spellings, each of which ends in the delimiter, or has a mark on its first token only.
+        boundaries: the tokens that end or begin words.
         unknown_score: natural log-probability of an unknown word at the root, without its tokens.
-        unknown_token_score: what each of its tokens adds.
+        unknown_token_score: added for each of its tokens.
         context_length: see `BackoffAutomaton`.
     """
 
@@ -128,28 +128,29 @@ class SpelledLM(NamedTuple):
     def of(
         cls, lm: WordLM, trie: Trie, boundaries: Boundaries, unk_score_offset: float | None, unk_token_cost: float
     ) -> SpelledLM:
-        """Put it together. Unknown words as for `hf_ngpulm.lexicon.compose`; no offset closes the vocabulary."""
+        """Combine an LM with spellings. Unknown words as for `hf_ngpulm.lexicon.compose`; `None` as offset closes the
+        vocabulary."""
         unknown = FORBIDDEN if unk_score_offset is None else lm.unknown + unk_score_offset
-        # What a state depends on may lie further back than `order` words of the lexicon where words are cut at delimiters (the
-        # end of a long unknown one may look like a known one), or where the context decides which word of one spelling it was.
+        # A state may depend on more than `order` words of the lexicon: where words are cut at delimiters (the end of a long
+        # unknown word may look like a known word), or where the context decides between words of one spelling.
         is_local = boundaries.delimiter is None and len(lm.form_of) == trie.num_forms
         length = (lm.automaton.context_length + 2) * (trie.longest + 1) if is_local else MAX_CONTEXT_LENGTH
         return cls(lm, trie, boundaries, unknown, -unk_token_cost, min(length, MAX_CONTEXT_LENGTH))
 
     @classmethod
     def of_table(cls, table: NGramTable, lexicon: Lexicon, unk_score_offset: float | None, unk_token_cost: float) -> SpelledLM:
-        """Make it of n-grams of words."""
+        """Build it from n-grams over words."""
         form_of, offsets, tokens = sorted_spellings(lexicon.offsets, lexicon.tokens)
         lm = WordLM.of_table(table, lexicon.words, form_of, len(offsets) - 1)
         return cls.of(lm, build_trie(offsets, tokens), lexicon.boundaries, unk_score_offset, unk_token_cost)
 
     def continued(self, share: float) -> SpelledLM:
-        """Return the same with sentences that follow one another: `</s>` and `<s>` are one step between two words."""
+        """Return a copy in which sentences follow one another: `</s>` and `<s>` are one step between two words."""
         return self._replace(lm=self.lm.continued(share))
 
     @property
     def num_contexts(self) -> int:
-        """States of the LM itself, in which no word has begun."""
+        """Number of the LM's own states, between words."""
         return self.lm.automaton.num_states
 
     @property
@@ -175,9 +176,9 @@ def compose_states(
     """Return composed states, those of the LM first, and the mass of each prefix, float64.
 
     Args:
-        lm: the LM over forms, or its first states.
-        ends_after: log p(</s>) after each arc and, last, after `<unk>`; for an LM without the states that these lead to.
-        more_states: room for states that have no arcs yet.
+        lm: the LM over forms, or only its first states.
+        ends_after: log p(</s>) after each arc and, last, after `<unk>`; for an LM without the target states.
+        more_states: spare room for states without arcs yet.
     """
     trie, boundaries, own_states = spelled.trie, spelled.boundaries, len(lm.backoff_states)
     native = (

@@ -1,4 +1,4 @@
-"""LazyAutomaton: a language model over tokens that is composed of one over words as searches come to its states."""
+"""LazyAutomaton: a word-level language model that is composed with its lexicon while searches reach its states."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from .lazy_states import LOCK, Bonuses, LazyStates
 
 logger = logging.getLogger(__name__)
 
-# What the states that have been composed may take before a model starts anew, in bytes.
+# Bytes of composed states above which a model starts anew.
 MOST_BYTES = 1 << 31
 
 
 class LazyAutomaton(BackoffAutomaton):
-    """A word-level model for which `composition="on_the_fly"` was asked, or which is too large to be composed as a whole.
+    """A word-level model composed on the fly: by request (`composition="on_the_fly"`) or because of its size.
 
-    It scores as the whole would, to the bit; what it holds is the model over words, and those states over tokens that have been
-    asked for (see `hf_ngpulm.lexicon.lazy_states`). These stay for the next search, until they take more than `most_bytes`:
-    then the next search that begins while no other goes on starts anew. The model over words stays on the CPU.
+    Its scores are those of the statically composed model, bit for bit; but it holds only the model over words and the states
+    over tokens that searches have reached (see `hf_ngpulm.lexicon.lazy_states`). States stay for later searches. Once they
+    exceed `most_bytes`, the next search that begins while no other runs starts anew. The model over words stays on the CPU.
 
     Args:
-        spelled: what is composed.
+        spelled: the LM and its spellings.
         engine: see `NGramLM.from_arpa`.
-        bonuses: what differs from the word-level model's probabilities.
+        bonuses: additions to the word-level model's log-probabilities.
 
     Attributes:
-        most_bytes: 2 GiB by default, besides what a model begins with. The copies that searches use take half as much again.
-        states: `LazyStates`, those that there are so far.
-        copies: of them, by the `AutomatonPool` in which they lie.
+        most_bytes: 2 GiB by default, beyond the initial size. Copies for searches take half as much again.
+        states: `LazyStates`, the states composed so far.
+        copies: copies of the states, by `AutomatonPool`.
     """
 
     is_lazy = True
@@ -59,19 +59,19 @@ class LazyAutomaton(BackoffAutomaton):
         self.states = LazyStates(self.spelled, self.bonuses)
         self._first_bytes = self.states.nbytes
         self.copies: WeakKeyDictionary[AutomatonPool, InPool] = WeakKeyDictionary()
-        # The searches that use states; whether some are in the hands of who asked the model itself.
+        # The searches that use states, and whether a caller of the model's own queries holds some.
         self._searches: WeakSet[Any] = WeakSet()
         self._handed_out = self._has_told = False
         self._tensors: tuple[Any, AutomatonTensors] | None = None
 
     def forget(self) -> None:
-        """Drop what has been composed. States that the model has given out mean nothing from then on.
+        """Drop all composed states. States returned earlier become invalid.
 
         Raises:
-            RuntimeError: a search (a stream that is open) goes on.
+            RuntimeError: a search (or an open stream) uses them.
         """
         if len(self._searches):
-            raise RuntimeError("a search goes on in this language model: end its streams first")
+            raise RuntimeError("a search uses this language model: close its streams first")
         copies = dict(self.copies)
         self._begin()
         for pool, old in copies.items():
@@ -79,14 +79,14 @@ class LazyAutomaton(BackoffAutomaton):
             self.join_pool(pool)
 
     def changed(self, bonuses: Bonuses, context_length: int | None = None) -> LazyAutomaton:
-        """Return the same with other bonuses; the model over words is shared."""
+        """Return a copy with other bonuses; the model over words is shared."""
         spelled = self.spelled if context_length is None else self.spelled._replace(context_length=context_length)
         made = LazyAutomaton(spelled, self.engine, bonuses)
         made.most_bytes = self.most_bytes
         return made.to(self.device)
 
     def continued(self, share: float, context_length: int) -> LazyAutomaton:
-        """Return the same with sentences that follow one another, see `hf_ngpulm.automaton.continuation.continued`."""
+        """Return a copy in which sentences follow one another, see `hf_ngpulm.automaton.continuation.continued`."""
         spelled = self.spelled.continued(share)._replace(context_length=context_length)
         made = LazyAutomaton(spelled, self.engine, self.bonuses)
         made.most_bytes = self.most_bytes
@@ -95,7 +95,7 @@ class LazyAutomaton(BackoffAutomaton):
     # -- what searches ask
 
     def join_pool(self, pool: AutomatonPool) -> None:
-        """Lie in a pool, with all that has been composed so far."""
+        """Copy the states composed so far into a pool."""
         with LOCK:
             self._start_anew_if_large()
             if pool not in self.copies:
@@ -104,7 +104,7 @@ class LazyAutomaton(BackoffAutomaton):
             pool.places[id(self)] = self.copies[pool].place
 
     def hold(self, search: Any) -> None:
-        """Keep the states as long as a `LazySearch` is there."""
+        """Keep the states as long as a `LazySearch` lives."""
         with LOCK:
             if search.pool is None:
                 self._start_anew_if_large()
@@ -126,9 +126,9 @@ class LazyAutomaton(BackoffAutomaton):
 
     @property
     def tensors(self) -> AutomatonTensors:  # type: ignore[override]
-        """Of what has been composed so far, with spare room after."""
+        """The tensors of the states composed so far, with spare room at the end."""
         arrays = self.states.tensors
-        # On the CPU they share their memory; elsewhere they are copied when there is more.
+        # On the CPU they share memory; elsewhere they are copied when states were added.
         count = len(self.states.composed) if self.device.type != "cpu" else 0
         key = (self.device, *map(id, arrays.values()), self.states.num_states, count)
         known = self._tensors  # other threads may put others there
@@ -139,22 +139,22 @@ class LazyAutomaton(BackoffAutomaton):
 
     @property
     def num_states(self) -> int:
-        """States that have been composed so far."""
+        """Number of states composed so far."""
         return self.states.num_states
 
     @property
     def num_arcs(self) -> int:
-        """Arcs of these."""
+        """Number of their arcs."""
         return self.states.num_arcs
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the model over words, its lexicon, and what has been composed so far."""
+        """Bytes of the model over words, its lexicon, and the states composed so far."""
         lm = self.spelled.lm
         return lm.automaton.nbytes + sum(a.nbytes for a in (*self.spelled.trie, lm.word_of, lm.form_of)) + self.states.nbytes
 
     def _states(self, states: Tensor) -> Tensor:
-        """Compose what queries ask for."""
+        """Compose the states that queries ask for."""
         self._handed_out = True
         found = super()._states(states)
         numbers = found.cpu().numpy()

@@ -1,4 +1,4 @@
-"""Searches with lazily composed language models: what they enter is composed until nothing is left to compose."""
+"""Searches with lazily composed language models: compose the states that a search enters until none is missing."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..automaton.pool import AutomatonPool, Place
 from ..automaton.tensors import AutomatonTensors
 from .lazy_states import LOCK, LazyStates, NgpulmComposing
 
-LEAST_STATES, LEAST_ARCS = 1 << 12, 1 << 12  # of a part of a pool
+LEAST_STATES, LEAST_ARCS = 1 << 12, 1 << 12  # states in the smallest part of a pool
 
 
 class LazySearch:
-    """The lazily composed automata of a search. As long as there is one of these, states stay what they are.
+    """The lazily composed automata of a search. While it lives, states keep their numbers.
 
     Args:
-        pool: in which all automata of the search lie; None if there is only one, which is searched where it lies.
-        models: the `LazyAutomaton` of each that is lazy.
+        pool: holds all automata of the search; None if there is only one, which is searched in place.
+        models: the `LazyAutomaton`s among them.
     """
 
     lock = LOCK
@@ -35,7 +35,7 @@ class LazySearch:
 
     @property
     def tensors(self) -> AutomatonTensors:
-        """Those that are searched, with all that has been composed so far."""
+        """The searched tensors, with all states composed so far."""
         if self.pool is None:
             return self._only.tensors
         with LOCK:
@@ -45,27 +45,27 @@ class LazySearch:
 
     @property
     def unfinished(self) -> np.ndarray:
-        """uint8, by the number of a state in the `tensors` that were asked for last: whether its scores aren't right yet."""
+        """uint8, for each state of the latest `tensors`: whether its scores aren't final yet."""
         return self._only.states.arrays["unfinished"] if self.pool is None else self.pool.unfinished
 
     def _each(self, states: np.ndarray) -> Iterator[tuple[LazyStates, np.ndarray]]:
-        """Yield each model's states, and the numbers that some states of the search have there; -1 for those of others."""
+        """Yield each model's states, and the numbers of the search's states in that model; -1 for states of other models."""
         if self.pool is None:
             yield self._only.states, states
         for copy in self.copies:
             yield copy.states, copy.outside(states)
 
     def replay(self, states: Tensor, links: np.ndarray | None, labels: np.ndarray, not_tokens: int = -1) -> bool:
-        """Compose what a search has entered.
+        """Compose the states that a search has entered.
 
         Args:
-            states: int32 `[B, K, M]`, in which its hypotheses began.
-            links, labels: int32 `[B, S, K]`, where each comes from at each step, and the token that it gets; below 0 for none.
-                No links: each from itself.
-            not_tokens: a label that is none either.
+            states: int32 `[B, K, M]`, the initial states of its hypotheses.
+            links, labels: int32 `[B, S, K]`, parent and new token of each hypothesis at each step; below 0 for none. Without
+                links each hypothesis is its own parent.
+            not_tokens: a label that is no token either.
 
         Returns:
-            Whether there was anything: then the search has to be done again.
+            Whether any state was composed; then the search must be repeated.
         """
         if links is None:
             links = np.broadcast_to(np.arange(labels.shape[2], dtype=np.int32), labels.shape)
@@ -83,15 +83,15 @@ class LazySearch:
 
     @property
     def composing(self) -> NgpulmComposing | None:
-        """Return what a search that holds the lock composes states by as it comes to them; None in a pool, which has copies."""
+        """Return the core's struct for composing during a search that holds the lock; None in a pool, which has copies."""
         return self._only.states.composing() if self.pool is None else None
 
     def search(self, search: Callable[[AutomatonTensors, np.ndarray], None], states: np.ndarray, counts: np.ndarray) -> None:
-        """Go on with a search that stops where a row comes to states that are unfinished, until none does.
+        """Repeat a search that stops at unfinished states, composing these, until it runs through.
 
         Args:
-            search: with the automata, and which of their states are unfinished. It may compose some by `composing`.
-            states, counts: `[B, N]` and `[B]`, where it writes which ones each row has stopped at, and how many they are.
+            search: called with the automata and their unfinished states. It may compose some by `composing`.
+            states, counts: `[B, N]` and `[B]`, written by it: the states that each row has stopped at, and their number.
         """
         with LOCK:
             while True:
@@ -101,7 +101,7 @@ class LazySearch:
                 self.enter(states[np.arange(states.shape[1]) < counts[:, None]])
 
     def enter(self, states: np.ndarray) -> bool:
-        """Compose what the scores in some states int32 `[N]` hang on; whether there was anything."""
+        """Compose all states that the scores of states int32 `[N]` depend on; return whether there were any."""
         with LOCK:
             return any([lazy.enter(own) for lazy, own in self._each(states)])
 
@@ -114,50 +114,50 @@ class LazySearch:
 
 
 class InPool:
-    """A copy of lazy states in a pool, which `update` brings up to date. States keep their places.
+    """A copy of lazy states in a pool; `update` brings it up to date. States keep their places.
 
-    Parts of it lie wherever there was room when they came.
+    It consists of parts, each placed where there was room at the time.
 
     Args:
-        states: of which there may be more later.
-        pool: of any device.
+        states: the states, which may grow.
+        pool: on any device.
     """
 
     def __init__(self, states: LazyStates, pool: AutomatonPool) -> None:
         self.states, self.pool = states, pool
-        # Parts of the states, by the numbers that they begin with there and in the pool. Each has room for half as many as
-        # there are already, so that they are few; so have those of the arcs.
+        # Parts of the states: their first numbers in the model and in the pool. Each new part has room for half as many states
+        # as there are, so that parts are few; likewise for arcs.
         self.own, self.firsts = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         self.places: list[Place] = []
-        self._state_room = self._arc_room = 0  # how far the last part goes, in the automaton
-        self._arc_shift = 0  # from an arc there to the one in the pool
-        self._states = self._arcs = self._composed = 0  # that have been copied
+        self._state_room = self._arc_room = 0  # end of the last part, in the automaton
+        self._arc_shift = 0  # offset from arcs there to arcs in the pool
+        self._states = self._arcs = self._composed = 0  # copied so far
         self.update()
 
     @property
     def place(self) -> Place:
-        """Return where its first states lie, and in which searches begin."""
+        """Return the place of its first states and its start."""
         start = int(self.in_pool(np.array([self.states.begin]))[0])
         return self.places[0]._replace(root=int(self.firsts[0]), start=start)
 
     @torch.inference_mode(False)
     def update(self) -> None:
-        """Copy all that has been made and composed since."""
+        """Copy all states made or composed since the last call."""
         states, arcs, composed = 2 * self.states.num_states, self.states.num_arcs, self.states.composed
         if (states, len(composed)) == (self._states, self._composed):
             return
         self._take_room(states, arcs)
         arrays, pool = self.states.tensors, self.pool
-        # States that are new, as they are when they are made, and those that have been composed since.
+        # New states, as they are when made, and states composed since.
         made, since = slice(self._states, states), composed[self._composed :]
         first = self.firsts[-1] + self._states - self.own[-1]
-        # (Of states without arcs both ends come to the same, whatever that is.)
+        # (States without arcs have equal, arbitrary bounds.)
         pool.write("arc_offsets", first, np.maximum(arrays["arc_offsets"][made] + np.int32(self._arc_shift), 0))
         pool.write("backoff_states", first, self.in_pool(arrays["backoff_states"][made]))
         pool.write("backoff_weights", first, arrays["backoff_weights"][made])
         pool.unfinished[first : first + states - self._states] = self.states.arrays["unfinished"][made]
         pool.unfinished[self.in_pool(since)] = 0
-        since = since[arrays["arc_offsets"][since] >= self._arcs]  # the others, under the root, have had their arcs before
+        since = since[arrays["arc_offsets"][since] >= self._arcs]  # the others, under the root, had their arcs already
         where = torch.from_numpy(self.in_pool(since).astype(np.int64)).to(pool.device)
         offsets = [arrays["arc_offsets"][since + end] + np.int32(self._arc_shift) for end in (0, 1)]
         for tensor, at, values in (
@@ -174,7 +174,7 @@ class InPool:
         self._states, self._arcs, self._composed = states, arcs, len(composed)
 
     def _take_room(self, states: int, arcs: int) -> None:
-        """Take room for more states and arcs, in one part from the first one that hasn't been copied yet."""
+        """Take room for more states and arcs, as one part from the first uncopied one on."""
         if states > self._state_room:
             count = max(states - self._states, states // 4 * 2, LEAST_STATES)
             first, _ = self.pool.take(count, 0)
@@ -188,12 +188,12 @@ class InPool:
             self.places.append(Place(0, 0, (0, 0), (first, count)))
 
     def in_pool(self, states: np.ndarray) -> np.ndarray:
-        """Return the numbers in the pool of states of the automaton, int32."""
+        """Return the numbers that states of the automaton have in the pool, int32."""
         part = np.searchsorted(self.own, states, side="right") - 1
         return (states + (self.firsts - self.own)[part]).astype(np.int32)
 
     def outside(self, states: np.ndarray) -> np.ndarray:
-        """Return the numbers in the automaton of states in the pool, int32; -1 for those of other automata."""
+        """Return the numbers that states of the pool have in the automaton, int32; -1 for states of other automata."""
         order = np.argsort(self.firsts)
         part = order[np.searchsorted(self.firsts[order], states, side="right") - 1]
         within = states - self.firsts[part]
@@ -201,6 +201,6 @@ class InPool:
         return np.where((within >= 0) & (within < counts[part]), within + self.own[part], -1).astype(np.int32)
 
     def leave(self) -> None:
-        """Give back the room; no state of it may be queried any more."""
+        """Free the room; its states may not be queried any more."""
         for place in self.places:
             self.pool.give_back(place)

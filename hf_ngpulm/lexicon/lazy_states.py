@@ -1,17 +1,16 @@
-"""A word-level LM composed with a lexicon as far as searches have come.
+"""A word-level LM, composed with a lexicon as far as searches have reached.
 
-Composing all states of a large LM (see `hf_ngpulm.lexicon.composition`) takes more memory than there is, and a search enters
-few of them. Here a state (h, x), prefix x under state h of the LM, is *made* when the state before it is composed, with its
-number, its mass, and what it backs off to; and *composed*, its arcs written, when a search enters it. So the first state of a
-word costs reading the words that the LM has after h, once, and a later one those of these words that begin with x.
+All states of a large LM (see `hf_ngpulm.lexicon.composition`) take more memory than there is, and a search enters few of them.
+Here a state (h, x), prefix x under state h of the LM, is *made* (number, mass, backoff state) when the state before it is
+composed, and *composed* (its arcs written) when a search enters it. The first state of a word costs one pass over the words
+that the LM has after h, a later state one over those words that begin with x.
 
-A state's scores are right once it and all that it backs off to are composed; until then it is *unfinished*. What a search reads
-in such a state isn't right: as if the LM had no n-grams of its own there. So the core composes a state where a search enters
-it, as long as there is spare room, if the search reads these arrays themselves (`composing`). Elsewhere, and without room,
-searches stop where they enter one, or say afterwards which states they have entered (`replay`); these are composed, and the
-search goes on, or is done again. No state that anyone knows changes its number or what it means. (Which number it gets may hang
-on which thread was the first; nothing else does.) A search that has entered no unfinished state has scored as the whole
-composed automaton does, to the bit.
+A state's scores are final once it and its whole backoff chain are composed; until then it is *unfinished*, and scores as if the
+LM had no n-grams of its own there. A search that reads these arrays directly has the core compose a state when it enters it, as
+long as there is spare room (`composing`). Other searches, or one without room, stop where they enter an unfinished state, or
+report the entered states afterwards (`replay`); these are composed, and the search continues or is repeated. States never
+change their number or meaning. (Numbers may depend on which thread came first; nothing else does.) A search that has entered no
+unfinished state has the scores of the fully composed automaton, bit for bit.
 """
 
 from __future__ import annotations
@@ -28,37 +27,38 @@ from ..errors import NGramFormatError
 from .composition import SpelledLM, compose_states
 from .weights import Grades, grade_unknown_words
 
-# Searches with lazy automata take turns: one that reads a state which another composes at that moment wouldn't notice. So do
-# changes of the pools that hold copies of their states; and a fork waits, so that no state is half composed in the child.
+# Searches with lazy automata take turns, since a search wouldn't notice that another composes the state it reads. Changes of
+# pools with copies of states take turns, too, and a fork waits, so that no state is half composed in the child.
 LOCK = lock_across_forks()
 SMALLEST = 1024  # room
-# Tokens that words may go on with, composed ahead of a search that is done again: more make fewer searches, and more states.
+# Tokens composed ahead of a repeated search: more tokens mean fewer repetitions and more states.
 AHEAD = 2
-# Why composing has stopped.
+# Reasons why composing has stopped.
 DONE, NO_ROOM, NO_ROOM_FOR_WORDS, BAD_STATE = range(4)
-# What is counted.
+# Indices of `counts`.
 STATES, ARCS, READ, FORMS, COMPOSED = range(5)
-# The arrays of `LazyStates`: the type of their elements, and what they have one of each of. Of the K states the k-th has the
-# number 2 * k, so that its arcs may lie anywhere. `arc_tokens` are as small as the vocabulary allows.
+# The arrays of `LazyStates`: element type, and the unit that each element stands for. The k-th state has the number 2 * k, so
+# that its arcs may lie anywhere. `arc_tokens` are as small as the vocabulary allows.
 ARRAYS: dict[str, tuple[str, str]] = {
-    # The LM's states: their numbers among those that have been read, and their states of the empty prefix, more by one.
+    # Of each of the LM's states: its index among those read, and its state of the empty prefix plus one.
     "read": ("int32_t", "lm"),
     "own_state": ("int32_t", "lm"),
-    # Of those that have been read, their forms.
+    # Forms of the LM's states that have been read.
     "word_offsets": ("int64_t", "read"),
     "forms": ("int32_t", "forms"),
     "log_probs": ("double", "forms"),
     "targets": ("int32_t", "forms"),
     "probs": ("double", "forms"),
     "lower_probs": ("double", "forms"),  # in the state that they back off to
-    # Of each state: the LM's, the node, the log of its mass, its first form, and the state of the same node further down.
+    # Of each state: the LM's state, the node, the log of its mass, its first form, and the state of the same node down the
+    # chain.
     "of_lm": ("int32_t", "states"),
     "nodes": ("int32_t", "states"),
     "mass": ("double", "states"),
     "first_word_arc": ("int64_t", "states"),
     "lower": ("int32_t", "states"),
-    "composed": ("int32_t", "states"),  # in the order in which they have been composed
-    "unfinished": ("uint8_t", "numbers"),  # those that have no arcs yet, or back off to such
+    "composed": ("int32_t", "states"),  # in order of composition
+    "unfinished": ("uint8_t", "numbers"),  # states without arcs yet, or that back off to such states
     # The automaton.
     "arc_offsets": ("int32_t", "ends"),
     "arc_tokens": ("void", "arcs"),
@@ -70,15 +70,14 @@ ARRAYS: dict[str, tuple[str, str]] = {
 
 
 class NgpulmLazyAutomaton(Struct):
-    """`LazyStates` as the core reads and writes them.
+    """`LazyStates`, as the core reads and writes them.
 
     Members:
-        counts: `[5]`, how many states, arcs, states of the LM that have been read, their forms, and states that have been
-            composed there are.
+        counts: `[5]`, numbers of states, arcs, LM states that have been read, their forms, and composed states.
         delimiter: -1 for none.
-        start: the LM's state that sentences begin in.
-        longest_chain: states of the LM in a row of backoffs, at most.
-        begin: the LM's state whose delimiters get no bonus, -1 for none.
+        start: the LM's state at the start of sentences.
+        longest_chain: the longest backoff chain of the LM, in states.
+        begin: the LM's state in which delimiters get no bonus, -1 for none.
     """
 
     members = (
@@ -103,10 +102,10 @@ class NgpulmLazyAutomaton(Struct):
 
 
 class NgpulmComposing(Struct):
-    """Hold what a search needs that composes states as it comes to them, on several threads.
+    """The arguments for composing states during a search on several threads.
 
     Members:
-        made, lm, words, trie: as for the functions that compose.
+        made, lm, words, trie: as for the composing functions.
         is_busy: `[1]`, whether a thread composes.
     """
 
@@ -117,13 +116,13 @@ _read = Function("ngpulm_lazy_read")
 
 
 class Bonuses(NamedTuple):
-    """Hold what differs from the word-level model's own probabilities.
+    """Additions to the word-level model's log-probabilities.
 
     Args:
-        word: natural log, added to each word.
-        delimiter: natural log, added to each delimiter where no word has begun, but at the beginning of a text.
+        word: natural log, added for each word.
+        delimiter: natural log, added for each delimiter between words, except at the beginning of a text.
         begins_at_start: whether texts begin after `<s>`, or without context.
-        grades: of unknown words; None: each costs the same for each token.
+        grades: costs of unknown words by length; None charges a constant per token.
     """
 
     word: float = 0.0
@@ -133,9 +132,9 @@ class Bonuses(NamedTuple):
 
 
 class LazyStates:
-    """The states of a composed automaton that there are so far, in arrays on the CPU. State 0 is its root; numbers are even.
+    """The states of an automaton composed so far, in arrays on the CPU. State 0 is the root; numbers are even.
 
-    The arrays have spare room after the states and arcs that there are, and are other ones after that is used up.
+    The arrays have spare room at the end, and are replaced by larger ones when it is used up.
 
     Args:
         spelled: what is composed.
@@ -143,7 +142,7 @@ class LazyStates:
 
     Attributes:
         arrays: see `ARRAYS`.
-        begin: the state in which texts begin.
+        begin: the initial state of texts.
     """
 
     def __init__(self, spelled: SpelledLM, bonuses: Bonuses) -> None:
@@ -161,11 +160,11 @@ class LazyStates:
         self._native: NgpulmLazyAutomaton
         self._compose_root(bonuses)
         self.begin = 2 * int(self.arrays["own_state"][begin]) - 2
-        self.enter(np.array([self.begin], dtype=np.int32))  # whoever begins a search may read it
+        self.enter(np.array([self.begin], dtype=np.int32))  # searches read it at once
 
     @property
     def num_states(self) -> int:
-        """States that have been made."""
+        """Number of states made so far."""
         return int(self._counts[STATES])
 
     @property
@@ -174,12 +173,12 @@ class LazyStates:
 
     @property
     def composed(self) -> np.ndarray:
-        """Numbers of the states that have been composed, in the order in which they were."""
+        """Numbers of the composed states, in order of composition."""
         return 2 * self.arrays["composed"][: self._counts[COMPOSED]]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that there is so far."""
+        """Bytes of all states so far."""
         states, numbers = self.num_states, 2 * self.num_states
         sizes = {
             "forms": int(self._counts[FORMS]),
@@ -196,42 +195,43 @@ class LazyStates:
         return {name: self.arrays[name] for name in AutomatonTensors._fields}
 
     def replay(self, states: np.ndarray, links: np.ndarray, labels: np.ndarray, not_tokens: int) -> bool:
-        """Compose what a search of `B` rows and `K` hypotheses has entered.
+        """Compose the states that a search of `B` rows and `K` hypotheses has entered.
 
         Args:
-            states: int32 `[B, K]`, those in which its hypotheses began; -1 for none.
-            links: int32 `[B, S, K]`, the hypothesis that each comes from at each step.
-            labels: int32 `[B, S, K]`, the token that it gets; below 0 for none.
-            not_tokens: a label that is none either.
+            states: int32 `[B, K]`, the initial states of its hypotheses; -1 for none.
+            links: int32 `[B, S, K]`, each hypothesis's parent at each step.
+            labels: int32 `[B, S, K]`, its new token; below 0 for none.
+            not_tokens: a label that is no token either.
 
         Returns:
-            Whether there was anything to compose: then the search has to be done again.
+            Whether any state was composed; then the search must be repeated.
         """
         now, steps = np.array(states, dtype=np.int32), np.full(len(states), -1, dtype=np.int64)
         return self._compose(_replay, now, steps, links, labels, *labels.shape, not_tokens, AHEAD)
 
     def read(self, context_length: int, starts: np.ndarray, roots: np.ndarray, tokens: np.ndarray, lengths: np.ndarray) -> bool:
-        """Return the same for the states along texts, from where `BackoffAutomaton.states_after` begins to read them.
+        """Compose the states along texts, from where `BackoffAutomaton.states_after` begins to read them; return as `replay`.
 
         Args:
-            context_length: tokens of a context.
-            starts, roots: int32 `[B]`, where each begins, and where it does if that lies too far back; below 0 for none.
+            context_length: longest context in tokens.
+            starts, roots: int32 `[B]`, initial states of texts, and of texts longer than the context; below 0 for none.
             tokens, lengths: int32 `[B, L]` and `[B]`.
         """
         now, positions = np.array(starts, dtype=np.int32), np.full(len(starts), -1, dtype=np.int64)
         return self._compose(_read, now, positions, roots, tokens, lengths, *tokens.shape, context_length)
 
     def enter(self, states: np.ndarray) -> bool:
-        """Compose what the scores in some states int32 `[N]` (below 0 for none) hang on; whether there was anything."""
+        """Compose all states that the scores of states int32 `[N]` (below 0 for none) depend on; return whether there were
+        any."""
         return self._compose(_enter, states, len(states))
 
     def composing(self) -> NgpulmComposing:
-        """Return what a search that holds `LOCK` composes states by while it goes on, as long as there is room for them."""
+        """Return the core's struct for composing during a search that holds `LOCK`, as long as there is room."""
         made, (lm, words, trie) = self._native, self._parts
         return NgpulmComposing(made=made, lm=lm, words=words, trie=trie, is_busy=np.zeros(1, dtype=np.int32))
 
     def _compose(self, compose: Function, *arguments: Any) -> bool:
-        """Have something composed, making room until there is enough; whether there was anything."""
+        """Call a composing function, making room until there is enough; return whether any state was composed."""
         has_grown = np.zeros(1, dtype=np.uint8)
         with LOCK:
             while (why := compose(self._native, *self._parts, *arguments, has_grown)) != DONE:
@@ -255,7 +255,7 @@ class LazyStates:
             if len(old) < sizes[kind]:
                 larger = np.zeros(sizes[kind], dtype=old.dtype)
                 larger[: len(old)] = old
-                self.arrays[name] = larger  # whoever reads scores of finished states meanwhile needn't wait
+                self.arrays[name] = larger  # readers of finished states needn't wait meanwhile
         self._native = NgpulmLazyAutomaton(
             **self.arrays, **self._settings, counts=self._counts, token_bytes=self.arrays["arc_tokens"].itemsize,
             **{f"room_for_{kind}": self._rooms[kind] for kind in ("read", "forms", "states", "arcs")},
@@ -283,7 +283,7 @@ class LazyStates:
         own[after] += moved * (after > 0) + 1
         first += moved
         self._lay(tensors, own, len(root.forms), first)
-        # Of the states: the unknown word's are that of no prefix, and nobody looks for them by one.
+        # The unknown word's states have no prefix, and are never looked up by one.
         a, last = self.arrays, self.num_states
         a["nodes"][2 + moved : first] = np.arange(1, trie.num_nodes)
         a["mass"][2 + moved : first] = mass[1:]
@@ -292,14 +292,14 @@ class LazyStates:
         numbers = 2 * np.arange(first, last)
         a["backoff_states"][numbers] = 2 * a["lower"][first:last]
         a["backoff_weights"][numbers] = lm.automaton.tensors.backoff_weights.numpy()[after[1:]]
-        # Words that others begin with back off to the next word, which has no arcs yet; so does the unknown word.
+        # Words that are prefixes of others back off to the next word's state, which has no arcs yet; so does the unknown word.
         a["unfinished"][numbers] = 1
         numbers = 2 * np.arange(1, first)
         a["unfinished"][numbers] = a["backoff_states"][numbers] >= 2 * first
         self.enter(numbers[: 1 + moved].astype(np.int32))
 
     def _lay(self, tensors: AutomatonTensors, own: np.ndarray, num_forms: int, first: int) -> None:
-        """Make room, and lay down what is under the root; states from `first` on have no arcs."""
+        """Make room, and copy the states under the root; states from `first` on have no arcs."""
         states, num_arcs, a = tensors.num_states, tensors.num_arcs, self.arrays
         self._counts[:] = states, num_arcs, 0, 0, 0
         offsets, tokens, weights, targets, backoffs, backoff_weights = (tensor.numpy() for tensor in tensors)
@@ -312,7 +312,7 @@ class LazyStates:
 
 
 def _with_backoffs(backoff_states: np.ndarray, states: np.ndarray) -> np.ndarray:
-    """Return some states of the LM and all that they back off to, in ascending order, int64."""
+    """Return states of the LM with their backoff chains, in ascending order, int64."""
     found = np.zeros(len(backoff_states), dtype=bool)
     while len(states):
         found[states] = True

@@ -24,7 +24,7 @@ from .weights import Grades
 from .word_lm import WordLM
 
 OF_WORDS = "words."
-# Lengths of unknown words that are charged otherwise; for each there is a state with an arc for every token.
+# Lengths of unknown words with a charge of their own; each takes a state with an arc for every token.
 MOST_GRADES = 64
 # Spellings: pairs of a word and a spelling; where each of these begins among the tokens. Tokens with a mark. Tokens in no word.
 # Bonuses of words and delimiters, and whether texts begin after <s>. Of unknown words, if they are graded: characters of each
@@ -37,7 +37,7 @@ NAMES = (*(OF_WORDS + name for name in (*AutomatonTensors._fields, "starts")), *
 
 
 def saved_tensors(automaton: LazyAutomaton, unk_tokens: Tensor) -> dict[str, Tensor]:
-    """Return the tensors that are saved, by name, see `NAMES`."""
+    """Return the tensors to save, by name, see `NAMES`."""
     spelled, bonuses, words = automaton.spelled, automaton.bonuses, automaton.spelled.lm.automaton
     found = {OF_WORDS + name: tensor for name, tensor in words.tensors._asdict().items()}
     found[OF_WORDS + "starts"] = words.starts
@@ -59,7 +59,7 @@ def saved_tensors(automaton: LazyAutomaton, unk_tokens: Tensor) -> dict[str, Ten
 def saved_parts(
     config: NGramLMConfig, tensors: dict[str, Tensor], pieces: tuple[str | None, ...] | None, engine: str
 ) -> LMParts:
-    """Return a model of its tensors, which are checked, and not copied.
+    """Return a model from its tensors, which are checked but not copied.
 
     Raises:
         NGramFormatError: they don't fit together; names the first thing that is wrong.

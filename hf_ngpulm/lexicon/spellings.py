@@ -1,4 +1,4 @@
-"""Write the words of an LM in the tokens of a speech recogniser."""
+"""Spell the words of an LM in the tokens of a speech recogniser."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..common.arguments import one_of
+from ..common.checks import check, one_of
 from ..errors import NGramFormatError
 from ..text.spelling import Speller, speller_of
 from ..text.vocabulary import tokenizer_name
@@ -18,17 +18,17 @@ from ..text.vocabulary import tokenizer_name
 CASES = ("auto", "keep", "lower", "upper")
 LexiconSource = Mapping[str, Any] | Iterable[str] | str | os.PathLike[str] | None
 WORDS_PER_BATCH = 1 << 14
-SAMPLE = 2000  # words whose case is compared with what the tokenizer writes
-SHOWN = 5  # words that messages name
-# A word in the wrong case takes at least so many times the tokens, where a tokenizer can write it at all.
+SAMPLE = 2000  # words whose case is compared with the tokenizer's
+SHOWN = 5  # words named in messages
+# Factor by which words in the wrong case take more tokens, if the tokenizer can write them at all.
 LONGER = 1.5
 
 
 class Boundaries(NamedTuple):
-    """Tell where words end in a vocabulary of `V` tokens: after a delimiter, or before a token with a mark.
+    """Word boundaries in a vocabulary of `V` tokens: after a delimiter, or before a token with a mark.
 
     Args:
-        begins_word: bool `[V]`, tokens with the mark; none where there is a delimiter.
+        begins_word: bool `[V]`, tokens with the mark; none with a delimiter.
         delimiter: its id, or None.
     """
 
@@ -50,12 +50,12 @@ class Lexicon:
     """Spellings of words.
 
     Args:
-        boundaries: of words.
-        words: int64 `[P]`, the number of the word that each spelling belongs to.
-        offsets: int64 `[P + 1]`, where each begins in `tokens`.
-        tokens: int32.
-        unspelled: words that have none, because the tokenizer can't write them or the given lexicon lacks them.
-        unknown: words of the given lexicon that the LM doesn't know; they stay unknown.
+        boundaries: word boundaries in the vocabulary.
+        words: int64 `[P]`, the word of each spelling, by index.
+        offsets: int64 `[P + 1]`, start of each spelling in `tokens`.
+        tokens: int32, all spellings concatenated.
+        unspelled: words without a spelling: the tokenizer can't write them, or the given lexicon lacks them.
+        unknown: words of the given lexicon that the LM lacks; they stay unknown.
     """
 
     boundaries: Boundaries
@@ -67,7 +67,7 @@ class Lexicon:
 
     @property
     def num_words(self) -> int:
-        """Words that have a spelling."""
+        """Number of words with a spelling."""
         return len(np.unique(self.words))
 
 
@@ -83,23 +83,23 @@ def make_lexicon(
     """Spell the words of an LM.
 
     Args:
-        words: of the LM, each once.
-        tokenizer: of the speech recogniser. It spells words that nothing else is said of.
-        source: which words there are, and how they are spelled: None (all, by the tokenizer); words, of which the others become
-            unknown; a dictionary from words to a spelling or several (text for the tokenizer, or a list of token ids or of
-            pieces); or a file with a word, a tab and the pieces of a spelling in each line, as flashlight has it.
-        vocab_size: token ids that the recogniser's LMs score, if not those of the tokenizer.
-        case: "lower" or "upper" changes the LM's words before they are spelled; "keep" doesn't; "auto" doesn't either, but
-            refuses words in a case that the tokenizer doesn't write.
-        cuttings: in how many ways words are cut into pieces, where the tokenizer spells them: its own, and those with the
-            fewest pieces. Recognisers that aren't sure mix them.
-        may_be_empty: whether there may be no word that can be spelled.
+        words: the LM's words, without duplicates.
+        tokenizer: the speech recogniser's. It spells words that `source` doesn't.
+        source: words and their spellings: None (all words, by the tokenizer); a list of words (all others become unknown); a
+            dictionary from words to one or several spellings (text for the tokenizer, or lists of token ids or pieces); or a
+            file of lines with a word, a tab and the pieces of a spelling, as for flashlight.
+        vocab_size: number of token ids that the recogniser's LMs score, if not the tokenizer's.
+        case: "lower" or "upper" changes the LM's words before they are spelled; "keep" doesn't; "auto" (default) doesn't
+            either, but refuses words in a case that the tokenizer doesn't write.
+        cuttings: number of segmentations per word that the tokenizer spells: its own, and those with the fewest pieces.
+            Recognisers mix them where they are unsure.
+        may_be_empty: whether all words may be without a spelling.
 
     Raises:
-        ValueError: several cuttings in a vocabulary with a delimiter between words, which isn't one of pieces.
+        ValueError: several cuttings for a vocabulary of letters (with a delimiter between words).
         NGramFormatError: no word can be spelled, or only in another case; a lexicon that is empty, or can't be read.
     """
-    one_of("case", case, CASES)
+    check("case", case, one_of(*CASES))
     speller = speller_of(tokenizer, vocab_size)
     boundaries = boundaries_of(speller)
     if cuttings != 1 and boundaries.delimiter is not None:
@@ -135,8 +135,8 @@ def make_lexicon(
 
 
 def _ways(source: LexiconSource, words: Sequence[str], written: Sequence[str]) -> tuple[list[tuple[int, Any]], tuple[str, ...]]:
-    """Return the spellings that a lexicon has, as it has them or as text for the tokenizer, each with the number of its word;
-    and words of the lexicon that the LM doesn't know."""
+    """Return the spellings in a lexicon, as given or as text for the tokenizer, each with the index of its word; and the
+    lexicon's words that the LM lacks."""
     if isinstance(source, str | os.PathLike):
         source = read_lexicon_file(source)
     given: Mapping[str, Any] = source if isinstance(source, Mapping) else dict.fromkeys(() if source is None else source, ())
@@ -161,10 +161,10 @@ def _ways(source: LexiconSource, words: Sequence[str], written: Sequence[str]) -
 
 
 def boundaries_of(speller: Speller) -> Boundaries:
-    """Return where words end in a tokenizer's vocabulary.
+    """Return the word boundaries in a tokenizer's vocabulary.
 
     Raises:
-        NGramFormatError: it has neither a mark of where words begin nor a delimiter between them.
+        NGramFormatError: it has neither marks of word beginnings nor a delimiter.
     """
     if not speller.has_words:
         raise NGramFormatError(
@@ -177,7 +177,7 @@ def boundaries_of(speller: Speller) -> Boundaries:
 
 
 def bounded(tokens: Sequence[int], boundaries: Boundaries) -> tuple[int, ...]:
-    """Return a spelling with the delimiter at its end, if there is one in the vocabulary.
+    """Return a spelling with the delimiter at its end, if the vocabulary has one.
 
     Raises:
         BadSpelling: it isn't one word.
@@ -194,7 +194,7 @@ def bounded(tokens: Sequence[int], boundaries: Boundaries) -> tuple[int, ...]:
 
 
 def read_lexicon_file(path: str | os.PathLike[str]) -> dict[str, list[list[str]]]:
-    """Return words and their spellings, in pieces, out of a file with `word<TAB>piece piece ...` in each line.
+    """Return words and their spellings in pieces, from a file of lines `word<TAB>piece piece ...`.
 
     Raises:
         NGramFormatError: a line without a tab or spelling, or a file that isn't UTF-8.
@@ -234,7 +234,7 @@ def _ids(spelling: Sequence[Any], speller: Speller) -> list[int]:
 def _spelled(
     texts: Sequence[tuple[int, str]], speller: Speller, boundaries: Boundaries, cuttings: int = 1
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """Return the tokenizer's spellings, and others of the same letters, of those texts that it can write as one word."""
+    """Return the tokenizer's spellings, and further segmentations, of the texts that it can write as one word."""
     blank = " " if speller.mark == "Ġ" else ""
     found = []
     for first in range(0, len(texts), WORDS_PER_BATCH):
@@ -260,7 +260,7 @@ def _check_case(
     speller: Speller,
     boundaries: Boundaries,
 ) -> None:
-    """Refuse words that the tokenizer writes only, or much shorter, in another case."""
+    """Refuse words that the tokenizer can write only, or with far fewer tokens, in another case."""
     lengths = {n: len(tokens) for n, tokens in spelled}
     step = max(1, len(texts) // SAMPLE)
     sample = [(n, text) for n, text in texts[::step] if text.lower() != text.upper()]

@@ -1,4 +1,4 @@
-"""All spellings of a lexicon as one trie, its nodes numbered in the order in which a walk in depth meets them."""
+"""All spellings of a lexicon as one trie, its nodes numbered in depth-first order."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ class NgpulmSpellingTrie(Struct):
 
 _spelling_trie = Function("ngpulm_spelling_trie")
 
-KEY = np.dtype(">i4")  # tokens whose bytes compare as they do
+KEY = np.dtype(">i4")  # big-endian tokens: their bytes sort as they do
 
 
 class Trie(NamedTuple):
-    """The prefixes of `F` different spellings. `N` inner nodes (those that a longer spelling has as a prefix); 0 is the root.
+    """The prefixes of `F` distinct spellings. `N` inner nodes (proper prefixes of spellings); 0 is the root.
 
-    Spellings are in ascending order of their tokens, so that walking some of them in order of their numbers meets the nodes
-    in order of theirs. A leaf has no number: the arc that leads there ends a word, and nothing can follow in it.
+    Spellings are sorted by their tokens, so walking spellings in order visits nodes in order. A leaf has no number: the arc
+    that leads there ends a word, and the word can't go on.
     """
 
     path_offsets: np.ndarray  # int64 [F + 1]: the nodes along spelling f, the root not among them, begin at path_offsets[f]
     path_nodes: np.ndarray  # int32 [P]: inner node, or -1 for the leaf at the end of a path
     path_tokens: np.ndarray  # int32 [P]: the token that leads there
-    depths: np.ndarray  # int32 [N]: tokens of the prefix
+    depths: np.ndarray  # int32 [N]: length of the prefix in tokens
     child_offsets: np.ndarray  # int64 [N + 1]
     child_tokens: np.ndarray  # int32 [C], ascending within a node
     child_nodes: np.ndarray  # int32 [C]: inner node, or -1 for a leaf
     child_forms: np.ndarray  # int32 [C]: the spelling that a leaf completes, or -1
-    end_forms: np.ndarray  # int32 [N]: after the last spelling that goes through a node
+    end_forms: np.ndarray  # int32 [N]: one after the last spelling through a node
 
     @property
     def num_forms(self) -> int:
@@ -46,7 +46,7 @@ class Trie(NamedTuple):
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest spelling."""
+        """Length of the longest spelling in tokens."""
         return int(np.diff(self.path_offsets).max(initial=0))
 
     @property
@@ -55,14 +55,14 @@ class Trie(NamedTuple):
 
 
 def sorted_spellings(offsets: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the different ones of some spellings, in ascending order.
+    """Return the distinct spellings, sorted.
 
     Args:
-        offsets: `[P + 1]`, where each spelling begins.
-        tokens: int32, of all of them.
+        offsets: `[P + 1]`, start of each spelling.
+        tokens: int32, all spellings concatenated.
 
     Returns:
-        The number of each given spelling among the sorted ones, int64 `[P]`; their offsets `[F + 1]` and tokens.
+        The index of each given spelling among the sorted ones, int64 `[P]`; the sorted ones' offsets `[F + 1]` and tokens.
     """
     if len(offsets) == 1:
         return np.zeros(0, dtype=np.int64), offsets, tokens
@@ -75,13 +75,13 @@ def sorted_spellings(offsets: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarra
 
 
 def spelling_keys(offsets: np.ndarray, tokens: np.ndarray) -> list[bytes]:
-    """Return spellings as bytes, in the order of their tokens; a long one takes no room among the others."""
+    """Return spellings as bytes that sort like their tokens; one long spelling doesn't pad the others."""
     content, ends = tokens.astype(KEY).tobytes(), (KEY.itemsize * offsets).tolist()
     return [content[first:end] for first, end in pairwise(ends)]
 
 
 def build_trie(offsets: np.ndarray, tokens: np.ndarray) -> Trie:
-    """Return the trie of spellings that are different and sorted, as `sorted_spellings` gives them."""
+    """Return the trie of distinct, sorted spellings, as returned by `sorted_spellings`."""
     size = len(tokens) + 1
     path_nodes, depths, end_forms, child_tokens, child_nodes, child_forms = np.empty((6, size), dtype=np.int32)
     child_offsets, sizes = np.empty(size + 1, dtype=np.int64), np.empty(2, dtype=np.int64)

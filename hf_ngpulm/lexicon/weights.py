@@ -1,10 +1,9 @@
-"""Other weights for a composed automaton, without composing it anew.
+"""Change the weights of a composed automaton without composing it anew.
 
-A composed automaton charges all of an unknown word at once, when the trie of known words loses it, and goes on for free. In a
-search that is too much for short ones, which lose to known words before these have shown how badly they fit, and too little for
-long ones, which swallow the words that follow. With `grade_unknown_words` the state of unknown words becomes one for each
-length: what a word of n characters has been charged is a function of n, and where it ends the rest is added, or given back.
-Whole texts score as before.
+A composed automaton charges an unknown word at once, where it leaves the trie of known words, and nothing afterwards. For a
+search that is too much for short words, which lose to known words before these turn out to fit badly, and too little for long
+ones, which swallow the words that follow. `grade_unknown_words` replaces the state of unknown words by one per length: the
+charge after n characters is a function of n, and the difference is settled when the word ends. Whole texts score as before.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ class Grades(NamedTuple):
     """Costs of unknown words by their length.
 
     Args:
-        piece_lengths: characters of each token, `[V]`.
-        scored: natural log, what an unknown word scores in an automaton that charges it at once.
-        charged: natural log, what an unknown word of 0, 1, ... characters scores until it ends; longer ones score the last.
-        whole: what it scores when it has ended, in place of `scored`.
+        piece_lengths: number of characters of each token, `[V]`.
+        scored: natural log, score of an unknown word in an automaton that charges it at once.
+        charged: natural log, score of an unfinished unknown word of 0, 1, ... characters; the last also for longer ones.
+        whole: natural log, score of a finished unknown word, in place of `scored`.
     """
 
     piece_lengths: tuple[int, ...]
@@ -43,25 +42,24 @@ def reweighed(
     delimiter: float = 0.0,
     start: int = -1,
 ) -> AutomatonTensors:
-    """Scale the word-level model's log-probabilities, and add something to those of all words, known or not.
+    """Scale the word-level model's log-probabilities, and add a bonus for each word, known or not.
 
-    Weights are pushed towards the start of words (see `hf_ngpulm.lexicon.composition`), so what is added to all words of a
-    state goes to the arcs that begin a word, and nowhere else: those that leave a state in which none has begun by any token
-    but the delimiter.
+    Weights are pushed towards the start of words (see `hf_ngpulm.lexicon.composition`), so the bonus goes to the arcs that
+    begin a word: those that leave a state between words, except by the delimiter.
 
     Args:
-        tensors: of a composed automaton.
-        words: what is known of it.
+        tensors: those of a composed automaton.
+        words: its summary.
         vocab_size: V.
-        scale: what all weights are multiplied with.
-        word: natural log, added to each word after scaling.
-        delimiter: natural log, added to each delimiter where no word has begun, which says nothing: otherwise a search is full
-            of transcripts that are the same but for these.
-        start: a state in which it isn't.
+        scale: factor of all weights.
+        word: natural log, added for each word after scaling.
+        delimiter: natural log, added for each delimiter between words, which is redundant: without a penalty a search fills up
+            with transcripts that differ only in these.
+        start: a state in which it isn't added.
     """
     contexts = words.num_contexts
     if (word or delimiter) and not contexts:
-        raise ValueError("the language model was saved before it was written down where its words begin; compose it anew")
+        raise ValueError("the language model was saved by a version that didn't store where its words begin; compose it anew")
     weights = scale * tensors.arc_weights
     if word or delimiter:
         starts = tensors.arc_tokens[: int(tensors.arc_offsets[contexts])]
@@ -76,11 +74,11 @@ def reweighed(
 
 
 def grade_unknown_words(tensors: AutomatonTensors, unknown: int, grades: Grades) -> AutomatonTensors:
-    """Replace the state of unknown words by one for each length.
+    """Replace the state of unknown words by one per length.
 
     Args:
-        tensors: of a composed automaton in which unknown words cost nothing for each token.
-        unknown: the number of that state.
+        tensors: those of a composed automaton whose unknown words have no cost per token.
+        unknown: the state of unknown words.
     """
     t: Any = AutomatonTensors(*(tensor.cpu().numpy() for tensor in tensors))  # type: ignore[arg-type]
     most, scored, whole = len(grades.charged) - 1, grades.scored, grades.whole
@@ -103,7 +101,7 @@ def grade_unknown_words(tensors: AutomatonTensors, unknown: int, grades: Grades)
     backoff_weights[lost] += charged[reached] - scored
     backoffs[lost] += reached
 
-    # Each length has the arcs of the one state that there was.
+    # Each length gets the arcs of the former single state.
     tokens = t.arc_tokens[own]
     goes_on = t.arc_targets[own] == unknown
     longer = np.minimum(np.arange(most + 1)[:, None] + np.where(goes_on, lengths[tokens % len(lengths)], 0), most)
@@ -126,7 +124,7 @@ def grade_unknown_words(tensors: AutomatonTensors, unknown: int, grades: Grades)
 
 
 def _characters(t: Any, unknown: int, lengths: np.ndarray) -> np.ndarray:
-    """Return characters of the beginnings of words in the states under the root, int64 `[S]`."""
+    """Return the number of characters of the word prefix in each state under the root, int64 `[S]`."""
     found = np.zeros(len(t.backoff_states), dtype=np.int64)
     states = np.zeros(1, dtype=np.int64)
     while len(states):

@@ -1,4 +1,4 @@
-"""The word-level LM as composition walks it: a backoff automaton over spelled forms in double precision."""
+"""The word-level LM for composition: a backoff automaton over spelled forms in double precision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..engines.threads import block_bounds, in_blocks
 from ..errors import NGramFormatError
 from ..ngrams.table import NGramOrder, NGramTable
 
-# A state that a search comes to costs as much as its words have spellings, and as there are words of these spellings.
+# Composing a state costs time in proportion to its words' spellings, and to the words of these spellings.
 MOST_SPELLINGS, MOST_HOMOGRAPHS = 1024, 16384
 
 # Fewer states than this aren't worth a second thread.
@@ -26,7 +26,7 @@ STATES_PER_THREAD = 1 << 15
 
 
 class NgpulmWords(Struct):
-    """Tell which forms spell the words of a model, as the core reads it."""
+    """The forms that spell the words of a model, as the core reads them."""
 
 
 _count_forms = Function("ngpulm_count_forms")
@@ -35,9 +35,10 @@ _score_ends = Function("ngpulm_score_ends")
 
 
 class FormLM(NamedTuple):
-    """p(form | LM state) of a lexicon's different spellings, `0 .. F - 1`. `S` states; state 0 is the root, which has them all.
+    """p(form | LM state) for the distinct spellings ("forms") of a lexicon, `0 .. F - 1`. `S` states; state 0, the root, has
+    all forms.
 
-    Words with the same spelling are one form, with the sum of their probabilities; the LM goes on as after the likeliest.
+    Words with the same spelling are one form, with the sum of their probabilities; the LM continues as after the likeliest.
     """
 
     offsets: np.ndarray  # int64 [S + 1]: the arcs of state s
@@ -52,16 +53,16 @@ class FormLM(NamedTuple):
 
 
 class WordLM:
-    """A word-level LM as an automaton over words, in single precision, and which forms spell its words.
+    """A word-level LM as an automaton over words, in single precision, and the forms that spell its words.
 
     Args:
-        automaton: over the words `0 .. W - 1` that have a spelling, and an id after them for all others.
+        automaton: over the words with a spelling, `0 .. W - 1`, and one more id for all others.
         word_of, form_of: int64 `[P]`, pairs of a word and a form that spells it.
         num_forms: F.
 
     Raises:
-        NGramFormatError: more spellings of a word, or words of a spelling, than a search could cope with, or n-grams whose
-            scores can't be added up in single precision.
+        NGramFormatError: too many spellings of a word or words of a spelling for a search, or n-grams whose scores overflow
+            single precision.
     """
 
     def __init__(self, automaton: BackoffAutomaton, word_of: np.ndarray, form_of: np.ndarray, num_forms: int) -> None:
@@ -85,10 +86,10 @@ class WordLM:
 
     @classmethod
     def of_table(cls, table: NGramTable, word_of: np.ndarray, form_of: np.ndarray, num_forms: int) -> WordLM:
-        """Build it of n-grams of words.
+        """Build it from n-grams over words.
 
-        Those with a word that has no spelling are left out: no text in tokens can meet them. So are those that end in `<unk>`:
-        an unknown word has p(<unk>) by backing off to the unigram. Arguments as for the class; words as the table has them.
+        N-grams with an unspelled word are left out, since no text in tokens reaches them. So are those that end in `<unk>`: an
+        unknown word backs off to the unigram's p(<unk>). Arguments as for the class; word ids are the table's.
         """
         table, new_ids = _with_words(table, np.unique(word_of))
         has_unknown = table.row_of_unigram(table.unk) is not None  # the last id has no unigram and so is <unk>
@@ -96,7 +97,7 @@ class WordLM:
         return cls(automaton, new_ids[word_of], form_of, num_forms)
 
     def continued(self, share: float) -> WordLM:
-        """Return the same with sentences that follow one another, see `hf_ngpulm.automaton.continuation`."""
+        """Return a copy in which sentences follow one another, see `hf_ngpulm.automaton.continuation`."""
         longest = max(self.automaton.context_length, 2)  # a word, the start of its sentence, the root
         return WordLM(continued(self.automaton, share, longest), self.word_of, self.form_of, self.num_forms)
 
@@ -106,7 +107,7 @@ class WordLM:
 
     @property
     def native(self) -> tuple[Automaton, NgpulmWords]:
-        """The same as the core reads it."""
+        """The automaton, as the core reads it."""
         words = NgpulmWords(
             first_form=self._first_form, forms_of_word=self._forms_of_word, first_word=self._first_word,
             words_of_form=self._words_of_form, num_words=self.num_words,
@@ -124,7 +125,7 @@ class WordLM:
         return int(self.automaton.tensors.arc_targets[self.num_words])
 
     def over_forms(self, last: int) -> FormLM:
-        """Return the states before `last` in double precision, with arcs for the forms that spell their words."""
+        """Return the states below `last` in double precision, with arcs for the forms of their words."""
         counts, bounds, native = np.empty(last, dtype=np.int64), block_bounds(last, STATES_PER_THREAD), self.native
         in_blocks(_count_forms, bounds, (*native, counts))
         offsets = np.concatenate([[0], np.cumsum(counts)])
@@ -137,15 +138,14 @@ class WordLM:
         return FormLM(offsets, forms, log_probs, targets, ends, *backoffs, self.start, self.unknown_target)
 
     def score_ends(self, states: np.ndarray) -> np.ndarray:
-        """Return log p(</s>) in some states int32, float64."""
+        """Return log p(</s>) in states int32, as float64."""
         scores = np.empty(len(states))
         _score_ends(0, len(states), *self.native, states, scores)
         return scores
 
 
 def _with_words(table: NGramTable, words: np.ndarray) -> tuple[NGramTable, np.ndarray]:
-    """Return the n-grams of some words, renumbered, with an id after them that has no unigram; and the new number of each
-    word."""
+    """Return the n-grams over some words, renumbered, with one more id without a unigram; and the new id of each word."""
     is_known = np.zeros(table.num_ids, dtype=bool)
     is_known[words] = True
     new_ids = np.cumsum(is_known) - 1

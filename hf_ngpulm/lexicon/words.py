@@ -1,4 +1,4 @@
-"""A table of n-grams of words -> a language model over tokens."""
+"""Turn n-grams over words into a language model over tokens."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 
 from ..automaton import BackoffAutomaton, LMParts
 from ..automaton.continuation import check_share
-from ..common.arguments import check_number, one_of, whole
+from ..common.checks import WEIGHT, check, one_of, whole
 from ..config.config import NGramLMConfig
-from ..config.word_summary import LARGEST_SCORE, WordSummary
+from ..config.word_summary import COMPOSITIONS, LARGEST_SCORE, WordSummary
 from ..engines.choice import check_engine
 from ..ngrams.table import NGramTable, one_thread
 from ..text.vocabulary import Vocabulary, tokenizer_of
@@ -31,8 +31,7 @@ OPTIONS = (
     "lexicon", "case", "cuttings", "closed_vocabulary", "unk_score_offset", "unk_token_cost", "word_bonus", "composition",
     "continued",
 )  # fmt: skip
-# With more n-grams a model is composed on the fly if nothing else is asked for: as a whole it would take more than 0.7 GB, and
-# half a minute to make.
+# Larger models are composed on the fly by default: static composition would take more than 0.7 GB and half a minute.
 MOST_STATIC_NGRAMS = 5_000_000
 
 
@@ -54,29 +53,27 @@ def compose(
     may_be_empty: bool = False,
     continued: float | None = None,
 ) -> LMParts:
-    """Make a language model over tokens of one over words, see `hf_ngpulm.lexicon.composition`.
+    """Compose a language model over words with a lexicon into one over tokens, see `hf_ngpulm.lexicon.composition`.
 
     Args:
-        table: n-grams of words, `vocab_size` of them.
-        words: what the ids of the table stand for.
+        table: n-grams over words; its `vocab_size` is their number.
+        words: the words of the table's ids.
         tokenizer: of the ASR model, a processor that holds it, or the name of a repo that has it.
         lexicon, vocab_size, case: see `hf_ngpulm.lexicon.spellings.make_lexicon`.
         closed_vocabulary: whether unknown words are forbidden: each scores -1e4 (and `unk_token_cost`), not minus infinity.
         unk_score_offset: natural log, added to log p(<unk>) for each unknown word. (pyctcdecode adds its own, of the same
             default, to log10 p: its -10 is -23.03 here.)
-        unk_token_cost: natural log, what each token of an unknown word costs; that of a uniform choice by default, log V.
-        word_bonus: natural log, added to the probability of every word, known or not: a bonus for each word in units of the
-            LM's weight. (pyctcdecode's beta, divided by its alpha.) Texts score, and have a perplexity, as without it.
+        unk_token_cost: natural log, cost of each token of an unknown word; by default log V, a uniform choice.
+        word_bonus: natural log, added to the log-probability of every word, known or not, and multiplied by the LM's weight
+            (pyctcdecode's beta divided by its alpha). Scores and perplexity of texts don't include it.
         engine: as for `NGramLM.from_arpa`.
-        cuttings: in how many ways words are cut into pieces, up to 64, see `hf_ngpulm.lexicon.spellings.make_lexicon`. Each
-            scores what the word does. With several, let CTC beam search join them: `CTCDecoder(..., merge="text")`.
-        composition: "static" makes all states now; "on_the_fly" makes a state when a search comes to it, from a model over
-            words that is a tenth as large, and gives the same scores (see `hf_ngpulm.lexicon.lazy_model`). "auto" is static
-            for up to 5 million n-grams.
-        may_be_empty: whether a lexicon none of whose words the tokenizer can write will do, with a warning: all words are
-            unknown then.
-        continued: for models of single sentences: share of the sentences' ends after which another begins, see
-            `NGramLM.continued`.
+        cuttings: number of segmentations of a word into pieces, up to 64, see `hf_ngpulm.lexicon.spellings.make_lexicon`. Each
+            has the word's score. With several, let CTC beam search join them: `CTCDecoder(..., merge="text")`.
+        composition: "static" makes all states now; "on_the_fly" makes a state when a search reaches it, from a model over words
+            that is a tenth as large, with the same scores (see `hf_ngpulm.lexicon.lazy_model`). "auto" is static for up to 5
+            million n-grams.
+        may_be_empty: whether all words may be without a spelling, and thus unknown; then a warning is logged.
+        continued: for models of single sentences, the probability that another sentence follows, see `NGramLM.continued`.
 
     Raises:
         NGramFormatError: no word can be spelled, or only in another case; a bad lexicon; more states than can be addressed.
@@ -96,10 +93,10 @@ def compose(
         )
     if not 0 <= cost <= LARGEST_SCORE:
         raise ValueError(f"unk_token_cost should be a finite number of at least 0, got {unk_token_cost}")
-    check_number(word_bonus, "word_bonus")
+    check("word_bonus", word_bonus, WEIGHT)
     if continued is not None:
         check_share(continued, "continued")
-    one_of("composition", composition, ("auto", "static", "on_the_fly"))
+    check("composition", composition, one_of("auto", *COMPOSITIONS))
     if composition == "auto":
         composition = "static" if sum(table.num_ngrams) <= MOST_STATIC_NGRAMS else "on_the_fly"
         if composition == "on_the_fly":
@@ -109,7 +106,7 @@ def compose(
                 f"{sum(table.num_ngrams):,}",
                 f"{MOST_STATIC_NGRAMS:,}",
             )
-    cuttings = whole("cuttings", cuttings, MOST_CUTTINGS)
+    cuttings = check("cuttings", cuttings, whole(1, MOST_CUTTINGS))
     found = make_lexicon(words, tokenizer, lexicon, vocab_size, case, cuttings, may_be_empty)
     _tell(found, len(words), given=lexicon is not None)
     spelled = SpelledLM.of_table(table, found, None if closed_vocabulary else unk_score_offset, cost)
@@ -159,20 +156,20 @@ def compose(
 
 
 def refuse_options(options: Iterable[str], why: str) -> None:
-    """Refuse what is said of words where there are none.
+    """Refuse options for words if the model is over tokens.
 
     Raises:
-        TypeError: an option that there is none of.
-        ValueError: one that nothing would come of; says why.
+        TypeError: an unknown option.
+        ValueError: an option without effect; says why.
     """
     for name in options:
         if name not in OPTIONS:
             raise TypeError(f"there is no argument {name!r}")
-        raise ValueError(f"{name} says something of words, but {why}")
+        raise ValueError(f"{name} applies to word-level language models only; {why}")
 
 
 def _tell(lexicon: Lexicon, num_words: int, given: bool) -> None:
-    """Say which words are left out."""
+    """Log the words that are left out."""
     no_spelling = "aren't in the lexicon" if given else "can't be written by the tokenizer as one word"
     for left_out, why in ((lexicon.unspelled, no_spelling), (lexicon.unknown, "of the lexicon aren't in the language model")):
         if left_out:

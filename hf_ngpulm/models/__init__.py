@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HatConfig", "HatForASR", "StatelessTransducerConfig", "StatelessTransducerForASR", "register"]
 
-# The models aren't loaded with their configurations: Transformers loads its own in that order, too.
+# Models are loaded later than their configurations, as in Transformers.
 __getattr__ = attributes_of(
     __name__,
     {

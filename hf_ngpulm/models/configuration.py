@@ -10,7 +10,7 @@ from .registration import register_configurations
 
 
 class _TransducerConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
-    """Hold what both have in common.
+    """The common part of both configurations.
 
     Args:
         vocab_size: token classes, the blank included.
@@ -18,7 +18,7 @@ class _TransducerConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
         decoder_hidden_size: width of the prediction network and of the joint network.
         hidden_act: activation of the joint network.
         max_symbols_per_step: tokens that may be emitted at one frame.
-        pad_token_id: what labels are padded with.
+        pad_token_id: padding of labels.
         encoder_config: configuration of the encoder (or its dict), any whose model gives `last_hidden_state` and
             `attention_mask`; by default a `ParakeetEncoder`.
     """
@@ -71,7 +71,7 @@ class StatelessTransducerConfig(_TransducerConfig):
     """Configuration of a `StatelessTransducerForASR`: as the common ones, and
 
     Args:
-        context_size: tokens that the prediction network sees.
+        context_size: number of tokens that the prediction network sees.
     """
 
     model_type = "stateless_transducer"

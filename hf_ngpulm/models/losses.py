@@ -17,7 +17,7 @@ def transducer_loss(blank: Tensor, labels: Tensor, num_frames: Tensor, num_label
     """Return the RNN-T loss (Graves 2012, "Sequence transduction with recurrent neural networks", section 2.4).
 
     Args:
-        blank: log-probability of the blank at each frame, after so many labels: `[B, T, U + 1]`.
+        blank: log-probability of the blank at each frame, after 0 to U labels: `[B, T, U + 1]`.
         labels: log-probability of the next label there: `[B, T, U]`.
         num_frames: frames of each row, at least 1: `[B]`.
         num_labels: labels of each row: `[B]`.
@@ -47,7 +47,7 @@ def tdt_loss(
         blank: log-probability of the blank: `[B, T, U + 1]`.
         labels: log-probability of the next label: `[B, T, U]`.
         durations: log-probabilities of the durations: `[B, T, U + 1, len(values)]`.
-        values: what the durations are, in frames. A blank always goes on, so it can't have the duration 0.
+        values: the durations in frames. A blank always advances, so its duration can't be 0.
         num_frames: frames of each row, at least 1: `[B]`.
         num_labels: labels of each row: `[B]`.
 

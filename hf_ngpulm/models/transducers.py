@@ -21,7 +21,7 @@ from .registration import register_models
 
 @dataclass
 class TransducerOutput(ModelOutput):  # type: ignore[no-any-unimported]
-    """Hold what a transducer here returns.
+    """The output of a transducer.
 
     Attributes:
         loss: mean over the rows of minus the labels' log-probability, per label.
@@ -36,7 +36,7 @@ class TransducerOutput(ModelOutput):  # type: ignore[no-any-unimported]
 
 @dataclass
 class TransducerGenerateOutput(ModelOutput):  # type: ignore[no-any-unimported]
-    """Hold what `generate` returns: `sequences`, token ids `[B, U]` (`[B * num_return_sequences, U]`), padded with blanks."""
+    """The output of `generate`: `sequences`, token ids `[B, U]` (`[B * num_return_sequences, U]`), padded with blanks."""
 
     sequences: Tensor | None = None
 
@@ -57,10 +57,10 @@ class LstmPrediction(nn.Module):
 
 
 class StatelessPrediction(nn.Module):
-    """A prediction network that sees the last tokens only (Ghodsi et al., "RNN-transducer with stateless prediction network",
+    """A prediction network that sees only the last tokens (Ghodsi et al., "RNN-transducer with stateless prediction network",
     ICASSP 2020).
 
-    The tokens' embeddings are weighted by their place, channel by channel, and summed.
+    The tokens' embeddings are weighted by position, channel by channel, and summed.
     """
 
     def __init__(self, config: StatelessTransducerConfig) -> None:
@@ -95,7 +95,7 @@ class SumJoint(nn.Module):
 
 
 class HatJoint(nn.Module):
-    """The joint network of a HAT: the blank is decided by itself, the labels share what is left (equations 4 to 6).
+    """The joint network of a HAT: the blank has its own probability, the labels share the rest (equations 4 to 6).
 
     Its outputs are log-probabilities; the labels', normalised by themselves, are the label distribution.
     """
@@ -130,7 +130,7 @@ class _Transducer(PreTrainedModel):  # type: ignore[no-any-unimported]
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        # PyTorch's own initial values, with which transducers train; the encoder initialises itself.
+        # PyTorch's own initial values, which suit transducers; the encoder initialises itself.
         if isinstance(module, (nn.Linear, nn.Conv1d, nn.LSTM, nn.Embedding)):
             module.reset_parameters()
 
@@ -144,17 +144,17 @@ class _Transducer(PreTrainedModel):  # type: ignore[no-any-unimported]
         return outputs
 
     def as_transducer(self, frame_seconds: float | None = None) -> TransducerModel:
-        """Return the same for the decoders of this package."""
+        """Return the adapter for this package's decoders."""
         return TransformersTransducer(self, frame_seconds)
 
     def forward(
         self, input_features: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **kwargs: Any
     ) -> TransducerOutput:
-        """Return scores of all classes at every frame after every number of the labels, and the loss.
+        """Return the scores of all classes at every frame after 0 to U labels, and the loss.
 
         Args:
-            input_features: of the feature extractor.
-            attention_mask: which of them are no padding.
+            input_features: from the feature extractor.
+            attention_mask: marks features that aren't padding.
             labels: token ids, padded with `pad_token_id` or -100: `[B, U]`.
         """
         outputs = self.get_audio_features(input_features, attention_mask, **kwargs)
@@ -179,11 +179,11 @@ class _Transducer(PreTrainedModel):  # type: ignore[no-any-unimported]
     def generate(
         self, input_features: Tensor, attention_mask: Tensor | None = None, **settings: Any
     ) -> TransducerGenerateOutput:
-        """Decode: greedily, or as the settings say.
+        """Decode, greedily by default.
 
         Args:
-            input_features, attention_mask: of the feature extractor.
-            settings: `lm`, `lm_weight`, `phrases`, `num_beams` and others that `hf_ngpulm.TransducerDecoder` takes.
+            input_features, attention_mask: from the feature extractor.
+            settings: `lm`, `lm_weight`, `phrases`, `num_beams` and other arguments of `hf_ngpulm.TransducerDecoder`.
         """
         decoder = TransducerDecoder(self, settings.pop("tokenizer", None), confidence=None, **settings)
         found = decoder(input_features, attention_mask)
@@ -195,8 +195,8 @@ class _Transducer(PreTrainedModel):  # type: ignore[no-any-unimported]
 class HatForASR(_Transducer):
     """Hybrid autoregressive transducer (Variani et al. 2020, arXiv 2003.07705) with an LSTM as its prediction network.
 
-    The blank has a probability of its own (a sigmoid), labels a distribution of their own. The label distribution with the
-    encoder's part left out is a language model, the internal one (section 4 there), which `ilm_weight=` subtracts.
+    The blank has its own probability (a sigmoid), the labels their own distribution. The label distribution without the
+    encoder's part is the internal language model (section 4 there), which `ilm_weight=` subtracts.
     """
 
     config_class = HatConfig

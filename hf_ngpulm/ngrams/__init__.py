@@ -1,4 +1,4 @@
-"""N-gram tables, and how they are counted and estimated."""
+"""N-gram tables: counting and estimation."""
 
 from .table import NGramOrder, NGramTable
 

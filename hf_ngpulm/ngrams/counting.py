@@ -1,4 +1,4 @@
-"""Counting n-grams of all orders in a stream of sentences, in bounded memory.
+"""Count n-grams of all orders in a stream of sentences, in bounded memory.
 
 Every position of the text starts an n-gram of the highest order (cut at the end of its sentence). These are packed into
 integers, sorted and counted chunk by chunk; the sorted runs are merged, on disk where they outgrow the memory allowed. The
@@ -25,7 +25,7 @@ from .steps import Packing, Run, TrieOrder, steps_for
 
 MAX_ORDER = 12
 DEFAULT_MEMORY = 4 << 30
-# More positions than this in a chunk gain nothing.
+# Larger chunks are no faster.
 MAX_CHUNK = 1 << 24
 MIN_CHUNK = 1 << 10
 NEVER = np.iinfo(np.int64).max
@@ -37,9 +37,9 @@ class NGramCounts:
 
     Args:
         vocab_size: number of token ids; `<s>`, `</s>` and `<unk>` follow them.
-        orders: the n-grams of each order with their occurrences. `<s>` counts once a sentence.
-        num_sentences, num_tokens: what was read, sentence ends not counted as tokens.
-        first_seen: int64 `[vocab_size + 3]`: ascends with the place in the text where each token was first seen.
+        orders: the n-grams of each order with their occurrences. `<s>` counts once per sentence.
+        num_sentences, num_tokens: size of the text; sentence ends don't count as tokens.
+        first_seen: int64 `[vocab_size + 3]`, ascending with the first position of each token in the text.
     """
 
     vocab_size: int
@@ -50,7 +50,7 @@ class NGramCounts:
 
 
 def parse_bytes(size: int | str) -> int:
-    """Return a number of bytes, also as text: "500M", "4G", "1.5 GiB" (powers of 1,024).
+    """Return a number of bytes from a number or a text such as "500M", "4G" or "1.5 GiB" (powers of 1,024).
 
     Raises:
         ValueError: it isn't a size, or not above zero.
@@ -66,15 +66,15 @@ def parse_bytes(size: int | str) -> int:
 class NGramCounter:
     """Counts the n-grams of sentences that are added piece by piece.
 
-    Use it as a context manager, so that files on disk are gone when it ends, however it ends.
+    Use it as a context manager, so that files on disk are always removed.
 
     Args:
         vocab_size: number of token ids, `0 .. vocab_size - 1`. The id -1 stands for an unknown token, `<unk>`.
         order: length of the longest n-grams, at most 12.
         device: where to sort and merge.
-        memory: bytes that counting may take. Sorted runs that don't fit are kept on disk. What is returned in the end isn't
-            bounded by it, but by the number of distinct n-grams.
-        folder: where files go; the system's folder for temporary files by default.
+        memory: limit in bytes; sorted runs beyond it are kept on disk. The result's size depends on the number of distinct
+            n-grams alone.
+        folder: for files; by default the system's folder for temporary files.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class NGramCounter:
         self.steps = steps_for(self.device, engine)
         self.num_sentences = self.num_tokens = self.num_unknown = 0
         self.first_seen = np.full(vocab_size + 3, NEVER, dtype=np.int64)
-        # A position takes its digit, its words three times while they are sorted, and the permutation.
+        # Memory of a position: its digit, three copies of its words while sorting, and the permutation.
         per_position = 4 + 8 * (3 * len(self.packing.digits) + 3)
         self._workers = 1 if self.device.type != "cpu" else min(2, torch.get_num_threads())
         self._chunk = int(min(MAX_CHUNK, max(MIN_CHUNK, memory // (2 * self._workers * per_position))))
@@ -124,9 +124,9 @@ class NGramCounter:
         """Count more sentences.
 
         Args:
-            token_ids: int `[L]`, the tokens of all sentences one after the other; -1 for unknown ones.
-            lengths: int `[S]`, tokens of each sentence.
-            first_sentence: number of the first of them in the whole text, where several processes share it.
+            token_ids: int `[L]`, the tokens of all sentences concatenated; -1 for unknown ones.
+            lengths: int `[S]`, number of tokens of each sentence.
+            first_sentence: index of the first one in the whole text, if several processes share it.
 
         Raises:
             ValueError: a token id outside -1 .. vocab_size - 1, or lengths that don't add up.
@@ -179,7 +179,7 @@ class NGramCounter:
                 self._count_chunk(self._chunk)
 
     def _count_chunk(self, num_starts: int) -> None:
-        """Have the n-grams counted that start at the first positions of the buffer; what lies after them stays in it."""
+        """Count the n-grams that start at the first positions of the buffer; the rest stays in it."""
         overlap = self.packing.order - 1
         digits = np.zeros(num_starts + overlap, dtype=np.int32)
         digits[: min(self._filled, digits.size)] = self._buffer[: min(self._filled, digits.size)]
@@ -195,7 +195,7 @@ class NGramCounter:
         return self.steps.count(self.steps.pack(on_device, num_starts, self.packing))
 
     def _take_run(self, run: Run) -> None:
-        """Keep a sorted run: merged with those that aren't larger, so that each n-gram takes part in few merges."""
+        """Store a sorted run, merged with runs that aren't larger, so that each n-gram takes part in few merges."""
         while self._runs and len(self._runs[-1]) <= 2 * len(run):
             run = self.steps.merge(self._runs.pop(), run)
         self._runs.append(run)
@@ -219,7 +219,7 @@ class NGramCounter:
         self._spilled.append(path)
 
     def merged(self, runs: list[Run]) -> Run:
-        """Return one run of many, the shortest first."""
+        """Merge runs into one, the shortest first."""
         runs = sorted(runs, key=len, reverse=True)
         while len(runs) > 1:
             last = runs.pop()
@@ -231,7 +231,7 @@ class NGramCounter:
         return Run(none[:-1], none[-1])
 
     def run(self) -> Run:
-        """Return all distinct n-grams so far in ascending order, with their counts. Ends the counting."""
+        """Return all distinct n-grams in ascending order, with their counts. Ends counting."""
         if self._filled:
             self._count_chunk(self._filled)
         while self._pending:
@@ -263,11 +263,11 @@ class NGramCounter:
             yield self.merged(runs)
 
     def finish(self, accelerator: Any = None) -> NGramCounts:
-        """Return all n-grams counted. Ends the counting.
+        """Return all counts. Ends counting.
 
         Args:
-            accelerator: `accelerate.Accelerator` of several processes, each of which has counted its share of the text: they
-                all return what they have counted together.
+            accelerator: `accelerate.Accelerator` of several processes, each of which has counted its share of the text; all
+                return the total.
 
         Raises:
             ValueError: there were no sentences.

@@ -1,7 +1,7 @@
 """Interpolated modified Kneser-Ney estimation (Chen and Goodman 1998), as KenLM's lmplz does it (Heafield et al. 2013).
 
-The story, order by order: occurrences become adjusted counts (how many different tokens an n-gram was seen after), the
-counts of counts give the discounts, and each context hands what its n-grams are discounted by to its suffix.
+For each order: occurrences become adjusted counts (the number of distinct tokens seen before an n-gram), the counts of counts
+    determine the discounts, and each context passes the discounted mass on to its suffix.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .table import NGramOrder, NGramTable, one_thread
 logger = logging.getLogger(__name__)
 
 DISCOUNT_FALLBACK = (0.5, 1.0, 1.5)  # lmplz's
-# A context that hands nothing down: log10 of 1e-99, as ARPA files write zero.
+# Backoff of a context that passes nothing on: log10 of 1e-99, the zero of ARPA files.
 LOG_ZERO = -99.0 * 2.302585092994046
 
 
@@ -37,12 +37,12 @@ class Discounts(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimate:
-    """A language model and how it came about.
+    """An estimated language model, with facts about the estimation.
 
     Args:
         table: the n-grams.
         discounts: of each order.
-        fallback_orders: orders whose counts of counts gave no discounts, so that the fallback was used.
+        fallback_orders: orders whose counts of counts gave no discounts, which got the fallback.
         num_counted: n-grams of each order before pruning.
     """
 
@@ -53,10 +53,10 @@ class Estimate:
 
 
 def thresholds_of(prune: Sequence[int], order: int) -> tuple[int, ...]:
-    """Return pruning thresholds of all orders; the last one given goes for the orders that follow.
+    """Return the pruning thresholds of all orders; the last given one holds for all further orders.
 
     Raises:
-        ValueError: a threshold of unigrams, thresholds that fall, or more of them than orders.
+        ValueError: a threshold above 0 for unigrams, falling thresholds, or more of them than orders.
     """
     prune = tuple(prune)
     if not all(isinstance(threshold, int) and threshold >= 0 for threshold in prune):
@@ -80,14 +80,14 @@ def estimate(
     engine: str = "auto",
     done: Callable[[], Any] | None = None,
 ) -> Estimate:
-    """Estimate a model of counted n-grams.
+    """Estimate a model from counted n-grams.
 
     Args:
-        counts: what was counted; its tensors' device does the work.
-        prune: n-grams that occur at most so often are dropped, one threshold for each order from 1 up, of which the first
-            must be 0 and the last goes for the orders that follow: `(0, 0, 1)` drops 3-grams and longer that occur once.
-        discount_fallback: discounts for orders whose counts of counts can't give any (text that is small or artificial);
-            None to raise an error there.
+        counts: the counts, on the device that does the work.
+        prune: n-grams that occur at most this often are dropped: a threshold per order from 1 up, the first 0, the last for all
+            further orders. `(0, 0, 1)` drops 3-grams and longer that occur once.
+        discount_fallback: discounts for orders whose counts of counts don't determine any (small or artificial text); None
+            raises an error.
         allowed: bool `[vocab_size]`; n-grams with other tokens are dropped, and these tokens count as unknown.
         done: called after each order.
 
@@ -121,7 +121,7 @@ def estimate(
     kept: list[Tensor] = []
     has_bad = lower = torch.empty(0)
     for n, trie in enumerate(tries, start=1):
-        # How many different tokens each was seen after; those that nothing precedes keep their occurrences.
+        # Number of distinct tokens before each; n-grams that nothing precedes keep their occurrences.
         adjusted = trie.counts.clone() if n == order else steps.left_extensions(suffixes[n], len(trie.tokens))
         adjusted[starts[n - 1]] = trie.counts[starts[n - 1]]
         if n == 1:
@@ -163,7 +163,7 @@ def estimate(
 def _check_fallback(fallback: Sequence[float]) -> Sequence[float]:
     if len(fallback) != 3 or not all(0 < value <= j for j, value in enumerate(fallback, start=1)):
         raise ValueError(
-            "discount_fallback should be what is taken off counts of 1, 2 and 3, each above 0 and at most that count, "
+            "discount_fallback should be the discounts of counts 1, 2 and 3, each above 0 and at most the count, "
             f"such as {DISCOUNT_FALLBACK}; got {tuple(fallback)}"
         )
     return fallback
@@ -193,7 +193,7 @@ def _rows_after(tries: list[TrieOrder], token: int) -> list[slice]:
 def _discounts(
     n: int, adjusted: Tensor, occurrences: Tensor, quirk: int | None, fallback: Sequence[float] | None
 ) -> Discounts | None:
-    """Return discounts of one order in closed form (Chen and Goodman 1998, equation 26); None where the fallback must do."""
+    """Return the discounts of one order in closed form (Chen and Goodman 1998, equation 26); None if the fallback is needed."""
     counts_of_counts = torch.bincount(adjusted.clamp(max=5), minlength=6).tolist()
     if quirk is not None:
         # lmplz counts this one n-gram by its occurrences, and so must we to get its discounts.
@@ -201,7 +201,7 @@ def _discounts(
         counts_of_counts[min(int(occurrences[quirk]), 5)] += 1
     ones, twos, threes = counts_of_counts[1:4]
     if ones and twos and threes:
-        # In lmplz's precision: at the edge of what is a discount, rounding decides whether the fallback is used.
+        # In lmplz's precision, since in borderline cases rounding decides whether the fallback is used.
         single = np.float32
         share = single(ones) / single(ones + 2.0 * twos)
         found = Discounts(
@@ -231,8 +231,8 @@ def _last_by_lmplz(
     """Return for each order but the highest the n-gram that comes last when n-grams are sorted from their last token to their
     first, by when each token was first seen in the text.
 
-    lmplz enters that one into its statistics with its occurrences where it has the adjusted count of all others. In a small
-    text this shows in the discounts.
+    lmplz's statistics use this n-gram's occurrences, and the adjusted counts of all others. In a small text this affects the
+    discounts.
     """
     rank = torch.where(first_seen == NEVER, -1, first_seen + 3)
     rank[vocab_size], rank[vocab_size + 1], rank[vocab_size + 2] = 1, 2, 0

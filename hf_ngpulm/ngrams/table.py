@@ -19,7 +19,7 @@ from ..engines.native import Function, Struct
 from ..errors import NGramFormatError
 
 NUM_SPECIAL = 3  # <s>, </s>, <unk>: the ids after the vocabulary
-MAX_ORDER = 64  # of models in files of other programs: the work of reading grows with its square
+MAX_ORDER = 64  # of models in other programs' files, as the time to read them is quadratic in the order
 
 
 class NgpulmNGramNodes(Struct):
@@ -82,7 +82,7 @@ class NGramOrder:
 
 @dataclass(frozen=True)
 class NGramTable:
-    """All n-grams of a model, lowest order first.
+    """All n-grams of a model, unigrams first.
 
     Token ids are `0 .. vocab_size - 1`; `<s>`, `</s>` and `<unk>` follow. `<unk>` stands for every token id that has no
     unigram.
@@ -162,10 +162,10 @@ class NGramTable:
         return cls(vocab_size, tuple(orders))
 
     def keep(self, kept: Sequence[Tensor]) -> NGramTable:
-        """Return some of the n-grams; the highest orders of which none is left go.
+        """Return a selection of the n-grams, without highest orders that become empty.
 
         Args:
-            kept: bool `[N]` for each order; the prefixes of what is kept must be kept.
+            kept: bool `[N]` for each order; prefixes of kept n-grams must be kept.
         """
         orders: list[NGramOrder] = []
         rows: Tensor | None = None
@@ -181,13 +181,13 @@ class NGramTable:
         return NGramTable(self.vocab_size, tuple(orders))
 
     def to(self, device: torch.device | str) -> NGramTable:
-        """Return the same on another device."""
+        """Return the table on another device."""
         orders = (NGramOrder(*(column.to(device) for column in vars(order).values())) for order in self.orders)
         return NGramTable(self.vocab_size, tuple(orders))
 
     @cached_property
     def offsets(self) -> list[int]:
-        """Node number of each order's first row: the rows of all orders, numbered through after the empty n-gram."""
+        """Node of each order's first row; nodes number the rows of all orders consecutively, after the empty n-gram."""
         offsets = [1]
         for order in self.orders:
             offsets.append(offsets[-1] + len(order))
@@ -210,7 +210,7 @@ class NGramTable:
 
 
 class _Nodes:
-    """The n-grams of the orders so far, numbered through after the empty one, so that longer ones find their prefixes."""
+    """The n-grams of the orders so far, numbered consecutively after the empty one, to find the prefixes of longer ones."""
 
     def __init__(self, num_ids: int, num_ngrams: int) -> None:
         self.tokens = torch.zeros(1 + num_ngrams, dtype=torch.int32)
@@ -231,8 +231,7 @@ class _Nodes:
         self.parents, self.end = first, end
 
     def prefixes(self, tokens: Tensor) -> Tensor:
-        """Return rows int64 `[N]` of n-grams `tokens` int32 `[N, n]` but for the last token, in the order before; -1 for
-        none."""
+        """Return the rows int64 `[N]`, in the order below, of the prefixes of n-grams `tokens` int32 `[N, n]`; -1 for none."""
         rows = torch.zeros(len(tokens), dtype=torch.int64)
         if tokens.shape[1] > 1:
             _find_prefixes(0, len(tokens), self.struct, tokens, tokens.shape[1], self.parents, rows)
@@ -255,6 +254,6 @@ def _check_values(vocab_size: int, n: int, tokens: Tensor, log_probs: Tensor, ba
 
 
 def _name(vocab_size: int, token_ids: Tensor) -> str:
-    """Return an n-gram in words for messages: `(5 <s> 17)`."""
+    """Return an n-gram as text for messages: `(5 <s> 17)`."""
     special = {vocab_size: "<s>", vocab_size + 1: "</s>", vocab_size + 2: "<unk>"}
     return "(" + " ".join(special.get(int(i), str(int(i))) for i in token_ids) + ")"

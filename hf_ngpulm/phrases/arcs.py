@@ -1,4 +1,4 @@
-"""ArcBooster: phrases boosted along the arcs that a language model has for them."""
+"""ArcBooster: boost phrases along a language model's own arcs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..automaton import BackoffAutomaton
 from ..automaton.tensors import AutomatonTensors, token_dtype
-from ..common.arguments import one_of
+from ..common.checks import check, one_of
 from ..language_model.model import NGramLM
 from ..text.spelling import CASES, speller_of
 from .automaton import Spellings, build_trie
@@ -18,29 +18,29 @@ from .phrases import Booster, Phrases, Written, write
 
 
 class ArcBooster(Booster):
-    """A discount on those arcs of a language model that phrases run along.
+    """A discount on the arcs of a language model that phrases follow.
 
-    After Nigmatulina et al. ("Implementing contextual biasing in GPU decoder for online ASR", Interspeech 2023), who do so in a
-    decoding graph: a phrase is followed through the automaton from the empty context, token by token, as far as n-grams go;
-    these arcs, and those that the same tokens take from longer contexts (in mid-utterance), are discounted. What a context
-    consists of is a few hundred integers, `arcs`; queries are answered by an automaton that is no larger, beside the LM's, so
-    it goes wherever a `PhraseBooster` does (`phrases=`).
+    Contextual biasing after Nigmatulina et al. ("Implementing contextual biasing in GPU decoder for online ASR", Interspeech
+    2023), who do it in a decoding graph: a phrase is followed from the empty context, token by token, as far as the LM has
+    n-grams; these arcs, and the arcs for the same tokens in longer contexts (in mid-utterance), get a discount. A context is a
+    few hundred integers, `arcs`. A small automaton beside the LM's answers the queries, so an `ArcBooster` can be used like a
+    `PhraseBooster` (`phrases=`).
 
-    It never favours what the LM hasn't seen: a name that is new to the LM gains little, but nor do words that only look like
-    the phrase. Nothing is taken back where a phrase isn't completed. Prefer a `PhraseBooster` for names that the LM's text may
-    lack, this for phrases that it has and that are the likelier ones at the moment.
+    It boosts only what the LM has seen: a name that is new to the LM gains little, and so do words that merely resemble the
+    phrase. An unfinished phrase keeps its discounts. Prefer a `PhraseBooster` for names that the LM's text may lack, and this
+    for phrases that occur there and are likelier than usual now.
 
     Args:
         phrases: texts, or pairs of a text and a discount, or a mapping.
-        lm: the language model that is decoded with.
+        lm: the language model used for decoding.
         tokenizer: the ASR model's tokenizer, or a processor that has it.
-        discount: what each arc adds (natural log); the paper's is 2.0.
+        discount: added for each arc (natural log); 2.0 in the paper.
         case, normalise, strict: as for `PhraseBooster`.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
 
     Attributes:
-        arcs: int32, in ascending order: the arcs of `lm` that were followed from the empty context.
-        seen: a dictionary from phrases to how many of their tokens could be followed.
+        arcs: int32, ascending: the arcs of `lm` that were followed from the empty context.
+        seen: a dictionary from phrases to the number of their tokens that could be followed.
 
     Raises:
         ValueError: an empty phrase, a discount that isn't a finite number.
@@ -60,7 +60,7 @@ class ArcBooster(Booster):
         strict: bool = False,
         engine: str = "auto",
     ) -> None:
-        one_of("case", case, CASES)
+        check("case", case, one_of(*CASES))
         lm.check_tokenizer(tokenizer)
         speller = speller_of(tokenizer, lm.vocab_size)
         written = write(phrases, discount, speller, False, case, 1, normalise, strict)
@@ -74,7 +74,8 @@ def _followed(written: Written, lm: NGramLM) -> tuple[dict[tuple[int, ...], floa
     """Follow phrases through a language model.
 
     Returns:
-        For each arc the tokens of its context and its own, with the largest discount; the arcs; and how far each phrase came.
+        For each arc its context's tokens and its own, with the largest discount; the arcs; and the number of tokens followed of
+        each phrase.
     """
     tensors = lm.tensors
     offsets, tokens, targets = (t.cpu().numpy() for t in (tensors.arc_offsets, tensors.arc_tokens, tensors.arc_targets))
@@ -89,7 +90,7 @@ def _followed(written: Written, lm: NGramLM) -> tuple[dict[tuple[int, ...], floa
         for token in spelling.tokens:
             own = slice(*offsets[state : state + 2].tolist())
             place = own.start + int(np.searchsorted(tokens[own], token))
-            # A token that goes on from the empty context doesn't follow the one before it.
+            # A token read in the empty context doesn't follow the one before it.
             if place == own.stop or tokens[place] != token or (count and state == root):
                 break
             context = spelling.tokens[count - int(depths[state]) : count + 1]
@@ -101,7 +102,7 @@ def _followed(written: Written, lm: NGramLM) -> tuple[dict[tuple[int, ...], floa
 
 
 def _discounting(contexts: dict[tuple[int, ...], float], vocab_size: int) -> BackoffAutomaton:
-    """Return an automaton that gives a token the largest discount of all sequences that it completes."""
+    """Return an automaton that gives each token the largest discount of the sequences that it completes."""
     tokens = np.array([token for sequence in contexts for token in sequence], dtype=np.int64)
     lengths = np.array([len(sequence) for sequence in contexts], dtype=np.int64)
     bonuses = np.array(list(contexts.values()), dtype=np.float64)
@@ -110,7 +111,7 @@ def _discounting(contexts: dict[tuple[int, ...], float], vocab_size: int) -> Bac
     trie = build_trie(Spellings(tokens, lengths, np.zeros(len(tokens)), bonuses, none, none), radix, np.zeros(radix, bool))
     nodes = len(trie.depths)
     parents, arc_tokens = np.divmod(trie.keys, radix)
-    # What completes nothing itself has what it ends in: nodes come in order of their lengths.
+    # A node that completes nothing inherits from its longest suffix, which comes before it as it is shorter.
     discounts = [0.0]
     spelled: list[tuple[int, ...]] = [()]
     for parent, token, behind in zip(parents.tolist(), arc_tokens.tolist(), trie.fails[1:].tolist()):

@@ -1,12 +1,12 @@
-"""Phrases as token sequences -> a backoff automaton with a sparse root: Aho and Corasick's (1975), weighted.
+"""Build a backoff automaton with a sparse root from token sequences of phrases: a weighted Aho-Corasick automaton (1975).
 
-A state is the longest end of the tokens so far that is the beginning of a phrase; it backs off to the next longest. All of them
-are matches in progress, and each has been paid for token by token. One that fails gives back what it was paid, but for what
-its longest complete phrase has earned; so the sum over a transcript, `</s>` included, is that of the complete phrases, however
-the payments are spread: that is why tokens can be paid for early, when a greedy search decides.
+A state is the longest suffix of the tokens so far that is a prefix of a phrase; it backs off to the next longest. All these are
+matches in progress, each paid for token by token. A match that fails repays everything except the bonus of its longest complete
+phrase. So the sum over a transcript, `</s>` included, is that of the complete phrases, however payments are spread; thus tokens
+can be paid early, while a greedy search still decides.
 
-With p for what a match in progress has been paid at most and k for what it keeps when it fails, an arc that extends a state's
-match pays the difference of p and what the same token does in the backoff state; a backoff arc pays k - p.
+With p the payments so far for a match and k the part that it keeps when it fails, an arc that extends a match pays the new p
+minus the old p minus the payment for the same token in the backoff state; a backoff arc pays k - p.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from ..automaton.tensors import AutomatonTensors, token_dtype
 
 
 class Spellings(NamedTuple):
-    """Ways to write phrases in tokens; `N` of them, `L` tokens in all."""
+    """Spellings of phrases in tokens: `N` of them, `L` tokens in all."""
 
-    tokens: np.ndarray  # int64 [L], those of one after those of another
+    tokens: np.ndarray  # int64 [L], all spellings concatenated
     lengths: np.ndarray  # int64 [N], at least 1 each
-    payments: np.ndarray  # float64 [L], what a match has been paid when it has come up to a token
-    bonuses: np.ndarray  # float64 [N], what a complete one earns
-    bounded: np.ndarray  # bool [N], whether it is complete only if a word ends after it
-    initial: np.ndarray  # bool [N], whether it counts only at the beginning of a transcript
+    payments: np.ndarray  # float64 [L], payments for a match up to and including a token
+    bonuses: np.ndarray  # float64 [N], bonus of a complete one
+    bounded: np.ndarray  # bool [N], whether a word must end after it
+    initial: np.ndarray  # bool [N], whether it matches only at the beginning of a transcript
 
     @property
     def firsts(self) -> np.ndarray:
-        """Return where the tokens of each begin."""
+        """Return the first token of each spelling."""
         return np.cumsum(self.lengths) - self.lengths
 
 
 class _Trie(NamedTuple):
-    """Beginnings of spellings, shortest first; the first is the empty one, the root."""
+    """Prefixes of spellings, shortest first; the first is the empty one, the root."""
 
     keys: np.ndarray  # int64, ascending: (parent, token) of all but the root as one number, parent * radix + token
     depths: np.ndarray  # number of tokens
-    fails: np.ndarray  # the longest beginning of a spelling that it ends in, but for itself
-    weights: np.ndarray  # of the arc that leads to it
-    paid: np.ndarray  # what a match has been paid there
-    kept: np.ndarray  # [2, n], what it keeps of that if it fails: where the next token doesn't, and does, begin a word
+    fails: np.ndarray  # its longest proper suffix that is a prefix of a spelling
+    weights: np.ndarray  # token of the arc that leads to it
+    paid: np.ndarray  # payments for a match up to here
+    kept: np.ndarray  # [2, n], the part that it keeps if it fails: if the next token doesn't, or does, begin a word
 
 
 class _States(NamedTuple):
-    """States of the automaton, and what they back off to, which has a lower rank."""
+    """States of the automaton and their backoff states, which have lower ranks."""
 
     ranks: np.ndarray
     backoffs: np.ndarray
@@ -65,12 +65,12 @@ class _Arcs(NamedTuple):
 def phrase_automaton(
     spellings: Spellings, vocab_size: int, begins_word: np.ndarray, start_token: int | None = None
 ) -> BackoffAutomaton:
-    """Return the automaton of some spellings. A spelling that is given twice earns the larger bonus.
+    """Return the automaton of spellings. A duplicate spelling earns the larger bonus.
 
     Args:
         vocab_size: V; token ids are below it.
         begins_word: bool `[V]`, tokens after which (or `</s>`) a word has ended.
-        start_token: a transcript begins as if this token stood before it.
+        start_token: read before every transcript.
     """
     radix = vocab_size + 2  # V is `</s>`, V + 1 the beginning of the transcript
     begin = vocab_size + 1
@@ -115,7 +115,7 @@ def phrase_automaton(
 
 
 def _with_begin(spellings: Spellings, begin: int) -> Spellings:
-    """Return initial spellings with the token of the beginning, which costs nothing, before them."""
+    """Return initial spellings with the start token, which pays nothing, before them."""
     at = spellings.firsts[spellings.initial]
     return spellings._replace(
         tokens=np.insert(spellings.tokens, at, begin),
@@ -126,10 +126,10 @@ def _with_begin(spellings: Spellings, begin: int) -> Spellings:
 
 def build_trie(spellings: Spellings, radix: int, boundary: np.ndarray) -> _Trie:
     firsts = spellings.firsts
-    last = len(spellings.tokens) + 1  # nodes at most
+    last = len(spellings.tokens) + 1  # upper bound of the number of nodes
     keys, parents, depths = np.empty(last - 1, np.int64), np.zeros(last, np.int64), np.zeros(last, np.int64)
     fails, weights, paid, kept = np.zeros(last, np.int64), np.zeros(last), np.zeros(last), np.zeros((2, last))
-    inside = np.arange(len(spellings.lengths))  # spellings of at least the depth, and the nodes that they have come to
+    inside = np.arange(len(spellings.lengths))  # spellings of at least this depth, and their nodes at this depth
     at = np.zeros(len(inside), np.int64)
     count, depth = 1, 0
     while len(inside):
@@ -144,14 +144,14 @@ def build_trie(spellings: Spellings, radix: int, boundary: np.ndarray) -> _Trie:
         depth += 1
         parents[level], tokens = np.divmod(level_keys[groups], radix)
         depths[level] = depth
-        # Several phrases begin like this: the best one's payments hold.
+        # If several phrases have this prefix, the best one's payments hold.
         paid[level] = np.maximum.reduceat(spellings.payments[firsts[inside] + depth - 1], groups)
         kept[:, level] = kept[boundary[tokens].astype(np.int64), parents[level]]
         ended = spellings.lengths[inside] == depth
         for row, which in enumerate((ended & ~spellings.bounded[inside], ended)):
             best = np.full(len(groups), -np.inf)
             np.maximum.at(best, at[which] - count, spellings.bonuses[inside[which]])
-            complete = best > -np.inf  # the longest complete phrase counts, not those that it begins with
+            complete = best > -np.inf  # the longest complete phrase counts, not its prefixes
             kept[row, level][complete] = best[complete]
         trie = _Trie(keys[: count - 1 + len(groups)], depths, fails, weights, paid, kept)
         if depth > 1:
@@ -164,16 +164,16 @@ def build_trie(spellings: Spellings, radix: int, boundary: np.ndarray) -> _Trie:
 
 
 def _word_ends(trie: _Trie, radix: int, boundary: np.ndarray) -> tuple[int, np.ndarray, np.ndarray, _States, _Arcs]:
-    """Return what lies between complete phrases and the states that they back off to.
+    """Return the states between complete phrases and their backoff states.
 
-    A phrase that must end with a word keeps its bonus if the next token begins one, and loses it otherwise. That depends on the
-    token, as a backoff weight can't. So a state comes between, which has arcs for the tokens of one kind, the rarer one, that
-    bear the difference. It is shared by all phrases with the same difference. Phrases that back off to another match in
-    progress have one more state before it, with the arcs of all tokens that would go on with a match.
+    A phrase that must end with a word keeps its bonus if the next token begins one, and loses it otherwise. A backoff weight
+    can't depend on the token. So there is a state in between, with arcs for the rarer kind of tokens that carry the difference.
+    Phrases with the same difference share it. Phrases that back off to another match in progress get one more state before it,
+    with the arcs of all tokens that continue a match.
 
     Returns:
-        Which tokens these states have arcs for, those that begin words (1) or the others (0); such phrases, and the state that
-        each backs off to; and the states, which are numbered on from the trie's and go after others as deep, with their arcs.
+        The kind of tokens with arcs: those that begin words (1) or the others (0); such phrases, and the state that each backs
+        off to; and the states with their arcs, numbered after the trie's and ranked after others of their depth.
     """
     rare = int(2 * np.count_nonzero(boundary) <= len(boundary))
     rare_tokens = np.flatnonzero(boundary == bool(rare))
@@ -181,7 +181,7 @@ def _word_ends(trie: _Trie, radix: int, boundary: np.ndarray) -> tuple[int, np.n
     differences = (trie.kept[rare] - trie.kept[1 - rare])[nodes]
     kinds, kind_of = np.unique(np.stack([trie.fails[nodes], differences], 1), axis=0, return_inverse=True)
     fails, differences = kinds[:, 0].astype(np.int64), kinds[:, 1]
-    # What the matches in progress after it keep, or lose, if none of them goes on.
+    # The amount that the matches in progress after it keep or lose if all of them fail.
     losses = np.zeros((2, len(kinds)))
     going_on: list[np.ndarray] = []
     current = fails
@@ -226,7 +226,7 @@ def _word_ends(trie: _Trie, radix: int, boundary: np.ndarray) -> tuple[int, np.n
 def _follow(
     trie: _Trie, states: np.ndarray, tokens: np.ndarray, radix: int, boundary: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return what tokens score in states, and where they lead."""
+    """Return scores and next states of tokens in states."""
     scores, targets = np.zeros(len(states)), np.zeros(len(states), np.int64)
     left, current = np.arange(len(states)), states
     while len(left):
@@ -243,7 +243,7 @@ def _follow(
 
 
 def _find(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return nodes with some keys, 0 where there is none."""
+    """Return the nodes of keys, 0 where there is none."""
     if not len(keys):
         return np.zeros(len(wanted), np.int64)
     places = np.searchsorted(keys, wanted)
@@ -251,7 +251,7 @@ def _find(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def _longest_chain(backoffs: np.ndarray) -> int:
-    """Return steps to the root at most."""
+    """Return the largest number of backoff steps to the root."""
     steps, current = 0, np.arange(len(backoffs))
     while current.any():
         steps, current = steps + 1, backoffs[current]

@@ -1,4 +1,4 @@
-"""Phrases that a speech recogniser should recognise, as an automaton that decoders follow beside an LM's."""
+"""Phrases to be recognised (hotwords, keyterms, custom vocabulary), as an automaton that decoders follow beside an LM's."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ import numpy as np
 import torch
 
 from ..automaton import BackoffAutomaton
-from ..common.arguments import check_number, one_of, whole
+from ..common.checks import AT_LEAST_0, check, one_of, whole
 from ..language_model.model import NGramLM
 from ..text.spelling import CASES, Speller, speller_of
 from .automaton import Spellings, phrase_automaton
 from .phrases import Booster, Phrases, Written, write
 
-# Vocabularies of at most so many tokens have pieces so short that a phrase often is the beginning of another word.
+# In vocabularies up to this size pieces are so short that a phrase is often the beginning of another word.
 SMALL_VOCABULARY = 8192
 
 
 class PhraseBooster(Booster):
-    """Phrases (names, terms) that shall be recognised, each with the bonus that it earns in a transcript.
+    """Phrases to be recognised (hotwords, keyterms, custom vocabulary), each with its bonus in a transcript.
 
         booster = PhraseBooster(["ryanair one sierra golf", ("NVIDIA", 2.0)], tokenizer=processor)
         CTCDecoder(processor, phrases=booster)
 
-    It answers the same queries as an `NGramLM`. A token that goes on with a phrase scores its share of the bonus at once, so
-    that greedy search can follow; where the phrase then isn't completed, all is taken back (Aho and Corasick's automaton). At
-    each place the longest phrase counts, and overlapping ones count each; see `hf_ngpulm.phrases.reference`.
+    It answers the same queries as an `NGramLM`. Each token that extends a phrase scores its share of the bonus at once, so that
+    greedy search can follow; an abandoned phrase repays it all (Aho-Corasick automaton). At each position the longest phrase
+    counts, and overlapping phrases count each; see `hf_ngpulm.phrases.reference`.
 
     Args:
         phrases: texts, or pairs of a text and a weight, or a mapping from texts to weights.
         tokenizer: the ASR model's tokenizer, or a processor that has it.
-        weight: of phrases without one: the bonus (natural log) for each token, or for each phrase, see `weight_per`. Negative
-            weights keep phrases from being recognised.
+        weight: for phrases without one: the bonus (natural log) per token or per phrase, see `weight_per`. Negative weights
+            suppress phrases.
         weight_per: "token": a phrase earns its weight times the number of its tokens; or "phrase".
-        growth: how much more later tokens earn than the first one: the d-th earns 1 + growth * ln(d) times as much (with
-            `weight_per="phrase"`: of the same whole).
-        end_bonus: what completing a phrase earns besides, in weights.
-        whole_words: whether a phrase must end where a word ends (or, in vocabularies with a word delimiter, also begin where
-            one begins); not where it ends in a script without blanks. By default so in vocabularies of up to 8,192 tokens.
-        case: "auto": phrases as they are, or else in small letters or in capitals, if the tokenizer can write that;
-            "keep": as they are; "any": in all of these and with capitals at the beginning of words.
-        tokenizations: token sequences for each way to write a phrase: the tokenizer's own one and those with the fewest tokens.
-        normalise: what is done to phrases first, as for `NGramLM.train`; Unicode is always composed (NFC).
+        growth: raises the bonus of later tokens: the d-th earns 1 + growth * ln(d) times the first one's (with
+            `weight_per="phrase"` the total stays the same).
+        end_bonus: extra bonus for completing a phrase, in weights.
+        whole_words: whether a phrase must end where a word ends (with a word delimiter: also begin where one begins), except in
+            scripts without blanks. Default: in vocabularies of up to 8,192 tokens.
+        case: "auto": phrases as they are, or in lowercase or uppercase if the tokenizer can write only that; "keep": as they
+            are; "any": in all of these and in title case.
+        tokenizations: number of token sequences per phrase: the tokenizer's own, and those with the fewest tokens.
+        normalise: normalisation of phrases, as for `NGramLM.from_texts`; Unicode is always composed (NFC).
         strict: raise an error for a phrase that the tokenizer can't write, instead of a warning.
-        vocab_size: number of token ids; that of a language model that is used beside it.
+        vocab_size: number of token ids; must equal the language model's, if one is used.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
 
     Attributes:
-        phrases: a dictionary from texts, as they were given, to weights.
-        left_out: a dictionary from phrases that can't be written to what in them the tokenizer doesn't know.
+        phrases: a dictionary from the original texts to weights.
+        left_out: a dictionary from phrases that can't be written to their characters unknown to the tokenizer.
 
     Raises:
         ValueError: an empty phrase, a weight that isn't a finite number, a phrase of more than 500 tokens; with `strict`, one
@@ -74,12 +74,11 @@ class PhraseBooster(Booster):
         vocab_size: int | None = None,
         engine: str = "auto",
     ) -> None:
-        one_of("weight_per", weight_per, ("token", "phrase"))
-        one_of("case", case, CASES)
-        whole("tokenizations", tokenizations, 100)
-        for name, value in (("growth", growth), ("end_bonus", end_bonus)):
-            if check_number(value, name) < 0:
-                raise ValueError(f"{name} should be at least 0, got {value!r}")
+        check("weight_per", weight_per, one_of("token", "phrase"))
+        check("case", case, one_of(*CASES))
+        check("tokenizations", tokenizations, whole(1, 100))
+        check("growth", growth, AT_LEAST_0)
+        check("end_bonus", end_bonus, AT_LEAST_0)
         speller = speller_of(tokenizer, vocab_size)
         if whole_words is None:
             whole_words = _are_whole_words(speller)
@@ -91,12 +90,11 @@ class PhraseBooster(Booster):
 
 
 class GraphBooster(Booster):
-    """Phrases that a graph decoder should recognise beside a language model, which may never have seen them.
+    """Phrases for a graph decoder, also such as its language model has never seen.
 
-    As in a `PhraseBooster` each token earns the phrase's discount as soon as it is read, and all is taken back where the phrase
-    isn't completed. And as somebody has named the phrase, it isn't held against it how little the language model has: a token
-    of V ones costs ln(V) at most, as if all were equally likely. What the model charges beyond that, it earns besides, at the
-    very token: so nothing is paid in advance for what the model doesn't charge.
+    As in a `PhraseBooster` each token earns the phrase's discount at once, and an abandoned phrase repays it all. In addition,
+    the language model's cost of a token is capped at ln(V), as if all V tokens were equally likely: a token earns what the
+    model charges beyond that, at the same step, so nothing is paid in advance.
 
     Args:
         phrases: a dictionary from texts to discounts.
@@ -123,12 +121,12 @@ def _automaton_of(spellings: Spellings, speller: Speller, whole_words: bool) -> 
 
 
 def _with_bonuses(written: Written, weight_per: str, growth: float, end_bonus: float) -> Spellings:
-    """Return what each spelling earns: as much as the tokenizer's own one of the phrase."""
+    """Return spellings with their bonuses: each earns as much as the tokenizer's own spelling of the phrase."""
     spellings, weights = written.spellings, np.array(list(written.phrases.values()), dtype=np.float64)
     lengths, (phrase, own_lengths, free) = _lengths(written), _column(written, "phrase", "length", "free")
     tokens = np.fromiter((token for spelling in spellings for token in spelling.tokens), np.int64, int(lengths.sum()))
     longest = int(max(lengths.max(initial=0), own_lengths.max(initial=0)))
-    # What the first so many tokens earn in weights.
+    # Bonus of the first n tokens, in weights.
     shares = np.concatenate([[0.0], np.cumsum(1 + growth * np.log(np.arange(1, longest + 1)))])
     units = shares[own_lengths] if weight_per == "token" else np.ones(len(spellings))
     without_end = weights[phrase] * units
@@ -140,7 +138,7 @@ def _with_bonuses(written: Written, weight_per: str, growth: float, end_bonus: f
 
 
 def _with_payments(written: Written, lm: NGramLM | None, lm_weight: float) -> Spellings:
-    """Return what each token of each spelling earns: of the discount as much as the tokenizer's own spelling of the phrase."""
+    """Return spellings with a payment per token: the discounts sum to those of the tokenizer's own spelling of the phrase."""
     spellings, discounts = written.spellings, list(written.phrases.values())
     lengths, (free, bounded, initial) = _lengths(written), _column(written, "free", "bounded", "initial")
     places = np.arange(int(lengths.max(initial=0)))
@@ -165,5 +163,5 @@ def _lengths(written: Written) -> np.ndarray:
 
 
 def _column(written: Written, *names: str) -> np.ndarray:
-    """Return some numbers of each spelling, int64 `[names, N]`."""
+    """Return integer attributes of the spellings, int64 `[names, N]`."""
     return np.array([[getattr(spelling, name) for spelling in written.spellings] for name in names], dtype=np.int64)

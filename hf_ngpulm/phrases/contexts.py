@@ -1,4 +1,4 @@
-"""Make boosters of what a decoder is given as `phrases`: one for all rows of a batch, or one for each."""
+"""Make boosters from a decoder's `phrases=`: one for all rows of a batch, or one for each."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from ..language_model.model import NGramLM
 from .booster import GraphBooster, PhraseBooster
 from .phrases import Booster, Phrases, checked_phrases
 
-# One context: a booster, phrases to make one of, or None for a row without.
+# One context: a booster, phrases to make one from, or None for a row without.
 Context: TypeAlias = Booster | Phrases | None
-# Boosters that are kept, what they may take in all, and those beside language models.
+# Numbers of cached boosters, their total bytes, and the number beside language models.
 KEPT, MOST_BYTES, KEPT_IN_GRAPHS = 1024, 1 << 28, 128
-# Held while what is kept is looked up, never while something is made. One for all: with its own an object can't be pickled.
+# Held while a cache is looked up, never while a booster is made. One for all, since an object with its own lock can't be
+# pickled.
 LOCK = lock_across_forks()
 BoosterT = TypeVar("BoosterT", bound=Booster)
 
 
 class Kept(Generic[BoosterT]):
-    """Boosters made last, by key, with what has to live as long as they do. For use by several threads."""
+    """Thread-safe cache of the latest boosters, by key, each with an object that must live as long."""
 
     def __init__(self) -> None:
         self.made: OrderedDict[Any, tuple[BoosterT, Any]] = OrderedDict()
         self.nbytes = 0
 
     def found_or(self, key: Any, make: Callable[[], BoosterT], most: int, beside: Any = None) -> BoosterT:
-        """Return the booster of a key, made if there is none; of `most` and `MOST_BYTES` the oldest ones go."""
+        """Return the booster of a key, made if necessary; beyond `most` boosters or `MOST_BYTES` the oldest are dropped."""
         with LOCK:
             if key in self.made:
                 self.made.move_to_end(key)
                 return self.made[key][0]
         made = make()
         with LOCK:
-            if key not in self.made:  # another thread may have been faster
+            if key not in self.made:  # another thread may have made it meanwhile
                 self.made[key] = made, beside
                 self.nbytes += made.nbytes
             while len(self.made) > 1 and (len(self.made) > most or self.nbytes > MOST_BYTES):
@@ -47,14 +48,14 @@ class Kept(Generic[BoosterT]):
 
 
 class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
-    """Makes boosters of phrases, and keeps those made last: phrases that come again cost nothing. For use by several threads.
+    """Makes boosters from phrases and caches the latest, so repeated phrases cost nothing. Thread-safe.
 
     Args:
         tokenizer: the ASR model's.
-        vocab_size: token ids that boosters score; as many as the tokenizer has if left out.
+        vocab_size: number of token ids that boosters score; by default the tokenizer's.
 
     Attributes:
-        most: boosters that are kept at most, here and in pools.
+        most: largest number of cached boosters, here and in pools.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int | None = None) -> None:
@@ -68,7 +69,7 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
         """Return the booster of one context.
 
         Raises:
-            ValueError: see `PhraseBooster`; or one that scores another number of token ids than the language model.
+            ValueError: see `PhraseBooster`; or a booster over another number of token ids than the language model's.
             TokenizerMismatchError: a booster made for another tokenizer.
         """
         if context is None:
@@ -86,7 +87,7 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
                 context.check_tokenizer(self.tokenizer)
         else:
             if self.tokenizer is None:
-                raise ValueError("phrases need the tokenizer to be written with: pass a PhraseBooster instead of texts")
+                raise ValueError("phrases need a tokenizer: pass it, or a PhraseBooster instead of texts")
             key = tuple(checked_phrases(context, 1.0).items())
             context = self._kept.found_or(key, lambda: self._made(key), self.most)
         with LOCK:
@@ -97,7 +98,7 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
         return PhraseBooster(key, self.tokenizer, vocab_size=self.vocab_size)
 
     def prepare(self, context: Any) -> None:
-        """Have a booster checked, and its contents summed up, before a search that can't wait is given it."""
+        """Check a booster and compute its fingerprint, ahead of a search that can't wait."""
         if isinstance(context, Booster):
             self.booster(context)
             _ = context.fingerprint
@@ -106,7 +107,7 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
         """Return the boosters of a batch.
 
         Args:
-            phrases: one context for all rows, or a list with one for each.
+            phrases: one context for all rows, or a list with one per row.
 
         Raises:
             ValueError: a list for another number of rows.
@@ -119,11 +120,11 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
 
 
 class GraphContexts(WithoutCaches, caches={"_kept": Kept}):
-    """Makes of phrases what a search in graphs follows: an automaton beside the language model's.
+    """Makes the automata for phrases that a graph search follows beside the language model's.
 
     Args:
-        boosters: what sees to it that automata fit the decoder.
-        discount: of phrases without one of their own (natural log).
+        boosters: checks that automata fit the decoder.
+        discount: for phrases without their own (natural log).
     """
 
     def __init__(self, boosters: Contexts, discount: float) -> None:
@@ -132,7 +133,7 @@ class GraphContexts(WithoutCaches, caches={"_kept": Kept}):
         self._kept: Kept[GraphBooster] = Kept()
 
     def with_discount(self, discount: float) -> GraphContexts:
-        """Return the same for phrases with another discount; what is kept is shared.
+        """Return a copy with another discount, which shares the cache.
 
         Raises:
             ValueError: it is below 0.
@@ -144,10 +145,10 @@ class GraphContexts(WithoutCaches, caches={"_kept": Kept}):
         return selected
 
     def of(self, context: Any, lm: NGramLM | None, lm_weight: float) -> Booster | None:
-        """Return what is followed for one context.
+        """Return the automaton for one context.
 
         Args:
-            lm, lm_weight: the language model that it stands beside, and its weight.
+            lm, lm_weight: the row's language model and its weight.
 
         Raises:
             ValueError: an empty phrase, or a discount that isn't a finite number of at least 0.
@@ -157,7 +158,7 @@ class GraphContexts(WithoutCaches, caches={"_kept": Kept}):
             return self.boosters.booster(context)
         phrases = checked_discounts(context, self.discount)
         key = (id(lm), lm_weight, *phrases.items())
-        # With the model itself, so that none that comes after it has its identity.
+        # The entry keeps the model alive, so that no later model gets the same id.
         return self._kept.found_or(
             key,
             lambda: GraphBooster(phrases, self.boosters.tokenizer, lm, lm_weight),
@@ -166,10 +167,10 @@ class GraphContexts(WithoutCaches, caches={"_kept": Kept}):
         )
 
     def of_rows(self, phrases: Any, models: Sequence[NGramLM | None], lm_weights: Sequence[float]) -> list[Booster | None]:
-        """Return what is followed for each row of a batch.
+        """Return the automaton for each row of a batch.
 
         Args:
-            phrases: one context for all rows, or a list with one (or None) for each.
+            phrases: one context for all rows, or a list with one (or None) per row.
             models, lm_weights: the language model of each row, and its weight.
         """
         contexts = [phrases] * len(models)
@@ -182,7 +183,7 @@ class GraphContexts(WithoutCaches, caches={"_kept": Kept}):
 
 
 def checked_discounts(phrases: Phrases, discount: float) -> dict[str, float]:
-    """Return phrases and their discounts.
+    """Return a dictionary from phrases to their discounts.
 
     Raises:
         ValueError: an empty phrase, or a discount that isn't a finite number of at least 0.
@@ -206,18 +207,18 @@ def _check_rows(contexts: Sequence[Any], batch_size: int) -> None:
 
 
 def _of_some(booster: Booster | None) -> Booster | None:
-    """Return a booster, or None for one of no phrases: a row with it is as one without."""
+    """Return the booster, or None if it has no phrases."""
     return booster if booster is not None and booster.phrases else None
 
 
 def is_per_row(phrases: Any) -> bool:
-    """Return whether this is a list of contexts, not of phrases."""
+    """Return whether `phrases` is a list of contexts, not of phrases."""
     if not isinstance(phrases, Sequence) or isinstance(phrases, str):
         return False
     return any(item is None or isinstance(item, Booster | list | Mapping) for item in phrases)
 
 
 def is_any(phrases: Any) -> bool:
-    """Return whether phrases are given. A list with a context for each row counts as such whatever is in it, so that rows are
+    """Return whether phrases are given. A list with a context per row counts as given even if all are empty, so that a row is
     searched alike in any batch."""
     return phrases is not None and not (isinstance(phrases, Sequence | Mapping) and not phrases)

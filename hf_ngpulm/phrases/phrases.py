@@ -1,4 +1,4 @@
-"""Share what boosters of all kinds have: the phrases that they are given, written with a tokenizer."""
+"""The common part of all boosters: their phrases, spelled with a tokenizer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from ..automaton import BackoffAutomaton
-from ..common.arguments import check_number
+from ..common.checks import WEIGHT, check
 from ..text.normalisation import normaliser
 from ..text.spelling import Speller, Spelling
 from ..text.vocabulary import Vocabulary, check_tokenizer
 
-# States back off at most twice for each token, and an automaton's chains may not be longer than this allows.
+# States back off at most twice per token, and an automaton limits backoff chains.
 MOST_TOKENS = 500
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -28,8 +28,8 @@ class Written(NamedTuple):
     """Phrases in tokens."""
 
     phrases: dict[str, float]  # from texts to weights
-    spellings: list[Spelling]  # all ways to write them; they refer to phrases by number
-    left_out: dict[str, str]  # from phrases that can't be written to what in them the tokenizer doesn't know
+    spellings: list[Spelling]  # all spellings, which refer to phrases by index
+    left_out: dict[str, str]  # from phrases that can't be written to their unknown characters
 
 
 class Booster(BackoffAutomaton):
@@ -37,7 +37,7 @@ class Booster(BackoffAutomaton):
 
     Attributes:
         phrases, left_out: see `Written`.
-        vocabulary: of the tokenizer that they are written with.
+        vocabulary: the tokenizer's.
     """
 
     def __init__(self, built: BackoffAutomaton, written: Written, vocabulary: Vocabulary, engine: str) -> None:
@@ -52,7 +52,7 @@ class Booster(BackoffAutomaton):
         return self.vocabulary.pieces
 
     def check_tokenizer(self, tokenizer: Any) -> None:
-        """Refuse another tokenizer than the phrases were written with.
+        """Refuse a tokenizer other than the one of the phrases.
 
         Raises:
             TokenizerMismatchError: token ids stand for other pieces.
@@ -63,7 +63,7 @@ class Booster(BackoffAutomaton):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of what the automaton consists of: two boosters with the same one score alike."""
+        """SHA-256 of the automaton: boosters with the same fingerprint have the same scores."""
         digest = hashlib.sha256()
         for tensor in (*self.tensors, self.roots, self.starts):
             data = tensor.cpu().numpy().tobytes()
@@ -84,8 +84,8 @@ def write(
     normalise: Any,
     strict: bool,
 ) -> Written:
-    """Write phrases; arguments as for `hf_ngpulm.PhraseBooster`."""
-    checked = checked_phrases(phrases, check_number(weight, "weight"))
+    """Spell phrases; arguments as for `hf_ngpulm.PhraseBooster`."""
+    checked = checked_phrases(phrases, check("weight", weight, WEIGHT))
     clean = normaliser(normalise, speller.tokenizer)
     texts = [unicodedata.normalize("NFC", clean(phrase)) for phrase in checked]
     spellings, unknown = speller.spell(texts, whole_words, case, tokenizations)
@@ -106,7 +106,7 @@ def write(
 
 
 def checked_phrases(phrases: Phrases, weight: float) -> dict[str, float]:
-    """Return phrases and their weights; of one that is given twice the larger weight."""
+    """Return a dictionary from phrases to weights; a duplicate phrase gets the larger weight."""
     if isinstance(phrases, str):
         raise TypeError(f"phrases should be a list of texts, got the text {phrases!r}; write [{phrases!r}]")
     found: dict[str, float] = {}
@@ -124,4 +124,4 @@ def checked_phrases(phrases: Phrases, weight: float) -> dict[str, float]:
 def _pair(item: Any, number: int) -> tuple[str, float]:
     if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[0], str):
         raise TypeError(f"phrase {number} should be a text or a pair of a text and a weight, got {item!r}")
-    return item[0], check_number(item[1], f"the weight of phrase {number} ({item[0]!r})")
+    return item[0], check(f"the weight of phrase {number} ({item[0]!r})", item[1], WEIGHT)

@@ -8,5 +8,5 @@ from .transducer import TransducerNGramPipeline
 
 __all__ = ["CTCNGramPipeline", "NGramPipeline", "Seq2SeqNGramPipeline", "TransducerNGramPipeline", "register"]
 
-# Here, and not where Transformers' pipelines have been loaded, since loading this package may be what loads those.
+# Imported here, and not when Transformers' pipelines are loaded, since importing this package may load those.
 register()

@@ -1,4 +1,4 @@
-"""Share what the pipelines of all model families have in common."""
+"""The common base of the pipelines of all model families."""
 
 from __future__ import annotations
 
@@ -32,50 +32,51 @@ logger = logging.getLogger(__name__)
 
 
 class NGramPipeline(AutomaticSpeechRecognitionPipeline):
-    """Transformers' speech recognition pipeline with a language model: the class for a model's family is chosen by itself.
+    """Transformers' speech recognition pipeline with a language model. The class for the model's family is chosen
+    automatically.
 
-    Made for a model of a family without a class here it is the stock pipeline, which refuses an LM. A language model named in
-    the model's generation config (`ngram_lm`, `ngram_lm_weight`) is used where none is given; `lm=None` goes without. Settings
-    may be lists with a value for each recording (see `hf_ngpulm.pipelines.per_item`).
+    For a family without a class here it is the stock pipeline, which refuses an LM. By default the language model in the
+    model's generation config is used (`ngram_lm`, `ngram_lm_weight`); `lm=None` decodes without. Settings may be lists with a
+    value per recording (see `hf_ngpulm.pipelines.per_item`).
 
-    Where there is one `lm` and no `lm_weight`, settings that were tuned for the model with that LM and are kept in the LM's
-    config hold: weights, and the search that they are for (see `hf_ngpulm.config.tuned`); for CTC models also those that an LM
-    came with (`NGramLM.from_wav2vec2_with_lm`). What is given goes before them; an `lm_weight` before all of them.
+    With a single `lm` and no `lm_weight`, the settings tuned for the model in the LM's config hold: weights, and the search
+    that they are for (see `hf_ngpulm.config.tuned`); for CTC models also an LM's own defaults
+    (`NGramLM.from_wav2vec2_with_lm`). Explicit settings override them; an explicit `lm_weight` overrides all of them.
 
-    A model that `pipeline` loads itself, whose file is in half precision, is widened to float32 on a CPU where settings of this
-    package are given to `pipeline(...)`: CPUs compute half precision more slowly. `dtype=torch.float16` leaves it, as does
-    making the pipeline of a model object; without such settings the stock pipeline's precision stays, and so do its results.
+    If `pipeline(...)` gets settings of this package and loads a half-precision model on a CPU, it is widened to float32, as
+    CPUs compute half precision more slowly. `dtype=torch.float16` or passing a model object prevents it; without such settings
+    the stock pipeline's precision, and so its results, stay.
 
-    The following are taken both by `pipeline(...)` and by a call, where they hold for that call only, and by all families:
+    All families take the following, in `pipeline(...)` and in a call (for that call only):
 
     Args:
         lm: an `NGramLM`; the id of a Hub repo or a folder with one, or with the LM of a `Wav2Vec2ProcessorWithLM`; or an ARPA
             (`.arpa`, `.arpa.gz`), KenLM (`.bin`) or NeMo (`.nemo`) file. None decodes without. A list has one, or None, for
             each recording of the call.
-        lm_weight: weight of the LM's log-probabilities; a list or a tensor has one for each recording. By default what was
-            tuned for the model and stands in the LM's config, with the rest of what was tuned; or what the LM came with; or
-            else 0.5 (for encoder-decoders 0.2).
-        source_lm: a language model, as for `lm`, of the text that the recogniser was trained on; it is subtracted.
-        source_weight: with what weight, half of `lm_weight` by default; a list or a tensor has one for each recording.
-        phrases: phrases that shall be recognised: a list of texts, or of pairs of a text and a weight, or a
+        lm_weight: weight of the LM's log-probabilities; a list or a tensor has one per recording. By default the weight tuned
+            for the model in the LM's config, with the other tuned settings; or the LM's own default; or 0.5 (for
+            encoder-decoders 0.2).
+        source_lm: a language model, as for `lm`, of the recogniser's training text; it is subtracted.
+        source_weight: its weight, half of `lm_weight` by default; a list or a tensor has one per recording.
+        phrases: phrases to boost (hotwords): a list of texts, or of pairs of a text and a weight, or a
             `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
-        phrase_weight: what their bonuses are multiplied with (default 1); a list or a tensor has one for each recording.
-        num_return_sequences: above 1, results have a list `hypotheses` of so many transcripts with their scores (of CTC models
-            and transducers).
-        confidence: a measure (see `hf_ngpulm.search.confidence`); the chunks that `return_timestamps` gives then have a
-            `confidence` (of CTC models and transducers).
+        phrase_weight: factor of their bonuses (default 1); a list or a tensor has one per recording.
+        num_return_sequences: above 1, results have a list `hypotheses` of this many transcripts with their scores (for CTC
+            models and transducers).
+        confidence: a measure (see `hf_ngpulm.search.confidence`); the chunks of `return_timestamps` then have a `confidence`
+            (for CTC models and transducers).
 
     Raises:
-        ValueError: lists for another number of recordings, weights and rules without an LM, settings out of range.
+        ValueError: lists for another number of recordings, weights or rules without an LM, settings out of range.
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
-    # Settings that a family's decoder takes; any of the reasons is cause enough to decode here.
+    # Settings of the family's decoder, and those that require decoding here instead of in the stock pipeline.
     settings: ClassVar[tuple[str, ...]] = ("lm", "lm_weight", "phrases", "phrase_weight")
     reasons: ClassVar[tuple[str, ...]] = ("lm", "phrases")
     of_an_lm: ClassVar[frozenset[str]] = frozenset({"lm_weight", "source_lm", "source_weight"})
     takes_what_lms_come_with: ClassVar[bool] = False
-    # Settings whose names generation knows too: a stock pipeline would keep them for itself.
+    # Settings whose names `generate` uses, too, and which the stock pipeline would take.
     shared_with_generation: ClassVar[tuple[str, ...]] = ()
 
     def __new__(cls, model: Any = None, *args: Any, **kwargs: Any) -> NGramPipeline:
@@ -88,13 +89,13 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         if "serves" in vars(cls):
             NGramPipeline.families.append(cls)
 
-    # The table of families: the classes that say which models they serve. What `num_beams="auto"` is for each, their decoders'
-    # options say (`hf_ngpulm.decoding.options.KNEES`).
+    # The table of families: each class says which models it serves. Their decoders' options define `num_beams="auto"`
+    # (`hf_ngpulm.decoding.options.KNEES`).
     families: ClassVar[list[type[NGramPipeline]]] = []
 
     @staticmethod
     def serves(model: Any) -> bool:
-        """Tell whether the class is that of a model's family."""
+        """Return whether the class serves a model."""
         return False
 
     def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
@@ -106,7 +107,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             if weight is not None:
                 kwargs.setdefault("lm_weight", weight)
         if kwargs.get("lm") is not None and kwargs.get("decoder") is not None:
-            # Where pyctcdecode is installed `pipeline` makes a decoder by itself for models that have one beside them.
+            # If pyctcdecode is installed, `pipeline` makes a decoder for models whose repos have one.
             logger.warning("lm= is given, and decodes; the decoder of pyctcdecode is left aside")
             del kwargs["decoder"]
         super().__init__(model, *args, **kwargs)
@@ -116,9 +117,9 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         given = {name: kwargs.pop(name) for name in self.settings if name in kwargs}
         unset = {name for name, value in given.items() if value is None and name in SETTINGS}  # as if never given
         search = self._search_given(kwargs)
-        if isinstance(given.get("phrases"), Iterator):  # it can be read once, and there may be many calls
+        if isinstance(given.get("phrases"), Iterator):  # an iterator is exhausted after one call
             given["phrases"] = list(given["phrases"])
-        # The stock pipeline would swallow the name of any setting.
+        # The stock pipeline accepts unknown names silently.
         of_others = {name for family in self.families for name in set(family.settings) - set(family.shared_with_generation)}
         foreign = sorted(kwargs.keys() & of_others)
         if foreign:
@@ -149,23 +150,22 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return preprocess, forward, postprocess
 
     def _search_given(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return what a call is told of the search apart from `settings`; `_search` is what the pipeline was."""
+        """Return a call's arguments of the search besides `settings`; `_search` are the pipeline's."""
         return {}
 
     def _of_generation(self, tuned: dict[str, Any]) -> dict[str, Any]:
-        """Return those of tuned settings that are for `generate`; taken out."""
+        """Remove the tuned settings for `generate`, and return them."""
         return {}
 
     def remembered(self, settings: dict[str, Any], search: dict[str, Any]) -> dict[str, Any]:
-        """Return settings that the language model remembers for this model and the search that is asked for, and that aren't
-        given."""
+        """Return the language model's tuned settings for this model and the requested search, except explicit ones."""
         given = {**dict.fromkeys((*self.settings, "num_beams")), **self._search, **search, **settings}
         found = with_remembered(settings.get("lm"), self.model, given, came_with=self.takes_what_lms_come_with)
         return {name: value for name, value in found.items() if given[name] is None and value is not None}
 
     def _ngram_decoder(self, settings: dict[str, Any], given: dict[str, Any]) -> Any:
-        """Return the decoder for some settings, of which a call has given some and others are the pipeline's."""
-        # Not one of the recordings has an LM: no mistake, if it was said of each.
+        """Return the decoder for the pipeline's and a call's settings."""
+        # No recording has an LM; that is no mistake if each one said so.
         none_each = isinstance(settings.get("lm"), list) and all(lm is None for lm in settings["lm"])
         if none_each:
             settings, given = {name: value for name, value in settings.items() if name != "lm"}, {}
@@ -174,7 +174,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             if given.get("phrase_weight") is not None:
                 raise ValueError("phrase_weight given without phrases=; pass the phrases too")
             settings, given = ({k: v for k, v in part.items() if k != "phrase_weight"} for part in (settings, given))
-        if settings.get("source_lm") is None:  # the pipeline's weight of it is idle then; one that this call gives is a mistake
+        if settings.get("source_lm") is None:  # the pipeline's weight has no effect then; one from this call is a mistake
             left_out = {"source_lm"} | ({"source_weight"} - given.keys())
             settings, given = ({k: v for k, v in part.items() if k not in left_out} for part in (settings, given))
         if settings.get("lm") is None and not (self._decodes_always and not given.keys() & self.of_an_lm):
@@ -202,18 +202,18 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
 
     @property
     def _decodes_always(self) -> bool:
-        """Return whether the stock pipeline can't decode this model: it is one of this package, or another's that says how."""
+        """Return whether the stock pipeline can't decode this model: this package's, or another with `as_transducer`."""
         return hasattr(self.model, "as_transducer")
 
     def _made(self, settings: dict[str, Any]) -> Any:
-        """Return a decoder; the last one if the settings are those of the last one, so that what it knows of phrases stays."""
+        """Return a decoder; the last one if its settings are the same, so that its cached phrases stay."""
         last, decoder = self._last_made
         if last is None or last.keys() != settings.keys() or not all(_same(last[name], settings[name]) for name in last):
             decoder = self._make_decoder(settings)
             self._last_made = (dict(settings), decoder)
         return decoder
 
-    # A pipeline without any of the settings never gets to `_ngram_decoder`.
+    # A pipeline without any of the settings never calls `_ngram_decoder`.
     _ngram_settings: dict[str, Any] | None = None
     _search: Mapping[str, Any] = MappingProxyType({})
     _last_made: tuple[dict[str, Any] | None, Any] = (None, None)
@@ -223,7 +223,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         raise NotImplementedError
 
     def _frames(self, model_inputs: dict[str, Any], **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-        """Return what the decoder takes for a batch: `[B, T, ...]`, and the frames of each row if the model can tell."""
+        """Return the decoder's input for a batch, `[B, T, ...]`, and the number of frames of each row, if known."""
         attention_mask = model_inputs.pop("attention_mask", None)
         return encoded(self.model, model_inputs.pop(self.model.main_input_name), attention_mask, **kwargs)
 
@@ -236,7 +236,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
 
     @property
     def _align_to(self) -> float:
-        # The stock pipeline takes a frame for a sample where the config doesn't know better. Its greedy results stay.
+        # The stock pipeline takes a frame for a sample if the config has no ratio. Its greedy results stay.
         return self._samples_per_frame if self.type == "ctc_with_lm" else super()._align_to
 
     @cached_property
@@ -250,18 +250,17 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return super()._align_to if lengths is None else probe / int(lengths[1] - lengths[0])
 
     def _input_length(self, samples: int) -> int:
-        """Return length of what the model is given for so many samples."""
+        """Return the length of the model's input for a number of samples."""
         extract = cast(Any, self.feature_extractor)
         tone = np.sin(np.arange(samples)).astype(np.float32)
         return extract(tone, sampling_rate=extract.sampling_rate, return_tensors="pt")[self.model.main_input_name].shape[1]
 
     def frames(self, inputs: Iterable[Any], batch_size: int = 1, chunk_length_s: float | None = None) -> Iterator[Tensor]:
-        """Yield what the decoder is given for each recording, for those who decode it many times; for CTC models and
-        transducers.
+        """Yield the decoder's input for each recording, to decode it repeatedly; for CTC models and transducers.
 
         Args:
             inputs: recordings as a call takes them.
-            batch_size: those that the model is given at once, as for a call. (Most models feel the padding of a batch.)
+            batch_size: as for a call. (Most models are affected by the padding in a batch.)
             chunk_length_s: as for a call.
 
         Returns:
@@ -277,8 +276,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             yield result["frames"]
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
-        """Save the model with what it takes to use it, as the stock pipeline does, and the language model with its weight:
-        `pipeline(task, model=save_directory)` decodes with them again. A warning names settings that can't be saved.
+        """Save the stock pipeline's parts and the language model with its weight; `pipeline(task, model=save_directory)`
+        decodes with them again. A warning names settings that can't be saved.
 
         Raises:
             ValueError: `push_to_hub` is among the arguments, which would leave the language model behind.
@@ -291,7 +290,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     def get_iterator(
         self, inputs: Any, num_workers: int, batch_size: int, preprocess_params: dict[str, Any], *params: dict[str, Any]
     ) -> Any:
-        # All inputs of a call come by here, of whatever kind they are.
+        # All kinds of inputs of a call come through here.
         preprocess_params = dict(preprocess_params)
         counts = preprocess_params.pop("per_item", None)
         if counts:
@@ -316,7 +315,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         yield from self._pieces(inputs, chunk_length_s, stride_length_s)
 
     def _pieces(self, inputs: Any, *args: Any, **kwargs: Any) -> Iterator[dict[str, Any]]:
-        """Return what the stock pipeline makes of a recording, also where it couldn't read it."""
+        """Yield the stock pipeline's model inputs for a recording, which is first made readable if necessary."""
         audio, number = (inputs.audio, inputs.number) if isinstance(inputs, Numbered) else (inputs, None)
         audio = readable(audio, cast(Any, self.feature_extractor).sampling_rate)
         return numbered(AutomaticSpeechRecognitionPipeline.preprocess(self, audio, *args, **kwargs), number)
@@ -336,7 +335,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         else:  # a chunk: its frames wait for those of the rest
             ratio = 1 / self._samples_per_frame
             strides = rescale_stride([stride] if isinstance(stride, tuple) else stride, ratio)
-            if lengths is not None:  # in a batch with longer chunks padding follows, by rounding even within `total`
+            if lengths is not None:  # in a batch with longer chunks it is padded, by rounding even within `total`
                 ends = [min(total - right, length) for (total, _, right), length in zip(strides, lengths.tolist())]
                 strides = [(end, left, 0) for (_, left, _), end in zip(strides, ends)]
             out["frames"] = frames
@@ -366,19 +365,19 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         result = _shown(hypotheses[0], timestamps, with_confidence)
         if ngram_decoder.options.num_return_sequences > 1:
             result["hypotheses"] = [{**_shown(h, timestamps, with_confidence), "score": h.score} for h in hypotheses]
-        for output in model_outputs:  # what the caller gave along with the audio
+        for output in model_outputs:  # the caller's entries besides the audio
             for name in output.keys() - {"is_last", "hypotheses", "frames", "stride", RECORDING}:
                 result.setdefault(name, []).append(output[name])
         return result
 
 
 def settings_of(options: type[Options]) -> list[str]:
-    """Return those options of a decoder that a pipeline is told; it knows the others."""
+    """Return a decoder's options that a pipeline takes; it sets the others itself."""
     return [name for name in options.names() if name not in ("frame_seconds", "blank_id")]
 
 
 class FramesThemselves:
-    """Stand for a decoder where one is expected: give back the frames of each row."""
+    """A stand-in for a decoder, which returns the frames of each row."""
 
     def decode(self, frames: Tensor, lengths: Tensor | None) -> list[list[Tensor]]:
         ends = [frames.shape[1]] * len(frames) if lengths is None else lengths.tolist()
@@ -390,12 +389,12 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def of_recordings(decoder: Any, recordings: list[int] | None) -> Any:
-    """Return a decoder for a batch of some recordings; None: all have the same settings."""
+    """Return the decoder for a batch of recordings; None if all have the same settings."""
     return decoder if recordings is None else decoder.select(recordings)
 
 
 def _shown(hypothesis: Hypothesis, timestamps: str | None, with_confidence: bool) -> dict[str, Any]:
-    """Return a hypothesis as the stock pipeline shows it."""
+    """Return a hypothesis in the stock pipeline's format."""
     result: dict[str, Any] = {"text": hypothesis.text}
     if timestamps:
         result["chunks"] = [

@@ -1,4 +1,4 @@
-"""Recordings that the stock pipeline can't take as they are: it needs ffmpeg for files, torchaudio for other sampling rates."""
+"""Read recordings that the stock pipeline can't: it needs ffmpeg for files and torchaudio for other sampling rates."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from huggingface_hub.utils import get_session
 from transformers.pipelines.audio_utils import ffmpeg_read
 from transformers.utils import is_torchaudio_available
 
-from ..common.arguments import whole
+from ..common.checks import check, whole
 from ..sound.files import RATES, decode_audio, resample
 
 
 def readable(inputs: Any, rate: int) -> Any:
-    """Return a recording as the stock pipeline takes it, samples at the model's rate. What the stock pipeline can read is read
-    as it does, with the same samples; the rest by `hf_ngpulm.sound.files`.
+    """Return a recording as samples at the model's rate, for the stock pipeline. Inputs that the stock pipeline can read give
+    the same samples as there; others are read by `hf_ngpulm.sound.files`.
 
     Args:
-        inputs: as a call of the pipeline takes it; besides, any path, and a dictionary with `bytes` or `path`, as data sets
-            have without decoding.
+        inputs: any input of a call of the pipeline; also a path, or a dictionary with `bytes` or `path`, as in undecoded data
+            sets.
         rate: in hertz.
 
     Raises:
         ValueError: it can't be read as audio, or holds no samples.
-        ImportError: neither what the stock pipeline needs is installed nor the `audio` extra.
+        ImportError: neither the stock pipeline's requirements nor the `audio` extra are installed.
     """
     if isinstance(inputs, str | os.PathLike | bytes):
         return _read(inputs, rate)
     if isinstance(inputs, dict) and "sampling_rate" not in inputs and (inputs.get("bytes") or inputs.get("path")):
         rest = {name: value for name, value in inputs.items() if name not in ("bytes", "path")}
         return {**rest, "array": _read(inputs.get("bytes") or inputs["path"], rate), "sampling_rate": rate}
-    if hasattr(inputs, "get_all_samples"):  # a decoder of torchcodec, as data sets give
+    if hasattr(inputs, "get_all_samples"):  # torchcodec's decoder, from data sets
         decoded = inputs.get_all_samples()
         inputs = {"array": decoded.data, "sampling_rate": decoded.sample_rate}
     if isinstance(inputs, dict) and inputs.get("sampling_rate", rate) != rate and not is_torchaudio_available():
@@ -56,7 +56,7 @@ def _read(source: str | os.PathLike[str] | bytes, rate: int) -> np.ndarray | str
         data = source if isinstance(source, bytes) else Path(source).read_bytes()
     try:
         return ffmpeg_read(data, rate)
-    except ValueError:  # there is no ffmpeg, or it can't read this from a pipe
+    except ValueError:  # ffmpeg is missing, or can't read this from a pipe
         try:
             samples = decode_audio(io.BytesIO(data), rate, name)
         except ImportError as error:
@@ -69,11 +69,11 @@ def _read(source: str | os.PathLike[str] | bytes, rate: int) -> np.ndarray | str
 
 
 def _resampled(inputs: dict[str, Any], rate: int) -> dict[str, Any]:
-    """Return samples and the strides that go with them at another rate; other things stay."""
+    """Return samples and their strides at another rate; other entries stay."""
     key = "raw" if inputs.get("raw") is not None else "array"
-    given = whole("sampling_rate", inputs["sampling_rate"], RATES[1], least=RATES[0])
+    given = check("sampling_rate", inputs["sampling_rate"], whole(*RATES))
     samples = torch.as_tensor(inputs.get(key)).detach().cpu().numpy()
-    if samples.ndim == 2 and len(samples) <= 2:  # as the stock pipeline does: more may be samples in place of channels
+    if samples.ndim == 2 and len(samples) <= 2:  # as in the stock pipeline; a longer axis may be samples instead of channels
         samples = samples.mean(axis=0)
     if samples.ndim != 1:
         raise ValueError(f"{key} should be samples [N], or [channels, N] with 1 or 2 channels, got {list(samples.shape)}")

@@ -1,4 +1,4 @@
-"""Settings of pipelines by name. The stock pipeline keeps any name for generation, also those that do nothing there."""
+"""Names of pipeline settings. The stock pipeline passes any unknown name to generation, even without effect there."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ OF_THE_STOCK_PIPELINE = (
     "chunk_length_s", "stride_length_s", "return_timestamps", "return_language", "decoder_kwargs", "generate_kwargs",
     "ignore_warning",
 )  # fmt: skip
-# As a generation config calls them.
+# Names in generation configs.
 ALIASES = {"ngram_lm": "lm", "ngram_lm_weight": "lm_weight"}
-# What other decoders call them.
+# Names in other decoders.
 ELSEWHERE = {
     "lm": ("language_model", "lm_path", "lm_model", "kenlm", "kenlm_model", "kenlm_model_path", "arpa", "ngram", "decoder_lm"),
     "lm_weight": ("alpha", "lm_alpha", "lm_scale", "ngram_weight", "language_model_weight"),
@@ -30,7 +30,7 @@ ELSEWHERE = {
 
 
 def with_our_names(given: dict[str, Any]) -> dict[str, Any]:
-    """Return settings with our names in place of a generation config's.
+    """Return settings with this package's names instead of a generation config's.
 
     Raises:
         ValueError: both names are given.
@@ -45,7 +45,7 @@ def with_our_names(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_unknown(given: Iterable[str], ours: Sequence[str], model: Any) -> None:
-    """Refuse names that mean nothing to the pipeline, nor to `generate` of its model.
+    """Refuse names that neither the pipeline nor its model's `generate` takes.
 
     Raises:
         ValueError: names the nearest setting.
@@ -60,7 +60,7 @@ def refuse_unknown(given: Iterable[str], ours: Sequence[str], model: Any) -> Non
 
 
 def _names_of(model: Any) -> set[str]:
-    """Return what `generate` of a model can be given by name."""
+    """Return the names of the arguments of a model's `generate`."""
     encoder = model.get_encoder() if hasattr(model, "get_encoder") else None
     functions = [getattr(model, name, None) for name in ("generate", "forward", "prepare_inputs_for_generation")]
     functions.append(getattr(encoder, "forward", None))

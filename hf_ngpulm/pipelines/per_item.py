@@ -1,10 +1,10 @@
-"""Settings that each recording of a call has for itself: a list with a language model, or a weight, for each.
+"""Settings per recording of a call: lists with a language model, or a weight, for each.
 
     asr([audio_a, audio_b, audio_c], lm=[lm_a, lm_b, None], batch_size=2)
 
-A pipeline of Transformers knows settings of a call and makes batches of whatever chunks come next. So recordings are numbered
-on their way in, every chunk carries the number of its recording, and where a batch is decoded these numbers tell which settings
-its rows have. Nothing here knows what the settings mean, but which values are lists of them.
+Transformers' pipelines have settings per call, and make batches of whatever chunks come next. So recordings are numbered on
+input, every chunk carries its recording's number, and these numbers select the settings of a batch's rows. This module only
+distinguishes lists of values from single values.
 """
 
 from __future__ import annotations
@@ -17,30 +17,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..common.arguments import check_number
+from ..common.checks import WEIGHT, check
 from ..phrases.contexts import is_per_row
 
-RECORDING = "ngram_recording"  # among what the model is given, and what comes out
+RECORDING = "ngram_recording"  # key in the model's inputs and outputs
 
 
 @dataclass(frozen=True)
 class Numbered:
-    """Hold what a call was given for a recording, and its place among those of the call."""
+    """A recording of a call, and its index."""
 
     audio: Any
     number: int
 
 
 class Recordings:
-    """The recordings of a call, numbered as they are asked for.
+    """The recordings of a call, numbered lazily.
 
     Args:
-        inputs: what a pipeline takes: a list, a generator, a data set.
-        counts: of each setting that lists values, how many.
+        inputs: a pipeline's inputs: a list, a generator, a data set.
+        counts: the number of values of each listed setting.
 
     Raises:
-        ValueError: there are more or fewer recordings than values; at once, or where the inputs have no length, when the last
-            one was asked for.
+        ValueError: there are more or fewer recordings than values; raised at once, or at the end of inputs without a length.
     """
 
     def __init__(self, inputs: Iterable[Any], counts: dict[str, int]) -> None:
@@ -71,19 +70,19 @@ class Recordings:
 
 
 def numbered(pieces: Iterable[dict[str, Any]], number: int | None) -> Iterator[dict[str, Any]]:
-    """Yield the chunks of a recording, which carry its number if it has one."""
+    """Yield the chunks of a recording, with its number if it has one."""
     for piece in pieces:
         yield piece if number is None else {**piece, RECORDING: number}
 
 
 def numbers_in(model_inputs: dict[str, Any]) -> list[int] | None:
-    """Return the recording of each row of a batch, or of the one that isn't batched; taken out."""
+    """Remove the numbers of a batch's recordings (or of a single one) and return them."""
     found = model_inputs.pop(RECORDING, None)
     return [found] if isinstance(found, int) else found
 
 
 def listed_values(settings: dict[str, Any]) -> dict[str, Sequence[Any] | Tensor]:
-    """Return those of some settings that have a value for each recording."""
+    """Return the settings that have a value per recording."""
     found = {name: as_list(name, settings[name]) for name, as_list in PER_ITEM.items() if name in settings}
     return {name: values for name, values in found.items() if values is not None}
 
@@ -101,10 +100,10 @@ def _numbers(name: str, value: Any) -> Tensor | None:
         value = value.tolist()
     if not isinstance(value, list | tuple):
         return None
-    return torch.tensor([check_number(number, name) for number in value], dtype=torch.float32, device="cpu")
+    return torch.tensor([check(name, number, WEIGHT) for number in value], dtype=torch.float32, device="cpu")
 
 
-# How to tell one value for all recordings (None is said of it) from a list of one for each.
+# For each setting, a function that returns the list of values per recording, or None for a single value.
 PER_ITEM: dict[str, Callable[[str, Any], Sequence[Any] | Tensor | None]] = {
     "lm": _objects, "lm_weight": _numbers, "source_weight": _numbers, "ilm_weight": _numbers, "beta": _numbers,
     "phrases": _contexts, "phrase_weight": _numbers,

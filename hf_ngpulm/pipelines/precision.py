@@ -1,4 +1,4 @@
-"""Models that `pipeline` loads as they were saved, in half precision, which CPUs compute slowly."""
+"""Widen half-precision models that `pipeline` loads on a CPU, which computes half precision slowly."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from weakref import WeakSet
 
 import torch
 
-# Models that a pipeline has loaded itself, of which nobody said in which precision; no model object that a user made.
+# Models that a pipeline has loaded itself without an explicit precision; never a user's model object.
 _as_saved: WeakSet[torch.nn.Module] = WeakSet()
 
 
 def noting_precision(auto_class: Any) -> Any:
-    """Return an auto class that loads as another one does and notes which models were loaded as they were saved."""
+    """Return a wrapper of an auto class that records models loaded in their saved precision."""
 
     class Noting(auto_class):
         noted = auto_class
@@ -29,6 +29,6 @@ def noting_precision(auto_class: Any) -> Any:
 
 
 def in_single_precision(model: Any, device: torch.device) -> None:
-    """Widen half precision to float32 on a CPU, if that is only how the model was saved."""
+    """Widen half precision to float32 on a CPU, unless the precision was chosen explicitly."""
     if device.type == "cpu" and model in _as_saved and model.dtype in (torch.float16, torch.bfloat16):
         model.float()

@@ -13,7 +13,7 @@ TASK = "automatic-speech-recognition"
 
 
 def register() -> None:
-    """Put the class in the place of the stock one, of which it is a subclass; models of this package are found too."""
+    """Replace the stock class by this subclass; also register this package's models."""
     models.register()
     stock = PIPELINE_REGISTRY.supported_tasks[TASK]
     # The stock task loads TDT models, but no RNN-T by its auto class.

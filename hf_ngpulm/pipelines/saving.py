@@ -1,4 +1,4 @@
-"""The language model of a pipeline that is saved: beside the recogniser, whose config names it."""
+"""Save a pipeline's language model beside the recogniser, whose config names it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ..language_model.loading import BESIDE
 from ..language_model.model import NGramLM
 
 FOLDER = "ngram_lm"
-# Of a generation config that says it is made of the model's Transformers would read no names that it doesn't know.
+# Transformers drops unknown names from a generation config that is marked as derived from the model config.
 REPLACED = ("ngram_lm", "ngram_lm_weight", "_from_model_config")
 logger = logging.getLogger(__name__)
 
 
 def save_settings(settings: Mapping[str, Any], folder: Path) -> None:
-    """Save a language model and its weight in the folder of a recogniser that has been saved; warn of what can't be.
+    """Save a language model and its weight in the folder of a saved recogniser; warn about settings that can't be saved.
 
-    The generation config names them, or of models that don't generate the config: pipelines, and strategies of `generate`, read
-    it there.
+    Their names go to the generation config, or to the config of models that don't generate, where pipelines and strategies of
+    `generate` read them.
 
     Args:
         settings: of the pipeline, by name.
@@ -39,7 +39,7 @@ def save_settings(settings: Mapping[str, Any], folder: Path) -> None:
         logger.warning("%s: not saved with the pipeline; give them to pipeline(...) again", ", ".join(left))
     file = next(path for name in ("generation_config.json", "config.json") if (path := folder / name).is_file())
     config = json.loads(file.read_text(encoding="utf-8"))
-    # What it named before was another model, or lies beside where the recogniser came from.
+    # The former entry named another model, or a folder beside the recogniser's origin.
     if saved or str(config.get("ngram_lm", "")).startswith(BESIDE):
         named = {f"ngram_{name}": value for name, value in saved.items()}
         config = {name: value for name, value in config.items() if name not in REPLACED} | named

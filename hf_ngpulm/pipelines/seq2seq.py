@@ -9,8 +9,9 @@ from typing import Any, cast
 import numpy as np
 from transformers import AutomaticSpeechRecognitionPipeline
 
+from ..common.checks import check
 from ..decoding.families import is_seq2seq
-from ..decoding.options import CHECKS, AttentionOptions
+from ..decoding.options import KINDS, AttentionOptions
 from ..generation import NGramLogitsProcessor
 from ..generation.logits_processor import LM_WEIGHT
 from ..text.words import WordSplitter
@@ -22,15 +23,15 @@ from .word_times import encoder_outputs_of, put_together, timed_words
 class Seq2SeqNGramPipeline(NGramPipeline):
     """Speech recognition with an n-gram language model for encoder-decoders: Whisper, Canary, Moonshine and others.
 
-    This is the pipeline of Transformers, which generates with an `NGramLogitsProcessor` if there is an `lm`. All else is the
-    stock pipeline's: `num_beams` (5, unless the model's generation config says otherwise) and other settings of `generate`,
-    long audio, and the times that `return_timestamps` gives with Whisper. `num_beams="auto"` has it generate with 2.
+    This is Transformers' pipeline, which generates with an `NGramLogitsProcessor` if there is an `lm`. All else is the stock
+    pipeline's: `num_beams` (5, unless the model's generation config differs) and other settings of `generate`, long audio, and
+    Whisper's `return_timestamps`. `num_beams="auto"` is 2.
 
-    `return_timestamps="word"` gives word times with other encoder-decoders, too, read off their cross-attention as Whisper's
-    are (see `hf_ngpulm.generation.alignment`). Long audio cut in chunks (`chunk_length_s`) then has each word once, of the
-    chunk that has its middle; without times the stock pipeline repeats what chunks share.
+    `return_timestamps="word"` works with other encoder-decoders, too, by their cross-attention as for Whisper (see
+    `hf_ngpulm.generation.alignment`). Chunked long audio (`chunk_length_s`) then has each word once, from the chunk with its
+    middle; without times the stock pipeline repeats the overlaps of chunks.
 
-    Besides what all families take (see `NGramPipeline`), `pipeline(...)` and calls take:
+    Besides the arguments of all families (see `NGramPipeline`), `pipeline(...)` and calls take:
 
     Args:
         ilm_weight, prompt_context, unscored, score_eos, engine: as for `hf_ngpulm.NGramLogitsProcessor`.
@@ -54,8 +55,8 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         timestamps, name = kwargs.pop("return_timestamps"), type(self.model).__name__
         if timestamps and not self.model.config.is_encoder_decoder:
             raise ValueError(
-                f"return_timestamps={timestamps!r}: {name} has no cross-attention, which word times are read off; CTC models, "
-                "transducers, Whisper, Canary and other encoder-decoders have them"
+                f"return_timestamps={timestamps!r}: {name} has no cross-attention, from which word times are computed; "
+                "CTC models, transducers, Whisper, Canary and other encoder-decoders have them"
             )
         if timestamps and timestamps != "word":
             raise ValueError(f"return_timestamps={timestamps!r}: {name} gives times of words; pass 'word'")
@@ -71,10 +72,10 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         return {"tuned_beams": tuned.pop("num_beams", None)}
 
     def _make_decoder(self, settings: dict[str, Any]) -> NGramLogitsProcessor:
-        settings = {"lm_weight": LM_WEIGHT, **settings}  # what is remembered is among them
+        settings = {"lm_weight": LM_WEIGHT, **settings}  # tuned settings are among them
         return NGramLogitsProcessor(weight=settings.pop("lm_weight"), **settings, model=self.model, tokenizer=self.tokenizer)
 
-    # What the stock pipeline does stays; `ngram_decoder` goes to where it generates.
+    # The stock parameters stay; `ngram_decoder` goes to `_forward`, which generates.
 
     def preprocess(self, inputs: Any, *args: Any, ngram_decoder: Any = None, **kwargs: Any) -> Iterator[dict[str, Any]]:
         for piece in self._pieces(inputs, *args, **kwargs):
@@ -111,7 +112,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
     @cached_property
     def _step_seconds(self) -> float:
-        """Return what a step of the encoder's inputs lasts: a sample, or a feature extractor's step."""
+        """Return the duration of a step of the encoder's input: a sample, or a feature extractor's step."""
         extract = cast(Any, self.feature_extractor)
         rate, seconds = extract.sampling_rate, (4, 8)
         given = [extract(np.zeros(rate * each, np.float32), sampling_rate=rate, return_tensors="pt") for each in seconds]
@@ -119,7 +120,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         return (seconds[1] - seconds[0]) / (lengths[1] - lengths[0])
 
     def _turned(self, model_inputs: dict[str, Any]) -> dict[str, Any]:
-        """Turn Whisper's features the other way round: batches are padded along the second axis, which should be time."""
+        """Transpose Whisper's features: batches are padded along the second axis, which must be time."""
         if self.type == "seq2seq_whisper":
             model_inputs["input_features"] = model_inputs["input_features"].transpose(1, 2).contiguous()
         return model_inputs
@@ -136,14 +137,14 @@ class Seq2SeqNGramPipeline(NGramPipeline):
             pieces.append((words[0] if batch_of_one else words, stride[0] if isinstance(stride, list) else stride))
         result = AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
         found = put_together(pieces, cast(Any, self.feature_extractor).sampling_rate)
-        if len(pieces) > 1:  # the stock pipeline would say twice what chunks share
+        if len(pieces) > 1:  # the stock pipeline would repeat the overlaps of chunks
             result["text"] = cast(Any, self.tokenizer).decode([token for word in found for token in word.token_ids])
         result["chunks"] = [{"text": word.text, "timestamp": (word.start, word.end)} for word in found]
         return result
 
 
 def _settled(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return what is given with a number for `num_beams="auto"`, which `generate` doesn't know.
+    """Return arguments with a number for `num_beams="auto"`, which `generate` doesn't know.
 
     Raises:
         ValueError: another text.
@@ -152,12 +153,12 @@ def _settled(kwargs: dict[str, Any]) -> dict[str, Any]:
         kwargs = {**kwargs, "generate_kwargs": _settled(kwargs["generate_kwargs"])}
     kwargs = AttentionOptions.settled(kwargs)
     if isinstance(kwargs.get("num_beams"), str):
-        CHECKS["num_beams"]("num_beams", kwargs["num_beams"])
+        check("num_beams", kwargs["num_beams"], KINDS["num_beams"])
     return kwargs
 
 
 def _beams_in(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the number of beams that `generate` is asked for, if any."""
+    """Return the number of beams for `generate`, if given."""
     config = kwargs.get("generation_config")
     within = (kwargs.get("generate_kwargs") or {}).get("num_beams")
     found = [kwargs.get("num_beams"), within, getattr(config, "num_beams", None)]

@@ -18,21 +18,20 @@ _FOR_THE_ENCODER = ("prompt_ids", "num_lookahead_tokens")
 class TransducerNGramPipeline(NGramPipeline):
     """Speech recognition with an n-gram language model, or a beam search, for transducers: Parakeet RNN-T and TDT, Nemotron.
 
-    Without `lm`, `num_beams`, `strategy`, `pause_seconds` and `confidence` this is the pipeline of Transformers. With one,
-    whole batches are decoded at once, padding is left out, and long audio cut in chunks is decoded in one go over the encoder's
-    frames, so that the prediction network and the LM run on over the seams. All else (inputs, batching, chunking) is the stock
-    pipeline's.
+    Without `lm`, `num_beams`, `strategy`, `pause_seconds` and `confidence` this is Transformers' pipeline. With any of them,
+    whole batches are decoded at once, without padding, and chunked long audio is decoded in one go over the encoder's frames:
+    the prediction network and the LM continue across chunks. All else (inputs, batching, chunking) is the stock pipeline's.
 
-    Besides what all families take (see `NGramPipeline`), `pipeline(...)` and calls take:
+    Besides the arguments of all families (see `NGramPipeline`), `pipeline(...)` and calls take:
 
     Args:
-        num_beams: hypotheses that the search keeps; 1 searches greedily, "auto" keeps 3. The default is "auto" with `lm` or
-            `phrases`, for all recordings of a call alike; else 1.
+        num_beams: number of hypotheses in the beam; 1 is greedy search, "auto" is 3. The default is "auto" with `lm` or
+            `phrases` (for all recordings of a call alike), otherwise 1.
         strategy: "greedy", "alsd" (beam search, the default with beams) or "aes" (beam search for RNN-T).
         max_symbols, ilm_weight, blank_scoring, pruning, merging, length_normalization: as for `hf_ngpulm.TransducerDecoder`.
         score_eos, aes_steps, aes_beta, aes_gamma, pause_seconds, engine: the same.
 
-    `return_timestamps="word"` or `"char"` gives times from the frames at which tokens were emitted ("char": single tokens).
+    `return_timestamps="word"` or `"char"` returns times of the frames at which tokens were emitted ("char": single tokens).
     """
 
     serves = staticmethod(is_transducer)
@@ -42,7 +41,7 @@ class TransducerNGramPipeline(NGramPipeline):
     shared_with_generation = ("num_beams", "num_return_sequences")
 
     def _make_decoder(self, settings: dict[str, Any]) -> TransducerDecoder:
-        defaults = {"confidence": None, "lm_weight": LM_WEIGHT}  # what is remembered is among the settings
+        defaults = {"confidence": None, "lm_weight": LM_WEIGHT}  # tuned settings are among them
         return TransducerDecoder(self.model, self.tokenizer, **{**defaults, **settings}, frame_seconds=self._frame_seconds)
 
     def _frames(self, model_inputs: dict[str, Any], **kwargs: Any) -> tuple[Tensor, Tensor | None]:

@@ -26,7 +26,7 @@ class TimedWord:
 
 @contextlib.contextmanager
 def encoder_outputs_of(model: Any) -> Iterator[list[Any]]:
-    """Keep what the model's encoder gives meanwhile, so that it needn't run again."""
+    """Collect the outputs of the model's encoder within the block, so that it needn't run again."""
     kept: list[Any] = []
     hook = model.get_encoder().register_forward_hook(lambda *given: kept.append(given[-1]))
     try:
@@ -41,14 +41,14 @@ def timed_words(
     """Return the words of each recording of a batch.
 
     Args:
-        encoded: what the encoder gives for the batch.
+        encoded: the encoder's outputs for the batch.
         attention_mask: of the encoder's inputs, `[B, N]`.
-        length: N, the steps of these (samples, or a feature extractor's).
-        tokens: int64 `[B, L]`, as `generate` gives them.
-        seconds: what a step lasts.
+        length: N, their number of steps (samples, or a feature extractor's).
+        tokens: int64 `[B, L]`, from `generate`.
+        seconds: duration of a step.
     """
     frames = encoded[0].shape[1]
-    # What models say of their encoders' steps isn't always true.
+    # Models' claims about their encoders' strides aren't always true.
     stride = max(round(length / frames), 1)
     lengths = [length] * len(tokens) if attention_mask is None else attention_mask.sum(-1).tolist()
     beams = len(encoded[0]) // len(tokens)  # `generate` has repeated the rows for them, in place
@@ -69,20 +69,20 @@ def timed_words(
 
 
 def put_together(pieces: Iterable[tuple[list[TimedWord], tuple[int, int, int] | None]], rate: int) -> list[TimedWord]:
-    """Return the words of a recording that was cut in chunks: of each those whose middle isn't in what it shares with others.
+    """Return the words of a chunked recording: from each chunk those whose middle lies outside its overlaps.
 
     Args:
-        pieces: of each chunk its words, and its stride: its samples, and those on its left and right that others have, too;
-            None for a recording that wasn't cut.
+        pieces: words and stride of each chunk; the stride is its number of samples, and those of the left and right overlaps,
+            or None for a recording that wasn't cut.
         rate: samples a second.
     """
-    found, begin, last = [], 0.0, 0.0  # seconds at which the part of a chunk begins that is its own; until the last word
+    found, begin, last = [], 0.0, 0.0  # start of the chunk's own part in seconds
     for words, stride in pieces:
         total, left, right = (each / rate for each in stride or (0, 0, 0))
         for word in words:
             middle = (word.start + word.end) / 2
             if (not left or middle >= left) and (not right or middle < total - right):
-                # Chunks may see a word at their seam differently; times don't go back.
+                # Chunks may time a word at their seam differently; times don't go back.
                 start, last = (max(last, round(begin + time - left, 6)) for time in (word.start, word.end))
                 found.append(TimedWord(word.text, word.token_ids, start, last))
         begin += total - left - right

@@ -24,7 +24,7 @@ def frame_confidence(logits: Tensor, measure: str = "max_prob") -> Tensor:
             likely classes: "gibbs" (Shannon's) and "renyi" in proportion, "tsallis" exponentially (the paper's section 3).
     """
     if measure not in MEASURES:
-        raise ValueError(f"confidence must be one of {MEASURES}, got {measure!r}")
+        raise ValueError(f"confidence should be one of {MEASURES}, got {measure!r}")
     classes = logits.shape[-1]
     if not logits.numel():
         return logits.new_zeros(logits.shape[:2], dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""Write texts as a recogniser writes: its case, punctuation, numbers and hyphens, told by its transcripts or its tokenizer."""
+"""Rewrite texts in a recogniser's style: the case, punctuation, numbers and hyphens of its transcripts or tokenizer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .style import begins_capital, ends_marked, style_of, style_written_by
 from .vocabulary import tokenizer_of
 from .words import UNSPACED, begins_with_blank
 
-USUAL = 0.5  # share of transcripts from which on a recogniser is taken to write so
-SHOUTED = 0.95  # share of words in capitals from which on texts are taken to have no case
-OFTEN = 2  # occurrences of a word from which on its case is believed
+USUAL = 0.5  # share of transcripts that makes a style the recogniser's
+SHOUTED = 0.95  # share of words in capitals that makes a text caseless
+OFTEN = 2  # occurrences of a word that make its case certain
 WHISPER_DIGITS = 10  # least number that a Whisper writes in digits, where its transcripts don't tell
 _WHISPER_OF_ENGLISH = 50256  # <|endoftext|> there; other Whispers have it one later
 _HYPHEN = "‐‑-"
@@ -35,18 +35,17 @@ _I = re.compile(r"(?<![\w'’-])i(?=$|[\s,.;:?!]|['’](?:d|m|ll|ve)\b)")
 
 @dataclass(frozen=True)
 class Habits:
-    """Say how a recogniser writes; None where it isn't known.
+    """The style of a recogniser's transcripts; None where it isn't known.
 
     Args:
         case: "lower", "upper", or "sentence" for texts that begin with a capital.
-        capitals: in texts that begin with a capital, how words are written inside of sentences, by the words in small letters:
-            those that aren't in small letters.
-        end: what texts end with that have no other mark; "" if there is no punctuation at all.
-        ends: what they end with, by the word in small letters with which they begin, where that is another mark.
-        digits_from: the least number that is written in digits; infinity if all are written in words.
-        hyphens: whether pairs of words are written with a hyphen between; "#" stands for any number in digits.
+        capitals: words that have capitals inside a sentence ("NASA", "Anna"), by their lowercase form.
+        end: the mark at the end of texts; "" if there is no punctuation at all.
+        ends: other marks at the end of texts, by the first word of the text ("what": "?").
+        digits_from: the smallest number that is written in digits; infinity if all are written in words.
+        hyphens: whether a pair of words has a hyphen between; "#" stands for any number in digits.
         hyphenless: whether there are no hyphens at all.
-        language: of the numbers, such as "en"; None where it isn't known.
+        language: of the texts, such as "en"; None where it isn't known.
     """
 
     case: str | None = None
@@ -60,16 +59,16 @@ class Habits:
 
 
 def habits_of(recogniser: Any, outputs: Iterable[str] | None = None, language: str | None = None) -> Habits:
-    """Return how a recogniser writes.
+    """Return the style of a recogniser.
 
     Args:
-        recogniser: its tokenizer, a processor, or the name of a repo or folder that has it; or a file with its transcripts, one
-            a line; or a list of them.
-        outputs: some of its transcripts, which tell more than its tokenizer.
-        language: of the texts; by default English for a Whisper that hears English only. Numbers are known in English alone.
+        recogniser: its tokenizer or processor, or the repo or folder of these; or its transcripts: a list, or a file with one
+            per line.
+        outputs: some of its transcripts, which say more than its tokenizer.
+        language: of the texts; by default "en" for English-only Whispers. Numbers are rewritten in English only.
 
     Raises:
-        ValueError: neither tells how the recogniser writes.
+        ValueError: the style can't be told from these.
     """
     if isinstance(recogniser, str) and os.path.isfile(recogniser):
         given: list[str] | None = list(filter(None, read_texts([recogniser])))
@@ -83,7 +82,7 @@ def habits_of(recogniser: Any, outputs: Iterable[str] | None = None, language: s
     written = Habits(language=language) if given is not None else written_by(tokenizer_of(recogniser), language)
     if transcripts is not None:
         if not transcripts:
-            raise ValueError("there are no transcripts of the recogniser that could tell how it writes")
+            raise ValueError("the list of the recogniser's transcripts is empty; its style can't be told")
         seen = shown_by(transcripts, written.language)
         if seen.digits_from is None:
             seen = replace(seen, digits_from=written.digits_from)
@@ -98,8 +97,8 @@ def habits_of(recogniser: Any, outputs: Iterable[str] | None = None, language: s
 
 
 def written_by(tokenizer: Any, language: str | None = None) -> Habits:
-    """Return what a tokenizer tells of how its model writes."""
-    if begins_with_blank(tokenizer):  # Whisper: its pieces can write anything, what it has learned to write is known
+    """Return the style that a tokenizer allows."""
+    if begins_with_blank(tokenizer):  # Whisper's pieces can write anything, but its style is known
         if language is None and tokenizer.convert_tokens_to_ids("<|endoftext|>") == _WHISPER_OF_ENGLISH:
             language = "en"
         return Habits("sentence", end=".", digits_from=WHISPER_DIGITS, language=language)
@@ -111,7 +110,7 @@ def written_by(tokenizer: Any, language: str | None = None) -> Habits:
 
 
 def shown_by(transcripts: Sequence[str], language: str | None = None) -> Habits:
-    """Return what transcripts tell of how their model writes."""
+    """Return the style of transcripts."""
     style = style_of(transcripts)
     begins = [begin for begin in map(begins_capital, transcripts) if begin is not None]
     case: str | None = None
@@ -134,12 +133,11 @@ def shown_by(transcripts: Sequence[str], language: str | None = None) -> Habits:
 
 
 class Adapter:
-    """Writes texts as a recogniser writes, and counts what it changes. A text that is written so stays as it is.
+    """Rewrites texts in a recogniser's style and counts its changes. A text that has the style already stays unchanged.
 
     Args:
-        habits: of the recogniser.
-        sample: of the texts: where they are all in capitals and the recogniser writes both, they are written in small letters
-            first.
+        habits: the recogniser's style.
+        sample: some of the texts. If they are all in capitals, and the recogniser writes both cases, all are lowercased first.
     """
 
     def __init__(self, habits: Habits, sample: Iterable[str] = ()) -> None:
@@ -186,14 +184,14 @@ class Adapter:
         return text
 
     def told(self) -> list[str]:
-        """Return what was changed, a line for each kind of change."""
+        """Return a line for each kind of change, with its count and an example."""
         return [
             f"{name}: {count:,} of {self.texts:,} texts, such as {_example(before, after)}"
             for name, (count, before, after) in self.changes.items()
         ]
 
     def notices(self) -> list[str]:
-        """Return what was left, and the remedy."""
+        """Return a line for each thing that was left unchanged, with the remedy."""
         least = self.habits.digits_from
         if self.habits.language == "en" or least is None or (least == inf and not self.has_digits):
             return []
@@ -235,7 +233,7 @@ def _without_hyphens(text: str) -> str:
 
 
 def _joined(run: str, hyphens: Mapping[tuple[str, str], bool]) -> str:
-    """Return words with blanks or hyphens between, with those between that the recogniser writes."""
+    """Return a run of words with the recogniser's choice of blank or hyphen between them."""
     words, gaps = _GAP.split(run), _GAP.findall(run)
     for i, pair in enumerate(pairwise(words)):
         wanted = hyphens.get(_pair(*pair))
@@ -250,8 +248,7 @@ def _pair(first: str, second: str) -> tuple[str, str]:
 
 
 def _hyphens(transcripts: Iterable[str]) -> dict[tuple[str, str], bool]:
-    """Return for each pair of words whether a hyphen is commoner than a blank between; none for pairs that are seen as often
-    so as so."""
+    """Return whether each pair of words has a hyphen between more often than a blank; ties are left out."""
     counts: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for text in transcripts:
         for match in _PAIR.finditer(text):
@@ -262,7 +259,7 @@ def _hyphens(transcripts: Iterable[str]) -> dict[tuple[str, str], bool]:
 
 
 def _capitals(transcripts: Iterable[str]) -> dict[str, str]:
-    """Return words that are seldom in small letters inside of sentences, by their small letters, as they are written most."""
+    """Return the commonest form of words that are mostly capitalised inside sentences, by their lowercase form."""
     forms: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for text in transcripts:
         for match in WORD.finditer(text):
@@ -278,7 +275,7 @@ def _capitals(transcripts: Iterable[str]) -> dict[str, str]:
 
 
 def _ends(transcripts: Iterable[str], usual: str) -> dict[str, str]:
-    """Return the mark that most transcripts with the same first word end with, by that word, where it isn't the usual one."""
+    """Return the commonest end mark by first word, where it isn't the usual one."""
     marks: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for text in transcripts:
         first = WORD.search(text)
@@ -289,8 +286,8 @@ def _ends(transcripts: Iterable[str], usual: str) -> dict[str, str]:
 
 
 def _digits_from(transcripts: Iterable[str]) -> float | None:
-    """Return the bound between numbers in words and numbers in digits with which fewest disagree, the largest of such; None if
-    there are no numbers. "One" and ordinals below ten aren't counted."""
+    """Return the number from which on digits are written, so that the fewest transcripts disagree (the largest such number);
+    None without numbers. "One" and ordinals below ten aren't counted."""
     words: Counter[float] = Counter()
     digits: Counter[float] = Counter()
     for text in transcripts:
@@ -307,7 +304,7 @@ def _digits_from(transcripts: Iterable[str]) -> float | None:
 
 
 def _example(before: str, after: str, around: int = 20, most: int = 50) -> str:
-    """Return what stands where two texts begin to differ."""
+    """Return excerpts of two texts from where they begin to differ."""
     differ = (place for place, pair in enumerate(zip(before, after)) if pair[0] != pair[1])
     same = next(differ, min(len(before), len(after)))
     first = max(0, same - around) if max(len(before), len(after)) > most else 0

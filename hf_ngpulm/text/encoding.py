@@ -1,4 +1,4 @@
-"""Texts -> token ids, in batches, ahead of whoever counts them."""
+"""Encode texts as token ids in batches, in the background."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ def encode_texts(
     workers: int | None = None,
     unknown: Counter[str] | None = None,
 ) -> Iterator[Encoded]:
-    """Yield token ids of texts: for each batch int32 ids `[L]` of all its texts and int64 lengths `[S]`, 0 for those without
-    a token.
+    """Yield for each batch of texts int32 token ids `[L]` and int64 lengths `[S]`, 0 for a text without tokens.
 
     Unknown tokens, and ids from `vocab_size` up, become -1. Batches are encoded in the background while the caller works on
     earlier ones: on several threads by tokenizers that are written in Rust, in several processes by those written in Python.
@@ -50,7 +49,7 @@ def encode_texts(
 
 
 def _ahead(pool: Executor, calls: Iterable[tuple[Any, ...]], count: int) -> Generator[Any, None, None]:
-    """Yield what calls return, some of which are made ahead, until one returns None. Their errors are raised here."""
+    """Yield the results of calls, some made ahead, until one returns None. Raises their errors."""
     pending: deque[Future[Any]] = deque()
     calls = iter(calls)
     try:
@@ -90,8 +89,7 @@ def _encode_in_process(batch: list[str]) -> Any:
 
 
 def encode_batch(batch: list[str], tokenizer: Any, vocab_size: int) -> tuple[np.ndarray, np.ndarray, dict[int, list[str]]]:
-    """Return ids `[L]`, lengths `[S]` (0 for texts without a token) and, by text, the pieces that are unknown to the
-    tokenizer."""
+    """Return ids `[L]`, lengths `[S]` (0 for texts without tokens) and, by text, the pieces unknown to the tokenizer."""
     encoded = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)
     rows = encoded["input_ids"]
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
@@ -117,8 +115,7 @@ def encode_batch(batch: list[str], tokenizer: Any, vocab_size: int) -> tuple[np.
 
 
 def _unknown_units(texts: dict[int, str], tokenizer: Any, vocab_size: int) -> dict[int, list[str]]:
-    """Return the letters, or words, of texts that become unknown tokens, for tokenizers that don't say where tokens come
-    from."""
+    """Return the letters or words that become unknown tokens, for tokenizers that don't report offsets."""
     by_character = len(tokenizer.tokenize("ab")) == 2  # a word letter by letter, as those of wav2vec2 do
     units = {n: list(text.replace(" ", "")) if by_character else text.split() for n, text in texts.items()}
     each = list(dict.fromkeys(unit for found in units.values() for unit in found))
@@ -128,7 +125,7 @@ def _unknown_units(texts: dict[int, str], tokenizer: Any, vocab_size: int) -> di
 
 
 class SilentlyDropped:
-    """Characters that a tokenizer without an unknown token leaves out without a word."""
+    """Characters that a tokenizer without an unknown token drops silently."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer

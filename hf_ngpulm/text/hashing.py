@@ -1,10 +1,10 @@
-"""Hashes of texts, whatever tokens they are written in.
+"""Hashes of texts that don't depend on how the text is split into tokens.
 
 The hash of a text is a polynomial in the codes of its characters, modulo 2^64. That of a text with one more token is
 
     hash(text + token) = hash(text) * factor(token) + hash(token),    factor(token) = BASE ^ (number of its characters)
 
-so that two tokens extend it as one does that has the characters of both.
+so two tokens change it as one token with the characters of both does.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ WORD = (1 << 64) - 1
 
 
 def text_hashes(tokenizer: Any, classes: int) -> Tensor:
-    """Return what each class of a recogniser's outputs does to the hash of a text, int64 `[2, C]`: its factor and its
-    summand."""
+    """Return factor and hash of each class of a recogniser's outputs, int64 `[2, C]`."""
     pieces = [*(Vocabulary.of(tokenizer).pieces or ())][:classes]
     for token in getattr(tokenizer, "all_special_ids", ()):
         pieces[token : token + 1] = [None] if token < len(pieces) else []
@@ -33,7 +32,7 @@ def text_hashes(tokenizer: Any, classes: int) -> Tensor:
 
 
 def hashes_of_pieces(pieces: Sequence[str | None]) -> Tensor:
-    """Return the same of the characters of each token; None is a token that has none, and is like no other."""
+    """Return factor and hash of each piece; None is a token without characters, which differs from all others."""
     rows = np.zeros((2, len(pieces)), dtype=np.uint64)
     for token, piece in enumerate(pieces):
         factor, summand = 1, 0
@@ -44,7 +43,8 @@ def hashes_of_pieces(pieces: Sequence[str | None]) -> Tensor:
 
 
 def _mixed(code: int) -> int:
-    """Return 64 bits of a number (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014)."""
+    """Return a number with its 64 bits mixed (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA
+    2014)."""
     mixed = (code + 1) * 0x9E3779B97F4A7C15 & WORD
     mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 & WORD
     mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB & WORD

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
-# A number in digits that can be read out by itself: none of a time, a date, a version, a telephone number or a name (B12).
+# A number in digits that stands alone: not part of a time, date, version, telephone number or name (B12).
 _DIGITS = re.compile(
     r"(?<![\w.,:/])(?<!\d-)(?P<money>[$€£])?(?P<whole>\d{1,3}(?:,\d{3})+|\d+)"
     r"(?:(?P<ordinal>st|nd|rd|th)|(?P<decimals>\.\d+)?(?P<percent>%)?)(?![\w%:/])(?![.,:/-]\d)",
@@ -17,7 +17,7 @@ _DIGITS = re.compile(
 )
 _MONEY = {"$": "dollars", "€": "euros", "£": "pounds"}
 _LONGEST = 12  # digits that are still read as one number
-_MILLION = 1_000_000  # from here on digits are read worse than words, and written less
+_MILLION = 1_000_000  # larger numbers are easier to read in words, and seldom written in digits
 _IN_ONE_BREATH = re.compile(r"[\s\-‐‑]*")
 
 
@@ -26,11 +26,11 @@ class Spelled:
     """A number in words within a text.
 
     Args:
-        first, last: where it begins, and where what follows it does.
-        digits: the same in digits.
-        value: of it.
+        first, last: its span of characters, `text[first:last]`.
+        digits: its text in digits.
+        value: its value.
         is_ordinal: whether it is "twelfth" and not "twelve".
-        alone: whether no other number, in words or digits, is its neighbour.
+        alone: whether no other number, in words or digits, stands beside it.
     """
 
     first: int
@@ -42,11 +42,10 @@ class Spelled:
 
 
 def spelled(text: str) -> Iterator[Spelled]:
-    """Yield the numbers in words of a text, in their order. "Hundred" by itself isn't taken for one, "nineteen eighty-four" is
-    one of both."""
+    """Yield the numbers in words of a text, in order. "Hundred" alone isn't one; "nineteen eighty-four" is one, a year."""
     words = list(WORD.finditer(text))
     gaps = [_IN_ONE_BREATH.fullmatch(text, before.end(), after.start()) is None for before, after in pairwise(words)]
-    apart = [True, *gaps, True]  # whether something stands between a word and that before it
+    apart = [True, *gaps, True]  # whether something stands between a word and the one before
     parts = [_Word(match[0], away) for match, away in zip(words, apart)]
     found = [(each.start, each.end, each.text, each.value, each.is_ordinal) for each in _find_numbers()(parts, "en", 0.0)]
     taken = {i for start, end, *_ in found for i in range(start, end)}
@@ -71,11 +70,11 @@ def spelled(text: str) -> Iterator[Spelled]:
 def to_digits(text: str, least: float, plain: bool = False) -> str:
     """Return a text with its numbers in words written in digits, as "12", "21st" and "1984".
 
-    Left are: numbers below `least` (ordinals below ten at any rate, and "one", which is a pronoun, too), from a million up, and
-    those that stand beside another, which may be a time or a telephone number.
+    Unchanged are numbers below `least` (and "one", often a pronoun, and ordinals below ten), numbers from a million up, and
+        numbers beside each other, which may be a time or a telephone number.
 
     Args:
-        plain: write no commas and points into numbers, as in texts without punctuation.
+        plain: write numbers without commas and points, for texts without punctuation.
     """
     pieces: list[tuple[int, int, str]] = []
     for number in spelled(text):
@@ -94,10 +93,10 @@ def to_digits(text: str, least: float, plain: bool = False) -> str:
 
 
 def to_words(text: str, below: float) -> str:
-    """Return a text with its whole numbers below a bound, and if that is infinite all, written in words: "twelve",
-    "twenty-first", "nineteen eighty-four", "five dollars". Times, dates, telephone numbers and such are left."""
+    """Return a text with its whole numbers below a bound written in words: "twelve", "twenty-first", "nineteen eighty-four",
+    "five dollars". Times, dates and telephone numbers stay unchanged."""
     before = ""
-    while text != before and any(map(str.isdecimal, text)):  # what has no digits beside it any more is read, too
+    while text != before and any(map(str.isdecimal, text)):  # a number whose neighbour is now in words stands alone
         before, text = text, _DIGITS.sub(lambda match: _in_words(match, below), text)
     return text
 
@@ -110,7 +109,7 @@ def in_digits(text: str) -> Iterator[float]:
 
 
 class _Word:
-    """Tell the library of a word what it asks."""
+    """A word as `text2num` wants it."""
 
     def __init__(self, text: str, apart: bool) -> None:
         self._text, self.apart = text, apart

@@ -1,4 +1,4 @@
-"""Texts out of files and datasets, one sentence at a time."""
+"""Read texts from files and datasets, one sentence at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from ..common.extras import needed
 
-# Where manifests and datasets keep the transcript, the likeliest first.
+# Names of the transcript's field in manifests and datasets, the likeliest first.
 FIELDS = ("text", "sentence", "transcription", "transcript", "normalized_text", "raw_transcription")
 ROWS_PER_BATCH = 8192
 _DATASET_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
@@ -33,16 +33,16 @@ Progress = Callable[[int], Any]
 def read_texts(
     inputs: Sequence[str | os.PathLike[str]], field: str | None = None, split: str = "train", progress: Progress | None = None
 ) -> Iterator[str]:
-    """Yield the sentences of several inputs, one after the other, read as they are asked for.
+    """Yield the sentences of several inputs in turn, read lazily.
 
-    Blank lines of text files, and fields without text, are sentences without words, "", as for KenLM's lmplz.
+    Blank lines of text files and empty fields are empty sentences "", as for KenLM's lmplz.
 
     Args:
         inputs: text files (a sentence a line), JSON lines (`.jsonl`, and `.json` as NeMo's manifests), JSON arrays of
             objects (`.json`), `.csv` and `.tsv` with a header, each also as `.gz`, `.bz2`, `.xz`; Parquet (needs pyarrow);
             "-" for lines from standard input; folders saved by `datasets`; or the id of a dataset on the Hub, `org/name` or
             `org/name:config`.
-        field: the field or column with the text; by default the first there is of "text", "sentence", "transcription",
+        field: the field or column with the text; by default the first one present of "text", "sentence", "transcription",
             "transcript", "normalized_text", "raw_transcription".
         split: of datasets.
         progress: called with the number of bytes read from files.
@@ -57,7 +57,7 @@ def read_texts(
 
 
 def total_bytes(inputs: Sequence[str | os.PathLike[str]]) -> int | None:
-    """Return size of all inputs together, None if one isn't a file."""
+    """Return the total size of the inputs in bytes, None if one isn't a file."""
     if all(os.path.isfile(source) for source in inputs):
         return sum(os.path.getsize(source) for source in inputs)
     return None
@@ -66,10 +66,10 @@ def total_bytes(inputs: Sequence[str | os.PathLike[str]]) -> int | None:
 def read_ids(
     inputs: Sequence[str | os.PathLike[str]], progress: Progress | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield sentences of decimal token ids, one a line (as KenLM's users encode them): ids `[L]` and lengths `[S]` of blocks.
+    """Yield blocks of sentences of decimal token ids, one sentence per line (as for KenLM): ids `[L]` and lengths `[S]`.
 
     Raises:
-        ValueError: a line with something else; names it.
+        ValueError: names a line that holds anything else.
     """
     for source in inputs:
         name, number = os.fspath(source), 1
@@ -93,7 +93,7 @@ def _ids_of(lines: bytes, name: str, number: int) -> tuple[np.ndarray, np.ndarra
         line = number + int(is_line_end[: int(strange.argmax())].sum())
         shown = lines.splitlines()[line - number][:60].decode("utf-8", "replace")
         raise ValueError(f"{name}, line {line}: expected decimal token ids, got {shown!r}; text needs the tokenizer")
-    # An id ends where a digit is followed by something else. The place value of each digit is how far that end is.
+    # An id ends at its last digit. Each digit's place value follows from its distance to that end.
     ends = np.flatnonzero(is_digit & ~np.append(is_digit[1:], False))
     begins = np.flatnonzero(is_digit & ~np.append(False, is_digit[:-1]))
     if ends.size and int((ends - begins).max()) > 9:
@@ -160,7 +160,7 @@ def _opened(name: str, progress: Progress | None) -> Iterator[IO[bytes]]:
 
 
 def numbered_lines(name: str, progress: Progress | None) -> Iterator[tuple[int, str]]:
-    """Return numbered lines that aren't blank."""
+    """Yield the lines that aren't blank, with their numbers."""
     return ((number, line) for number, line in _all_lines(name, progress) if line and not line.isspace())
 
 

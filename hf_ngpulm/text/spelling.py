@@ -1,4 +1,4 @@
-"""Write phrases with a tokenizer: the token sequences in which a speech recogniser may put them out."""
+"""Spell phrases with a tokenizer: find the token sequences that a speech recogniser may output for them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .encoding import SilentlyDropped, encode_batch
 from .vocabulary import Vocabulary, tokenizer_of
 from .words import UNSPACED, WordSplitter
 
-_UNSPACED = re.compile(f"[{UNSPACED}\uac00-\ud7af]")  # in Hangul particles follow without a blank
+_UNSPACED = re.compile(f"[{UNSPACED}\uac00-\ud7af]")  # in Hangul particles follow a word without a blank
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 CASES = ("auto", "keep", "any")
 
 
 class Spelling(NamedTuple):
-    """One way to write a phrase.
+    """One spelling of a phrase.
 
     Args:
-        phrase: its number.
+        phrase: its index.
         tokens: ids.
-        length: number of tokens in which the tokenizer itself writes it (without the first `free` ones).
-        free: tokens at the beginning that only say that a word begins there.
+        length: number of tokens in the tokenizer's own spelling (without the first `free` ones).
+        free: leading tokens that only mark the beginning of a word.
         bounded: whether a word must end after it.
         initial: whether it stands only at the beginning of a transcript.
     """
@@ -77,7 +77,7 @@ class Speller:
     def spell(
         self, texts: Sequence[str], whole_words: bool, case: str = "auto", tokenizations: int = 1
     ) -> tuple[list[Spelling], dict[int, str]]:
-        """Return spellings of some phrases, and why there are none for some of them, by number."""
+        """Return the spellings of phrases, and the reasons why some have none, by index."""
         found: dict[int, list[Spelling]] = {}
         unknown: dict[int, str] = {}
         forms = [(n, form) for n, text in enumerate(texts) for form in (_forms(text) if case == "any" else [text])]
@@ -120,7 +120,7 @@ class Speller:
                     found[phrase].append(Spelling(phrase, tuple(tokens), len(tokens), 0, bounded, True))
 
     def encode(self, texts: list[str]) -> tuple[list[list[int]], list[str]]:
-        """Return token ids of each text, and what in it the tokenizer can't write."""
+        """Return the token ids of each text, and the characters that the tokenizer can't write."""
         if not texts:
             return [], []
         ids, lengths, unknown = encode_batch(texts, self.tokenizer, self.vocabulary.size)
@@ -153,7 +153,7 @@ class Speller:
 
 
 def _forms(text: str) -> list[str]:
-    """Return a phrase in small letters, in capitals, and with capitals at the beginning of words."""
+    """Return a phrase in lowercase, in uppercase and in title case."""
     capitalised = " ".join(word[:1].upper() + word[1:].lower() for word in text.split())
     return list(dict.fromkeys([text, text.lower(), text.upper(), capitalised]))
 

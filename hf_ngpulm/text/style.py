@@ -1,4 +1,4 @@
-"""Does a text look like what the recogniser writes? A language model of cased text is of no use to a model without case."""
+"""Compare the style of texts with a recogniser's: a language model of cased text is useless to a recogniser without case."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 from .words import WORD_MARKS
 
-FEW, MANY = 0.02, 0.2  # of sentences or letters: below the one a thing is taken for absent, above the other for usual
+FEW, MANY = 0.02, 0.2  # shares of sentences or letters: below the first a feature is absent, above the second usual
 _MARK = re.compile("|".join(map(re.escape, WORD_MARKS)))
-CASED_PIECES = 0.05  # share of word-initial pieces in capitals from which a vocabulary is taken for that of cased text
+CASED_PIECES = 0.05  # share of capitalised word-initial pieces that makes a vocabulary cased
 
 
 @dataclass(frozen=True)
 class TextStyle:
-    """The looks of texts; None where they can't be told.
+    """The style of texts; None where it can't be told.
 
     Args:
         upper: share of capitals among letters that have case.
@@ -55,13 +55,13 @@ def ends_marked(text: str) -> bool:
 
 
 def begins_capital(text: str) -> bool | None:
-    """Return whether the first letter of a text is a capital; None where a digit comes first, or a letter without case."""
+    """Return whether a text begins with a capital; None if with a digit or a letter without case."""
     first = next((character for character in text if character.isalnum()), "")
     return True if first.isupper() else False if first.islower() else None
 
 
 def style_written_by(tokenizer: Any) -> TextStyle:
-    """Return what a tokenizer's pieces say of the texts that its model was trained on."""
+    """Return the style of the texts that a recogniser was trained on, as its tokenizer's pieces show it."""
     special = set(tokenizer.all_special_tokens)
     pieces = [piece for piece in tokenizer.get_vocab() if piece not in special and not piece.startswith("<")]
     if _is_byte_level(pieces):  # can write anything; its pieces are those of a text model
@@ -79,10 +79,10 @@ def style_written_by(tokenizer: Any) -> TextStyle:
 
 
 def mismatches(texts: Iterable[str], recogniser: Any) -> list[str]:
-    """Return sentences that say where texts don't look like the recogniser's, and what to do about it.
+    """Return warnings about differences between the texts' and the recogniser's style, with remedies.
 
     Args:
-        texts: a sample of the language model's text.
+        texts: a sample of the training text.
         recogniser: its tokenizer, or better some of its transcripts.
     """
     here = style_of(texts)
@@ -132,7 +132,7 @@ def _is_byte_level(pieces: list[str]) -> bool:
 
 
 def unwritable_letters(texts: Iterable[str], tokenizer: Any) -> tuple[float, list[str]]:
-    """Return the share of the letters in some texts that no piece of a tokenizer has, and these, the commonest first."""
+    """Return the share of letters that no piece of a tokenizer has, and these letters, the commonest first."""
     pieces = list(tokenizer.get_vocab())
     if _is_byte_level(pieces) or "<0x00>" in pieces:  # bytes write anything
         return 0.0, []

@@ -1,4 +1,4 @@
-"""Is most of a text unknown to a tokenizer? A language model of it is of no use; which normalisation mends it?"""
+"""Refuse texts that are mostly unknown to the tokenizer, and find the normalisation that mends them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .normalisation import normaliser
 MOST_UNKNOWN = 0.3  # share of unknown tokens above which a text is refused
 SHOWN = 12  # unknown pieces that are named
 MENDING = ("lower", "upper", "nfc", "nfkc", "no-punctuation", "lower,no-punctuation", "upper,no-punctuation", "nfkc,lower")
-HARDLY = 0.01  # what a simpler normalisation may leave unknown more than another
+HARDLY = 0.01  # share of unknown tokens by which a simpler normalisation may be worse
 SAMPLE = 1000  # texts that normalisations are tried on
 
 
 def told(pieces: Counter[str]) -> str:
-    """Return the commonest pieces that a tokenizer can't write, as a sentence names them."""
+    """Return the commonest unknown pieces, as text."""
     most = ", ".join(f"{piece!r} ({count:,} times)" for piece, count in pieces.most_common(SHOWN))
     return most + (f" and {len(pieces) - SHOWN} more" if len(pieces) > SHOWN else "")
 
@@ -25,16 +25,16 @@ def told(pieces: Counter[str]) -> str:
 def refuse_unwritable(
     tokens: int, unknown: int, pieces: Counter[str], sample: Sequence[str], tokenizer: Any, vocab_size: int, given: Any
 ) -> None:
-    """Refuse a text most of which a tokenizer can't write.
+    """Refuse a text that a tokenizer mostly can't write.
 
     Args:
-        tokens, unknown: of the text, those that are unknown among the first.
-        pieces: what the tokenizer can't write, and how often, as `encode_texts` counts it.
-        sample: some of the texts, as they were encoded.
-        given: how they were normalised.
+        tokens, unknown: numbers of the text's tokens, and of the unknown ones among them.
+        pieces: counts of the pieces that the tokenizer can't write, from `encode_texts`.
+        sample: some of the texts, after normalisation.
+        given: the normalisation.
 
     Raises:
-        ValueError: more than 30% of the tokens are unknown; ends with the normalisation that mends it, if there is one.
+        ValueError: more than 30% of the tokens are unknown; names the normalisation that mends it, if there is one.
     """
     share = _share(tokens, unknown, pieces)
     if share <= MOST_UNKNOWN:
@@ -54,7 +54,7 @@ def refuse_unwritable(
 
 
 def _mending(texts: Sequence[str], tokenizer: Any, vocab_size: int) -> tuple[str, float]:
-    """Return the simplest normalisation that leaves hardly more unknown than any, and the share that it leaves."""
+    """Return the simplest normalisation that is nearly as good as the best, and the share that it leaves unknown."""
     shares = {}
     for name in MENDING:
         pieces: Counter[str] = Counter()
@@ -66,6 +66,6 @@ def _mending(texts: Sequence[str], tokenizer: Any, vocab_size: int) -> tuple[str
 
 
 def _share(tokens: int, unknown: int, pieces: Counter[str]) -> float:
-    """Return the share of a text that is unknown. Where a tokenizer drops characters they count as tokens of their own."""
+    """Return the share of unknown tokens. Characters that the tokenizer drops count as one token each."""
     dropped = max(pieces.total() - unknown, 0)
     return (unknown + dropped) / max(tokens + dropped, 1)

@@ -1,4 +1,4 @@
-"""A tokenizer as language models know it: which piece each token id stands for."""
+"""The vocabulary of a language model: the tokenizer's piece for each token id."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: Any = None, vocab_size: int | None = None) -> Vocabulary:
-        """Take the vocabulary from a tokenizer, a processor that has one, or a bare size.
+        """Return the vocabulary of a tokenizer or processor, or one of a bare size.
 
-        Special tokens after the last ordinary one (`<pad>` as CTC blank, Whisper's timestamps) have no place in a
-        language model and are left off, unless `vocab_size` asks for them.
+        Special tokens after the last ordinary one (`<pad>` as CTC blank, Whisper's timestamps) are left off, unless
+        `vocab_size` asks for them.
 
         Raises:
             ValueError: neither a tokenizer with tokens nor a size is given, or the size isn't positive.
@@ -70,7 +70,7 @@ class Vocabulary:
 
 
 def tokenizer_of(tokenizer_or_processor: Any) -> Any:
-    """Return the tokenizer itself, also when given a processor that holds one, or the name of a repo or folder that has it."""
+    """Return the tokenizer itself, or that of a processor, repo or folder."""
     if isinstance(tokenizer_or_processor, str):
         from transformers import AutoTokenizer
 

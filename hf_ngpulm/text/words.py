@@ -1,4 +1,4 @@
-"""Tell where a tokenizer's tokens form words."""
+"""Find the words in sequences of tokens."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-# What pieces begin with that begin a word: SentencePiece's mark, and that of byte-level BPE.
+# Marks of pieces that begin a word: SentencePiece's and byte-level BPE's.
 MARKS = ("▁", "Ġ")
-# Marks by which pieces tell where words begin or end: also those of WordPiece, subword-nmt and older BPE.
+# All marks for where words begin or end, also those of WordPiece, subword-nmt and older BPE.
 WORD_MARKS = (*MARKS, "##", "@@", "</w>")
 # Characters of scripts without blanks between words, for a regular expression.
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
@@ -17,12 +17,12 @@ _BEGINS_UNSPACED = re.compile(f"[{UNSPACED}]")
 
 
 def begins_with_blank(tokenizer: Any) -> bool:
-    """Return whether transcripts begin with a blank that the tokenizer doesn't write by itself: Whisper's do."""
+    """Return whether transcripts begin with a blank that the tokenizer doesn't add by itself, as Whisper's do."""
     return {"<|startoftranscript|>", "Ġ"} <= tokenizer.get_vocab().keys() and not tokenizer.tokenize("a")[0].startswith("Ġ")
 
 
 def with_blank(text: str) -> str:
-    """Return a text with a blank before it, if it has words and these have blanks between them."""
+    """Return a text with a leading blank, unless it is empty or its script has no blanks between words."""
     return text if not text or text[0].isspace() or _BEGINS_UNSPACED.match(text) else f" {text}"
 
 
@@ -44,12 +44,12 @@ class WordSplitter:
         self.special = set(tokenizer.all_special_ids)
 
     def words(self, token_ids: Sequence[int]) -> list[tuple[str, int, int]]:
-        """Return the text of each word, the index of its first token, and that after its last."""
+        """Return each word's text and token span: the index of its first token and the one after its last."""
         spans = ((self.text(token_ids[first:last]).strip(), first, last) for first, last in self.spans(token_ids))
         return [word for word in spans if word[0]]
 
     def spans(self, token_ids: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the index of the first token of each word, and that after its last."""
+        """Return each word's token span: the index of its first token and the one after its last."""
         spans: list[tuple[int, int]] = []
         inside = False
         for i, (token_id, piece) in enumerate(zip(token_ids, self.tokenizer.convert_ids_to_tokens(list(token_ids)))):
@@ -63,7 +63,7 @@ class WordSplitter:
         return spans
 
     def token_texts(self, token_ids: Sequence[int]) -> list[str]:
-        """Return the text of each token by itself; a word delimiter's is a space."""
+        """Return the text of each token; a word delimiter becomes a space."""
         texts = []
         for token_id, piece in zip(token_ids, self.tokenizer.convert_ids_to_tokens(list(token_ids))):
             begins_word = piece == self.delimiter if self.mark is None else piece.startswith(self.mark)

@@ -83,7 +83,7 @@ def test_what_goes_on_already_is_refused_and_has_no_n_grams():
     changed = trained(2, 3).continued()
     with pytest.raises(ValueError, match=r"already, with the share 0\.5"):
         changed.continued()
-    with pytest.raises(ValueError, match="use the one it was made of"):
+    with pytest.raises(ValueError, match="use the model that it was made from"):
         changed.to_table()
 
 

@@ -163,7 +163,7 @@ class TestChoice:
         assert asked == [engine]
 
     def test_wrong_names(self, monkeypatch):
-        valid = r"must be one of \('auto', 'reference', 'cpu', 'gpu'\), got 'ops'"
+        valid = r"should be one of \('auto', 'reference', 'cpu', 'gpu'\), got 'ops'"
         plain = bigrams()
         with pytest.raises(ValueError, match=f"engine {valid}"):
             BackoffAutomaton(plain.tensors, VOCAB_SIZE, 1, plain.roots, plain.starts, engine="ops")

@@ -108,7 +108,7 @@ def test_users_mistakes(saved, tmp_path, capsys):
         ([MODEL, CLIPS, "--lm", str(other)], "scores 9999 token ids"),
         ([MODEL, str(tmp_path / "none.jsonl"), "--lm", saved], "has a transcript"),
         ([MODEL, str(tmp_path / "empty.jsonl"), "--lm", saved], "empty.jsonl"),
-        ([MODEL, CLIPS, "--lm", saved, "--by", "ser"], "by must be one of"),
+        ([MODEL, CLIPS, "--lm", saved, "--by", "ser"], "by should be one of"),
     ):
         capsys.readouterr()
         assert run(["tune", *arguments, "--device", "cpu", "--limit", "1"]) == 2, arguments

@@ -9,14 +9,14 @@ import torch
 from hf_ngpulm import NGramLM
 from hf_ngpulm.cli.app import run
 from hf_ngpulm.formats.arpa import read_arpa
-from hf_ngpulm.formats.kenlm import read_binary
+from hf_ngpulm.formats.kenlm import KenLMFile
 from hf_ngpulm.text.vocabulary import Vocabulary
 
 
 @pytest.mark.parametrize("name", ["o3_trie", "o4_quant_array", "o3_probing", "o3_trie_no_words"])
 def test_info(name, tmp_path, capsys):
     path = kenlm_files.unpack(name, tmp_path)
-    file = read_binary(path)
+    file = KenLMFile(path)
     assert run(["info", str(path), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["kenlm"], facts["order"], facts["num_ngrams"]) == (file.model_type, file.order, list(file.counts))
@@ -34,7 +34,7 @@ def test_a_binary_becomes_an_arpa_file(name, tmp_path, capsys):
     path, arpa = kenlm_files.unpack(name, tmp_path), tmp_path / "words.arpa.gz"
     assert run(["convert", str(path), str(arpa)]) == 0
     assert "order 4" in capsys.readouterr().out
-    words = read_binary(path).words
+    words = KenLMFile(path).words
     table = read_arpa(arpa, Vocabulary(len(words), tuple(words)), "piece")
     model = kenlm_files.DictionaryModel(table, words)
     for sentence, expected in zip(kenlm_files.sentences(), kenlm_files.scores(name)):
@@ -44,7 +44,7 @@ def test_a_binary_becomes_an_arpa_file(name, tmp_path, capsys):
 def test_pruned_on_the_way(tmp_path):
     path, arpa = kenlm_files.unpack("o3_trie", tmp_path), tmp_path / "words.arpa"
     assert run(["convert", str(path), str(arpa), "--max-ngrams", "120"]) == 0
-    words = read_binary(path).words
+    words = KenLMFile(path).words
     assert sum(read_arpa(arpa, Vocabulary(len(words), tuple(words)), "piece").num_ngrams) == 120
 
 

@@ -90,7 +90,7 @@ def test_files_of_every_kind(calls, tmp_path, capsys):
         (["--format", "srt"], "--format says of files how they are written; add --output"),
         (["--overwrite"], "--overwrite says of files how they are written; add --output"),
         (["--output", "b.srt", "--timestamps", "char"], "--timestamps has no place in srt files"),
-        (["--output", "out", "--format", "doc"], "--format must be one of"),
+        (["--output", "out", "--format", "doc"], "--format should be one of"),
     ):
         assert run([*command, *arguments]) == 2 and message in capsys.readouterr().err
 

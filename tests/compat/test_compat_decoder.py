@@ -71,9 +71,7 @@ def test_hotwords(words_arpa, caplog):
     assert (as_text.text, as_text.lm_score) == (as_list.text, as_list.lm_score) and as_text.text == "stop the tunes"
     assert any("of the text 'tunes' its words are taken" in record.getMessage() for record in caplog.records)
     for bad in (math.nan, math.inf, 1e38):
-        with pytest.raises(
-            ValueError, match=f"hotword_weight should be a finite number, got {re.escape(repr(bad))}; up to 1,000,000 will do"
-        ):
+        with pytest.raises(ValueError, match=f"hotword_weight should be a finite number.*, got {re.escape(repr(bad))}"):
             decoder.decode(logits, hotwords=["radio"], hotword_weight=bad)
 
 
@@ -190,13 +188,9 @@ def test_parameters_at_any_time(golden, words_arpa, kind):
     for name in ("alpha", "beta", "unk_score_offset"):
         for bad in (math.inf, math.nan, 1e38):
             decoder.reset_params(**{name: bad})  # as pyctcdecode takes it
-            with pytest.raises(
-                ValueError, match=f"{name} should be a finite number, got {re.escape(repr(bad))}; up to 1,000,000 will do"
-            ):
+            with pytest.raises(ValueError, match=f"{name} should be a finite number.*, got {re.escape(repr(bad))}"):
                 decoder.decode(logits)
-            with pytest.raises(
-                ValueError, match=f"{name} should be a finite number, got {re.escape(repr(bad))}; up to 1,000,000 will do"
-            ):
+            with pytest.raises(ValueError, match=f"{name} should be a finite number.*, got {re.escape(repr(bad))}"):
                 build_ctcdecoder(golden.labels[kind], words_arpa, **{name: bad})
             decoder.reset_params(**{name: 1.0})
     build_ctcdecoder(golden.labels[kind]).reset_params(alpha=2.0)  # nothing to weigh
@@ -270,7 +264,7 @@ def test_made_of_parts(labels, words_arpa, outputs):
     assert other.model_container is decoder.model_container is BeamSearchDecoderCTC.model_container
     decoder.cleanup()
     assert decoder._model_key not in BeamSearchDecoderCTC.model_container
-    with pytest.raises(RuntimeError, match="let go of"):
+    with pytest.raises(RuntimeError, match="was released"):
         decoder.decode(outputs[0])
     assert other.decode(outputs[0])
 

@@ -221,7 +221,7 @@ def test_models_stay_until_they_are_let_go_of(bunnies):
     assert isinstance(BeamSearchDecoderCTC.model_container[key], LanguageModel)
     BeamSearchDecoderCTC.clear_class_models()
     assert BeamSearchDecoderCTC.model_container == {}
-    with pytest.raises(RuntimeError, match="let go of"):
+    with pytest.raises(RuntimeError, match="was released"):
         kept.decode(unclear())
 
 

@@ -146,9 +146,9 @@ def test_attrs_that_lack_something(repo, caplog):
     [
         ("{", "isn't JSON"),
         ("[]", "should be an object"),
-        (json.dumps(ATTRS | {"alpha": "much"}), "alpha should be a number, is 'much'"),
-        (json.dumps(ATTRS | {"beta": True}), "beta should be a number"),
-        (json.dumps(ATTRS | {"alpha": 1e300}), "alpha should be a number"),
+        (json.dumps(ATTRS | {"alpha": "much"}), "alpha should be a finite number .*, is 'much'"),
+        (json.dumps(ATTRS | {"beta": True}), "beta should be a finite number"),
+        (json.dumps(ATTRS | {"alpha": 1e300}), "alpha should be a finite number"),
         (json.dumps(ATTRS | {"alpha": 1e-300}), "alpha should be 0, or at least 1e-6 in size, is '1e-300'"),
         (json.dumps(ATTRS | {"score_boundary": 1}), "score_boundary should be true or false"),
         (json.dumps(ATTRS | {"alpha": -1}), "alpha should be at least 0"),
@@ -246,7 +246,7 @@ def test_unknown_words_that_are_forbidden(repo, tokenizer):
     row = torch.tensor([tokenizer("stop zermatt radio")["input_ids"]])
     assert float(forbidding.score_sequences(row)) == float(closed.score_sequences(row)) < -9000
     change(repo, **ATTRS | {"alpha": -math.inf})
-    with pytest.raises(NGramFormatError, match="alpha should be a number"):
+    with pytest.raises(NGramFormatError, match="alpha should be a finite number"):
         NGramLM.from_wav2vec2_with_lm(repo)
 
 

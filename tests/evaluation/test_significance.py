@@ -86,7 +86,7 @@ def test_bad_input():
         bootstrap(word_errors(["", ""], ["a", ""]))
     with pytest.raises(ValueError, match=r"level should lie between 0 and 1.* got 95"):
         bootstrap(counts, level=95)
-    with pytest.raises(ValueError, match="resamples should be a whole number above 0, got 0"):
+    with pytest.raises(ValueError, match="resamples should be a whole number of at least 1, got 0"):
         bootstrap(counts, resamples=0)
     with pytest.raises(ValueError, match="got 2 and 1 utterances"):
         paired_significance(counts, word_errors(["a b"], ["a"]))

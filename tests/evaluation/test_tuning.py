@@ -370,7 +370,7 @@ def test_bad_input(asr, clips, outputs, lm):
         (beam, outputs, {"lm_weights": [-1.0]}, "lm_weight should be a number from 0 to 1000, got -1.0"),
         (beam, outputs, {"lm_weights": math.nan}, "lm_weight should be a number from 0 to 1000, got nan"),
         (beam, outputs, {"lm_weights": "0-2"}, "the grid of lm_weight can't be read: '0-2'"),
-        (beam, outputs, {"by": "ser"}, "by must be one of"),
+        (beam, outputs, {"by": "ser"}, "by should be one of"),
         (beam, outputs[3:], {"by": "entity_wer"}, "needs entities, but no utterance has any"),
         (beam, outputs, {"held_out": 1.0}, "held_out should be a share"),
         (beam, outputs, {"held_out": 0.1}, "6 utterances can't be divided: held_out=0.1 leaves one part empty"),

@@ -560,7 +560,7 @@ class TestBadFiles:
         (tmp_path / "words.arpa").write_text(words)
         with pytest.raises(NGramFormatError, match=r"word-level language model \(units such as 'played', 'music'\)") as caught:
             read_arpa(tmp_path / "words.arpa", vocabulary)
-        for part in ("words.arpa", "org/asr", "hf-ngpulm train", "NGramLM.train"):
+        for part in ("words.arpa", "org/asr", "hf-ngpulm train", "NGramLM.from_texts"):
             assert part in str(caught.value)
 
 

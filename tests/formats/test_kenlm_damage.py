@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hf_ngpulm.errors import NGramFormatError
-from hf_ngpulm.formats.kenlm import read_binary
+from hf_ngpulm.formats.kenlm import KenLMFile
 from hf_ngpulm.ngrams import NGramTable
 
 SANITY, COUNTS = 88, 108  # bytes before the parameters, and before the counts
@@ -24,7 +24,7 @@ def read_all(content, tmp_path):
     """Read what there is, check it, and say which way it was."""
     path = tmp_path / "lm.bin"
     path.write_bytes(content)
-    file = read_binary(path)
+    file = KenLMFile(path)
     if file.has_words:
         assert len(file.vocabulary) == file.num_words
     if file.model_type == "probing" and not file.has_words:
@@ -121,6 +121,6 @@ def test_what_is_wrong_is_said(content, expected, tmp_path):
 
 def test_paths_that_are_no_files(tmp_path):
     with pytest.raises(NGramFormatError, match="folder"):
-        read_binary(tmp_path)
+        KenLMFile(tmp_path)
     with pytest.raises(FileNotFoundError):
-        read_binary(tmp_path / "nothing.bin")
+        KenLMFile(tmp_path / "nothing.bin")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hf_ngpulm.errors import NGramFormatError
-from hf_ngpulm.formats.kenlm import probing, read_binary
+from hf_ngpulm.formats.kenlm import KenLMFile, probing
 
 
 def damaged(change):
@@ -55,15 +55,15 @@ def endless(table):
 )
 def test_damaged_tables_are_refused(change, expected, tmp_path):
     (tmp_path / "lm.bin").write_bytes(damaged(lambda table: None))
-    read_binary(tmp_path / "lm.bin").table()
+    KenLMFile(tmp_path / "lm.bin").table()
     (tmp_path / "lm.bin").write_bytes(damaged(change))
     with pytest.raises(NGramFormatError, match=f"lm.bin: .*{expected}"):
-        read_binary(tmp_path / "lm.bin").table()
+        KenLMFile(tmp_path / "lm.bin").table()
 
 
 @pytest.mark.parametrize("limit, work", [("MOST_BIGRAM_TRIALS", "words times"), ("MOST_PAIRS", "pairs of overlapping 2-grams")])
 def test_models_too_large_to_be_listed(limit, work, tmp_path, monkeypatch):
-    file = read_binary(kenlm_files.unpack("o3_probing", tmp_path))
+    file = KenLMFile(kenlm_files.unpack("o3_probing", tmp_path))
     assert file.table().order == 3
     monkeypatch.setattr(probing, limit, 300)
     with pytest.raises(NGramFormatError, match=f"can't be listed.*{work}.*the ARPA file.*build_binary trie"):
@@ -78,4 +78,4 @@ def test_n_grams_that_are_not_made_of_words_are_refused(tmp_path):
 
     (tmp_path / "lm.bin").write_bytes(damaged(swap))
     with pytest.raises(NGramFormatError, match="2-grams in the hash table, of which"):
-        read_binary(tmp_path / "lm.bin").table()
+        KenLMFile(tmp_path / "lm.bin").table()

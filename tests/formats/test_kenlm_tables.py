@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from hf_ngpulm.errors import NGramFormatError
 from hf_ngpulm.formats.arpa import read_arpa, write_arpa
-from hf_ngpulm.formats.kenlm import is_kenlm_binary, read_binary
+from hf_ngpulm.formats.files import ARPA, KENLM, format_of
+from hf_ngpulm.formats.kenlm import KenLMFile
 from hf_ngpulm.formats.kenlm.trie import _cut_bits, _Packed
 from hf_ngpulm.formats.kenlm.vocabulary import hash_words
 from hf_ngpulm.ngrams import NGramTable
@@ -17,7 +18,7 @@ from hf_ngpulm.text.vocabulary import Vocabulary
 
 
 def opened(name, tmp_path):
-    return read_binary(kenlm_files.unpack(name, tmp_path))
+    return KenLMFile(kenlm_files.unpack(name, tmp_path))
 
 
 def assert_same_ngrams(found: NGramTable, expected: NGramTable, atol=0.0):
@@ -111,8 +112,8 @@ def test_the_words_of_the_vocabulary(tmp_path):
 
 
 def test_which_files_are_kenlms(tmp_path):
-    assert is_kenlm_binary(kenlm_files.unpack("o3_trie", tmp_path)) and not is_kenlm_binary(tmp_path / "nothing")
-    assert not is_kenlm_binary(kenlm_files.arpa_of("o3_trie"))
+    assert format_of(kenlm_files.unpack("o3_trie", tmp_path)) is KENLM and format_of(tmp_path / "nothing") is ARPA
+    assert format_of(kenlm_files.arpa_of("o3_trie")) is ARPA
 
 
 def murmur_hash_64a(word: bytes) -> int:

@@ -95,5 +95,5 @@ def test_mismatch_says_what_was_found_and_expected(words, units, vocabulary, par
 
 
 def test_unknown_units():
-    with pytest.raises(ValueError, match=r"units must be one of .* got 'bytes'"):
+    with pytest.raises(ValueError, match=r"units should be one of .* got 'bytes'"):
         units_to_ids(["a"], "bytes", BPE)

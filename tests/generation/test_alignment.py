@@ -119,5 +119,5 @@ def test_a_model_that_shows_none():
         def __call__(self, **_):
             return SimpleNamespace(cross_attentions=None)
 
-    with pytest.raises(ValueError, match="Blind shows no cross-attention"):
+    with pytest.raises(ValueError, match="Blind returns no cross-attention"):
         token_starts(Blind(3, [0], 1), None, None, torch.arange(3), [1, 2], 3, 0.08)

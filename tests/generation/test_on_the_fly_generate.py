@@ -72,20 +72,6 @@ def test_a_processor_that_several_threads_use(lms, changing_often):
             assert all(map(torch.equal, found, expected))
 
 
-def test_what_the_model_alone_said(lms):
-    """Taking the language model's part away again, in a processor that has not seen the texts before."""
-    family = silenced(FAMILIES["speech_to_text"])
-    static, lazy = lms
-    lazy.forget()
-    generator = torch.Generator().manual_seed(3)
-    input_ids = torch.randint(4, 28, (5, 8), generator=generator)
-    scores = torch.randn(5, family.model.config.vocab_size, generator=generator).log_softmax(-1)
-    found = [NGramLogitsProcessor(lm, 0.7, model=family.model).undone(input_ids, scores) for lm in (static, lazy)]
-    assert torch.equal(*found)
-    again = NGramLogitsProcessor(lazy, 0.7, model=family.model)(input_ids, found[1].clone())
-    torch.testing.assert_close(again.log_softmax(-1), scores.log_softmax(-1), atol=1e-4, rtol=1e-4)
-
-
 def test_a_processor_lets_the_model_start_anew(lms):
     family = silenced(FAMILIES["speech_to_text"])
     static, lazy = lms

@@ -133,23 +133,10 @@ def test_each_recording_has_its_own(model, tokenizer, lm, num_beams, with_lm):
         assert torch.equal(alone[0], found[row, :length]) and bool((found[row, length:] == 256).all())
 
 
-def test_what_came_before_the_processor_can_be_had_again(model, tokenizer, lm):
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.randn(2, CLASSES, generator=generator)
-    ids = torch.tensor([[258, *tokenizer("call", add_special_tokens=False)["input_ids"]]]).repeat(2, 1)
-    for unscored in ("kept", "none"):
-        processor = NGramLogitsProcessor(
-            lm, 0.4, model=model, phrases=["call anna"], tokenizer=tokenizer, unscored=unscored, in_place=False
-        )
-        back = processor.undone(ids, processor(ids, scores))
-        shift = (back - scores)[:, :1]
-        torch.testing.assert_close(back - shift, scores, rtol=1e-3, atol=1e-3)
-
-
 def test_what_is_refused(model, tokenizer, lm):
     with pytest.raises(ValueError, match="neither a language model nor phrases"):
         NGramLogitsProcessor(model=model)
-    with pytest.raises(ValueError, match="need the tokenizer"):
+    with pytest.raises(ValueError, match="need a tokenizer"):
         NGramLogitsProcessor(lm, model=model, phrases=["anna"])
     with pytest.raises(ValueError, match="lm 2, phrases 3"):
         NGramLogitsProcessor([lm, None], model=model, phrases=CONTEXTS, tokenizer=tokenizer)(

@@ -277,7 +277,7 @@ def test_bad_input(lm):
         ({"lm": [lm]}, ValueError, "lm lists 1 recordings, but there are 2"),
         ({"lm": lm, "lm_weight": torch.ones(4), "num_beams": 2}, ValueError, "lm_weight lists 4 recordings, but there are 2"),
         ({"lm": lm, "lm_weight": math.nan}, ValueError, "finite number"),
-        ({"lm": lm, "unscored": "some"}, ValueError, "unscored must be one of"),
+        ({"lm": lm, "unscored": "some"}, ValueError, "unscored should be one of"),
         ({"lm": "no/such/folder.arpa"}, FileNotFoundError, "no such file"),
         ({"lm_weight": 0.3}, ValueError, "lm_weight without a language model"),
         ({"score_eos": False, "lm": False}, ValueError, "score_eos without a language model"),
@@ -297,7 +297,7 @@ def test_bad_input(lm):
     with pytest.raises(ValueError, match="call this strategy as"):
         seq2seq_generate(family.model, prepared["input_ids"])
     family.model.__class__ = type("Own", (type(family.model),), {"_sample": lambda self, *args, **kwargs: None})
-    with pytest.raises(ValueError, match=r"Own has a way of generating of its own \(_sample\)"):
+    with pytest.raises(ValueError, match=r"Own has its own generation loop \(_sample\)"):
         family.model.generate(**family.inputs, custom_generate=seq2seq_generate, lm=lm)
 
 

@@ -152,18 +152,6 @@ def test_what_was_read_is_read_once_wherever_rows_have_moved(name):
     assert counts == [4, 3, 3, 3 + 4 + 1, 2, 2 + 3, 2]
 
 
-def test_scores_as_they_were(lm, source):
-    model = FAMILIES["whisper"]().model
-    input_ids = torch.tensor([[-1, 29, 30, 33, 39], [29, 30, 33, 39, 9]])
-    scores = torch.randn(2, 91, generator=torch.Generator().manual_seed(0))
-    scores[:, 40:] = -torch.inf
-    for settings in ({"ilm_weight": 0.4}, {"source_lm": source}, {"ilm_weight": 0.4, "unscored": "none"}):
-        processor = NGramLogitsProcessor(lm, 0.7, model=model, **settings)
-        undone = processor.undone(input_ids, processor(input_ids, scores.clone()))
-        shift = (undone - scores)[:, :40]
-        torch.testing.assert_close(shift, shift[:, :1].expand_as(shift), rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("name", sorted(set(FAMILIES) - set(ENCODER_DECODERS)))
 def test_models_without_an_encoder_whose_states_could_be_zero(name, lm):
     family = FAMILIES[name]()

@@ -150,7 +150,7 @@ def test_what_means_nothing_to_a_search_is_refused(name, extra, lm, folder):
         ({"suppress_tokens": [3]}, ValueError, "SuppressTokensLogitsProcessor can't be used"),
         ({"lm": large}, ValueError, "has 12 tokens"),
         ({"lm": large, "processor": LETTERS}, TokenizerMismatchError, "12"),
-        ({"strategy": "beam"}, ValueError, "strategy must be one of"),
+        ({"strategy": "beam"}, ValueError, "strategy should be one of"),
         ({"num_beams": 3, "num_return_sequences": 4}, ValueError, "num_return_sequences should be"),
     ):
         with pytest.raises(error, match=message):

@@ -139,6 +139,12 @@ def test_a_broken_story_is_refused(tmp_path, entry, value):
         NGramLM.from_pretrained(tmp_path)
 
 
+def test_train_is_another_name_of_from_texts():
+    expected = NGramLM.from_texts([[0, 1]], vocab_size=2, order=2).to_table()
+    for lm in (NGramLM.train([[0, 1]], vocab_size=2, order=2), NGramLM.train(texts=[[0, 1]], vocab_size=2, order=2)):
+        assert all(torch.equal(ours.log_probs, theirs.log_probs) for ours, theirs in zip(lm.to_table().orders, expected.orders))
+
+
 def test_modules_can_still_be_put_into_training_mode():
     lm = NGramLM.train([[0, 1]], vocab_size=2, order=2)
     assert not lm.eval().training
@@ -339,7 +345,7 @@ def test_a_style_that_can_not_be_had(tokenizer):
         NGramLM.train([[1, 2, 3]], vocab_size=8, order=2, style_of=tokenizer)
     with pytest.raises(ValueError, match="language says of what language numbers are; pass style_of too"):
         NGramLM.train(WRITTEN, tokenizer, language="en")
-    with pytest.raises(ValueError, match="no transcripts of the recogniser"):
+    with pytest.raises(ValueError, match="the list of the recogniser's transcripts is empty"):
         NGramLM.train(WRITTEN, tokenizer, style_of=tokenizer, outputs=[])
 
 

@@ -121,5 +121,5 @@ def test_what_is_composed_already_or_goes_on_is_refused(tokenizer):
 def test_a_share_that_is_none_is_refused(share, tokenizer):
     with pytest.raises(ValueError, match=f"continued should be between 0 and 1, got {share}"):
         NGramLM.train(TEXTS, tokenizer, unit="word", order=2, continued=share)
-    with pytest.raises(ValueError, match="continued says something of words"):
+    with pytest.raises(ValueError, match="continued applies to word-level language models only"):
         NGramLM.train(TEXTS, tokenizer, order=2, continued=share)

@@ -40,8 +40,8 @@ def test_train_convert_and_info(trained, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--units", "id", "--closed-vocabulary"], "closed_vocabulary says something of words"),
-        (["--unit", "word", "--case", "title"], "case must be one of"),
+        (["--units", "id", "--closed-vocabulary"], "closed_vocabulary applies to word-level"),
+        (["--unit", "word", "--case", "title"], "case should be one of"),
     ],
 )
 def test_mistakes(trained, tmp_path, capsys, arguments, message):

@@ -167,11 +167,11 @@ def test_letters_are_cut_in_one_way(letters, texts):
         ({"cuttings": 0}, "cuttings should be a whole number from 1 to 64, got 0"),
         ({"unk_score_offset": -math.inf}, "unk_score_offset should be a finite number, got -inf; closed_vocabulary=True"),
         ({"unk_token_cost": -1.0}, "unk_token_cost should be a finite number of at least 0, got -1.0"),
-        ({"case": "title"}, "case must be one of"),
+        ({"case": "title"}, "case should be one of"),
         ({"lexicon": {}}, "the lexicon is empty"),
         ({"lexicon": ["zzz"]}, r"no word of the lexicon \(such as 'zzz'\) is among the LM's"),
         ({"missing_unigrams": "unk"}, "missing_unigrams='unk' is for tokens"),
-        ({"units": "id", "case": "lower"}, "case says something of words, but .* has the units of tokens"),
+        ({"units": "id", "case": "lower"}, "case applies to word-level language models only; .* is token-level"),
     ],
 )
 def test_what_is_refused(arpa, arguments, message):
@@ -185,7 +185,7 @@ def test_what_is_refused(arpa, arguments, message):
     [
         ({"unit": "piece"}, "unit must be 'token' or 'word', got 'piece'"),
         ({"unit": "word", "limit_vocabulary": [5]}, "limit_vocabulary have a meaning for models of tokens only"),
-        ({"case": "lower"}, "case says something of words, but unit is 'token'; pass unit='word' too"),
+        ({"case": "lower"}, "case applies to word-level language models only; unit is 'token'; pass unit='word' too"),
         ({"unit": "word", "texts": ["a <unk> b"]}, "'<unk>' as a word"),
         ({"unit": "word", "texts": [[5, 6]]}, "trained on strings"),
         ({"unit": "word", "texts": ["", " "]}, "at least one word"),

@@ -124,7 +124,7 @@ def test_it_runs_on_over_chunks(asr, parts, lm, audios, batch_size):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"strategy": "lattice"}, "strategy must be one of"),
+        ({"strategy": "lattice"}, "strategy should be one of"),
         ({"repeats": "run"}, "repeats has no meaning in a graph"),
         ({"merge": "text"}, "merge has no meaning in a graph"),
         ({"num_beams": 0}, "max_active should be"),

@@ -442,7 +442,7 @@ def test_lm_of_another_tokenizer(plain, with_lm, wav2vec2, lm, characters, audio
         ({"lm": "no/such/folder"}, FileNotFoundError, "neither a folder nor"),
         ({"lm": str(bundled("examples/models/ctc"))}, ValueError, "not an n-gram language model"),
         ({"lm_weight": math.nan}, ValueError, "lm_weight"),
-        ({"repeats": "never"}, ValueError, "repeats must be one of"),
+        ({"repeats": "never"}, ValueError, "repeats should be one of"),
         ({"num_beams": 0}, ValueError, "num_beams should be"),
         ({"beta": 1.0, "num_beams": 1}, ValueError, "beta without a beam"),
         ({"num_beam": 8}, ValueError, "num_beam: there is no such setting; num_beams may be meant"),

@@ -60,7 +60,7 @@ def test_what_a_list_is():
     for given in ([0.5, 2], (0.5, 2), torch.tensor([0.5, 2.0]), np.array([0.5, 2.0])):
         for name in ("lm_weight", "beta"):
             assert listed_values({name: given})[name].tolist() == [0.5, 2.0]
-    with pytest.raises(ValueError, match="lm_weight should be a finite number, got 'heavy'"):
+    with pytest.raises(ValueError, match=r"lm_weight should be a finite number.*, got 'heavy'"):
         listed_values({"lm_weight": [0.5, "heavy"]})
     assert listed_values({"phrases": ["anna", ("bob", 2.0)]}) == {}
     assert listed_values({"phrases": [["anna"], None]}) == {"phrases": [["anna"], None]}

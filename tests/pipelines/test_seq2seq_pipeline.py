@@ -140,7 +140,7 @@ def test_refusals(parts, lm, audios):
         pipeline(TASK, **parts, max_new_tokens=9, lm_weight=0.5)
     with pytest.raises(ValueError, match="beam_threshold: no settings for WhisperForConditionalGeneration"):
         pipeline(TASK, **parts, max_new_tokens=9, lm=lm, beam_threshold=3.0)
-    with pytest.raises(ValueError, match="unscored must be one of"):
+    with pytest.raises(ValueError, match="unscored should be one of"):
         pipeline(TASK, **parts, max_new_tokens=9, lm=lm)(audios[0].copy(), unscored="some")
     other = NGramLM.train([[1, 2, 3]] * 3, vocab_size=28, order=2)
     other.config = replace(other.config, tokenizer_fingerprint="0" * 64)

@@ -35,7 +35,7 @@ from hf_ngpulm import CTCDecoder, NGramLM
 from hf_ngpulm.automaton import automaton_from_table
 from hf_ngpulm.errors import NGramFormatError
 from hf_ngpulm.formats.arpa import ArpaFile
-from hf_ngpulm.formats.kenlm import read_binary
+from hf_ngpulm.formats.kenlm import KenLMFile
 from hf_ngpulm.formats.nemo import read_nemo
 from hf_ngpulm.ngrams import NGramTable
 from hf_ngpulm.text.vocabulary import Vocabulary
@@ -218,7 +218,7 @@ def use_arpa(folder: Path) -> None:
 
 
 def use_kenlm(folder: Path) -> None:
-    file = read_binary(folder / "lm.bin")
+    file = KenLMFile(folder / "lm.bin")
     if file.has_words:
         assert len(file.vocabulary) == file.num_words
     elif file.model_type == "probing":

@@ -113,7 +113,7 @@ class Bytes:
 def test_bad_arguments(tmp_path):
     with pytest.raises(ValueError, match="doesn't tell how the recogniser writes"):
         habits_of(Bytes())
-    with pytest.raises(ValueError, match="there are no transcripts"):
+    with pytest.raises(ValueError, match="transcripts is empty"):
         habits_of(Bytes(), [])
     with pytest.raises(ValueError, match="given twice"):
         habits_of(TRANSCRIPTS, TRANSCRIPTS)

@@ -7,10 +7,9 @@ same. What comes out is identical bit for bit.
 from __future__ import annotations
 
 import importlib
-import os
 from types import ModuleType
 
-from ...engines.choice import ENGINE_VARIABLE
+from ...engines.choice import is_native
 from ...ngrams.table import NGramTable
 
 # The native core numbers n-grams in 32 bits.
@@ -18,10 +17,7 @@ MOST_NUMBERED = 2**31 - 2
 
 
 def steps_for(table: NGramTable) -> ModuleType:
-    """Return the native core on a CPU, torch elsewhere.
-
-    The environment variable HF_NGPULM_ENGINE=reference forces torch on a CPU too.
-    """
-    on_cpu = table.orders[0].tokens.device.type == "cpu" and os.environ.get(ENGINE_VARIABLE) != "reference"
-    is_native = on_cpu and sum(table.num_ngrams) <= MOST_NUMBERED
-    return importlib.import_module(f"{__name__}.{'cpu' if is_native else 'reference'}")
+    """Return the module of an engine: the native core's, or the one in torch, which runs on GPUs and takes larger tables."""
+    is_small = sum(table.num_ngrams) <= MOST_NUMBERED
+    is_cpu = is_small and is_native("auto", table.orders[0].tokens.device)
+    return importlib.import_module(f"{__name__}.{'cpu' if is_cpu else 'reference'}")

@@ -1,4 +1,4 @@
-"""An automaton's states and arcs, by the native core (`csrc/building.cpp`). What comes out is said in `reference`.
+"""Build an automaton's states and arcs by the native core (`csrc/building.cpp`), as defined in `reference`.
 
 The table becomes a trie in compressed rows: the n-grams of all orders are numbered through as nodes, after the empty
 context (node 0), and what follows a node is the run `first_child[node] .. first_child[node + 1]`. The core goes through
@@ -32,14 +32,14 @@ class NGramTrie(Struct):
         tokens: `[nodes]`.
         unigram_of: `[num_ids]`, the node of each token's unigram; 0 where it has none.
         fail: `[contexts]`, the longest proper suffix that is a node (Aho and Corasick 1975).
-        possible: bool `[num_ids]`, what n-grams of order 2 and up that text can meet may end in.
-        followed: bool `[contexts]`, whether text can go on after them.
+        possible: bool `[num_ids]`, possible last tokens of reachable n-grams of order 2 and up.
+        followed: bool `[contexts]`, whether text can continue after them.
         state_of: `[contexts]`, their states.
     """
 
 
 class ArcWriter(Struct):
-    """The arcs as they are written, and what the weights of arcs are made of."""
+    """The arcs to write, and the ingredients of their weights."""
 
 
 _children = Function("ngpulm_trie_children")
@@ -117,7 +117,7 @@ def _trie_arrays(table: NGramTable, possible: Tensor) -> dict[str, np.ndarray]:
 
 
 def _fill_trie(table: NGramTable, nodes: list[tuple[int, int]], trie: NGramTrie, arrays: dict[str, np.ndarray]) -> None:
-    """Write the n-grams as nodes, and what follows from their tokens for unigrams.
+    """Write the n-grams as nodes, and the unigrams' nodes by token.
 
     Raises:
         NGramFormatError: n-grams that aren't sorted by (prefix, token), or whose prefix or token there isn't.
@@ -157,7 +157,7 @@ def _even_blocks(first: int, last: int) -> np.ndarray:
 
 
 def _blocks(first_child: np.ndarray, first: int, last: int) -> np.ndarray:
-    """Return bounds of runs of contexts, with about as many n-grams after each; a long run of contexts is cut in any case."""
+    """Return bounds of runs of contexts with about equal numbers of n-grams after them; long runs are always cut."""
     children = first_child[first : last + 1]
     by_children = _even_blocks(int(children[0]), int(children[-1]))[1:-1].astype(children.dtype)  # else numpy copies those
     inner = np.concatenate([first + np.searchsorted(children, by_children), _even_blocks(first, last)])

@@ -1,4 +1,4 @@
-"""An automaton's states and arcs in plain torch: the definition, and what runs on a GPU."""
+"""Build an automaton's states and arcs in plain torch: the definition, which also runs on a GPU."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ..tensors import AutomatonTensors, token_dtype
 
 
 class Automaton(NamedTuple):
-    """Hold what was built, and where the unigrams lead.
+    """The built automaton, and the targets of the unigrams.
 
-    The root's arcs, one for each token and `</s>`, have their place in the tensors, but are left for the caller to fill.
+    The root's arcs, one for each token and `</s>`, have room in the tensors; the caller fills them.
     """
 
     tensors: AutomatonTensors
@@ -30,9 +30,9 @@ def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: fl
 
     Args:
         table: the n-grams.
-        possible: bool `[num_ids]`, what n-grams of order 2 and up that text can meet may end in.
-        unk_tokens: int64, the tokens that take an arc each for an n-gram that ends in `<unk>`; empty if none does.
-        unk_share: what these arcs' weights have on top of the n-gram's.
+        possible: bool `[num_ids]`, possible last tokens of reachable n-grams of order 2 and up.
+        unk_tokens: int64, the tokens that get an arc for each n-gram that ends in `<unk>`.
+        unk_share: added to the n-gram's weight in these arcs.
 
     Raises:
         NGramFormatError: more arcs than can be addressed.
@@ -57,7 +57,7 @@ def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: fl
     is_state[offsets[-2] :] = False  # n-grams of the highest order are no contexts
     is_state[0] = True
     state_of = torch.cumsum(is_state, 0) - 1
-    for n in range(1, table.order + 1):  # a context that is no state stands for its longest suffix that is one
+    for n in range(1, table.order + 1):  # a context without a state is represented by its longest suffix with one
         rows = slice(offsets[n - 1], offsets[n])
         state_of[rows] = torch.where(is_state[rows], state_of[rows], state_of[fail[rows]])
     contexts = torch.nonzero(is_state)[:, 0]
@@ -108,7 +108,7 @@ def check_arcs(num_arcs: int) -> None:
 
 
 def _what_text_can_meet(table: NGramTable, prefix: Tensor, token: Tensor, possible: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two masks over the nodes: n-grams that text can hold, and those of them that something can follow."""
+    """Return two masks over the nodes: reachable n-grams, and those that text can continue after."""
     unigrams = token[: len(table.orders[0])]
     ends_possibly = possible[token]
     ends_possibly[: len(unigrams)] |= unigrams == table.bos

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
-from numbers import Real
 from typing import Any
 
 from ...config.tuned import SETTINGS
@@ -36,9 +35,8 @@ def grid_values(name: str, values: str | float | Iterable[float]) -> tuple[float
     if not found:
         raise ValueError(f"the grid of {name} is empty: {values!r}; give one {example}")
     for value in found:
-        what, right = SETTINGS[name]
-        if isinstance(value, bool) or not isinstance(value, Real) or not right(float(value)):
-            raise ValueError(f"{name} should be {what}, got {value!r} in its grid")
+        if not SETTINGS[name].is_right(value):
+            raise ValueError(f"{name} should be {SETTINGS[name].right}, got {value!r} in its grid")
     if len(found) > MOST_VALUES:
         raise ValueError(f"the grid of {name} has {len(found)} values, more than {MOST_VALUES}; take a larger step")
     return tuple(sorted({_rounded(float(value)) for value in found}))

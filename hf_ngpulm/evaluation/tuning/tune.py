@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 from tqdm import tqdm
 
-from ...common.arguments import one_of, whole
+from ...common.checks import check, one_of, whole
 from ...config.tuned import ModelIdentity
 from ...decoding.ctc import CTCDecoder
 from ...decoding.graph import GraphDecoder
@@ -98,9 +98,9 @@ def tune_weights(
             greedy search, an internal LM in a CTC model); an invalid row of the dataset.
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
-    one_of("by", by, tuple(MEASURES))
-    whole("refine", refine, 10, least=0)
-    whole("batch_size", batch_size)
+    check("by", by, one_of(*MEASURES))
+    check("refine", refine, whole(0, 10))
+    check("batch_size", batch_size, whole())
     if not 0 <= held_out < 1:
         raise ValueError(f"held_out should be a share of the utterances, 0 or more and below 1, got {held_out!r}")
     if not 0 < level < 1:

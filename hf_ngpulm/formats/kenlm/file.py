@@ -16,7 +16,7 @@ from torch import Tensor
 from ...common.files import naming
 from ...errors import NGramFormatError
 from ..units import LN10, LOG10_ZERO, NGramFile
-from .header import MAGIC, read_header
+from .header import read_header
 from .probing import ProbingLayout, probing_layout, read_probing
 from .trie import TrieLayout, read_trie, trie_layout
 from .vocabulary import hashes_of_probing, hashes_of_trie, read_strings, vocabulary_size, word_ids
@@ -24,37 +24,22 @@ from .vocabulary import hashes_of_probing, hashes_of_trie, read_strings, vocabul
 _BOS, _EOS = "<s>", "</s>"
 
 
-def is_kenlm_binary(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file begins as KenLM's binary files do, whatever their version, complete or not."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(8) == MAGIC[:8]
-    except OSError:
-        return False
+class KenLMFile(NGramFile):
+    """A binary file that KenLM's `build_binary` made.
 
+    Each size in the file is checked against the file's size before it is used, and the vocabulary is checked; `table` reads the
+    n-grams.
 
-def read_binary(path: str | os.PathLike[str]) -> KenLMFile:
-    """Open a binary file that KenLM's `build_binary` made.
+    Word ids are KenLM's: 0 is `<unk>`, the others follow the order of the file.
 
-    Every size in the file is held to the file's own size before anything is read by it, and the vocabulary is checked; n-grams
-    are read by `KenLMFile.table`.
+    Attributes:
+        model_type: KenLM's name: probing, trie, quant_trie, array_trie or quant_array_trie.
+        counts: n-grams of each order, according to the header.
+        has_words: whether the file holds the words, not only their hashes.
 
     Raises:
         NGramFormatError: not such a file, a damaged one, or one of a version or type that isn't supported.
         OSError: the file can't be opened.
-    """
-    return KenLMFile(path)
-
-
-class KenLMFile(NGramFile):
-    """A KenLM binary file: see `read_binary`.
-
-    Word ids are KenLM's: 0 is `<unk>`, the others are in the order of the file.
-
-    Attributes:
-        model_type: KenLM's name: probing, trie, quant_trie, array_trie or quant_array_trie.
-        counts: n-grams of each order, as the header gives them.
-        has_words: whether the file holds the words themselves, and not their hashes alone.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -64,7 +49,7 @@ class KenLMFile(NGramFile):
                 raise NGramFormatError("a folder, not a KenLM binary file")
             if os.path.getsize(path) == 0:
                 raise NGramFormatError("the file is empty")
-            # Copied on writing: nobody writes, but torch takes no tensors that can't be written to.
+            # Copy on write: nobody writes, but torch wants writable memory.
             self._data = data = np.memmap(path, dtype=np.uint8, mode="c").view(np.ndarray)
             header = read_header(data)
             self.model_type, self.counts, self.has_words = header.model_type, header.counts, header.has_words
@@ -113,10 +98,10 @@ class KenLMFile(NGramFile):
             return read_strings(self._hashes, self._data[self._layout.end :])
 
     def name_words(self, words: Iterable[str]) -> None:
-        """Give a file without word strings those of some words, which their hashes tell; the others keep names without letters.
+        """Name the words of a file that has only their hashes, from a list of words; the others keep placeholder names.
 
         Raises:
-            NGramFormatError: none of the words is the model's.
+            NGramFormatError: none of the words is in the model.
         """
         named = [*dict.fromkeys(words)]
         ids = self.word_ids([_BOS, _EOS, *named]).tolist()
@@ -127,14 +112,14 @@ class KenLMFile(NGramFile):
         self.__dict__["vocabulary"] = ["<unk>", *(by_id.get(token, f"<{token}>") for token in range(1, self.num_words))]
 
     def word_ids(self, words: list[str]) -> np.ndarray:
-        """Return ids of words, int64 `[N]`; 0, that of `<unk>`, for those that the model doesn't know."""
+        """Return the ids of words, int64 `[N]`; 0 (`<unk>`) for words that the model lacks."""
         return word_ids(self._hashes, words)
 
     def rows(self, ids: np.ndarray) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield the n-grams, those that KenLM put in for suffixes that pruning had left out among them.
+        """Yield the n-grams, including those that KenLM inserts for pruned suffixes.
 
         Raises:
-            NGramFormatError: a damaged file, or a probing model that is too large to be listed.
+            NGramFormatError: a damaged file, or a probing model that is too large to be enumerated.
         """
         if isinstance(self._layout, TrieLayout):
             orders = read_trie(self._layout, self._data)

@@ -1,4 +1,4 @@
-"""The header of KenLM's binary files: what the file holds, and how much of it.
+"""The header of KenLM's binary files.
 
 The header is 88 bytes that are the same in every file (the name of the format, and numbers that tell byte order and sizes
 of types), 20 bytes of parameters, and a 64-bit count per order, padded to a multiple of 8. After KenLM's
@@ -24,14 +24,14 @@ _TEST_VALUES = (0.0, 1.0, -0.5, 1, 2**32 - 1, 0, 1)
 _TEST_FORMAT = "fffIIIQ"
 _SANITY = (MAGIC + b" 5\n\0\0").ljust(_MAGIC_BYTES, b"\0") + struct.pack("<" + _TEST_FORMAT, *_TEST_VALUES)
 _PARAMETERS = struct.Struct("<B3xfIB3xI")
-# And the versions of their data structures that are known here.
+# Versions of their data structures that can be read.
 MODEL_TYPES = {"probing": 0, "rest_probing": 0, "trie": 1, "quant_trie": 1, "array_trie": 1, "quant_array_trie": 1}
 _MOST_BUCKETS_PER_ENTRY = 1000000
 _ANEW = "Build the binary anew from the ARPA file"
 
 
 class Header(NamedTuple):
-    """Hold what a file says of itself."""
+    """The fields of the header."""
 
     model_type: str  # one of `MODEL_TYPES`, KenLM's names for them
     counts: tuple[int, ...]  # n-grams of each order
@@ -77,7 +77,7 @@ def read_header(data: np.ndarray) -> Header:
     _check_size(data, end + 8 * order)
     counts = struct.unpack(f"<{order}Q", bytes(data[end : end + 8 * order]))
     for n, count in enumerate(counts, start=1):
-        # Every n-gram takes more than a bit: from here on, computing with counts can neither overflow nor exhaust memory.
+        # Every n-gram takes more than a bit, so from here on counts can neither overflow nor exhaust memory.
         if count > 8 * data.size:
             raise NGramFormatError(f"the header says {count} {n}-grams, in a file of {data.size} bytes")
     if not 1 <= counts[0] < 2**31 - 8:  # word ids are 32 bits wide, with sign, here
@@ -91,7 +91,7 @@ def _check_size(data: np.ndarray, end: int) -> None:
 
 
 def _complaint(start: bytes, size: int) -> str:
-    """Say why the first bytes of a file aren't what they should be."""
+    """Return the reason why the first bytes of a file aren't a valid header."""
     if start.startswith(_INCOMPLETE):
         return "KenLM didn't finish building this file (it was interrupted, or the disk was full). Build it anew"
     if not start.startswith(MAGIC):

@@ -1,4 +1,4 @@
-"""KenLM's probing models, whose n-grams are found out from their hashes.
+"""KenLM's probing models: recover the n-grams from their hashes.
 
 Unigrams are an array of two floats (log-probability and backoff) by word id. Every further order is a hash table: buckets of a
 64-bit key and the weights, two floats or, in the highest order, one; an empty bucket has key 0. The key of `a b c` is made from
@@ -7,11 +7,10 @@ WORD_FACTOR)` modulo 2 ** 64 (`csrc/kenlm_probing.cpp`). The sign of a log-proba
 n-gram ends in this one; a backoff of minus zero that no longer n-gram begins with it. After KenLM's `lm/search_hashed.hh` and
 `util/probing_hash_table.hh`.
 
-A table holds no words, but what makes a key of another can be undone: its factor is odd, so it has an inverse modulo 2 ** 64.
-Of a bigram, every word is tried as the first one; undone, the key has to be the id of a word, and chance lets hardly any other
-number be that small. A longer n-gram consists of one that is a word shorter and of the next, which overlap in all but a word
-each; those are known by then, so only pairs of them are tried. KenLM's marks leave out many. The result is certain: every key
-has to be made in exactly one way.
+A table holds no words, but `combine` can be inverted: its factor is odd, so it has an inverse modulo 2 ** 64. For a bigram,
+every word is tried as the first one; the inverse must be the id of a word, and few wrong numbers are that small. A longer
+n-gram consists of two known shorter ones that overlap in all but a word each, so only such pairs are tried. KenLM's marks rule
+out many. The result is certain, since every key must be explained in exactly one way.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from ...errors import NGramFormatError
 from .header import Header
 from .vocabulary import num_buckets
 
-# Both of these take a core some minutes: words that may be tried as the first of bigrams, times bigrams (2 to 5 billion a
-# second); and pairs of overlapping n-grams of one order (about 60 million a second).
+# Limits, each some minutes on one core: bigrams times candidates for their first word (2 to 5 billion a second), and pairs of
+# overlapping n-grams of one order (about 60 million a second).
 MOST_BIGRAM_TRIALS = 10**12
 MOST_PAIRS = 10**10
 _FILTER_BITS_PER_KEY = 32
@@ -82,7 +81,7 @@ def read_probing(
     """Yield the n-grams of each order: word ids int32 `[N, n]`, log-probabilities and backoffs (log10).
 
     Raises:
-        NGramFormatError: a damaged file, or a model that is too large for this (see `MOST_BIGRAM_TRIALS`, `MOST_PAIRS`).
+        NGramFormatError: a damaged file, or a model beyond `MOST_BIGRAM_TRIALS` or `MOST_PAIRS`.
     """
     unigrams = data[layout.unigrams : layout.unigrams + 8 * num_words].view("<f4").reshape(-1, 2)
     words = np.arange(num_words)
@@ -95,7 +94,7 @@ def read_probing(
         table = table[table["key"] != 0]
         table = table[np.argsort(table["key"])]
         keys, count = table["key"].astype(np.uint64), layout.counts[n - 1]
-        # KenLM put suffixes in that pruning had left out, and the header doesn't count them.
+        # The header doesn't count the pruned suffixes that KenLM inserts.
         if len(keys) < count or (is_highest and len(keys) > count):
             raise NGramFormatError(
                 f"the hash table of the {n}-grams holds {len(keys)}, by the header it should be {count}: a damaged file"
@@ -131,7 +130,7 @@ def _find_longer(below: _Order, keys: np.ndarray, prefixes: np.ndarray, suffixes
     pairs = int((ends - begins).sum())
     if pairs > MOST_PAIRS:
         raise NGramFormatError(_too_large(f"{pairs:,} pairs of overlapping {below.words.shape[1]}-grams", MOST_PAIRS))
-    # Most pairs make no key: a filter of bits, by the keys' upper ones, says so.
+    # Most pairs make no key: a bit filter over the keys' upper bits excludes them.
     bits = max(6, (_FILTER_BITS_PER_KEY * len(keys)).bit_length())
     maybe, top = np.zeros(1 << (bits - 6), dtype=np.uint64), keys >> np.uint64(64 - bits)
     np.bitwise_or.at(maybe, (top >> np.uint64(6)).astype(np.int64), np.uint64(1) << (top & np.uint64(63)))

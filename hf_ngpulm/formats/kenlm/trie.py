@@ -7,7 +7,7 @@ and one record more says where the last node's do. Unigrams are 16 bytes each, o
 
 Weights are two floats (the log-probability without its sign bit, then the backoff) or, the backoff first, indices into tables
 of quantised values, one per order and kind (Federico and Bertoldi 2006). Pointers may be stored without their upper bits, which
-change seldom: an array then says at which record each of their values begins (Raj and Whittaker 2003). After KenLM's
+seldom change: an array then holds the record at which each of their values begins (Raj and Whittaker 2003). After KenLM's
 `lm/trie.cc`, `lm/quantize.cc` and `lm/bhiksha.cc`.
 """
 
@@ -29,7 +29,7 @@ _SLACK = 8  # bytes after each packed order, so that 64 bits can be read whereve
 
 
 class _Order(NamedTuple):
-    """Tell where the `size` n-grams of one order lie, as offsets from the start of the file, and bits of their fields."""
+    """Position of the `size` n-grams of one order, as offsets from the start of the file, and bits of their fields."""
 
     size: int
     begin: int
@@ -43,7 +43,7 @@ class _Order(NamedTuple):
 
 
 class TrieLayout(NamedTuple):
-    """Tell where everything lies in the search structure of a trie, as offsets from the start of the file."""
+    """Positions of the parts of a trie, as offsets from the start of the file."""
 
     num_words: int
     quantised_bits: tuple[int, int] | None  # of a log-probability and of a backoff
@@ -98,7 +98,7 @@ def _quantised_bits(data: np.ndarray, at: int, order: int) -> tuple[int, int]:
             f"values quantised to {log_prob_bits} and {backoff_bits} bits, both should be from 1 to {_MOST_QUANTISED_BITS}"
         )
     if backoff_bits == 1 and order > 2:
-        # The two zeros take both codes. What build_binary writes for other backoffs spills into the field beside.
+        # The two zeros take both codes. build_binary's codes for other backoffs overflow into the next field.
         raise NGramFormatError(
             "backoffs quantised to 1 bit, in which KenLM can't store any but 0, and damages the log-probabilities. "
             "Build the binary anew with 2 bits or more (build_binary -b)"
@@ -113,15 +113,14 @@ def _bytes_at(data: np.ndarray, at: int, size: int) -> list[int]:
 
 
 def _cut_bits(num_records: int, largest: int, most: int) -> int:
-    """Return how many upper bits of the pointers are stored in the array: where it saves most, and the fewest of those."""
+    """Return the number of the pointers' upper bits in the array: the smallest of those that save most."""
     bits = largest.bit_length()
     costs = [64 * (largest >> (bits - cut)) - num_records * cut for cut in range(min(bits, most) + 1)]
     return costs.index(min(costs))
 
 
 def read_trie(layout: TrieLayout, data: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield the n-grams of each order, out of a trie that lies within the file: word ids int32 `[N, n]`, log-probabilities and
-    backoffs (log10).
+    """Yield the n-grams of each order: word ids int32 `[N, n]`, log-probabilities and backoffs (log10).
 
     Raises:
         NGramFormatError: nodes out of order, words out of range, or pointers that don't divide the next order among them.
@@ -183,7 +182,7 @@ def _weights(layout: TrieLayout, order: _Order, data: np.ndarray, packed: _Packe
 
 
 def _checked_pointers(pointers: np.ndarray, n: int, count: int) -> np.ndarray:
-    """Return where the children of each node begin in order n, and, last, where they end."""
+    """Return the first child of each node in order n, and, last, the end of all children."""
     pointers = pointers.astype(np.int64)
     if pointers[0] != 0 or pointers[-1] != count or (pointers[1:] < pointers[:-1]).any():
         raise NGramFormatError(

@@ -60,7 +60,7 @@ def word_ids(hashes: np.ndarray, words: Sequence[str]) -> np.ndarray:
 
 
 def read_strings(hashes: np.ndarray, data: np.ndarray) -> list[str]:
-    """Return the strings of all words, from the end of a file (uint8); each has to have the hash of its word."""
+    """Return the strings of all words, from the end of a file (uint8); their hashes are checked."""
     text = data.tobytes()
     ends = np.flatnonzero(data == 0)
     if len(ends) != len(hashes) + 1 or text[-1:] != b"\0":
@@ -115,10 +115,10 @@ def hashes_of_probing(data: np.ndarray, num_unigrams: int) -> np.ndarray:
 
 
 def num_buckets(entries: int, multiplier: float) -> int:
-    """Return buckets of a hash table, rounded as KenLM does, to single precision."""
+    """Return the number of buckets of a hash table, rounded to single precision as KenLM does."""
     return max(entries + 1, int(np.float32(multiplier) * np.float32(entries)))
 
 
 def vocabulary_size(header: Header) -> int:
-    """Return bytes of a probing model's vocabulary."""
+    """Return the size of a probing model's vocabulary in bytes."""
     return 8 + _BUCKET.itemsize * num_buckets(header.counts[0], header.probing_multiplier)

@@ -1,4 +1,4 @@
-"""The labels of a CTC model's outputs, as pyctcdecode writes them, and as a tokenizer."""
+"""The labels of a CTC model's outputs, in pyctcdecode's notation, and as a tokenizer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Alphabet:
     """Labels in pyctcdecode's notation: `""` the blank, `" "` between words or `▁` where a word begins, `⁇` what is unknown.
 
     Args:
-        labels: one for each class of the outputs, all different.
+        labels: one per class of the outputs, all different.
         is_bpe: whether words begin at labels with `▁`; otherwise there is a label between them.
     """
 
@@ -44,8 +44,8 @@ class Alphabet:
     def build_alphabet(cls, labels: Iterable[str]) -> Alphabet:
         """Bring labels into this notation.
 
-        `|` is taken for the space if there is none; `<pad>`, `[PAD]`, or `_` in vocabularies without it, for the blank, which
-        otherwise is appended; `<unk>` for the unknown one; WordPiece's `##` (a word goes on) becomes `▁` (a word begins).
+        `|` becomes the space if there is none; `<pad>`, `[PAD]` or else `_` becomes the blank, which is appended if there is
+        none; `<unk>` becomes `⁇`; WordPiece's `##` (a word goes on) becomes `▁` (a word begins).
 
         Raises:
             ValueError: a label that occurs twice, or a space among labels with `▁`.
@@ -75,15 +75,15 @@ class Alphabet:
         return cls(labels, is_bpe)
 
     def dumps(self) -> str:
-        """Return it as JSON text."""
+        """Return the alphabet as JSON."""
         return json.dumps({"labels": self._labels, "is_bpe": self._is_bpe})
 
     @classmethod
     def loads(cls, text: str) -> Alphabet:
-        """Read JSON text.
+        """Read the alphabet from JSON.
 
         Raises:
-            NGramFormatError: it isn't that of an alphabet.
+            NGramFormatError: it isn't an alphabet.
         """
         try:
             values = json.loads(text)
@@ -105,7 +105,7 @@ class Alphabet:
 
 
 def verify_alphabet_coverage(alphabet: Alphabet, unigrams: Collection[str]) -> None:
-    """Warn if more than a fifth of the different characters of some words are in no label."""
+    """Warn if more than a fifth of the distinct characters of words are in no label."""
     of_words, of_labels = set("".join(unigrams)), set("".join(alphabet.labels))
     missing = of_words - of_labels
     if len(missing) > 0.2 * len(of_words):
@@ -116,7 +116,7 @@ def verify_alphabet_coverage(alphabet: Alphabet, unigrams: Collection[str]) -> N
 
 
 def _begins_word(label: str) -> str:
-    """Return a label of WordPiece in SentencePiece's notation."""
+    """Return a WordPiece label in SentencePiece's notation."""
     if label.startswith("##"):
         return label[2:]
     special = _SPECIAL.match(label) or label in ("", BPE_TOKEN, UNK_BPE_TOKEN)
@@ -124,9 +124,9 @@ def _begins_word(label: str) -> str:
 
 
 class LabelTokenizer:
-    """An alphabet as a tokenizer: as much of one as decoding with words takes.
+    """An alphabet as a tokenizer, as far as decoding with words needs one.
 
-    It writes words label by label, or in the fewest pieces (`▁`), which may not be those that the recogniser was trained with.
+    It spells words label by label, or in the fewest pieces (`▁`), which may differ from the recogniser's training.
     """
 
     is_fast = False
@@ -140,9 +140,9 @@ class LabelTokenizer:
         self.all_special_ids = [self.pad_token_id]
         self.word_delimiter_token = None if self.is_bpe else " "
         self.word_delimiter_token_id = None if self.is_bpe else self.ids.get(" ")
-        # Of letters, unknown ones are left out; of pieces, a word is unknown as a whole.
+        # With letters, unknown ones are left out; with pieces, the whole word is unknown.
         self.unk_token_id = len(self.labels) if self.is_bpe else None
-        # Longest first, where labels of several characters stand among the others.
+        # Longest first, if some labels have several characters.
         ways = sorted((label for label in self.labels if label), key=len, reverse=True)
         self._label = re.compile("|".join(map(re.escape, ways)))
 

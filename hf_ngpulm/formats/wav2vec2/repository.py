@@ -1,27 +1,27 @@
 """Repos of a `Wav2Vec2ProcessorWithLM`: its word-level language model over the tokens of the recogniser.
 
-Such a repo, on the Hub or in a folder, has beside the files of model and tokenizer
+Besides model and tokenizer, such a repo or folder has
 
     alphabet.json                   the labels of the outputs
     language_model/attrs.json       alpha, beta, unk_score_offset, score_boundary
     language_model/unigrams.txt     the words
     language_model/*.bin or *.arpa  KenLM's file
 
-Only these four are read (and the tokenizer's, if none is given), as numbers and text: nothing is unpickled or executed. What
-pyctcdecode does with them becomes:
+Only these four are read (and the tokenizer's, if none is given), as numbers and text; nothing is unpickled or executed.
+pyctcdecode's settings become:
 
-- **unigrams** are the words that are known. Words of the LM that aren't among them cost unk_score_offset (with
-  `closed_vocabulary` they are forbidden), words among them that the LM lacks are unknown; both are counted in a warning.
-  Without the file, or with an empty one, all of the LM's words are known.
-- **unk_score_offset** is added to log10 p(<unk>), or to log10 p(word) of one that isn't listed, there; natural logarithms here,
-  so it is multiplied with ln 10. An unknown word costs nothing besides, however long it is. Until it ends the search charges it
-  as there, unk_score_offset without alpha for up to 6 characters and in proportion for longer ones (of up to 30); the rest is
-  added when it ends, or given back. Minus infinity forbids unknown words (`closed_vocabulary`).
-- **alpha** multiplies the LM's natural log-probabilities here as there: `lm_weight`.
+- **unigrams** are the known words. Other words of the LM cost unk_score_offset (with `closed_vocabulary` they are forbidden);
+unigrams that the LM lacks are unknown. A warning counts both. Without the file, or with an empty one, all of the LM's words are
+known.
+- **unk_score_offset** is added to log10 p(<unk>), or to log10 p(word) of an unlisted word; it is multiplied by ln 10, as
+logarithms here are natural. The length of an unknown word doesn't matter. While the word goes on the search charges it as
+pyctcdecode does: unk_score_offset without alpha for up to 6 characters, in proportion for longer ones (up to 30); the
+difference is settled when it ends. Minus infinity forbids unknown words (`closed_vocabulary`).
+- **alpha** multiplies the LM's natural log-probabilities: `lm_weight`.
 - **beta** is a bonus for each word: beta / alpha is added to each word's log-probability (`word_bonus`, see
   `hf_ngpulm.lexicon.compose`), so that with a weight of alpha it is beta. The decoder's own `beta`, for each token, is 0.
 - **score_boundary** false: the search begins without `<s>`, and `</s>` doesn't count.
-- **its beam**: 100 prefixes, of which those 10 below the best are dropped.
+- **its beam**: 100 prefixes, dropped if 10 below the best.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from ...lexicon.lazy_model import LazyAutomaton
 from ...lexicon.weights import Grades, grade_unknown_words, reweighed
 from ...text.spelling import speller_of
 from ...text.vocabulary import tokenizer_of
+from ..files import ARPA, KENLM
 from . import constants, word_files
 from .alphabet import BLANK_TOKEN_PTN, UNK_BPE_TOKEN, UNK_TOKEN, UNK_TOKEN_PTN, Alphabet
 
@@ -65,11 +66,11 @@ def parts_of_repository(
     engine: str,
     composition: str,
 ) -> LMParts:
-    """Read what `NGramLM.from_wav2vec2_with_lm` returns.
+    """Return the parts of the model for `NGramLM.from_wav2vec2_with_lm`.
 
     Args:
         hub: `revision`, `token`, `cache_dir` and `local_files_only`, as downloading takes them.
-        repo, tokenizer, case, closed_vocabulary, engine, composition: as there.
+        repo, tokenizer, case, closed_vocabulary, engine, composition: as for that method.
     """
     repo = os.fspath(repo)
     folder = download(repo, **hub)
@@ -128,7 +129,7 @@ def parts_of_repository(
 
 
 def _with_graded_unknown_words(parts: LMParts, attrs: word_files.Attrs, unknown: float) -> LMParts:
-    """Return the same, with unknown words that cost what they do in pyctcdecode's search; in units of alpha."""
+    """Return the parts with unknown words that cost as much as in pyctcdecode's search, in units of alpha."""
     config, automaton = parts.config, parts.automaton
     assert config.words is not None
     whole = word_files.whole_unknown_word(attrs, unknown) / attrs.alpha
@@ -154,7 +155,7 @@ def download(
     cache_dir: str | Path | None = None,
     local_files_only: bool = False,
 ) -> Path:
-    """Return the folder of a repo with the files that a language model needs, and no others if they have to be downloaded.
+    """Return the local folder of a repo; downloads only the files that a language model needs.
 
     Raises:
         FileNotFoundError: it is neither a folder nor the id of a repo.
@@ -163,8 +164,8 @@ def download(
         return Path(repo)
     small = [ALPHABET_FILE, *(f"{LM_FOLDER}/{name}" for name in (word_files.ATTRS_FILE, word_files.UNIGRAMS_FILE))]
     folder = Path()
-    for endings in (word_files.BINARY_ENDINGS, word_files.ARPA_ENDINGS):  # the second only where there is none of the first
-        wanted = [*small, *(f"{LM_FOLDER}/*{ending}" for ending in endings)]
+    for kind in (KENLM, ARPA):  # the second kind only if there is none of the first
+        wanted = [*small, *(f"{LM_FOLDER}/*{suffix}" for suffix in kind.suffixes)]
         try:
             folder = Path(
                 snapshot_download(
@@ -174,15 +175,15 @@ def download(
             )  # fmt: skip
         except HFValidationError:
             raise FileNotFoundError(f"{repo} is neither a folder nor the id of a Hub repo (organisation/name)") from None
-        if any(path.name.endswith(endings) for path in (folder / LM_FOLDER).glob("*")):
+        if any(path.name.endswith(kind.suffixes) for path in (folder / LM_FOLDER).glob("*")):
             break
     return folder
 
 
 def is_with_lm(source: str | os.PathLike[str]) -> bool | None:
-    """Return whether a folder or repo has a language model for pyctcdecode, and isn't one of this package's.
+    """Return whether a folder or repo has a language model for pyctcdecode, and none of this package.
 
-    None: nobody knows, for the Hub can't be asked, and nothing of the repo is in the cache.
+    None if unknown, as the Hub can't be reached and the cache has nothing of the repo.
     """
     name = os.fspath(source)
     if os.path.isdir(name):
@@ -193,9 +194,9 @@ def is_with_lm(source: str | os.PathLike[str]) -> bool | None:
     except LocalEntryNotFoundError:
         return None
     except EntryNotFoundError:
-        pass  # a repo with the decoder alone
+        pass  # a repo with only the decoder
     except (HFValidationError, OSError):
-        return False  # loading it as one of this package's tells what is wrong
+        return False  # loading it as this package's says what is wrong
     try:
         return bool(hf_hub_download(name, ALPHABET_FILE, library_name="hf_ngpulm"))
     except (EntryNotFoundError, OSError):
@@ -211,10 +212,11 @@ def _is_ours(config: Path) -> bool:
 
 
 def check_labels(alphabet: Alphabet, tokenizer: Any, where: str) -> str | None:
-    """Hold the labels of a repo to the pieces of a tokenizer.
+    """Compare the labels of a repo with the pieces of a tokenizer.
 
     Returns:
-        "lower" or "upper" if the tokenizer's pieces are the labels in that case: what words have to be changed to; or None.
+        "lower" or "upper" if the tokenizer's pieces are the labels in that case, to which words must be changed; otherwise
+        None.
 
     Raises:
         TokenizerMismatchError: they differ by more than case.
@@ -235,7 +237,7 @@ def check_labels(alphabet: Alphabet, tokenizer: Any, where: str) -> str | None:
     labels = [unknown if UNK_TOKEN_PTN.match(label) else label for label in alphabet.labels]
     for change, case in ((str, None), (str.lower, "lower"), (str.upper, "upper")):
         changed = [change(label) for label in labels]
-        # Special tokens that aren't among the outputs stand behind, on either side.
+        # Special tokens that aren't outputs come last, on either side.
         if all(ours == theirs or (case and _are_special(ours, theirs)) for ours, theirs in zip(written, changed)):
             return case
     token = next(token for token, (ours, theirs) in enumerate(zip(written, labels)) if ours != theirs)

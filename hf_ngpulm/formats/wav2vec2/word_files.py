@@ -1,4 +1,4 @@
-"""The files of a word-level language model as pyctcdecode has them: KenLM's, a list of words, and four numbers."""
+"""pyctcdecode's files of a word-level language model: KenLM's file, a list of words, and four numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import math
 import os
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,14 @@ import torch
 
 from ...automaton import LMParts
 from ...automaton.convert import MISSING_LOG_PROB
-from ...common.arguments import LARGEST_WEIGHT
+from ...common.checks import SWITCH, WEIGHT, Kind, an_object, check, check_entries
 from ...errors import NGramFormatError
 from ...lexicon.composition import FORBIDDEN
 from ...lexicon.spellings import SHOWN
 from ...ngrams.table import NGramTable
-from ..arpa import ArpaFile
-from ..kenlm import KenLMFile, is_kenlm_binary, read_binary
+from ..files import ARPA, KENLM, format_of
+from ..kenlm import KenLMFile
+from ..units import NGramFile
 from .constants import (
     AVG_TOKEN_LEN,
     DEFAULT_ALPHA,
@@ -33,19 +34,22 @@ from .constants import (
 
 logger = logging.getLogger(__name__)
 
-# Ways to cut a word into pieces, those with the fewest pieces, where no tokenizer says which one the recogniser learned.
+# Segmentations of a word with the fewest pieces, if no tokenizer says which one the recogniser learned.
 CUTTINGS = 16
 ATTRS_FILE, UNIGRAMS_FILE = "attrs.json", "unigrams.txt"
-BINARY_ENDINGS = (".bin", ".binary")
-ARPA_ENDINGS = (".arpa", ".arpa.gz", ".arpa.bz2", ".arpa.xz")
-LONGEST_WORD = 30  # characters of unknown words, from which on they are charged the same; up to AVG_TOKEN_LEN they are, too
-# What lists of words have out of language models, and that are none.
+LONGEST_WORD = 30  # characters; longer unknown words are charged the same (as are all up to AVG_TOKEN_LEN)
+# Entries in lists of words that aren't words.
 SPECIAL = frozenset({"", "<s>", "</s>", "<unk>", "<UNK>"})
+
+
+_OFFSET = Kind(f"{WEIGHT.right}, or minus infinity", lambda value: WEIGHT.is_right(value) or value == -math.inf, float)
+_ALPHA = Kind("0, or at least 1e-6 in size", lambda value: not 0 < abs(value) < 1e-6)  # all else is divided by it
+ATTRS = {"alpha": WEIGHT, "beta": WEIGHT, "unk_score_offset": _OFFSET, "score_boundary": SWITCH}
 
 
 @dataclass(frozen=True)
 class Attrs:
-    """Hold what pyctcdecode weighs a language model with."""
+    """pyctcdecode's weights of a language model."""
 
     alpha: float = DEFAULT_ALPHA  # weight of its log-probabilities
     beta: float = DEFAULT_BETA  # natural log, added for each word
@@ -60,7 +64,7 @@ class Attrs:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Attrs:
-        """Read `attrs.json`; what it lacks is pyctcdecode's default, with a warning.
+        """Read `attrs.json`; a missing entry becomes pyctcdecode's default, with a warning.
 
         Raises:
             NGramFormatError: it isn't JSON, or an entry isn't what it should be.
@@ -69,28 +73,16 @@ class Attrs:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
             raise NGramFormatError(f"{path}: isn't JSON: {error}") from None
-        if not isinstance(values, dict):
-            raise NGramFormatError(f"{path}: should be an object, is {str(values)[:80]!r}")
-        found: dict[str, Any] = {}
-        for entry in fields(cls):
-            if entry.name not in values:
-                logger.warning("%s has no %s; pyctcdecode's default is taken, %s", path, entry.name, entry.default)
-                continue
-            value, should_be = values[entry.name], "a number"
-            is_switch = isinstance(value, bool)
-            good = not is_switch and isinstance(value, int | float) and _is_weight(entry.name, value)
-            if entry.name == "score_boundary":
-                good, should_be = is_switch, "true or false"
-            elif good and entry.name == "alpha" and 0 < abs(value) < 1e-6:  # all else is divided by it
-                good, should_be = False, "0, or at least 1e-6 in size"
-            if not good:
-                raise NGramFormatError(f"{path}: {entry.name} should be {should_be}, is {str(value)[:80]!r}")
-            found[entry.name] = value if is_switch else float(value)
-        return cls(**found)
+        values = {name: value for name, value in an_object(values, str(path), "it").items() if name in ATTRS}
+        for kinds in (ATTRS, {"alpha": _ALPHA}):
+            check_entries(values, {name: kind for name, kind in kinds.items() if name in values}, str(path))
+        for name in (name for name in ATTRS if name not in values):
+            logger.warning("%s has no %s; pyctcdecode's default is taken, %s", path, name, getattr(cls, name))
+        return cls(**{name: ATTRS[name].convert(value) for name, value in values.items()})
 
 
 def read_unigrams(path: str | os.PathLike[str]) -> list[str] | None:
-    """Return the words of `unigrams.txt`, one a line; None of an empty file, which says nothing of words.
+    """Return the words of `unigrams.txt`, one per line; None for an empty file, which doesn't restrict words.
 
     Raises:
         NGramFormatError: it isn't UTF-8 text.
@@ -103,7 +95,7 @@ def read_unigrams(path: str | os.PathLike[str]) -> list[str] | None:
 
 
 def words_of(unigrams: Iterable[str] | None) -> list[str] | None:
-    """Return words without what is none, each once; None if nothing is left."""
+    """Return the words without special entries and duplicates; None if nothing is left."""
     if isinstance(unigrams, str):
         raise TypeError(f"unigrams should be a list of words, got the text {unigrams[:60]!r}")
     found = [*dict.fromkeys(word.strip() for word in unigrams or () if word.strip() not in SPECIAL)]
@@ -111,14 +103,14 @@ def words_of(unigrams: Iterable[str] | None) -> list[str] | None:
 
 
 def kenlm_file_in(folder: Path) -> Path:
-    """Return the KenLM file of a folder; a binary before an ARPA file, which takes longer to read.
+    """Return the KenLM file of a folder, a binary rather than an ARPA file, which takes longer to read.
 
     Raises:
         NGramFormatError: there is none, or several of a kind.
     """
     names = sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")) if folder.is_dir() else []
-    for endings in (BINARY_ENDINGS, ARPA_ENDINGS):
-        found = [name for name in names if name.endswith(endings)]
+    for kind in (KENLM, ARPA):
+        found = [name for name in names if name.endswith(kind.suffixes)]
         if len(found) > 1:
             raise NGramFormatError(f"{folder} holds several language models, {', '.join(found)}; leave the one that is meant")
         if found:
@@ -129,7 +121,7 @@ def kenlm_file_in(folder: Path) -> Path:
 
 
 def read_words(path: str | os.PathLike[str], unigrams: Collection[str] | None) -> tuple[NGramTable, list[str]]:
-    """Return n-grams of words, and the words that their ids stand for.
+    """Return n-grams over words, and the words of their ids.
 
     Args:
         path: an ARPA file (also compressed) or a binary of KenLM.
@@ -141,11 +133,10 @@ def read_words(path: str | os.PathLike[str], unigrams: Collection[str] | None) -
     """
     if not os.path.isfile(path):
         raise FileNotFoundError(f"{os.fspath(path)}: no such file; name an ARPA file or a KenLM binary")
-    if not is_kenlm_binary(path):
-        arpa = ArpaFile(path)
-        return arpa.word_table(), arpa.words
-    file: KenLMFile = read_binary(path)
-    if not file.has_words:
+    file = format_of(path).open(path)
+    if not isinstance(file, NGramFile):
+        raise NGramFormatError(f"{path}: holds token ids, not words; name an ARPA file or a KenLM binary")
+    if isinstance(file, KenLMFile) and not file.has_words:
         if unigrams is None:
             raise NGramFormatError(
                 f"{path}: the file holds no word strings, only their hashes, and no list of its words was given: pass "
@@ -156,60 +147,53 @@ def read_words(path: str | os.PathLike[str], unigrams: Collection[str] | None) -
 
 
 def unknown_log_prob(table: NGramTable) -> float:
-    """Return natural log-probability of `<unk>`, also of a model without it."""
+    """Return the natural log-probability of `<unk>`, also for a model without it."""
     row = table.row_of_unigram(table.unk)
     return MISSING_LOG_PROB if row is None else float(table.orders[0].log_probs[row])
 
 
 def charged_to_unknown_words(attrs: Attrs, unknown: float) -> list[float]:
-    """Return what an unknown word of 0, 1, ... characters scores until it ends.
+    """Return the score of an unfinished unknown word of 0, 1, ... characters.
 
-    pyctcdecode's search charges it its offset (a natural log here, and unweighted), and known words nothing before they end.
-    Here known words pay for what the language model thinks of them letter by letter. So unknown ones have to pay for that,
-    too, by the time that they are as long as the average word: without it they push known words out of the beam, and cost
-    more than these when it is too late.
+    pyctcdecode's search charges it the offset (a natural log here, and unweighted), and known words nothing before they end.
+    Here known words pay their language model cost letter by letter. So unknown words must pay it, too, by the time they are as
+    long as the average word: otherwise they push known words out of the beam, although they cost more in the end.
     """
     offset, share = max(min(attrs.unk_score_offset, 0.0), FORBIDDEN), attrs.alpha * unknown
     return [offset * max(1.0, n / AVG_TOKEN_LEN) + share * min(1.0, n / AVG_TOKEN_LEN) for n in range(LONGEST_WORD + 1)]
 
 
 def whole_unknown_word(attrs: Attrs, unknown: float) -> float:
-    """Return what it scores when it has ended, `unknown` being the natural log-probability of `<unk>`."""
+    """Return the score of a finished unknown word; `unknown` is the natural log-probability of `<unk>`."""
     return attrs.alpha * (unknown + attrs.offset)
 
 
 def piece_lengths(parts: LMParts) -> list[int]:
-    """Return the characters of each token of a language model, without the mark of words' beginnings."""
+    """Return the number of characters of each token, without marks of word beginnings."""
     return [len((piece or "").lstrip("▁Ġ")) for piece in parts.pieces or ()]
 
 
 def checked_attrs(values: dict[str, Any]) -> Attrs:
-    """Return attributes of a language model that may be computed with.
+    """Return the attributes of a language model, checked.
 
     Raises:
         ValueError: one that isn't a finite number, or too large (`unk_score_offset` may be minus infinity).
     """
-    for name in ("alpha", "beta", "unk_score_offset"):
-        if not _is_weight(name, values[name]):
-            raise ValueError(f"{name} should be a finite number, got {values[name]!r}; up to {LARGEST_WEIGHT:,.0f} will do")
-    return Attrs(**values)
-
-
-def _is_weight(name: str, value: float) -> bool:
-    return abs(value) <= LARGEST_WEIGHT or (name == "unk_score_offset" and value == -math.inf)
+    weights = {name: check(name, value, ATTRS[name]) for name, value in values.items() if name != "score_boundary"}
+    return Attrs(**weights, score_boundary=values["score_boundary"])
 
 
 def with_unlisted(
     table: NGramTable, words: Sequence[str], unigrams: Collection[str] | None, case: str, offset: float
 ) -> NGramTable:
-    """Return n-grams in which the words that aren't among the unigrams cost their offset, and are known like others otherwise.
+    """Return n-grams in which words that aren't among the unigrams are known, but cost the offset.
 
-    pyctcdecode adds it to the words' own log-probabilities, and the language model goes on after them.
+    pyctcdecode adds it to the words' own log-probabilities, and the language model continues after them.
 
     Args:
-        table: of the language model.
-        words: what its ids stand for.
-        unigrams: the words that are listed; None, or none that the language model has: all of its words are.
+        table: the language model's.
+        words: the words of its ids.
+        unigrams: the listed words; if None, or if none is in the language model, all its words count as listed.
         case: as for `hf_ngpulm.lexicon.compose`.
         offset: natural log.
     """

@@ -1,7 +1,7 @@
 """A generation strategy for decoders with attention: `seq2seq_generate` owns the loop of `model.generate`.
 
-A step is the same in every search: the model's scores of the next token (`model`), what processors and the language model make
-of them (`states`), a choice (`greedy`, `beam`), and the language model's states after it.
+Each step of a search: the model scores the next token (`model`), processors and the language model change the scores
+    (`states`), tokens are chosen (`greedy`, `beam`), and the language model's states advance.
 """
 
 from .strategy import seq2seq_generate

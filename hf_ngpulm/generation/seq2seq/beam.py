@@ -1,12 +1,11 @@
-"""Beam search with the results of Transformers' own.
+"""Beam search with the same results as Transformers'.
 
-What happens is the same, step by step: of all continuations of a recording's beams the best few are candidates, more of them
-than there are beams; those that end compete with what has ended before, the best others go on. How it happens differs:
+The algorithm is the same: of all continuations of a recording's beams the best few are candidates, more than there are beams;
+    those that end compete with earlier ends, the best of the others go on. The implementation differs:
 
-- each beam's best tokens are found in its own row, and only they are compared (no scores of beams x vocabulary are summed);
-- what a candidate is gets written down as a token and where it comes from, not as a copy of its whole sequence; the sequences
-  are traced back at the end;
-- the cache of what beams see of their recording, which is the same for all of them, isn't moved about.
+- each beam's best tokens are found in its own row, and only these are compared (no sums over beams x vocabulary);
+- a candidate is stored as a token and its parent, not as a copy of its sequence; sequences are traced back at the end;
+- the cross-attention cache, the same for all beams of a recording, isn't moved.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from .states import Scoring
 
 CPU = torch.device("cpu")  # not the default device, whatever that is
 
-OUT = -1.0e9  # added to scores of what is out of the question, as Transformers does
-LAST_ONLY = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria)  # these look at the last token and at the length
+OUT = -1.0e9  # penalty of impossible hypotheses, as in Transformers
+LAST_ONLY = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria)  # criteria that need only the last token and the length
 
 
 class Step(NamedTuple):
-    """Hold what a step found: `N` candidates of each recording, and which of them go on.
+    """A step's `N` candidates of each recording, and those that go on.
 
     Args:
         tokens, beams: `[B, N]`, a candidate's token, and the beam that it continues.
         chosen: `[B, K]`, the candidates that are the next step's beams.
-        own: `[B, N]`, the model's own log-probability of the token, if that is kept.
+        own: `[B, N]`, the model's own log-probability of the token, if kept.
     """
 
     tokens: Tensor
@@ -45,7 +44,7 @@ class Step(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The best hypotheses of each recording that have ended, `[B, K]` each: their scores, whether there is one, its node.
+    """The best finished hypotheses of each recording, `[B, K]` each: scores, whether there is one, nodes.
 
     A node is a candidate, counted through all steps: `step * N + candidate`.
     """
@@ -62,21 +61,21 @@ def beam_search(
     config: GenerationConfig,
     input_ids: Tensor,
 ) -> Any:
-    """Decode rows of tokens int64 `[B * K, L]`, K beams of each recording; what `generate` returns.
+    """Decode rows of tokens int64 `[B * K, L]`, K beams per recording; return the result of `generate`.
 
     Raises:
-        InvalidLogitsError: a recording can't go on, for all tokens are ruled out or the model's scores are NaN.
+        InvalidLogitsError: a recording can't go on: all tokens are ruled out, or scores are NaN.
     """
     beams, prompt = config.num_beams, input_ids.shape[1]
     rows, device = len(input_ids), input_ids.device
     batch_size = rows // beams
     ends = config._eos_token_tensor
-    # So many that enough go on, though the best of all beams end.
+    # Enough candidates for all beams to go on even if the best ones end.
     count = max(2, 1 + (0 if ends is None else len(ends))) * beams
     first_row = torch.arange(batch_size, device=device)[:, None] * beams
     top = torch.arange(count, device=device) < beams
     running = torch.zeros((batch_size, beams), device=device)
-    running[:, 1:] = OUT  # all begin alike: one is enough
+    running[:, 1:] = OUT  # all beams begin alike, so one is enough
     ended = Ended(
         torch.full((batch_size, beams), OUT, device=device),
         torch.zeros((batch_size, beams), dtype=torch.bool, device=device),
@@ -110,12 +109,12 @@ def beam_search(
         sequences = torch.cat([sequences.index_select(0, parents), next_tokens[:, None]], 1)
         decoder.reorder(parents)
 
-        # Those that run may yet be better than the worst that has ended, at the length that they'd have at best.
+        # Running hypotheses may still beat the worst finished one, at their most favourable length.
         at_best = config.max_length - prompt if config.early_stopping == "never" and config.length_penalty > 0 else length
         worst = torch.where(ended.real, ended.scores.amin(1, keepdim=True), OUT)
         may_improve = may_improve & (running[:, :1] / at_best**config.length_penalty > worst).any(1, keepdim=True)
         full = ended.real.all() & (config.early_stopping is True)
-        # The only time in a step that the host waits for the device.
+        # The only synchronisation with the device in a step.
         going_on, broken = torch.stack([may_improve.any() & ~full & ~done.all(), impossible.any()]).tolist()
         if broken:
             refuse_impossible(impossible, scores.isnan().view(batch_size, -1).any(1), scoring.recordings[::beams])
@@ -138,7 +137,7 @@ def beam_search(
 
 
 def _best(scores: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return, of the continuations of each recording's beams the best: `[B, N]` scores, tokens and beams."""
+    """Return the best continuations of each recording's beams: `[B, N]` scores, tokens and beams."""
     batch_size, beams = running.shape
     each = min(count, scores.shape[1])
     values, tokens = best_tokens(scores, each)
@@ -148,14 +147,14 @@ def _best(scores: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, 
 
 
 def _draw(scores: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what `_best` does, drawn at random without replacement."""
+    """Return the same as `_best`, but drawn at random without replacement."""
     sums = (running[:, :, None] + scores.view(*running.shape, -1)).flatten(1)
     drawn = torch.multinomial(probabilities(sums), count)
     return sums.gather(1, drawn), drawn % scores.shape[1], drawn // scores.shape[1]
 
 
 def _are_done(criteria: StoppingCriteriaList, sequences: Tensor, rows: Tensor, tokens: Tensor, decoder: Decoder) -> Tensor:
-    """Return which candidates end, bool `[B, N]`."""
+    """Return whether candidates end, bool `[B, N]`."""
     last = tokens.reshape(-1, 1)
     if all(type(each) in LAST_ONLY for each in criteria):
         candidates = last.expand(-1, sequences.shape[1] + 1)
@@ -171,10 +170,10 @@ def _best_of(ended: Ended, new: Ended, count: int) -> Ended:
 
 
 def _trace(steps: list[Step], nodes: Tensor, beams: int) -> dict[str, Tensor]:
-    """Return the hypotheses that end in some nodes `[B, R]`, on the CPU.
+    """Return the hypotheses that end in nodes `[B, R]`, on the CPU.
 
-    Each has a row of `B * R`: its tokens, its length, the rows that its tokens came from (int32, -1 after the end), and what
-    the model alone gave to them.
+    A row of `B * R` per hypothesis: its tokens, its length, the rows that its tokens came from (int32, -1 after the end), and
+        the model's own log-probabilities.
     """
     batch_size, returned = nodes.shape
     count = steps[0].tokens.shape[1]
@@ -199,7 +198,7 @@ def _trace(steps: list[Step], nodes: Tensor, beams: int) -> dict[str, Tensor]:
 
 
 def _fill_value(config: GenerationConfig) -> int:
-    """Return what stands after the end of a hypothesis: Transformers takes a padding token of 0 for none."""
+    """Return the filler after the end of a hypothesis; Transformers treats a padding token of 0 as unset."""
     if config._eos_token_tensor is None:
         return -1
     return int(config._pad_token_tensor or 0) or int(config._eos_token_tensor[0])

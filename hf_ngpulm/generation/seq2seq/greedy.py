@@ -1,4 +1,4 @@
-"""One hypothesis per row, the likeliest token at each step or one drawn at random."""
+"""Greedy search and sampling: one hypothesis per row, with the likeliest or a random token at each step."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def greedy(
     input_ids: Tensor,
     streamer: Any = None,
 ) -> Any:
-    """Decode rows of tokens int64 `[R, L]`, each to its end; what `generate` returns.
+    """Decode rows of tokens int64 `[R, L]` to their ends; return the result of `generate`.
 
     Raises:
-        InvalidLogitsError: a row can't go on, for all tokens are ruled out or the model's scores are NaN.
+        InvalidLogitsError: a row can't go on: all tokens are ruled out, or scores are NaN.
     """
     rows, length = input_ids.shape
     pad: Any = config._pad_token_tensor
@@ -51,7 +51,7 @@ def greedy(
                 own.append(log_probs)
             if ends:
                 tokens = torch.where(unfinished, tokens, pad.to(tokens))
-            if length == sequences.shape[1]:  # stopping criteria of the caller's may allow more than the config
+            if length == sequences.shape[1]:  # the caller's stopping criteria may allow more than the config
                 sequences = torch.nn.functional.pad(sequences, (0, length))
             sequences[:, length] = tokens
             length += 1
@@ -59,7 +59,7 @@ def greedy(
                 streamer.put(tokens.cpu())
             impossible = unfinished & ~(chosen > -torch.inf)
             unfinished = unfinished & ~stopping_criteria(sequences[:, :length], decoder.scores)
-            # The only time in a step that the host waits for the device.
+            # The only synchronisation with the device in a step.
             going_on, broken = torch.stack([unfinished.any(), impossible.any()]).tolist()
             if broken:
                 refuse_impossible(impossible, scores.isnan().any(1), scoring.recordings)
@@ -72,21 +72,21 @@ def greedy(
 
 
 def probabilities(scores: Tensor) -> Tensor:
-    """Return what to draw from; where nothing is possible, anything, for this must be refused and not crash."""
+    """Return probabilities to draw from; arbitrary ones for impossible rows, which are refused later and mustn't crash."""
     possible = scores.amax(1, keepdim=True) > -torch.inf
     return torch.where(possible, torch.softmax(scores, -1), 1.0)
 
 
 def refuse_impossible(impossible: Tensor, nan: Tensor, recordings: list[int]) -> None:
-    """Refuse recordings that can't go on, but not rows (-1) that only fill up a batch.
+    """Refuse recordings that can't go on, except padding rows (-1).
 
     Args:
-        impossible: bool `[R]`, those that have no token to choose.
-        nan: bool `[R]`, those that have scores which are no numbers.
-        recordings: which they are.
+        impossible: bool `[R]`, rows without a possible token.
+        nan: bool `[R]`, rows with NaN scores.
+        recordings: the recording of each row.
 
     Raises:
-        InvalidLogitsError: there is one.
+        InvalidLogitsError: names the first one.
     """
     for recording, can_not, because in zip(recordings, impossible.tolist(), nan.tolist(), strict=True):
         if can_not and recording >= 0:

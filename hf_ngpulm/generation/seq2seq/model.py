@@ -1,4 +1,4 @@
-"""The model's side of a search: a pass per step, its cache, and what `generate` is asked to return of it all."""
+"""The model's side of a search: a pass per step, its cache, and the outputs that `generate` returns."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from transformers.utils import ModelOutput
 # Transformers up to 5.0 asks the cache how many tokens are new; later ones are told.
 TELLS_LENGTH = "next_sequence_length" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
 
-WITH_POSITIONS = {"moonshine_streaming"}  # whose decoders tell frames of zeros apart by where they are
+WITH_POSITIONS = {"moonshine_streaming"}  # their decoders distinguish frames of zeros by position
 
 
 @dataclass
 class JudgedOutput(GenerateEncoderDecoderOutput):
-    """For Whisper, which decides by the model's own log-probabilities, `[B, T]`, what to decode again."""
+    """An output with the model's own log-probabilities, `[B, T]`, by which Whisper decides what to decode again."""
 
     own_log_probs: Tensor | None = None
 
@@ -41,26 +41,25 @@ class JudgedBeamOutput(GenerateBeamEncoderDecoderOutput):
 
 
 class Decoder:
-    """A model that is asked for its scores of the next token, step by step.
+    """A model that scores the next token, step by step.
 
     Args:
         model: any with Transformers' `generate`.
         config: the generation config that `generate` prepared.
-        model_kwargs: the model's inputs that it prepared; they are changed from step to step. With beams, rows of a recording
-            are alike.
-        rows: of these inputs, if the logits of each are asked for as if nothing had been heard, too (see
-            `generation.internal`): then the model's batch has each row twice, the second time with zeros in place of the
-            encoder's states. Where inputs, or what is asked of the model, are out of the ordinary, it hasn't.
+        model_kwargs: the model's inputs that `generate` prepared, updated at each step. Beams of a recording have equal rows.
+        rows: number of these rows if the internal LM's logits are wanted, too (see `generation.internal`): then the model's
+            batch has each row twice, the second time with zeros in place of the encoder's states; unless inputs or outputs are
+            out of the ordinary.
 
     Attributes:
-        unheard: the logits of the last step of rows that have heard nothing, float32 `[R, C]`; None if there are none.
+        unheard: the internal LM's logits of the last step, float32 `[R, C]`; None without.
     """
 
     def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any], rows: int | None = None) -> None:
         self.model, self.config, self.kwargs = model, config, model_kwargs
         self.beams = config.num_beams or 1
         self.is_encoder_decoder = model.config.is_encoder_decoder
-        # As Transformers does: a cache whose rows move about is in the way of a compiled pass.
+        # As in Transformers: a cache whose rows move prevents a compiled pass.
         self._compiled = self.beams == 1 and bool(model._valid_auto_compile_criteria(model_kwargs, config))
         self._forward = model.get_compiled_call(config.compile_config) if self._compiled else model
         self._first = True
@@ -82,7 +81,7 @@ class Decoder:
                 self.kwargs = twice
 
     def logits(self, input_ids: Tensor) -> Tensor:
-        """Return those of the token that follows `[R, L]` tokens, float32 `[R, C]`, to write into."""
+        """Return the logits of the token after `[R, L]` tokens, float32 `[R, C]`, writable."""
         if self._rows is not None:
             input_ids = torch.cat([input_ids, input_ids])
         outputs = self._begin(input_ids) if self._first else self._step(input_ids)
@@ -91,7 +90,7 @@ class Decoder:
             outputs, self.kwargs, is_encoder_decoder=self.is_encoder_decoder
         )
         self._keep(outputs)
-        # A compiled pass may use its memory again.
+        # A compiled pass may reuse its memory.
         logits = outputs.logits[:, -1].to(input_ids.device, torch.float32, copy=self._compiled).contiguous()
         if self._rows is not None:
             logits, self.unheard = logits.tensor_split([self._rows])
@@ -100,12 +99,12 @@ class Decoder:
         return logits
 
     def keep_scores(self, scores: Tensor) -> None:
-        """Keep the scores that were chosen by."""
+        """Keep the scores behind the choice."""
         if self.scores is not None:
             self.scores += (scores.clone(),)
 
     def reorder(self, came_from: Any) -> None:
-        """Have each row `[R]` go on from another's past, of the same recording."""
+        """Let each row `[R]` continue another row of the same recording."""
         cache = self._cache()
         if cache is None:
             return
@@ -114,7 +113,7 @@ class Decoder:
         if hasattr(self.model, "_reorder_cache"):
             self.kwargs[self._cache_name()] = self.model._reorder_cache(cache, came_from)
         elif isinstance(cache, EncoderDecoderCache):
-            # All beams look at the same recording: what they see of it, which is most of the cache, stays where it is.
+            # All beams share a recording: its cross-attention cache, most of the memory, stays in place.
             cache.self_attention_cache.reorder_cache(came_from)
         elif hasattr(cache, "reorder_cache"):
             cache.reorder_cache(came_from)
@@ -124,11 +123,11 @@ class Decoder:
             )
 
     def decoding(self) -> contextlib.AbstractContextManager[Any]:
-        """Return what Transformers wraps around decoding (experts of a mixture are computed in another way), where it does."""
+        """Return Transformers' context manager for decoding (another way to compute mixtures of experts), if it has one."""
         return getattr(self.model, "_optimize_model_for_decode", contextlib.nullcontext)()
 
     def result(self, sequences: Tensor, **found: Any) -> Any:
-        """Return what `generate` returns: `sequences`, or with `return_dict_in_generate` all that is kept."""
+        """Return the result of `generate`: `sequences`, or with `return_dict_in_generate` all kept outputs."""
         if not self.keeps:
             return sequences
         if self._rows is not None:
@@ -151,9 +150,9 @@ class Decoder:
         return (GenerateBeamEncoderDecoderOutput if beams else GenerateEncoderDecoderOutput)(**found)
 
     def _begin(self, input_ids: Tensor) -> Any:
-        """Return the first pass, most of which is what the decoder makes of the encoder's frames.
+        """Run the first pass, whose main cost is the cross-attention to the encoder's frames.
 
-        All beams of a recording begin alike: one of them is enough, where the cache can be copied for the others.
+        All beams of a recording begin alike, so one is run, if its cache can be copied for the others.
         """
         one_each = self._of_one_beam(len(input_ids)) if self.beams > 1 else None
         if one_each is None:
@@ -166,11 +165,11 @@ class Decoder:
         return outputs
 
     def _of_one_beam(self, rows: int) -> dict[str, Any] | None:
-        """Return the model's inputs for one beam of each recording, if it's plain what these are; None otherwise."""
+        """Return the model's inputs for one beam of each recording; None if unknown."""
         return self._mapped(rows, lambda part: part[:: self.beams]) if self._is_plain() else None
 
     def _is_plain(self) -> bool:
-        """Tell whether the model is asked for logits alone, and has a cache that rows can be added to and taken from."""
+        """Return whether only logits are wanted, and the cache supports adding and removing rows."""
         cache = self._cache()
         return (
             isinstance(cache, EncoderDecoderCache)
@@ -183,7 +182,7 @@ class Decoder:
         )
 
     def _mapped(self, rows: int, change: Callable[[Tensor], Tensor]) -> dict[str, Any] | None:
-        """Return the model's inputs with what there is of some rows changed, if it's plain what they are; None otherwise."""
+        """Return the model's inputs with a function applied to everything that has rows; None if unknown."""
         changed: dict[str, Any] = {}
         for name, value in self.kwargs.items():
             if isinstance(value, Tensor) and value.dim() and len(value) == rows:

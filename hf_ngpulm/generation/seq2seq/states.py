@@ -1,4 +1,4 @@
-"""The side of language models and phrases in a search: states per row, carried from step to step and moved with the beams."""
+"""The language models' and phrases' side of a search: states per row, which advance at each step and move with the beams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers.generation import logits_process
 from ...search.attention_step import follow, read
 from ..logits_processor import NGramLogitsProcessor
 
-# What `generate` appends after all other processors, those of the caller included.
+# Processors that `generate` appends after all others, including the caller's.
 AFTER = tuple(
     getattr(logits_process, name)
     for name in (
@@ -25,13 +25,13 @@ AFTER = tuple(
 
 
 class Scoring:
-    """All that is done to a model's scores: logits processors, among them a language model that knows its states.
+    """All changes to a model's scores: logits processors, and between them the language model with its states.
 
     Args:
-        processors: as `generate` prepared them. The LM comes where one passed as a processor would.
-        lm: what there is of language models, and how they score; None for none.
-        recordings: the one that each row is of; -1 for rows that only fill up the batch.
-        keeps_own: whether `own_log_probs` will be asked for.
+        processors: prepared by `generate`. The LM takes the place of one passed as a processor.
+        lm: the language models and phrases with their settings; None for none.
+        recordings: the recording of each row; -1 for padding rows.
+        keeps_own: whether `own_log_probs` will be called.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class Scoring:
 
     @property
     def asks_unheard(self) -> bool:
-        """Return whether it matters what the model would say if it had heard nothing."""
+        """Return whether the internal LM's logits are needed."""
         return self.lm is not None and self.lm.subtracts_internal
 
     def __call__(self, input_ids: Any, scores: Any, unheard: Tensor | None = None) -> Tensor:
-        """Return `[R, L]` tokens so far, `[R, C]` logits or log-probabilities of the next -> the same, processed, maybe in
-        place. `unheard` are logits without anything heard, if they are at hand."""
+        """Return processed scores, maybe in place: `[R, L]` tokens so far, `[R, C]` logits or log-probabilities of the next ->
+        `[R, C]`. `unheard` are the internal LM's logits, if available."""
         scores = self.before(input_ids, scores)
         if self.lm is not None:
             if self.keeps_own:
@@ -76,14 +76,14 @@ class Scoring:
         return scores.to(torch.float32)
 
     def follow(self, tokens: Tensor, came_from: Tensor | None = None) -> None:
-        """Follow each row's next token `[R]`, and of the row `[R]` whose continuation it is now."""
+        """Advance the states by each row's next token `[R]`, from the states of its parent row `[R]`."""
         if self.lm is not None and self._states is not None:
             for place, (states, part) in enumerate(zip(self._states, self._parts, strict=True)):
                 states = states if came_from is None else states.index_select(0, came_from)
                 self._states[place] = follow(states, tokens.contiguous(), part.rows, part.roles, part.engine)
 
     def own_log_probs(self, rows: Tensor, tokens: Tensor) -> Tensor | None:
-        """Return what the model alone gave to some tokens `[N]` of some rows `[N]` at the last step, if that is kept."""
+        """Return the model's own log-probabilities of tokens `[N]` in rows `[N]` at the last step, if kept."""
         if self._own is None:
             return None
         return self._own[rows, tokens] - torch.logsumexp(self._own, 1)[rows]

@@ -1,4 +1,4 @@
-"""`seq2seq_generate`: a language model in `model.generate` of decoders with attention, by a loop of its own."""
+"""`seq2seq_generate`: a language model in `model.generate` of attention decoders, with its own decoding loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import GenerationMode
 
-from ...common.arguments import refuse_idle
+from ...common.checks import refuse_idle
 from ...decoding.options import AttentionOptions, takes
 from ..lm_argument import GivenLM, given_lm
 from ..logits_processor import LM_WEIGHT, NGramLogitsProcessor
@@ -46,32 +46,31 @@ def seq2seq_generate(
 ) -> Any:
     """Decode with a language model: `model.generate(**inputs, custom_generate=seq2seq_generate, lm=lm, lm_weight=0.2)`.
 
-    For every model that transcribes with a decoder, from Whisper to LLMs that hear. What comes out is what `generate` gives
-    with an `NGramLogitsProcessor`; without a language model, what it gives by itself. All else that it can be asked for goes
-    together with it: `num_beams`, `num_return_sequences`, `length_penalty`, `early_stopping`, `do_sample`, scores and the rest
-    of `return_dict_in_generate`, a static cache and compiled passes, logits processors, stopping criteria, a streamer. It is
-    faster, above all with beams: the language model's states are carried along instead of read off the tokens at each step,
-    and far less is copied.
+    For every model with an attention decoder, from Whisper to speech LLMs. The result is that of `generate` with an
+    `NGramLogitsProcessor`; without a language model, that of plain `generate`. Other settings work as usual: `num_beams`,
+    `num_return_sequences`, `length_penalty`, `early_stopping`, `do_sample`, scores and the rest of `return_dict_in_generate`, a
+    static cache and compiled passes, logits processors, stopping criteria, a streamer. It is faster, above all with beams: the
+    language model's states advance with the tokens instead of being read anew at each step, and far less is copied.
 
     Args:
         model, input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, streamer: `generate` gives them.
-        lm: a language model; the id of a Hub repo, a folder or a file with one (kept for the next call); or a list with one (or
-            None) per recording. By default what the model's generation config names as `ngram_lm` (with the weight
-            `ngram_lm_weight`), if it does; False goes without.
-        lm_weight: of its log-probabilities; a number, or a tensor with one per recording. By default what the LM remembers for
-            the model, and for a search with or without beams as it is asked for, with what was tuned of the rest (see
-            `hf_ngpulm.config.tuned`); or else 0.2.
+        lm: a language model; the id of a Hub repo, a folder or a file with one (cached for later calls); or a list with one (or
+            None) per recording. By default the generation config's `ngram_lm` (with the weight `ngram_lm_weight`), if it has
+            one; False decodes without.
+        lm_weight: weight of its log-probabilities; a number, or a tensor with one per recording. By default the weight tuned
+            for the model and the search (with or without beams) in the LM's config, with the other tuned settings (see
+            `hf_ngpulm.config.tuned`), otherwise 0.2.
         phrases, phrase_weight: as for `hf_ngpulm.NGramLogitsProcessor`.
-        processor: the model's (or its tokenizer), to make sure that the LM was made for it, and to write phrases with;
-            LLM-based models need it, or `start`, to know where a transcript begins.
+        processor: the model's (or its tokenizer), to check that the LM was made for it, and to spell phrases; LLM-based models
+            need it, or `start`, to find the beginning of the transcript.
         model_kwargs: the model's inputs, and ilm_weight, source_lm (also by its name), source_weight, start, prompt_context,
             unscored, score_eos, normalise_phrases and engine as for `hf_ngpulm.NGramLogitsProcessor`.
 
     Raises:
-        ValueError: what this search doesn't do (assisted generation, a streamer with beams); settings that aren't right, for
-            another number of recordings, or without a language model.
+        ValueError: unsupported modes (assisted generation, a streamer with beams); bad settings, lists for another number of
+            recordings, or settings without a language model.
         TokenizerMismatchError: the LM was made for another tokenizer.
-        InvalidLogitsError: nothing is possible any more for a recording, or the model's scores are NaN.
+        InvalidLogitsError: a recording can't go on: all tokens are ruled out, or scores are NaN.
     """
     given = _arguments_of_generate()
     streamer = given.get("streamer") if streamer is None else streamer
@@ -110,7 +109,7 @@ def seq2seq_generate(
 def _language_model(
     model: Any, models: Any, processor: Any, beams: int, settings: dict[str, Any]
 ) -> NGramLogitsProcessor | None:
-    """Return what there is of language models and phrases and the rules of their scores, as a logits processor has it."""
+    """Return a logits processor with the language models, phrases and settings; None without any."""
     if settings["phrases"] is None:
         of_phrases = {name: settings.pop(name, None) for name in ("normalise_phrases", "phrase_weight", "phrases")}
         refuse_idle(of_phrases, "without phrases: pass phrases=...")
@@ -136,7 +135,7 @@ def _language_model(
 def _check_call(
     model: Any, config: GenerationConfig | None, input_ids: Tensor, assistant: Any, streamer: Any, synced_gpus: bool
 ) -> None:
-    """Check that this is a call which the strategy can answer.
+    """Refuse calls that the strategy doesn't support.
 
     Raises:
         ValueError: it isn't.
@@ -146,13 +145,13 @@ def _check_call(
         raise ValueError(f"{name} is a transducer; pass custom_generate=hf_ngpulm.generation.transducer_generate")
     for loop in ("_sample", "_beam_search"):
         if getattr(type(model), loop, None) is not getattr(GenerationMixin, loop):
-            raise ValueError(f"{name} has a way of generating of its own ({loop}), which this strategy would pass over")
+            raise ValueError(f"{name} has its own generation loop ({loop}), which this strategy would bypass")
     if config is None:
         raise ValueError("call this strategy as model.generate(..., custom_generate=seq2seq_generate)")
     mode = config.get_generation_mode(assistant)
     if mode not in MODES:
         raise ValueError(
-            f"{mode.value.replace('_', ' ')} isn't among what this strategy does: greedy search, sampling and beam search. "
+            f"{mode.value.replace('_', ' ')} isn't supported by this strategy: it does greedy and beam search, and sampling. "
             "Leave custom_generate out, and pass an NGramLogitsProcessor instead"
         )
     if synced_gpus:
@@ -182,18 +181,18 @@ def _check_call(
         )
 
 
-# What `generate` and Whisper know and don't tell a strategy: the streamer and an assistant model that `generate` was given, and
-# which recordings the rows of Whisper's windows are. Without them a strategy would be wrong without a word: a streamer would
-# never end, a row would have another row's language model. So they are looked up where they are.
+# `generate` and Whisper don't pass everything to a strategy: not the streamer and assistant model, nor the recordings of the
+# rows in Whisper's windows. Without these a strategy would silently go wrong: a streamer would never end, a row would get
+# another row's language model. So they are looked up in the callers' frames.
 
 
 def _arguments_of_generate() -> Mapping[str, Any]:
-    """Return what `generate` was called with, if that is where we are called from."""
+    """Return the arguments of the calling `generate`, if there is one."""
     return _variables_of(GenerationMixin.generate)
 
 
 def _window_of_whisper(prompt_length: int, generation_config: Any) -> Window | None:
-    """Return the window of long recordings that is being decoded, if one is."""
+    """Return the current window of Whisper's long-form decoding, if there is one."""
     if WHISPER not in sys.modules:
         return None
     given = _variables_of(sys.modules[WHISPER].WhisperGenerationMixin.generate_with_fallback)
@@ -204,7 +203,7 @@ def _window_of_whisper(prompt_length: int, generation_config: Any) -> Window | N
 
 
 def _variables_of(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return those of its innermost call that is going on."""
+    """Return the local variables of a function's innermost running call."""
     code = inspect.unwrap(function).__code__
     frame = inspect.currentframe()
     while frame is not None:

@@ -1,13 +1,12 @@
-"""The heavy steps of estimating a language model, one file per engine with the same operations, and what they work on.
+"""The heavy steps of estimating a language model, one file per engine with the same operations, and their data.
 
-`reference` is plain torch: it is the definition and runs anywhere, and it is what a GPU runs. `cpu` has the native core do the
-same. Integers come out identical, floats to rounding. N-grams are sorted as numbers, several tokens in one int64.
+`reference`, in plain torch, is the definition and runs on any device. `cpu` is the native core's version. Their integers are
+    identical, floats equal up to rounding. N-grams are sorted as numbers, several tokens in one int64.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
@@ -16,14 +15,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...engines.choice import is_native
 from ..table import NUM_SPECIAL
-
-ENGINES = ("reference", "cpu")
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Say how the n-grams of one order over one vocabulary are packed.
+    """The packing of n-grams of one order and vocabulary into integers.
 
     A token id is a digit, 1 more than the id, and 0 stands for "no token": an n-gram that the end of its sentence cuts
     short sorts before those that go on. A word of 63 bits holds as many digits as fit, the first token in the highest
@@ -62,7 +60,7 @@ class Packing:
         return (per_word,) * full + ((rest,) if rest else ())
 
     def place(self, position: int) -> tuple[int, int]:
-        """Return word that holds the token at a position of the n-gram, and what its digit is multiplied by."""
+        """Return the word that holds the token at a position of the n-gram, and the factor of its digit."""
         word = 0
         while position >= self.digits[word]:
             position -= self.digits[word]
@@ -71,7 +69,7 @@ class Packing:
 
 
 class Run(NamedTuple):
-    """Distinct n-grams in ascending order: their words (int64 `[words, R]`) and how often each occurs (int64 `[R]`)."""
+    """Distinct n-grams in ascending order: their words (int64 `[words, R]`) and counts (int64 `[R]`)."""
 
     words: Tensor
     counts: Tensor
@@ -90,15 +88,5 @@ class TrieOrder(NamedTuple):
 
 
 def steps_for(device: torch.device, engine: str = "auto") -> ModuleType:
-    """Return the module of an engine; "auto" takes the native core on a CPU and torch elsewhere.
-
-    The environment variable HF_NGPULM_ENGINE=reference forces torch on a CPU too.
-    """
-    if engine == "auto":
-        forced = os.environ.get("HF_NGPULM_ENGINE") == "reference"
-        engine = "cpu" if device.type == "cpu" and not forced else "reference"
-    if engine not in ENGINES:
-        raise ValueError(f"engine must be 'auto', 'reference' or 'cpu', got {engine!r}")
-    if engine == "cpu" and device.type != "cpu":
-        raise ValueError(f"the engine 'cpu' was asked for on {device}; use engine='auto'")
-    return importlib.import_module(f"{__name__}.{engine}")
+    """Return the module of an engine: the native core's, or the one in torch, which runs on GPUs, too."""
+    return importlib.import_module(f"{__name__}.{'cpu' if is_native(engine, device) else 'reference'}")

@@ -21,7 +21,7 @@ ELEMENTS_PER_THREAD = 1 << 18
 
 
 class NgpulmPacking(Struct):
-    """`Packing` as the core reads it: digits of each word, and what is a digit."""
+    """`Packing`, as the core reads it."""
 
     @classmethod
     def of(cls, packing: Packing) -> NgpulmPacking:

@@ -1,4 +1,4 @@
-"""The steps of estimation in plain torch: the definition, and what runs on a GPU."""
+"""The steps of estimation in plain torch: the definition, which also runs on a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def pack(digits: Tensor, num_starts: int, packing: Packing) -> Tensor:
     """Return the n-gram that starts at each of the first `num_starts` positions, cut after its `</s>`.
 
     Args:
-        digits: int32 `[num_starts + order - 1]`, sentences one after the other, `<s>` and `</s>` included.
+        digits: int32 `[num_starts + order - 1]`, sentences concatenated, `<s>` and `</s>` included.
 
     Returns:
         int64 `[words of the packing, num_starts]`.
@@ -33,7 +33,7 @@ def count(words: Tensor) -> Run:
 
 
 def merge(first: Run, second: Run) -> Run:
-    """Return one run of two; the counts of n-grams in both are added."""
+    """Merge two runs; the counts of n-grams in both are added."""
     return _sum_equal(torch.cat([first.words, second.words], 1), torch.cat([first.counts, second.counts]))
 
 
@@ -49,7 +49,7 @@ def _sum_equal(words: Tensor, counts: Tensor) -> Run:
 
 
 def ascending(words: Tensor) -> Tensor:
-    """Return the permutation `[R]` that sorts n-grams: by their last word first, the earlier ones on top of it."""
+    """Return the permutation `[R]` that sorts n-grams: stable sorts by their words, the last word first."""
     by_key = torch.sort(words[-1])[1]
     for word in reversed(words[:-1]):
         by_key = by_key[torch.sort(word[by_key], stable=True)[1]]
@@ -94,7 +94,7 @@ def suffix_rows(below: TrieOrder, order: TrieOrder, suffixes_below: Tensor | Non
 
 
 def left_extensions(suffixes: Tensor, num_rows: int) -> Tensor:
-    """Return how many different n-grams of the order above end in each of `num_rows` n-grams, int64 `[num_rows]`."""
+    """Return the number of distinct n-grams of the order above that end in each of `num_rows` n-grams, int64 `[num_rows]`."""
     return torch.bincount(suffixes, minlength=num_rows)
 
 
@@ -113,14 +113,14 @@ def discount(
         prefixes: int64 `[N]`, ascending: the context of each n-gram.
         num_contexts: C, n-grams of the order below.
         counts: int64 `[N]`, adjusted counts.
-        dropped: bool `[N]`, n-grams that pruning drops, whose whole count goes to the lower order; None where there are none.
-        discounts: what is taken off counts of 1, of 2, and of 3 and more.
+        dropped: bool `[N]`, n-grams that pruning drops, whose whole count goes to the lower order; None without pruning.
+        discounts: of counts 1, 2, and 3 or more.
         lower: float32, probabilities of the order below.
-        suffixes: int32 `[N]`, the row of `lower` that each n-gram is interpolated with; None for the one that there is.
+        suffixes: int32 `[N]`, the row of `lower` that each n-gram is interpolated with; None if `lower` has one row.
 
     Returns:
-        probabilities, float32 `[N]` (of a dropped n-gram: meaningless), and the weight that each context gives the lower
-        order, float32 `[C]` (1 where nothing follows the context).
+        probabilities, float32 `[N]` (arbitrary for dropped n-grams), and each context's weight of the lower order, float32
+        `[C]` (1 if nothing follows the context).
     """
     table = torch.tensor([0.0, *discounts], dtype=torch.float64, device=counts.device)
     taken = table[counts.clamp(max=3)]
