@@ -26,7 +26,7 @@ class Spoken(NamedTuple):
     confidences: np.ndarray
 
 
-class _Tails(Struct):
+class Tails(Struct):
     """See `History`."""
 
 
@@ -63,13 +63,13 @@ class History:
         self.goes_on = goes_on
         self.sizes = np.zeros((streams, num_beams), dtype=np.int64)
         self.tails = np.zeros((streams, num_beams, 0), dtype=TOKEN)
-        self._native: _Tails | None = None
+        self._native: Tails | None = None
         self.common = np.zeros(streams, dtype=np.int64)
 
     def begin(self, stream: int) -> None:
         self.sizes[stream] = self.common[stream] = 0
 
-    def with_room(self, rows: np.ndarray | None, more: int) -> _Tails:
+    def with_room(self, rows: np.ndarray | None, more: int) -> Tails:
         """Return the tails as the core writes them, with room for more tokens in those of some rows (None: of all)."""
         needed = int((self.sizes if rows is None else self.sizes[rows]).max(initial=0)) + more
         room = self.tails.shape[2]
@@ -78,7 +78,7 @@ class History:
             if room:
                 grown[:, :, :room] = self.tails
             self.tails = grown
-            self._native = _Tails(sizes=self.sizes, tokens=grown, num_beams=grown.shape[1], room=grown.shape[2])
+            self._native = Tails(sizes=self.sizes, tokens=grown, num_beams=grown.shape[1], room=grown.shape[2])
         return self._native
 
     def label(

@@ -20,6 +20,7 @@ from ...engines.threads import on_rows
 from ...lexicon.lazy_search import LazySearch
 from ..ctc_rows import CtcModels, CtcRows
 from ..frames import Frames
+from ..history import Tails
 from . import FIRST_HASH, BeamFrames, BeamState
 
 
@@ -86,7 +87,7 @@ def _empty_prefix(num_beams: int, num_automata: int) -> np.ndarray:
 
 def search(
     automaton: Automaton, frames: Frames, rules: BeamRules, batch: CtcRows, shape: tuple[int, int],
-    confidences: np.ndarray | None, tails: Struct | None, happened: BeamFrames | None, stops: _BeamStops | None = None,
+    confidences: np.ndarray | None, tails: Tails | None, happened: BeamFrames | None, stops: _BeamStops | None = None,
 ) -> np.ndarray:  # fmt: skip
     """Search the frames of a batch.
 

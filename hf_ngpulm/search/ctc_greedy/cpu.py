@@ -15,6 +15,7 @@ from ...engines.native import Function, Struct
 from ...engines.threads import on_rows
 from ..ctc_rows import CtcRows
 from ..frames import Frames
+from ..history import Tails
 from . import RULES, GreedyLabels
 
 _search = Function("ngpulm_ctc_greedy")
@@ -31,7 +32,7 @@ def greedy_of(num_automata: int) -> np.dtype[Any]:
 
 def search(
     automaton: Automaton, frames: Frames, weights: Tensor, stay_costs: Tensor, rule: str, batch: CtcRows, states: np.ndarray,
-    shape: tuple[int, int], confidences: np.ndarray | None, tails: Struct | None, labels: np.ndarray | None,
+    shape: tuple[int, int], confidences: np.ndarray | None, tails: Tails | None, labels: np.ndarray | None,
 ) -> np.ndarray:  # fmt: skip
     """Label the frames of a batch.
 
