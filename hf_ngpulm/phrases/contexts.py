@@ -137,7 +137,7 @@ class GraphContexts(WithoutCaches, caches={"_kept": Kept}):
         """Return a copy with another discount, which shares the cache.
 
         Raises:
-            ValueError: it is below 0.
+            ValueError: it is below 0, or no finite number.
         """
         check("discount", discount, AT_LEAST_0)
         selected = copy.copy(self)

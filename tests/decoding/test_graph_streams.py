@@ -153,7 +153,7 @@ def test_what_is_refused(tokenizer, lm):
     with pytest.raises(ValueError, match="beta has a number for each row"):
         StreamingDecoder(make(tokenizer, lm, beta=torch.ones(2)))
     streams = StreamingDecoder(make(tokenizer, lm), max_streams=1)
-    with pytest.raises(ValueError, match="discount should be a finite number from 0"):
+    with pytest.raises(ValueError, match="discount should be at least 0"):
         streams.open(phrases=[("what", -1.0)])
     with pytest.raises(ValueError, match="discount should be a finite number from 0"):
         streams.open(phrases=["what"], phrase_weight=-2.0)
