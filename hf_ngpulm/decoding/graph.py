@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..common.batches import Outputs, tensor_of
-from ..common.checks import WEIGHT, check, one_of, refuse_idle
+from ..common.checks import check, one_of, refuse_idle
 from ..engines.devices import numbered
 from ..fusion.fusion import RowModels
 from ..language_model.log_linear import LogLinear
@@ -187,7 +187,7 @@ class GraphDecoder(Decoder):
     def _take_phrases(self, phrases: Any, discounts: float | Tensor | None = None) -> None:
         """Make of phrases what is followed, before there is audio, to tell of mistakes."""
         if isinstance(discounts, float | int):
-            self.contexts = self.contexts.with_discount(check("discount", discounts, WEIGHT))
+            self.contexts = self.contexts.with_discount(discounts)
         if not isinstance(phrases, Booster | Sequence | Mapping | None):  # may be read only once
             phrases = checked_discounts(phrases, self.contexts.discount)
         self.phrases: Any = None
@@ -208,7 +208,7 @@ class GraphDecoder(Decoder):
             raise ValueError(
                 f"phrases, phrase_weight, lm or lm_weight are listed for different numbers of rows: {sorted(set(sizes))}"
             )
-        each = [self.contexts.with_discount(check("discount", discount, WEIGHT)) for discount in discounts.tolist()]
+        each = [self.contexts.with_discount(discount) for discount in discounts.tolist()]
         given = list(phrases) if is_per_row(phrases) else [phrases] * len(lms)
         self.phrases = [of_row.of(*row) for of_row, *row in zip(each, given, lms, weights, strict=True)]
 

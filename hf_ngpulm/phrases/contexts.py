@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import WeakSet
 
+from ..common.checks import AT_LEAST_0, check
 from ..common.pickling import WithoutCaches
 from ..engines.locks import lock_across_forks
 from ..language_model.model import NGramLM
@@ -136,10 +137,9 @@ class GraphContexts(WithoutCaches, caches={"_kept": Kept}):
         """Return a copy with another discount, which shares the cache.
 
         Raises:
-            ValueError: it is below 0.
+            ValueError: it is below 0, or no finite number.
         """
-        if discount < 0:
-            raise ValueError(f"discount should be at least 0, got {discount!r}")
+        check("discount", discount, AT_LEAST_0)
         selected = copy.copy(self)
         selected.discount = discount
         return selected

@@ -283,12 +283,12 @@ def test_bad_input(lm):
         ({"score_eos": False, "lm": False}, ValueError, "score_eos without a language model"),
         ({"num_beams": 2, "num_return_sequences": 3}, ValueError, "num_return_sequences"),
         ({"num_beams": 2, "low_memory": True}, ValueError, "low_memory"),
-        ({"prompt_lookup_num_tokens": 3}, ValueError, "assisted generation isn't among"),
+        ({"prompt_lookup_num_tokens": 3}, ValueError, "assisted generation isn't supported"),
         ({"decoder_input_ids": torch.full((2, 64), 2), "max_new_tokens": 3}, ValueError, "64 tokens, which leaves no room"),
     ):
         with pytest.raises(error, match=message):
             family.model.generate(**{**family.inputs, **settings}, custom_generate=seq2seq_generate)
-    with pytest.raises(ValueError, match="assisted generation isn't among"):
+    with pytest.raises(ValueError, match="assisted generation isn't supported"):
         alone = {"input_features": family.inputs["input_features"][:1]}
         family.model.generate(**alone, assistant_model=family.model, custom_generate=seq2seq_generate, lm=lm)
     prepared = {"input_ids": torch.tensor([[2], [2]]), "generation_config": family.model.generation_config}
