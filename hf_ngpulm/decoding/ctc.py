@@ -22,7 +22,7 @@ from .decoder import Decoder
 from .hypotheses import Hypothesis
 from .options import CTCOptions, takes
 from .sessions.blocks import BlockStream, check_utterances, refuse_probabilities
-from .sessions.ctc import CoreSlots, Prepared, ctc_slots, label_frames
+from .sessions.ctc import CoreSlots, ctc_slots, label_frames
 
 # The default `beta` for an LM weight of 1. An average token costs about log(V) in a unigram model; with a smaller bonus the
 # search leaves words out where the recogniser hears badly (`benchmarks/sweep.py joined`). Short utterances need less of it at
@@ -30,7 +30,7 @@ from .sessions.ctc import CoreSlots, Prepared, ctc_slots, label_frames
 BETA_SHARE, MOST_SHARED, BETA_PER_WEIGHT = 0.85, 0.8, 3.0
 
 
-class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: None}):
+class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
     """Decode CTC outputs, greedily or with a beam, with n-gram LMs and phrases (shallow fusion, contextual biasing).
 
     Args:
@@ -100,8 +100,8 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
         if self.options.num_beams > 1 and self.options.beta is None and lms and all(map(_has_word_bonus, lms)):
             self.options = replace(self.options, beta=0.0)
         self._text_hashes: dict[tuple[int, torch.device], Tensor] = {}
-        # The models and options of the last batch, prepared for the core, for the next batch with the same ones.
-        self._prepared: tuple[RowModels, CTCOptions, Prepared] | None = None
+        # The models and options of the last batch, and its search, for the next batch with the same ones.
+        self._kept: tuple[RowModels, CTCOptions, BlockStream] | None = None
 
     def __call__(self, logits: Outputs, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
         """Decode a batch.
@@ -132,18 +132,20 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
     def decode_checked(self, logits: Tensor, lengths: Tensor, phrases: Any = None) -> list[list[Hypothesis]]:
         """Decode logits that `check` has validated."""
         models = self.fusion.shared_rows(logits.shape[0], logits.device, phrases)
-        stream = self._stream(models)
-        slots = stream.slots
-        if isinstance(slots, CoreSlots):
-            slots.prepared = self._prepared_for(models)
+        kept, self._kept = self._kept, None  # no other thread gets it meanwhile
+        if kept is not None and kept[0] is models and kept[1] is self.options:
+            stream = kept[2]
+            stream.begin()
+        else:
+            stream = self._stream(models)
         stream.add_checked(logits, lengths)
-        return stream.hypotheses()
+        hypotheses = stream.hypotheses()
+        if stream.is_small and isinstance(stream.slots, CoreSlots) and models.lazy is None and models.lease is None:
+            self._kept = models, self.options, stream
+        return hypotheses
 
-    def _prepared_for(self, models: RowModels) -> Prepared:
-        last = self._prepared
-        if last is None or last[0] is not models or last[1] is not self.options:
-            self._prepared = last = models, self.options, Prepared(self, models.composed())
-        return last[2]
+    def _with(self, **attributes: Any) -> CTCDecoder:
+        return super()._with(_kept=None, **attributes)
 
     def stream(self, batch_size: int = 1, device: torch.device | str = "cpu", phrases: Any = None) -> BlockStream:
         """Open a batch whose frames come block by block.

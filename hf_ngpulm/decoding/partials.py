@@ -35,6 +35,14 @@ class Transcript:
         ids, starts, ends, confidences = ([*part[:count], *more.tolist()] for part, more in zip(kept, tail))
         return self.writing.hypothesis(scores, ids, starts, [min(end, frames) for end in ends], confidences)
 
+    def followed_by(self, tail: list[Any], frames: int, scores: Sequence[float]) -> Hypothesis:
+        """Return all its tokens and those of a tail (lists of ids, starts, ends and confidences), in an utterance of so many
+        frames; scores as for `Writing`."""
+        if self.ids:
+            kept: tuple[list[Any], ...] = (self.ids, self.starts, [min(end, frames) for end in self.ends], self.confidences)
+            tail = [[*part, *more] for part, more in zip(kept, tail)]
+        return self.writing.hypothesis(scores, *tail)
+
     def text(self, count: int, more: Sequence[int]) -> str:
         """Return the text of the first `count` tokens and some more.
 

@@ -69,6 +69,9 @@ class History:
     def begin(self, stream: int) -> None:
         self.sizes[stream] = self.common[stream] = 0
 
+    def begin_all(self) -> None:
+        self.sizes[...] = self.common[...] = 0
+
     def with_room(self, rows: np.ndarray | None, more: int) -> Tails:
         """Return the tails as the core writes them, with room for more tokens in those of some rows (None: of all)."""
         needed = int((self.sizes if rows is None else self.sizes[rows]).max(initial=0)) + more

@@ -90,7 +90,7 @@ def test_an_experiment_keeps_its_rows_and_times(tmp_path, capsys):
     sweep.main(["ctc_beam", "--limit", "4", "--beams", "4", "--batch-sizes", "2", "--repeats", "1", "--out", str(tmp_path)])
     kept = json.loads((tmp_path / "ctc_beam.json").read_text())
     assert [row["decoder"] for row in kept["rows"]] == ["argmax", "greedy", "beam 4"]
-    assert (kept["clips"] == 4 and "sweep.py" in kept["machine"]["command"]) or "pytest" in kept["machine"]["command"]
+    assert kept["clips"] == 4 and kept["machine"]["command"]
     for each in kept["rows"]:
         assert each["rtfx"]["2"] == pytest.approx(kept["audio_seconds"] / each["decoder_seconds"]["2"])
     assert "beam 4" in capsys.readouterr().out

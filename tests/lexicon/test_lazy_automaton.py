@@ -1,5 +1,6 @@
 """What is composed as it is asked for is a part of the whole: the same scores, to the bit."""
 
+import numpy as np
 import pytest
 import torch
 from arpa_models import arpa_models
@@ -14,6 +15,8 @@ from hf_ngpulm.lexicon import lazy_search
 from hf_ngpulm.lexicon.lazy_search import LazySearch
 from hf_ngpulm.search import ctc_beam as beam
 from hf_ngpulm.search.ctc_beam import cpu
+from hf_ngpulm.search.ctc_rows import CtcRows
+from hf_ngpulm.search.frames import Frames
 
 slow_to_draw = settings(
     deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -160,7 +163,11 @@ def test_a_beam_search_that_stops_goes_on_as_if_it_had_not(seed, delimiter, orde
     found, expected = (beam.initial_state(num_beams, lm.starts.expand(3)[:, None]) for lm in (lazy, static))
     for frames, part in ((logits[:, :cut], lengths.clamp(max=cut)), (logits[:, cut:], (lengths - cut).clamp(min=0))):
         expected, theirs = beam.ctc_beam(list(static.tensors), expected, frames, part, *rest, engine="cpu")
-        found, ours = cpu.ctc_beam(search.tensors, found, frames, part, *rest, lazy=search)
+        beams, ours = cpu.packed(found), beam.BeamFrames.still(*frames.shape[:2], num_beams)
+        rules = cpu.BeamRules.of(*rest[:3], num_beams, 20.0, float("inf"), None)
+        every = np.arange(3)
+        cpu.search_lazily(search, 14, Frames.of(frames, part, 14), rules, CtcRows.of(None, beams), beams, every, ours)
+        found = cpu.unpacked(beams)
         for name in set(found._fields) - {"lm_states"}:
             assert torch.equal(getattr(found, name), getattr(expected, name)), name
         assert torch.equal(ours.links, theirs.links)

@@ -44,10 +44,10 @@ def outputs(tokenizer, rows, frames, seed=0, classes=None, scale=2.0):
 
 
 def facts(found):
-    """All that hypotheses say, to the bit."""
+    """All that hypotheses say; scores to single precision, in which greedy search sums where states are composed meanwhile."""
+    names = ("score", "acoustic_score", "lm_score", "phrase_score")
     return [
-        [(h.token_ids, h.text, h.score, h.acoustic_score, h.lm_score, h.phrase_score, h.token_frames) for h in row]
-        for row in found
+        [(h.token_ids, h.text, h.token_frames, *(round(getattr(h, name), 3) for name in names)) for h in row] for row in found
     ]
 
 

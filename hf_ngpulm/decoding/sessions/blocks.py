@@ -15,6 +15,8 @@ from ..hypotheses import Hypothesis
 from .ctc import CTCSlots
 from .session import Follower
 
+KEPT_BYTES = 1 << 24
+
 
 class BlockStream:
     """A batch that is being decoded. Made by `CTCDecoder.stream` and `GraphDecoder.stream`.
@@ -34,6 +36,16 @@ class BlockStream:
         self._follower = Follower(slots)
         self._rows = np.arange(self.batch_size)
         self._is_fed = False
+
+    def begin(self) -> None:
+        """Begin anew, in the same memory."""
+        self._is_fed = False
+        self.slots.begin_all()
+
+    @property
+    def is_small(self) -> bool:
+        """Return whether its memory may stay for another batch."""
+        return self.slots.history.tails.nbytes < KEPT_BYTES
 
     @property
     def frames(self) -> list[int]:
@@ -80,7 +92,9 @@ class BlockStream:
         """Decode more frames, which `check_logits` has seen."""
         logits, lengths = logits.detach().to(self.device), lengths.to(self.device)
         size = self.slots.block_frames or max(1, logits.shape[1])
-        if self._is_fed or logits.shape[1] > size:  # then a broken frame must be found before any is searched
+        if logits.shape[1] and (
+            self._is_fed or logits.shape[1] > size
+        ):  # then a broken frame must be found before any is searched
             bad = ~torch.isfinite(torch.logsumexp(logits.float(), -1))
             bad &= torch.arange(logits.shape[1], device=logits.device) < lengths[:, None]
             refuse_broken(torch.where(bad.any(1), bad.int().argmax(1), -1))
@@ -91,8 +105,7 @@ class BlockStream:
     def _search(self, logits: Tensor, lengths: Tensor) -> None:
         bad_frames = self.slots.feed(None, logits, lengths, lengths.cpu().numpy())
         if (bad_frames >= 0).any():
-            for slot in self._rows.tolist():
-                self.slots.begin(slot)
+            self.begin()
             refuse_broken(bad_frames)
         if self._is_fed:  # what is fed once is read from the tails, which costs less
             self.slots.put_aside(self._rows)

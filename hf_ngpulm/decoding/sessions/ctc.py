@@ -28,6 +28,7 @@ from ...search.ctc_greedy import cpu as native_greedy
 from ...search.ctc_rows import GOES_ON, PHRASES, SENTENCE, CtcModels, CtcRows
 from ...search.frames import Frames
 from ..hypotheses import Hypothesis
+from ..partials import Transcript
 from .session import Found, Slots, Switch, given_back
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class CTCSlots(Slots):
 
 
 class Prepared:
-    """What the core reads of models and options; it serves all batches with the same ones."""
+    """Hold models and options in the form that the core reads. It serves all batches with the same ones."""
 
     def __init__(self, decoder: CTCDecoder, models: RowModels) -> None:
         self._decoder, self._models = decoder, models
@@ -153,6 +154,13 @@ class CoreSlots(CTCSlots):
     def begin(self, slot: int) -> None:
         super().begin(slot)
         self.rows[slot : slot + 1] = self.empty(self.models.of(slice(slot, slot + 1)))
+
+    def begin_all(self) -> None:
+        self.frames[:], self.sums[:] = 0, 0.0
+        self.history.begin_all()
+        if any(transcript.ids for transcript in self.transcripts):
+            self.transcripts = [Transcript(self.decoder.writing) for _ in self.transcripts]
+        self.rows[...] = self.empty(self.models)
 
     def place(self, slot: int, models: RowModels) -> None:
         super().place(slot, models)

@@ -14,7 +14,7 @@ from torch import Tensor
 from ...automaton.tensors import AutomatonTensors
 from ...fusion.fusion import Lease, RowModels
 from ...phrases import Booster
-from ...search.history import History, Spoken
+from ...search.history import History
 from ..hypotheses import Hypothesis
 from ..partials import Transcript
 
@@ -111,6 +111,11 @@ class Slots(ABC):
         self.history.begin(slot)
         self.transcripts[slot] = Transcript(self.decoder.writing)
 
+    def begin_all(self) -> None:
+        """Begin an utterance in every slot."""
+        for slot in range(len(self.frames)):
+            self.begin(slot)
+
     def put_aside(self, slots: np.ndarray) -> None:
         """Move what all hypotheses of some slots begin with from their history to their transcripts."""
         counts, spoken = self.history.hand_over(slots, self.live())
@@ -132,15 +137,17 @@ class Slots(ABC):
         places = np.array([hypothesis.place for found in ranked for hypothesis in found], dtype=np.int64)
         sizes, tails = self.history.tails_of(rows, places.clip(min=0))
         sizes[places < 0] = 0
-        tails_of = iter(Spoken(*(array[at, :size] for array in tails)) for at, size in enumerate(sizes.tolist()))
-        hypotheses: list[list[Hypothesis]] = []
-        for slot, found in zip(slots.tolist(), ranked):
-            transcript, frames = self.transcripts[slot], int(self.frames[slot])
-            hypotheses.append([
-                transcript.hypothesis(len(transcript.ids) if place >= 0 else 0, next(tails_of), frames, scores)
-                for place, scores in found
-            ])  # fmt: skip
-        return hypotheses
+        ends = np.minimum(tails.ends, self.frames[rows][:, None])
+        columns = [column.tolist() for column in (tails.ids, tails.starts, ends, tails.confidences)]
+        tails_of = ([row[:size] for row in of_row] for size, *of_row in zip(sizes.tolist(), *columns))
+        nothing = Transcript(self.decoder.writing)
+        return [
+            [
+                (self.transcripts[slot] if place >= 0 else nothing).followed_by(next(tails_of), int(self.frames[slot]), scores)
+                for place, scores in of_slot
+            ]
+            for slot, of_slot in zip(slots.tolist(), ranked)
+        ]
 
     @abstractmethod
     def refusal(self, chunk: Tensor) -> str | None:

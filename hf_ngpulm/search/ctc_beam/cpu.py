@@ -185,14 +185,26 @@ def ctc_beam(
 ) -> tuple[BeamState, BeamFrames]:
     """See `hf_ngpulm.search.ctc_beam.ctc_beam`."""
     batch_size, frames, classes = logits.shape
-    num_beams, num_automata = state.lm_states.shape[1:]
+    num_beams = state.lm_states.shape[1]
     happened = BeamFrames.still(batch_size, frames, num_beams)
     if not (frames and classes):
         return BeamState(*(tensor.clone(memory_format=torch.contiguous_format) for tensor in state)), happened
-    beams = np.empty(batch_size, dtype=beams_of(num_beams, num_automata))
-    for name, tensor in state._asdict().items():
-        beams[name] = tensor.numpy()
+    beams = packed(state)
     rules = BeamRules.of(weights, bonuses, unscored, num_beams, threshold, skip, text_hashes)
     of_frames, batch = Frames.of(logits, lengths, blank), CtcRows.of(None, beams)
     search(Automaton.lent(automaton, vocab_size), of_frames, rules, batch, (batch_size, frames), None, None, happened)
-    return BeamState(*(torch.from_numpy(beams[name].copy()) for name in BeamState._fields)), happened
+    return unpacked(beams), happened
+
+
+def packed(state: BeamState) -> np.ndarray:
+    """Return a state as the core keeps it."""
+    batch_size, num_beams, num_automata = state.lm_states.shape
+    beams = np.empty(batch_size, dtype=beams_of(num_beams, num_automata))
+    for name, tensor in state._asdict().items():
+        beams[name] = tensor.numpy()
+    return beams
+
+
+def unpacked(beams: np.ndarray) -> BeamState:
+    """Return a copy of a state that the core keeps."""
+    return BeamState(*(torch.from_numpy(beams[name].copy()) for name in BeamState._fields))
