@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engines.native import Function, Struct
+from ..engines.native import Function, NativeCoreError, Struct
 
 # A token, as `Token` in csrc/history.hpp: its first frame and the one after its last; sums of the confidences of all frames
 # before it, and of those and its own. A transducer's token has one confidence: 0 and that.
@@ -98,10 +98,31 @@ class History:
             sums: float64 `[S]`, of the confidences of the frames before; rewritten.
             confidences: float32 `[N, T]`; None without a measure.
         """
+        try:
+            tails = self.with_room(rows, labels.shape[1])
+        except NativeCoreError:  # on a GPU greedy search does without
+            self._label_slowly(rows, labels, lengths, firsts, last, sums, confidences, blank)
+            return
         _label(
             len(rows), _as(np.int64, rows), _as(np.int32, labels), _as(np.int32, lengths), labels.shape[1], firsts, last, sums,
-            _measured(confidences), blank, self.with_room(rows, labels.shape[1]),
+            _measured(confidences), blank, tails,
         )  # fmt: skip
+
+    def _label_slowly(
+        self, rows: np.ndarray, labels: np.ndarray, lengths: np.ndarray, firsts: np.ndarray, last: np.ndarray,
+        sums: np.ndarray, confidences: np.ndarray | None, blank: int,
+    ) -> None:  # fmt: skip
+        for n, row in enumerate(rows.tolist()):
+            for t, label in enumerate(labels[n, : lengths[n]].tolist()):
+                frame, before = int(firsts[row]) + t, float(sums[row])
+                sums[row] += 0.0 if confidences is None else confidences[n, t]
+                if label != blank and label == last[row]:
+                    token = self.tails[row, 0, self.sizes[row, 0] - 1]
+                    token["end"], token["after"] = frame + 1, sums[row]
+                elif label != blank:
+                    self.tails[row, 0, self.sizes[row, 0]] = (label, frame, frame + 1, before, sums[row])
+                    self.sizes[row, 0] += 1
+                last[row] = label
 
     def follow_frames(
         self, rows: np.ndarray, links: np.ndarray, labels: np.ndarray, lengths: np.ndarray, firsts: np.ndarray,

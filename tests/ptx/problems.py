@@ -190,7 +190,7 @@ PROBLEMS = {
     "transducer": transducer,
     "alsd": lambda: transducer_beam("alsd", (0, 1, 2), 16),
     "alsd_of_two": lambda: transducer_beam("alsd", None, 2),  # so few candidates that several threads hold each
-    "aes": lambda: transducer_beam("aes", None),
+    "aes": lambda: transducer_beam("aes", None, 16),
     "attention": attention,
     "loops": loops,
 }

@@ -59,6 +59,6 @@ def kernels_launched_as_they_are_compiled_ahead() -> set[str]:
         for compiled in kernel.device_caches[ptx.settings.capability][0].values():
             kinds = compiled.src.signature
             known = {place: facts for place, facts in compiled.src.attrs.items() if facts}
-            if known == multiples_of_16(kinds) and all(kinds[name] == "constexpr" for name in ONES if name in kinds):
+            if known == multiples_of_16(kernel, kinds) and all(kinds[name] == "constexpr" for name in ONES if name in kinds):
                 found.add(kernel.fn.__name__)
     return found

@@ -67,15 +67,16 @@ def compile_signature(kernel, signature, constants, capability, as_launched=True
     constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     assert signature.keys() | constants.keys() == set(kernel.arg_names), kernel
     kinds = {name: "constexpr" if name in constants else signature[name] for name in kernel.arg_names}
-    source = ASTSource(kernel, kinds, constants, multiples_of_16(kinds) if as_launched else None)
+    source = ASTSource(kernel, kinds, constants, multiples_of_16(kernel, kinds) if as_launched else None)
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     assert f".target sm_{capability}" in compiled.asm["ptx"] and len(compiled.asm["cubin"]) > 0
     return compiled
 
 
-def multiples_of_16(kinds):
+def multiples_of_16(kernel, kinds):
     """Return what Triton knows of the arguments of a launch, given their types."""
-    is_multiple = [kind.startswith("*") or (kind != "constexpr" and name in MULTIPLES) for name, kind in kinds.items()]
+    told = {parameter.name for parameter in kernel.params if not parameter.do_not_specialize}.intersection(MULTIPLES)
+    is_multiple = [kind.startswith("*") or (kind != "constexpr" and name in told) for name, kind in kinds.items()]
     return {(place,): [["tt.divisibility", 16]] for place, known in enumerate(is_multiple) if known}
 
 

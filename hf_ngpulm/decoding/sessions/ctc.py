@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -31,10 +31,6 @@ from ..hypotheses import Hypothesis
 from ..partials import Transcript
 from .session import Found, Slots, Switch, given_back
 
-if TYPE_CHECKING:
-    from ..ctc import CTCDecoder
-    from ..graph import GraphDecoder
-
 State = TypeVar("State", beam.BeamState, GraphState, "GreedyState")
 # What going on with a label costs under the rule "stay", per unit of LM weight: about what the average token costs in an LM.
 # Without it staying would look cheap beside any new token, which the LM charges for.
@@ -48,9 +44,8 @@ class CTCSlots(Slots):
 
     goes_on = True
     block_frames: int | None = None  # that are searched at a time
-    decoder: CTCDecoder | GraphDecoder
 
-    def __init__(self, decoder: CTCDecoder | GraphDecoder, models: RowModels, num_beams: int) -> None:
+    def __init__(self, decoder: Any, models: RowModels, num_beams: int) -> None:
         super().__init__(decoder, models, num_beams)
         self.classes: int | None = None
         # Of the confidences of all frames of a slot's utterance.
@@ -106,7 +101,7 @@ class CTCSlots(Slots):
 class Prepared:
     """Hold models and options in the form that the core reads. It serves all batches with the same ones."""
 
-    def __init__(self, decoder: CTCDecoder, models: RowModels) -> None:
+    def __init__(self, decoder: Any, models: RowModels) -> None:
         self._decoder, self._models = decoder, models
         self.automaton = Automaton.of(models.tensors, models.vocab_size)
         self.ends = [CtcModels.of(models, end) for end in (GOES_ON, PHRASES, SENTENCE)]
@@ -132,7 +127,6 @@ class CoreSlots(CTCSlots):
         prepared: made when it is needed, and anew after models have changed: then it is set to None.
     """
 
-    decoder: CTCDecoder
     rows: np.ndarray
     _prepared: Prepared | None = None
     _batch: CtcRows | None = None
@@ -219,7 +213,7 @@ class CoreSlots(CTCSlots):
 class CoreGreedySlots(CoreSlots):
     """Greedy search on the CPU, with no language models that are composed lazily."""
 
-    def __init__(self, decoder: CTCDecoder, models: RowModels) -> None:
+    def __init__(self, decoder: Any, models: RowModels) -> None:
         super().__init__(decoder, models, 1)
         self.rows = self.empty(models)
 
@@ -262,7 +256,7 @@ class CoreGreedySlots(CoreSlots):
 class CoreBeamSlots(CoreSlots):
     """Beam search on the CPU."""
 
-    def __init__(self, decoder: CTCDecoder, models: RowModels) -> None:
+    def __init__(self, decoder: Any, models: RowModels) -> None:
         self.num_beams = decoder.options.num_beams
         super().__init__(decoder, models, self.num_beams)
         self.rows = self.empty(models)
@@ -324,7 +318,7 @@ class TensorSlots(CTCSlots, Generic[State]):
     state: State
     block_frames: int | None = BLOCK_FRAMES
 
-    def __init__(self, decoder: CTCDecoder | GraphDecoder, models: RowModels, num_beams: int) -> None:
+    def __init__(self, decoder: Any, models: RowModels, num_beams: int) -> None:
         super().__init__(decoder, models, num_beams)
         self.num_beams = num_beams
         self.state = self.initial(models.states)
@@ -435,10 +429,9 @@ class GreedyState(NamedTuple):
 class GreedySlots(TensorSlots[GreedyState]):
     """Greedy search on a GPU, by the reference, or with language models that are composed lazily."""
 
-    decoder: CTCDecoder
     block_frames = None
 
-    def __init__(self, decoder: CTCDecoder, models: RowModels) -> None:
+    def __init__(self, decoder: Any, models: RowModels) -> None:
         super().__init__(decoder, models, 1)
 
     def initial(self, states: Tensor) -> GreedyState:
@@ -491,9 +484,7 @@ class GreedySlots(TensorSlots[GreedyState]):
 class BeamSlots(TensorSlots[beam.BeamState]):
     """Beam search on a GPU, and by the reference."""
 
-    decoder: CTCDecoder
-
-    def __init__(self, decoder: CTCDecoder, models: RowModels) -> None:
+    def __init__(self, decoder: Any, models: RowModels) -> None:
         super().__init__(decoder, models, decoder.options.num_beams)
 
     def initial(self, states: Tensor) -> beam.BeamState:
@@ -538,7 +529,7 @@ class BeamSlots(TensorSlots[beam.BeamState]):
         return [[Found(*both) for both in zip(*row) if both[1][0] > -np.inf] for row in zip(places.tolist(), scores.tolist())]
 
 
-def ctc_slots(decoder: CTCDecoder, models: RowModels) -> CTCSlots:
+def ctc_slots(decoder: Any, models: RowModels) -> CTCSlots:
     """Return the search that a decoder's options ask for."""
     is_greedy, is_core = decoder.options.num_beams == 1, engine_name(decoder.options.engine, models.states.device) == "cpu"
     if is_greedy:
@@ -547,7 +538,7 @@ def ctc_slots(decoder: CTCDecoder, models: RowModels) -> CTCSlots:
 
 
 def label_frames(
-    decoder: CTCDecoder, models: RowModels, states: Tensor, before: Tensor, logits: Tensor, lengths: Tensor
+    decoder: Any, models: RowModels, states: Tensor, before: Tensor, logits: Tensor, lengths: Tensor
 ) -> greedy.GreedyLabels:
     """Return the class that greedy search gives each frame, before blanks and repeats are dropped.
 
@@ -591,7 +582,7 @@ def label_frames(
 
 
 def search_frames(
-    decoder: CTCDecoder, models: RowModels, state: beam.BeamState, logits: Tensor, lengths: Tensor
+    decoder: Any, models: RowModels, state: beam.BeamState, logits: Tensor, lengths: Tensor
 ) -> tuple[beam.BeamState, beam.BeamFrames]:
     """Go on with a beam search over more frames."""
     options, hashes = decoder.options, decoder.text_hashes(logits.shape[2], logits.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,16 +13,11 @@ from ...search.ctc_graph import GraphFrames, GraphState, graph_search, in_order,
 from .ctc import TensorSlots
 from .session import Found
 
-if TYPE_CHECKING:
-    from ..graph import GraphDecoder
-
 
 class GraphSlots(TensorSlots[GraphState]):
     """Token passing."""
 
-    decoder: GraphDecoder
-
-    def __init__(self, decoder: GraphDecoder, models: RowModels) -> None:
+    def __init__(self, decoder: Any, models: RowModels) -> None:
         super().__init__(decoder, models, decoder.options.max_active)
         self.bonuses: Tensor | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,9 +17,6 @@ from ...search.networks.search import TransducerSearch
 from ..hypotheses import Hypothesis, Writing
 from ..partials import Spoken
 from .session import Found, Slots, Switch, broken_frames, given_back
-
-if TYPE_CHECKING:
-    from ..transducer import TransducerDecoder
 
 LEAST_ROOM = 16  # frames
 NO_CLASS = -2  # where blanks are kept, too, this stands for what isn't
@@ -56,10 +53,8 @@ class TransducerSlots(Slots):
         keeps_blanks: whether `paths` tells of blanks.
     """
 
-    decoder: TransducerDecoder
-
     def __init__(
-        self, decoder: TransducerDecoder, models: RowModels, search: TransducerSearch, waiting: Tensor,
+        self, decoder: Any, models: RowModels, search: TransducerSearch, waiting: Tensor,
         keeps_blanks: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(decoder, models, search.settings.num_beams)
@@ -72,7 +67,7 @@ class TransducerSlots(Slots):
         self.begun = np.zeros(slots, dtype=np.bool_)
 
     @classmethod
-    def of_streams(cls, decoder: TransducerDecoder, models: RowModels, dtype: torch.dtype) -> TransducerSlots:
+    def of_streams(cls, decoder: Any, models: RowModels, dtype: torch.dtype) -> TransducerSlots:
         """Open slots for streams of frames of a type."""
         slots, device = len(models.states), models.states.device
         like = torch.zeros((slots, LEAST_ROOM, 0), dtype=dtype, device=device)
