@@ -36,6 +36,7 @@ REASONS = {
     "needs several processes": 2,
     "needs a model of the Hub": 2,
     "another project's": 8,
+    "has a test of its own": 3,
 }
 # `tests/test_examples.py` runs them.
 EXAMPLES = [path.name for path in (ROOT / "examples").glob("*.py")]
@@ -75,6 +76,24 @@ def test_the_first_lines_print_what_the_page_shows(page, capsys, monkeypatch):
     assert (code.language, code.not_run, code.given, shown.language) == ("python", None, None, "text")
     run_python(code, {})
     assert capsys.readouterr().out.strip() == shown.code
+
+
+@pytest.mark.parametrize("name", ["ctc", "transducers", "attention"])
+def test_the_first_commands_of_a_family_print_what_its_page_shows(name, capsys, monkeypatch):
+    """On the bundled models, in a clone: the transcript, and error rates of a word or two more or less."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    code, shown = BLOCKS[ROOT / "docs" / f"{name}.md"][:2]
+    assert (code.language, code.not_run, shown.language) == ("shell", "has a test of its own", "text")
+    for command in commands_of(code):
+        run_command(command)
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[0] in shown.code.splitlines()
+    labels, rates = r"^│ (.*?) +│ ", r"WER, % +│ +([\d.]+)"
+    assert re.findall(labels, printed, re.MULTILINE) == re.findall(labels, shown.code, re.MULTILINE)
+    assert [float(rate) for rate in re.findall(rates, printed)] == pytest.approx(
+        [float(rate) for rate in re.findall(rates, shown.code)], abs=0.5
+    )
 
 
 def given(block: Block) -> dict:
