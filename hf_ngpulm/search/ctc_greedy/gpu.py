@@ -24,6 +24,7 @@ from . import RULES
 
 LABEL, RUN, STAY = (tl.constexpr(i) for i in range(len(RULES)))
 ONE_WARP = {"BLOCK": 512, "num_warps": 1, **REGISTERS}
+WALK = {**ONE_WARP, **dict.fromkeys(REGISTERS, 168)}  # of two automata, with fewer some are spilled
 # Tokens that are asked about alone: at most so many, whose log-probabilities are less than so far below the best.
 NEAR, DISTANCE = tl.constexpr(32), tl.constexpr(10.0)
 SPAN = tl.constexpr(32)  # frames that are passed at a time: as many as threads in a warp, which needn't wait for others
@@ -64,7 +65,7 @@ def ctc_greedy(
             _label_kernel[(batch_size,)](
                 *automaton, *of_frames, weights.contiguous(), stay_costs.contiguous(), most, last_states,
                 scratch_scores, scratch_targets, labels, acoustic_scores, lm_scores, bad_frames, last,
-                *sizes, automaton.num_states, RULE=RULES.index(rule), NUM_AUTOMATA=num_automata, **ONE_WARP,
+                *sizes, automaton.num_states, RULE=RULES.index(rule), NUM_AUTOMATA=num_automata, **WALK,
             )  # fmt: skip
     return labels, acoustic_scores, lm_scores, last_states, bad_frames, last
 
@@ -299,4 +300,4 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
         yield _best_kernel, of_frames, ONE_WARP
         for rule, num_automata in kinds:
             signature = automaton_signature(token_type) | of_frames | more
-            yield _label_kernel, signature, {"RULE": rule, "NUM_AUTOMATA": num_automata, **ONE_WARP}
+            yield _label_kernel, signature, {"RULE": rule, "NUM_AUTOMATA": num_automata, **WALK}
