@@ -91,14 +91,16 @@ class BlockStream:
     def add_checked(self, logits: Tensor, lengths: Tensor) -> None:
         """Decode more frames, which `check_logits` has seen."""
         logits, lengths = logits.detach().to(self.device), lengths.to(self.device)
-        size = self.slots.block_frames or max(1, logits.shape[1])
-        if logits.shape[1] and (
-            self._is_fed or logits.shape[1] > size
-        ):  # then a broken frame must be found before any is searched
+        frames = logits.shape[1]
+        size = self.slots.block_frames or max(1, frames)
+        if frames <= size and not self._is_fed:
+            self._search(logits, lengths.to(torch.int32))
+            return
+        if frames:  # a broken one must be found before any is searched
             bad = ~torch.isfinite(torch.logsumexp(logits.float(), -1))
             bad &= torch.arange(logits.shape[1], device=logits.device) < lengths[:, None]
             refuse_broken(torch.where(bad.any(1), bad.int().argmax(1), -1))
-        for first in range(0, logits.shape[1], size):
+        for first in range(0, frames, size):
             block = logits[:, first : first + size]
             self._search(block, (lengths - first).clamp(0, block.shape[1]).to(torch.int32))
 

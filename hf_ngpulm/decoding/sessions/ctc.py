@@ -27,6 +27,7 @@ from ...search.ctc_graph import GraphState
 from ...search.ctc_greedy import cpu as native_greedy
 from ...search.ctc_rows import GOES_ON, PHRASES, SENTENCE, CtcModels, CtcRows
 from ...search.frames import Frames
+from ...search.history import TOKEN
 from ..hypotheses import Hypothesis
 from ..partials import Transcript
 from .session import Found, Slots, Switch, given_back
@@ -37,6 +38,7 @@ State = TypeVar("State", beam.BeamState, GraphState, "GreedyState")
 STAY_COST = 3.0
 # Frames that are searched before what all hypotheses have in common is put aside.
 BLOCK_FRAMES = 256
+MOST_BYTES = 1 << 28  # of tails
 
 
 class CTCSlots(Slots):
@@ -130,6 +132,12 @@ class CoreSlots(CTCSlots):
     rows: np.ndarray
     _prepared: Prepared | None = None
     _batch: CtcRows | None = None
+    _first: np.ndarray | None = None  # all rows as they begin
+
+    @property
+    def block_frames(self) -> int:  # type: ignore[override]
+        """Return how many frames are searched at a time: tails have room for a token at each."""
+        return max(BLOCK_FRAMES, MOST_BYTES // (TOKEN.itemsize * max(1, self.history.sizes.size)))
 
     @property
     def prepared(self) -> Prepared:
@@ -139,7 +147,7 @@ class CoreSlots(CTCSlots):
 
     @prepared.setter
     def prepared(self, prepared: Prepared | None) -> None:
-        self._prepared = prepared
+        self._prepared, self._first = prepared, None
 
     @abstractmethod
     def empty(self, models: RowModels) -> np.ndarray:
@@ -154,7 +162,9 @@ class CoreSlots(CTCSlots):
         self.history.begin_all()
         if any(transcript.ids for transcript in self.transcripts):
             self.transcripts = [Transcript(self.decoder.writing) for _ in self.transcripts]
-        self.rows[...] = self.empty(self.models)
+        if self._first is None:
+            self._first = self.empty(self.models)
+        self.rows[...] = self._first
 
     def place(self, slot: int, models: RowModels) -> None:
         super().place(slot, models)
