@@ -402,5 +402,5 @@ def test_phrases_of_all_streams(with_lm):
             assert getattr(ours, name) == pytest.approx(getattr(theirs, name), abs=1e-3), name
         boosted += ours.phrase_score > 0
     assert boosted > 3
-    with pytest.raises(ValueError, match="listed for the rows"):
+    with pytest.raises(ValueError, match="listed per row of a batch"):
         StreamingDecoder(CTCDecoder(tokenizer, phrases=[["call"], ["anna"]]), 2)
