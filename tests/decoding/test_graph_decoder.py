@@ -338,7 +338,7 @@ def test_what_it_refuses(tokenizer, lm, decoder):
         stream.add(torch.cat([random_logits(1, BLOCK_FRAMES), broken], 1))
     with pytest.raises(ValueError, match="this lm isn't among"):
         decoder.context(PHRASES, NGramLM.train([[1, 2]] * 9, vocab_size=256, order=2))
-    with pytest.raises(InvalidLogitsError, match="before they had 257"):
+    with pytest.raises(InvalidLogitsError, match="but 257 in earlier blocks"):
         stream.add(torch.zeros(1, 3, 300))
     with pytest.raises(ValueError, match="the stream was opened for 1"):
         stream.add(random_logits(2, 5))
