@@ -164,6 +164,6 @@ def refuse_broken(bad_frames: Any, what: str = "logits of", pieces: Sequence[tup
             if pieces is not None:
                 row, frame = pieces[row][0], pieces[row][1] + frame
             raise InvalidLogitsError(
-                f"the {what} row {row} hold NaN or infinity at frame {frame}; check the model's outputs "
+                f"the {what} row {row} hold NaN or infinity at frame {frame}: check the model's outputs "
                 "(an overflow in half precision, or broken weights or audio)"
             )

@@ -319,7 +319,7 @@ def test_bad_arguments(tokenizer, lm, arguments, words):
 def test_what_it_refuses(tokenizer, lm, decoder):
     with pytest.raises(ValueError, match="CTCDecoder decodes without"):
         GraphDecoder(tokenizer, None)
-    with pytest.raises(ValueError, match="each row has its own; pass the phrases themselves"):
+    with pytest.raises(ValueError, match="differs by row; pass the phrases instead"):
         GraphDecoder(tokenizer, lm, torch.tensor([0.5, 0.6])).context(PHRASES)
     with pytest.raises(ValueError, match="phrases lists 2 contexts"):
         decoder(random_logits(), None, [PHRASES, None])
@@ -346,5 +346,5 @@ def test_what_it_refuses(tokenizer, lm, decoder):
 
 
 def test_several_language_models_at_once_are_refused(tokenizer, lm):
-    with pytest.raises(ValueError, match="not of several as LogLinear"):
+    with pytest.raises(ValueError, match="one language model per row, got LogLinear"):
         GraphDecoder(tokenizer, LogLinear([lm, lm], [0.5, 0.5]))
