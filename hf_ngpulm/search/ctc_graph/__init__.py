@@ -103,8 +103,8 @@ def graph_search(
         logits: `[B, T, C]`, floating point of any precision and layout; need not be normalised.
         lengths: int32 `[B]`, number of frames of each row.
         weights: float32 `[B, M]`, weights of the automata's scores.
-        bonuses: float32 `[B, C]`, bonus of each class. Classes from `vocab_size` on have no other score, and keep the automata's
-            states.
+        bonuses: float32 `[B, C]`, bonus of each class. Classes from `vocab_size` on have no other score, and keep the
+            automata's states.
         blank: id of the blank class.
         vocab_size: the automata score the token ids `0 .. vocab_size - 1`, except the blank.
         threshold: drops hypotheses that score this much less than the best one (natural log).
