@@ -1,4 +1,4 @@
-"""Share what the decoders of all families have in common."""
+"""Decoder: the base class of the decoders of all families."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ AnyDecoder = TypeVar("AnyDecoder", bound="Decoder")
 
 
 class Decoder(WithoutCaches):
-    """A decoder: what it searches with doesn't change; those that differ in weights, phrases or rows are copies.
+    """Hold the options, language models and phrases of a decoder. A decoder is immutable: other weights, phrases or rows give a
+    copy.
 
     Args:
-        tokenizer_or_processor: the model's tokenizer, or a processor that has it; None for hypotheses without texts.
-        lm, phrases: as `Fusion` takes them.
-        model: the recogniser, for what the language model remembers for it.
+        tokenizer_or_processor: the model's tokenizer, or the processor that contains it; None for hypotheses without texts.
+        lm, phrases: as for `Fusion`.
+        model: the recogniser, to find the settings that were tuned for it and saved with the LM.
         given: weights and options, by name.
 
     Attributes:
-        options: how it searches.
+        options: the search's options.
         fusion: the language models and phrases.
-        unguided: options that were given, where there is neither a language model nor phrases and nothing chooses a search:
-            greedy so far, with a beam once there are phrases. Else None.
+        unguided: the given options, if they choose no search and there is neither a language model nor phrases. The search is
+            then greedy, and a call with phrases uses a beam. Else None.
     """
 
     kind: ClassVar[type[FrameOptions]]
@@ -46,13 +47,14 @@ class Decoder(WithoutCaches):
     def __init__(self, tokenizer_or_processor: Any, lm: Any, phrases: Any, model: Any, given: Mapping[str, Any]) -> None:
         self.tokenizer: Any = None if tokenizer_or_processor is None else tokenizer_of(tokenizer_or_processor)
         lm = loaded_models(lm, self.tokenizer, getattr(model, "device", None))
-        found = self.kind.remembered(lm, model, given)
-        lm_weight, phrase_weight = found.pop("lm_weight"), found.pop("phrase_weight", None)
-        if "source_lm" in found:
-            found["source_lm"] = loaded_models(found["source_lm"], self.tokenizer, getattr(model, "device", None))
-        follows = lm is not None or is_any(phrases)  # lists in any case, so that rows are searched alike in any batch
-        self.options = self.kind.of(self.kind.guided(found) if follows else found)
-        self.unguided = found if self.kind.is_open(found) and not follows else None
+        settings = self.kind.remembered(lm, model, given)
+        lm_weight, phrase_weight = settings.pop("lm_weight"), settings.pop("phrase_weight", None)
+        if "source_lm" in settings:
+            settings["source_lm"] = loaded_models(settings["source_lm"], self.tokenizer, getattr(model, "device", None))
+        # A list counts even if a row has None, so that a row's search doesn't depend on the others of its batch.
+        is_guided = lm is not None or is_any(phrases)
+        self.options = self.kind.of(self.kind.guided(settings) if is_guided else settings)
+        self.unguided = settings if self.kind.is_open(settings) and not is_guided else None
         lm_weight, phrase_weight = (
             LM_WEIGHT if lm_weight is None else lm_weight,
             1.0 if phrase_weight is None else phrase_weight,
@@ -63,8 +65,8 @@ class Decoder(WithoutCaches):
         if self.options.is_greedy and any(each.config.words is not None for each in self.fusion.lms):
             tell_once(
                 "greedy search with words",
-                "greedy search with a language model of words gives most of its gain away: it chooses token by token, before "
-                'words are whole (20.0% errors in place of 6.8% with num_beams="auto", benchmarks/bundled.py --defaults); '
+                "greedy search loses most of the gain of a word-level language model, as it fixes each token before the word "
+                'is complete (20.0% word errors instead of 6.8% with num_beams="auto", benchmarks/bundled.py --defaults); '
                 'leave num_beams out, or pass num_beams="auto"',
             )
 
@@ -74,52 +76,52 @@ class Decoder(WithoutCaches):
 
     @property
     def _made_for(self) -> list[str]:
-        """Return what to show of the recogniser."""
+        """Return the arguments that describe the recogniser, for `repr`."""
         return []
 
     def decode(self, frames: Outputs, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
-        """Decode a batch of what streams are given, too: logits, or an encoder's frames. Arguments as for a call."""
+        """Decode a batch of logits, or of encoder frames. Arguments as for a call."""
         return self(frames, lengths, phrases)  # type: ignore[operator]
 
     @property
     def frame_seconds(self) -> float | None:
-        """Return how long a frame is, if that is known."""
+        """Return the duration of a frame in seconds; None if unknown."""
         return self.options.frame_seconds
 
     @property
     def writing(self) -> Writing:
-        """Return how hypotheses are written."""
+        """Return the maker of this decoder's hypotheses."""
         return Writing(self.splitter, self.frame_seconds, self.options.confidence is not None)
 
     @property
     def given_phrases(self) -> Any:
-        """Return the phrases of all utterances, as `followed` takes them."""
+        """Return the decoder's own phrases, as `followed` takes them."""
         return self.fusion.phrases
 
     def followed(self, phrases: Any, lm: Any, lm_weight: float, phrase_weight: float | None) -> tuple[Booster | None, float]:
-        """Return what an utterance follows for some phrases, and with what weight.
+        """Return the compiled phrases of an utterance and their weight.
 
         Args:
-            lm, lm_weight: what it is fused with.
+            lm, lm_weight: the utterance's language model and its weight, on which bonuses in a graph depend.
             phrase_weight: None for the decoder's.
         """
         own = self.fusion.phrase_weight
         if phrase_weight is None:
-            assert not isinstance(own, Tensor)  # no utterance has one of its own
+            assert not isinstance(own, Tensor)  # StreamingDecoder refuses weights per row
             phrase_weight = own
         return self.fusion.contexts.booster(phrases), phrase_weight
 
     def fused_with(self, row: int) -> tuple[Any, float, float | None]:
-        """Return what `followed` takes for a row of a batch."""
+        """Return the arguments of `followed` for a row of a batch: LM, its weight, and that of phrases."""
         weight = self.fusion.phrase_weight
         return None, 0.0, float(weight[row]) if isinstance(weight, Tensor) else weight
 
     def with_phrases(self: AnyDecoder, phrases: Any, phrase_weight: Any = 1.0) -> AnyDecoder:
-        """Return the same with other phrases, as cheaply as phrases can be changed."""
+        """Return a copy with other phrases; models and compiled contexts are shared."""
         return self.guided(phrases)._with(fusion=self.fusion.with_phrases(phrases, phrase_weight))
 
     def guided(self: AnyDecoder, phrases: Any) -> AnyDecoder:
-        """Return the same for who follows some phrases: with a beam, where nothing chose a search."""
+        """Return the decoder for these phrases: with a beam if nothing chose a search, else itself."""
         if self.unguided is None or not is_any(phrases):
             return self
         return self._with(options=self.kind.of(self.kind.guided(self.unguided)), unguided=None)
@@ -127,17 +129,17 @@ class Decoder(WithoutCaches):
     def with_weights(
         self: AnyDecoder, lm_weight: float | Tensor | None = None, phrase_weight: float | Tensor | None = None, **more: Any
     ) -> AnyDecoder:
-        """Return the same with other weights, numbers or tensors `[B]`; None leaves one as it is.
+        """Return a copy with other weights, numbers or tensors `[B]`; None leaves one as it is.
 
         Args:
             lm_weight, phrase_weight: as for the decoder.
-            more: `source_weight`; `beta` of CTC outputs; `ilm_weight` of transducers.
+            more: `source_weight`; `beta` (CTC); `ilm_weight` (transducers).
         """
         fusion = self.fusion.with_weights(lm_weight, phrase_weight, more.get("source_weight"))
         return self._with(fusion=fusion, options=self.options.with_weights(more))
 
     def select(self: AnyDecoder, rows: Sequence[int]) -> AnyDecoder:
-        """Return the same decoder for a batch of some of the rows that LMs, phrases and weights list, in this order."""
+        """Return a copy for some rows, in this order: a selection from lists of LMs and phrases and from tensors of weights."""
         return self._with(fusion=self.fusion.select(rows), options=self.options.select(rows))
 
     def _with(self: AnyDecoder, **attributes: Any) -> AnyDecoder:
@@ -147,19 +149,21 @@ class Decoder(WithoutCaches):
 
 
 def refuse_broken(bad_frames: Any, what: str = "logits of", pieces: Sequence[tuple[int, int, int]] | None = None) -> None:
-    """Raise for the first row with a bad frame (not -1), before anything of it is kept.
+    """Raise an error for the first row with a bad frame.
 
     Args:
-        pieces: where rows are pieces of others, of which row each is, and its first frame there.
+        bad_frames: integers `[B]`, each row's first bad frame, else -1.
+        what: the outputs' name in the error.
+        pieces: (row, first frame, last frame) of each row of `bad_frames`, if these are pieces of longer rows.
 
     Raises:
-        InvalidLogitsError: names it.
+        InvalidLogitsError: names row and frame.
     """
     for row, frame in enumerate(bad_frames.tolist()):
         if frame >= 0:
             if pieces is not None:
                 row, frame = pieces[row][0], pieces[row][1] + frame
             raise InvalidLogitsError(
-                f"the {what} row {row} hold NaN or infinity at frame {frame}: the model's output is broken "
+                f"the {what} row {row} hold NaN or infinity at frame {frame}: check the model's outputs "
                 "(an overflow in half precision, or broken weights or audio)"
             )

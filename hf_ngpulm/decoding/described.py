@@ -1,20 +1,20 @@
-"""The options of decoders that the command line and the server offer, too, each described once. Needs no torch."""
+"""Descriptions of the options that the command line and the server share. Imports no torch."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-MOST_WEIGHT = 100.0  # that the server takes
+MOST_WEIGHT = 100.0  # largest weight that the server accepts
 
 
 class Described(NamedTuple):
     """Describe an option.
 
     Args:
-        help: one sentence; of numbers also the unit.
-        default: what holds where it isn't given, in words.
-        least, most: bounds of a number, as the server takes it.
-        choices: all values, if there are few.
+        help: one sentence, with the unit of a number.
+        default: the default, in words.
+        least, most: bounds of a number in the server.
+        choices: the allowed values, if they can be listed.
     """
 
     help: str
@@ -24,13 +24,13 @@ class Described(NamedTuple):
     choices: tuple[str, ...] = ()
 
     def line(self) -> str:
-        """Return the description for the command line."""
+        """Return the help text for the command line."""
         return self.help if self.default is None else f"{self.help.removesuffix('.')} [default: {self.default}]."
 
     def schema(self) -> dict[str, Any]:
         """Return the description as JSON Schema, without a type."""
-        found = {"description": self.help, "minimum": self.least, "maximum": self.most, "enum": list(self.choices) or None}
-        return {name: value for name, value in found.items() if value is not None}
+        schema = {"description": self.help, "minimum": self.least, "maximum": self.most, "enum": list(self.choices) or None}
+        return {name: value for name, value in schema.items() if value is not None}
 
 
 OPTIONS = {

@@ -32,36 +32,37 @@ class GraphDecoder(Decoder):
         hypotheses = decoder(logits, lengths)
         stream = decoder.stream(batch_size)  # frames block by block; `stream.set_context(row, phrases)` at any time
 
-    Hypotheses that have come to the same state of the LM are one: the best of them goes on. `CTCDecoder` with a beam keeps
-    token sequences apart however alike their ends are, and sums their alignments; here a hypothesis is one alignment, and a
-    number of them covers more different endings. See `hf_ngpulm.search.ctc_graph`.
+    Two hypotheses in the same LM state have the same future, so the search keeps only the better one (Viterbi recombination).
+    `CTCDecoder` with a beam keeps every token sequence apart, even those with the same ending, and sums its alignments. Here a
+    hypothesis is a single alignment, and `max_active` hypotheses cover more different endings. See
+    `hf_ngpulm.search.ctc_graph`.
 
-    Phrases can be other ones for each row, and change in mid-utterance. The search follows them beside the graph
-    (`hf_ngpulm.phrases.booster`): what tokens earn is taken back where a phrase isn't completed, so that also one name
-    among a thousand is found; and what the LM hasn't seen costs no more, in a phrase, than if all tokens were equally likely.
+    Each row can have its own phrases, and they can change in mid-utterance. The search follows them beside the graph
+    (`hf_ngpulm.phrases.booster`). Each token of a phrase earns a bonus; an abandoned phrase repays it, so one name among a
+    thousand can be favoured safely. Inside a phrase, a token that the LM hasn't seen costs at most as much as in a uniform
+    model.
 
     Args:
-        tokenizer_or_processor: the ASR model's tokenizer, or a processor that has it.
-        lm: the language model of all rows, or a list with one (or None) per row. One of words that has been composed with its
-            lexicon is as good as one of tokens.
-        lm_weight: weight of its log-probabilities, one number or a tensor `[B]` with one per row. By default what the LM
-            remembers for `model` and graphs, with the rest of what was tuned for it (see `hf_ngpulm.config.tuned`); or else
-            0.5.
-        max_active: hypotheses that the search keeps at most (64).
-        beam_threshold: hypotheses that score so much less than the best one are dropped (natural log; 14).
-        beta: bonus for each token (natural log), against an LM's liking for short transcripts: a number or a tensor `[B]`. By
-            default as for `hf_ngpulm.CTCDecoder`.
-        phrases: what shall be recognised, for all rows: texts, pairs of a text and a discount, a mapping, a `PhraseBooster`, or
-            what `context` returns; or a list with such a context (or None) per row.
-        discount: what each token of a phrase adds (natural log), at least 0. By default 1.
-        num_return_sequences: hypotheses that are returned for each row, which differ in their tokens; at most `max_active`. Of
-            those that meet only the best goes on: ones that differ in nothing but what the LM no longer remembers at the end
-            aren't among them.
+        tokenizer_or_processor: the ASR model's tokenizer, or the processor that contains it.
+        lm: the language model of all rows, or a list with one (or None) per row: of tokens, or of words and composed with its
+            lexicon (`composition="static"`).
+        lm_weight: weight of the LM's log-probabilities: a number, or a tensor `[B]` with one per row. The default is the weight
+            that was tuned for `model` with `GraphDecoder` and saved with the LM, along with the other tuned settings (see
+            `hf_ngpulm.config.tuned`), else 0.5.
+        max_active: number of hypotheses that the search keeps (default 64).
+        beam_threshold: drops hypotheses that score this much less than the best one (natural log, default 14).
+        beta: bonus per token (natural log), a number or a tensor `[B]`; it balances an LM's preference for short transcripts.
+            The default is that of `hf_ngpulm.CTCDecoder`.
+        phrases: phrases to favour in all rows: texts, pairs of a text and a discount, a mapping from texts to discounts, a
+            `PhraseBooster`, or the result of `context`. A list of such contexts gives each row its own (or None).
+        discount: bonus per token of a phrase (natural log), at least 0 (default 1).
+        num_return_sequences: number of hypotheses per row, at most `max_active`; they differ in their tokens. Hypotheses that
+            end in the same LM state count as one: of these only the best is returned.
         blank_threshold, score_eos, blank_id, frame_seconds, confidence, engine, model: as for `hf_ngpulm.CTCDecoder`.
 
     Raises:
-        TokenizerMismatchError: an LM was made for another tokenizer.
-        ValueError: an argument out of range, or a tokenizer without padding token and no `blank_id`.
+        TokenizerMismatchError: an LM belongs to another tokenizer.
+        ValueError: an argument is out of range, or there is neither a padding token nor `blank_id`.
     """
 
     kind = GraphOptions
@@ -79,15 +80,15 @@ class GraphDecoder(Decoder):
         **options: Any,
     ) -> None:
         if any(isinstance(each, LogLinear) for each in (lm if isinstance(lm, Sequence) else [lm])):
-            raise ValueError("a graph is that of one language model for each row, not of several as LogLinear")
+            raise ValueError("a graph takes one language model per row, got LogLinear; pass one of its models")
         super().__init__(tokenizer_or_processor, lm, None, model, {"lm_weight": lm_weight, **options})
         if not self.fusion.models:
-            raise ValueError(f"lm={lm}: there is no graph without a language model; CTCDecoder decodes without one")
+            raise ValueError(f"lm={lm}: a graph needs a language model; CTCDecoder decodes without one")
         self.blank_id = blank_of(self.tokenizer, self.options.blank_id)
         if self.fusion.is_lazy:
             raise ValueError(
-                "a graph has all states of its language model, but this one's are made as searches come to them; load the "
-                'word-level model with composition="static"'
+                "GraphDecoder needs all states of the language model, but this one is composed lazily; load the word-level "
+                'model with composition="static"'
             )
         self.contexts = GraphContexts(self.fusion.contexts, self.options.discount)
         self._take_phrases(phrases)
@@ -96,8 +97,8 @@ class GraphDecoder(Decoder):
         """Decode a batch. Arguments and errors as for `hf_ngpulm.CTCDecoder`.
 
         Returns:
-            For each row up to `num_return_sequences` hypotheses, the best one first. Their `acoustic_score` is that of one
-            alignment, their `phrase_score` the sum of what phrases add.
+            Up to `num_return_sequences` hypotheses per row, the best one first. `acoustic_score` is the score of one alignment,
+            `phrase_score` the sum of the phrases' bonuses.
         """
         logits = tensor_of(logits, "logits")
         lengths = check_utterances(logits, lengths, self.blank_id)
@@ -107,7 +108,7 @@ class GraphDecoder(Decoder):
         return stream.hypotheses()
 
     def stream(self, batch_size: int = 1, device: torch.device | str = "cpu", phrases: Any = None) -> BlockStream:
-        """Begin to decode a batch whose frames come block by block. Arguments as for a call."""
+        """Open a batch whose frames come block by block. Arguments as for `hf_ngpulm.CTCDecoder.stream`."""
         lms, weights = self._lms(batch_size), self.lm_weights(batch_size)
         contexts = self.contexts.of_rows(self.phrases if phrases is None else phrases, lms, weights)
         has_phrases = any(context is not None for context in contexts)
@@ -122,33 +123,36 @@ class GraphDecoder(Decoder):
         return self._lms(row + 1)[row], self.lm_weights(row + 1)[row], None
 
     def context(self, phrases: Any, lm: NGramLM | None = None) -> Booster | None:
-        """Make of some phrases what the search follows, to be passed in place of them.
+        """Compile phrases once, so that many batches and streams can use them.
 
         Args:
-            phrases: texts, pairs of a text and a discount, or a mapping.
-            lm: one of the decoder's language models, if there are several.
+            phrases: texts, pairs of a text and a discount, or a mapping from texts to discounts.
+            lm: one of the decoder's language models. Needed if there are several, as bonuses depend on the LM.
+
+        Returns:
+            The context, which every argument `phrases` of this decoder accepts; None for no phrases.
 
         Raises:
-            ValueError: several language models and none named, or one that isn't the decoder's; an empty phrase, or a discount
-                that isn't a finite number of at least 0.
+            ValueError: `lm` is missing or isn't one of the decoder's, a phrase is empty, or a discount isn't a finite number of
+                at least 0.
         """
         if lm is None and len(self.fusion.models) > 1:
-            raise ValueError(f"the decoder has {len(self.fusion.models)} language models; say which one: context(..., lm=...)")
+            raise ValueError(f"the decoder has {len(self.fusion.models)} language models; name one: context(..., lm=...)")
         if lm is not None and all(other is not lm for other in self.fusion.models):
             raise ValueError("this lm isn't among the decoder's; make the decoder with it: lm=[...]")
         lm = self.fusion.models[0] if lm is None else lm
         if isinstance(self.fusion.weight, Tensor):
             raise ValueError(
-                "what phrases earn depends on the LM's weight, and each row has its own; pass the phrases themselves"
+                "the bonuses of phrases depend on lm_weight, which differs by row; pass the phrases instead of a context"
             )
         return self.contexts.of(phrases, lm, self.lm_weights(1)[0])
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor | None = None) -> GraphDecoder:
-        """Return the same with other phrases, as cheaply as phrases can be changed.
+        """Return a copy with other phrases; models and compiled contexts are shared.
 
         Args:
             phrases: as for the decoder.
-            phrase_weight: the discount of those without one of their own, a number or a tensor `[B]`; None: the decoder's.
+            phrase_weight: discount of phrases without one of their own, a number or a tensor `[B]`; None: the decoder's.
         """
         selected = self._with()
         selected._take_phrases(phrases, phrase_weight)
@@ -169,8 +173,13 @@ class GraphDecoder(Decoder):
     def with_weights(
         self, lm_weight: float | Tensor | None = None, phrase_weight: float | Tensor | None = None, **more: Any
     ) -> GraphDecoder:
-        """Return the same with other weights; None leaves one as it is. `more` may be `beta`; arguments as for the decoder, and
-        for `with_phrases`."""
+        """Return a copy with other weights; None leaves one as it is.
+
+        Args:
+            lm_weight: as for the decoder.
+            phrase_weight: as for `with_phrases`.
+            more: `beta`.
+        """
         selected = super().with_weights(lm_weight, None, **more)
         selected._take_phrases(self.given_phrases, phrase_weight)
         return selected
@@ -185,13 +194,13 @@ class GraphDecoder(Decoder):
         return [*self.fusion.models * batch_size] if self.fusion.per_row is None else self.fusion.per_row
 
     def _take_phrases(self, phrases: Any, discounts: float | Tensor | None = None) -> None:
-        """Make of phrases what is followed, before there is audio, to tell of mistakes."""
+        """Compile the decoder's phrases now, so that mistakes in them show before there is audio."""
         if isinstance(discounts, float | int):
             self.contexts = self.contexts.with_discount(discounts)
-        if not isinstance(phrases, Booster | Sequence | Mapping | None):  # may be read only once
+        if not isinstance(phrases, Booster | Sequence | Mapping | None):  # read an iterator once
             phrases = checked_discounts(phrases, self.contexts.discount)
         self.phrases: Any = None
-        self._given_phrases = phrases  # what they are made into depends on the language model and its weight
+        self._given_phrases = phrases  # compiled anew when the language model or its weight changes
         if phrases is None:
             return
         listed = [self.fusion.per_row, phrases if is_per_row(phrases) else None, discounts, self.fusion.weight]
@@ -209,26 +218,30 @@ class GraphDecoder(Decoder):
                 f"phrases, phrase_weight, lm or lm_weight are listed for different numbers of rows: {sorted(set(sizes))}"
             )
         each = [self.contexts.with_discount(discount) for discount in discounts.tolist()]
-        given = list(phrases) if is_per_row(phrases) else [phrases] * len(lms)
-        self.phrases = [of_row.of(*row) for of_row, *row in zip(each, given, lms, weights, strict=True)]
+        contexts = list(phrases) if is_per_row(phrases) else [phrases] * len(lms)
+        self.phrases = [of_row.of(*row) for of_row, *row in zip(each, contexts, lms, weights, strict=True)]
 
     def bonuses(self, models: RowModels, classes: int) -> Tensor:
-        """Return what each token adds besides LM scores, float32 `[B, C]`."""
+        """Return the bonus of each class, which the search adds to the LM scores, float32 `[B, C]`."""
         bonuses = bonuses_of(self.options.beta, models)[:, None].repeat(1, classes)
         bonuses[:, models.vocab_size :] += unscored(models)[:, None]
         return bonuses.contiguous()
 
 
 def ctc_decoder(tokenizer: Any, strategy: str | None = None, **settings: Any) -> CTCDecoder | GraphDecoder:
-    """Return the decoder of CTC outputs for settings as pipelines call them: `strategy="graph"` for one in a graph.
+    """Return a `CTCDecoder`, or a `GraphDecoder` for `strategy="graph"`.
+
+    Args:
+        settings: the decoder's arguments, by the names that pipelines use (`num_beams` for `max_active`, `phrase_weight` for
+            `discount`).
 
     Raises:
-        ValueError: another strategy, or settings that the decoder doesn't have.
+        ValueError: another strategy, or a setting that the decoder doesn't have.
     """
     if strategy is None:
         return CTCDecoder(tokenizer, **settings)
     check("strategy", strategy, one_of("graph"))
-    of_others = {name: settings.pop(name, None) for name in ("repeats", "merge", "source_lm", "source_weight")}
-    refuse_idle(of_others, "has no meaning in a graph; leave it out, or strategy='graph'")
-    own = {known: name for name, known in GraphOptions.known_as.items()}
-    return GraphDecoder(tokenizer, **{own.get(name, name): value for name, value in settings.items()})
+    ctc_only = {name: settings.pop(name, None) for name in ("repeats", "merge", "source_lm", "source_weight")}
+    refuse_idle(ctc_only, "has no meaning in a graph; leave it out, or strategy='graph'")
+    own_names = {alias: name for name, alias in GraphOptions.known_as.items()}
+    return GraphDecoder(tokenizer, **{own_names.get(name, name): value for name, value in settings.items()})

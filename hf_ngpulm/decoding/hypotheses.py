@@ -1,4 +1,4 @@
-"""Hold what a decoder returns."""
+"""Hypotheses and their words: the results of decoders."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Word(NamedTuple):
 
     Args:
         text: the word.
-        start, end: seconds; None where the decoder wasn't told how long a frame is.
-        confidence: from 0 to 1, the lowest of its tokens; None where none was asked for.
+        start, end: seconds; None if the decoder doesn't know `frame_seconds`.
+        confidence: from 0 to 1, the lowest of its tokens; None without a confidence measure.
     """
 
     text: str
@@ -32,15 +32,15 @@ class Hypothesis:
     Args:
         text: the transcript.
         token_ids: its tokens.
-        score: what the search maximised (natural logs): `acoustic_score` plus the weighted scores of the language models,
-            that of `</s>` if it took part, and bonuses, less those of an internal LM. A transducer's blank-aware scoring is in
-            it, too; hypotheses of its beam are ranked by the score divided by the number of tokens and one more.
-        acoustic_score: the acoustic model's log-probability over all frames: in greedy search, and in a graph, of the one
-            alignment that was found, in beam search of the token sequence (the sum of all its alignments that the beam kept).
-        lm_score: the language model's log-probability of the tokens, without `</s>`; 0 without a model.
-        phrase_score: what phrases have earned (see `hf_ngpulm.PhraseBooster`), before it is weighted.
-        token_frames: the frame at which each token begins.
-        token_ends: the frame after the last one of each token.
+        score: the search's total score (natural log): `acoustic_score`, plus the weighted scores of the language models (with
+            `</s>` if `score_eos`) and the bonuses, minus the weighted internal LM. A transducer's blank-aware scoring is
+            included, too; its beam search ranks hypotheses by score / (number of tokens + 1).
+        acoustic_score: the acoustic model's log-probability over all frames: in greedy search and in a graph that of the one
+            alignment found, in beam search that of the token sequence (summed over the alignments that the beam kept).
+        lm_score: the language models' unweighted log-probability of the tokens, without `</s>`; 0 without a model.
+        phrase_score: sum of the phrases' unweighted bonuses (see `hf_ngpulm.PhraseBooster`).
+        token_frames: first frame of each token.
+        token_ends: the frame after each token's last one.
         token_confidences: for each token the mean confidence of its frames, from 0 to 1 (see `hf_ngpulm.search.confidence`).
     """
 
@@ -58,14 +58,14 @@ class Hypothesis:
 
     @cached_property
     def words(self) -> list[Word]:
-        """The words with their times and confidences."""
+        """The words with their times and confidences; empty without a tokenizer."""
         if self.splitter is None:
             return []
         return [self._span(text, first, last) for text, first, last in self.splitter.words(self.token_ids)]
 
     @cached_property
     def characters(self) -> list[Word]:
-        """The same for single tokens, which are characters in a vocabulary of characters."""
+        """The tokens with their times and confidences: characters, if the vocabulary consists of characters."""
         if self.splitter is None:
             return []
         return [self._span(text, first, first + 1) for first, text in enumerate(self.splitter.token_texts(self.token_ids))]
@@ -82,11 +82,11 @@ class Hypothesis:
 
 
 class Writing(NamedTuple):
-    """Write down what a decoder has found.
+    """Makes `Hypothesis` objects of a search's results.
 
     Args:
-        splitter: of its tokenizer; without one there are no texts and no words.
-        frame_seconds: see `Hypothesis`.
+        splitter: splits tokens into words; None without a tokenizer: then there are no texts and words.
+        frame_seconds: duration of a frame; None if unknown.
         measured: whether tokens have confidences.
     """
 
@@ -101,7 +101,7 @@ class Writing(NamedTuple):
     def hypothesis(
         self, scores: Sequence[float], token_ids: list[int], starts: list[int], ends: list[int], confidences: list[float]
     ) -> Hypothesis:
-        """Return the hypothesis of some tokens, given its scores: all, those of acoustics, of LMs and of phrases."""
+        """Return a hypothesis. `scores` are the total, acoustic, LM and phrase scores."""
         score, acoustic_score, lm_score, phrase_score = scores
         return Hypothesis(
             text=self.text(token_ids),

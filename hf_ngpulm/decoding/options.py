@@ -1,4 +1,4 @@
-"""Describe how decoders search: once for each, which all others read (pipelines, `generate`, tuning), checked once."""
+"""Options of the decoders. They are declared and checked here once, for decoders, pipelines, `generate` and tuning."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from .described import OPTIONS
 MOST_BEAMS, MOST_ACTIVE = 1024, 1 << 14
 NUM_BEAMS = 4  # of a transducer's beam search
 AUTO = "auto"
-# What `num_beams="auto"` stands for: where error rates fall no faster than times rise any more (benchmarks/sweep.py knee).
+# Values of `num_beams="auto"`: beyond them, time grows faster than error rates fall (benchmarks/sweep.py knee).
 KNEES = {"ctc": 4, "transducer": 3, "attention": 2}
-WEIGHTS = ("beta", "ilm_weight", "source_weight")  # which can be changed later, and be tuned
+WEIGHTS = ("beta", "ilm_weight", "source_weight")  # options that `with_weights` and tuning can change
 
 AnyOptions = TypeVar("AnyOptions", bound="Options")
 Function = TypeVar("Function", bound=Callable[..., Any])
 _ABOVE_0 = number(1e-300, math.inf, "above 0")
 _SECONDS = number(1e-300, right="above 0")
 _SWITCH = Kind("", lambda value: True, bool)
-# What each option may be. What is called alike is alike in all decoders.
+# The values that each option accepts. Options with the same name accept the same values in all decoders.
 KINDS: dict[str, Kind] = {
     "num_return_sequences": whole(),
     "frame_seconds": _SECONDS,
@@ -67,18 +67,18 @@ KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True)
 class Options:
-    """Hold what a decoder is told. Each explains its own; what isn't given, or None, is as it says here."""
+    """Hold a decoder's options. The decoders document them; the defaults of absent options are here."""
 
-    # The option that says how many hypotheses are kept.
+    # Name of the option that limits the number of hypotheses.
     beam: ClassVar[str] = "num_beams"
-    # Which of the `KNEES` is its own; None where none was measured.
+    # Key into `KNEES`; None where no knee was measured.
     family: ClassVar[str | None] = None
-    # What options are called in pipelines and by language models that remember them, and what is always so there.
+    # Other names of options, used in pipelines and in settings saved with LMs; and settings that are constant there.
     known_as: ClassVar[dict[str, str]] = {}
     always: ClassVar[dict[str, str]] = {}
-    # Options that choose a search: where none of them is given, the default search holds.
+    # Options that choose a search; without any of them the default search applies.
     choosing: ClassVar[tuple[str, ...]] = ("num_beams",)
-    # Whether what a language model came with holds, where nothing is remembered (see `hf_ngpulm.config.tuned`).
+    # Whether settings that were shipped with an LM apply if none were tuned (see `hf_ngpulm.config.tuned`).
     came_with: ClassVar[bool] = False
 
     @classmethod
@@ -88,18 +88,18 @@ class Options:
 
     @classmethod
     def of(cls: type[AnyOptions], given: Mapping[str, Any]) -> AnyOptions:
-        """Return the options for what is given, by name.
+        """Return options made of values by name, checked.
 
         Raises:
-            ValueError: a value out of range, or without meaning for the search.
-            TypeError: no such option.
+            ValueError: a value is out of range or has no effect in this search.
+            TypeError: there is no such option.
         """
         given = {name: value for name, value in cls.settled(given).items() if value is not None or name == "confidence"}
         return cls(**_checked(cls._completed(given)))
 
     @classmethod
     def settled(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what is given, with the number of beams that "auto" stands for: enough for the hypotheses to return."""
+        """Replace `num_beams="auto"` by its number, at least `num_return_sequences`."""
         beams, returned = given.get(cls.beam), given.get("num_return_sequences")
         if not (isinstance(beams, str) and beams == AUTO):
             return dict(given)
@@ -107,66 +107,64 @@ class Options:
 
     @classmethod
     def is_open(cls, given: Mapping[str, Any]) -> bool:
-        """Tell whether nothing given chooses a search. The default is then greedy search, or beam search with a language model
-        or phrases (see `guided`)."""
+        """Return whether no given option chooses a search. The default is then beam search with a language model or phrases
+        (see `guided`), else greedy search."""
         return cls.family is not None and all(given.get(name) is None for name in cls.choosing)
 
     @classmethod
     def guided(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what is given, and `num_beams="auto"` where it chooses no search: the default with a language model or
-        phrases, which gain most in a beam."""
+        """Add `num_beams="auto"` if no option chooses a search: the default with a language model or phrases, which need a beam
+        for most of their gain."""
         return {**given, cls.beam: AUTO} if cls.is_open(given) else dict(given)
 
     @classmethod
     def knee(cls) -> int:
-        """Return what `num_beams="auto"` stands for.
+        """Return the number of beams for `num_beams="auto"`.
 
         Raises:
-            ValueError: it wasn't measured for this search.
+            ValueError: no number was measured for this search.
         """
         if cls.family is None:
-            raise ValueError(
-                "num_beams='auto' has no meaning in a graph, for which it wasn't measured; leave it out, which is 64"
-            )
+            raise ValueError("num_beams='auto' has no measured value for a graph; leave it out for the default of 64")
         return KNEES[cls.family]
 
     @classmethod
     def _completed(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Return what is given with what follows from it; refuse what is idle."""
+        """Add the options that follow from the given ones; refuse those without effect."""
         return given
 
     @classmethod
     def remembered(cls, lm: Any, model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what is given, weights too, and where nothing is, what the language model remembers for the recogniser."""
+        """Return the given weights and options, completed by those that were tuned for the recogniser and saved with the LM."""
         given = cls.settled(given)
         asked = {cls.known_as.get(name, name): value for name, value in {**dict.fromkeys(cls.names()), **given}.items()}
-        found = with_remembered(lm, model, asked | cls.always, came_with=cls.came_with)
-        own = {known: name for name, known in cls.known_as.items()}
-        named = {own.get(name, name): value for name, value in found.items() if name not in cls.always}
+        settings = with_remembered(lm, model, asked | cls.always, came_with=cls.came_with)
+        own_names = {alias: name for name, alias in cls.known_as.items()}
+        named = {own_names.get(name, name): value for name, value in settings.items() if name not in cls.always}
         return {name: value for name, value in named.items() if value is not None or name in given}
 
     def search(self) -> dict[str, Any]:
-        """Return the search but for its weights, as far as it isn't the usual one, as pipelines call it."""
+        """Return the search's non-default options except weights, by the names that pipelines use."""
         rules = {option.name: option.default for option in fields(self) if option.name in SETTINGS.keys() - set(WEIGHTS)}
-        rules |= {self.beam: None, "strategy": None}  # which are told anyhow
+        rules |= {self.beam: None, "strategy": None}  # always included
         told = {name: value for name, value in vars(self).items() if name in rules and value != rules[name]}
         return {**self.always, **{self.known_as.get(name, name): value for name, value in told.items()}}
 
     def told(self) -> dict[str, Any]:
-        """Return the options that aren't as they are without being given, but for a source domain's (see `Fusion.told`)."""
+        """Return the non-default options except those of the source LM (see `Fusion.told`)."""
         rest = [option for option in fields(self) if not option.name.startswith("source_")]
-        found = {option.name: (getattr(self, option.name), option.default) for option in rest}
-        return {name: value for name, (value, usual) in found.items() if isinstance(value, Tensor) or value != usual}
+        values = {option.name: (getattr(self, option.name), option.default) for option in rest}
+        return {name: value for name, (value, default) in values.items() if isinstance(value, Tensor) or value != default}
 
     def with_weights(self: AnyOptions, weights: Mapping[str, Any]) -> AnyOptions:
-        """Return the same with other weights; None leaves one as it is."""
+        """Return a copy with other weights; None leaves one as it is."""
         unknown = sorted(weights.keys() - (set(WEIGHTS) & set(self.names())))
         if unknown:
-            raise TypeError(f"{', '.join(unknown)}: no weights of this decoder")
+            raise TypeError(f"this decoder has no weights {', '.join(unknown)}")
         return replace(self, **_checked({name: value for name, value in weights.items() if value is not None}))
 
     def select(self: AnyOptions, rows: Sequence[int]) -> AnyOptions:
-        """Return the same for some rows of a batch, where there is a value for each."""
+        """Return a copy for some rows of a batch: a selection from the tensors with a value per row."""
         listed = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         selected: dict[str, Any] = {name: select_rows(value, rows) for name, value in listed.items()}
         return replace(self, **selected) if selected else self
@@ -174,7 +172,7 @@ class Options:
 
 @dataclass(frozen=True)
 class FrameOptions(Options):
-    """Hold the options that decoders of frames have in common."""
+    """Hold the options that CTC and transducer decoders share."""
 
     num_return_sequences: int = 1
     frame_seconds: float | None = None
@@ -194,7 +192,7 @@ class FrameOptions(Options):
 
 @dataclass(frozen=True)
 class CTCOptions(FrameOptions):
-    """Say how CTC outputs are searched, see `hf_ngpulm.CTCDecoder`."""
+    """Options of `hf_ngpulm.CTCDecoder`."""
 
     num_beams: int = 1
     beta: float | Tensor | None = None
@@ -219,21 +217,21 @@ class CTCOptions(FrameOptions):
     def _completed(cls, given: dict[str, Any]) -> dict[str, Any]:
         if given.get("num_beams", 1) == 1:
             of_beams = ("beta", "beam_threshold", "blank_threshold", "score_eos", "merge")
-            refuse_idle({name: given.get(name) for name in of_beams}, "without a beam to act on: pass num_beams=8, or so, too")
+            refuse_idle({name: given.get(name) for name in of_beams}, "without a beam to act on: pass num_beams=8, for example")
         elif "repeats" in given:
             rule, beams = given["repeats"], given["num_beams"]
-            raise ValueError(f"repeats={rule!r} is a rule of greedy search, it has no meaning with num_beams={beams}")
+            raise ValueError(f"repeats={rule!r} is for greedy search only, got num_beams={beams}; leave one of them out")
         return given
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_beams == 1:
-            refuse_idle({"beta": self.beta}, "without a beam to act on: make the decoder with num_beams=8, or so")
+            refuse_idle({"beta": self.beta}, "without a beam to act on: make the decoder with num_beams=8, for example")
 
 
 @dataclass(frozen=True)
 class GraphOptions(FrameOptions):
-    """Say how CTC outputs are searched in a graph, see `hf_ngpulm.GraphDecoder`."""
+    """Options of `hf_ngpulm.GraphDecoder`."""
 
     max_active: int = 64
     beam_threshold: float = 14.0
@@ -251,7 +249,7 @@ class GraphOptions(FrameOptions):
 
 @dataclass(frozen=True)
 class TransducerOptions(FrameOptions):
-    """Say how a transducer is searched, see `hf_ngpulm.TransducerDecoder`. `max_symbols`: None for the model's own number."""
+    """Options of `hf_ngpulm.TransducerDecoder`. `max_symbols`: None for the model's own number."""
 
     strategy: str = "greedy"
     num_beams: int = 1
@@ -290,13 +288,13 @@ class TransducerOptions(FrameOptions):
         return {"num_beams": 1 if strategy == "greedy" else NUM_BEAMS, **given, "strategy": strategy}
 
     def settings(self, model: TransducerModel) -> SearchSettings:
-        """Return what the search takes.
+        """Return the options as the search takes them.
 
         Raises:
-            ValueError: a strategy that doesn't suit the model.
+            ValueError: the strategy doesn't suit the model.
         """
         if self.strategy == "aes" and model.durations is not None:
-            raise ValueError('strategy="aes" goes frame by frame, but a TDT model skips frames; use strategy="alsd"')
+            raise ValueError('strategy="aes" searches frame by frame, but a TDT model skips frames; use strategy="alsd"')
         return SearchSettings(
             num_beams=self.num_beams,
             strategy=self.strategy,
@@ -313,7 +311,7 @@ class TransducerOptions(FrameOptions):
 
 @dataclass(frozen=True)
 class AttentionOptions(Options):
-    """Say how language models and phrases take part in `generate`, see `hf_ngpulm.NGramLogitsProcessor`."""
+    """Options of `hf_ngpulm.NGramLogitsProcessor`."""
 
     family = "attention"
 
@@ -333,7 +331,7 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def takes(kind: type[Options], but: Sequence[str] = ()) -> Callable[[Function], Function]:
-    """Have a function that takes `**options`, `but` some, show each in its signature: `help` and `generate` look there."""
+    """Show the options, except those in `but`, in the signature of a function with `**options`, for `help` and `generate`."""
 
     def shown(function: Function) -> Function:
         *own, last = inspect.signature(function).parameters.values()

@@ -1,4 +1,4 @@
-"""Report what is known of an utterance while it is being decoded."""
+"""Partial results: the transcript of an utterance while it is being decoded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .hypotheses import Hypothesis, Word, Writing
 
 
 class Transcript:
-    """Keep what all hypotheses of an utterance have in common. It grows at its end only."""
+    """Keep the tokens with which all hypotheses of an utterance begin. Tokens are only ever appended."""
 
     def __init__(self, writing: Writing) -> None:
         self.writing = writing
@@ -20,7 +20,8 @@ class Transcript:
         self.starts: list[int] = []
         self.ends: list[int] = []
         self.confidences: list[float] = []
-        # Two words begin at tokens `before` and `at`; the text of all tokens before `at`, and that of those between the two.
+        # The last two words of the transcript begin at tokens `_before` and `_at`. `_text` is the text of all tokens before
+        # `_at`, `_between` that of the tokens from `_before` to `_at`.
         self._before, self._at, self._text, self._between = 0, 0, "", ""
 
     def extend(self, ids: list[int], starts: list[int], ends: list[int], confidences: list[float]) -> None:
@@ -30,9 +31,10 @@ class Transcript:
         self.confidences += confidences
 
     def hypothesis(self, count: int, tail: Spoken, frames: int, scores: Sequence[float]) -> Hypothesis:
-        """Return the first `count` tokens, and those of a tail, of an utterance of so many frames; scores as for `Writing`."""
-        kept: tuple[list[Any], ...] = (self.ids, self.starts, self.ends, self.confidences)
-        ids, starts, ends, confidences = ([*part[:count], *more.tolist()] for part, more in zip(kept, tail))
+        """Return the hypothesis of the first `count` tokens and a tail, in an utterance of `frames` frames; scores as for
+        `Writing.hypothesis`."""
+        columns: tuple[list[Any], ...] = (self.ids, self.starts, self.ends, self.confidences)
+        ids, starts, ends, confidences = ([*column[:count], *more.tolist()] for column, more in zip(columns, tail))
         return self.writing.hypothesis(scores, ids, starts, [min(end, frames) for end in ends], confidences)
 
     def followed_by(self, tail: list[Any], frames: int, scores: Sequence[float]) -> Hypothesis:
@@ -46,11 +48,11 @@ class Transcript:
     def text(self, count: int, more: Sequence[int]) -> str:
         """Return the text of the first `count` tokens and some more.
 
-        Only the end is read anew: from two words on that all hypotheses have, since how a word is written may depend on the one
-        before it (spaces).
+        Only the text from the last two shared words on is decoded again, so that a partial's cost doesn't grow with the
+        utterance. One word isn't enough, as a word's spelling can depend on the word before it (spaces).
         """
         splitter = self.writing.splitter
-        if splitter is None or self._at > count:  # the latter in an earlier partial
+        if splitter is None or self._at > count:  # an earlier partial, from before `_at` moved on
             return self.writing.text([*self.ids[:count], *more])
         added = self._added([*self.ids[self._at : count], *more])
         text = None if added is None else self._text + added
@@ -63,20 +65,20 @@ class Transcript:
         return splitter.text([*self.ids[:count], *more]) if text is None else text
 
     def _added(self, more: Sequence[int]) -> str | None:
-        """Return what some tokens after `at` add to the text; None if they change it."""
+        """Return the text that tokens after `_at` append; None if they change the text before it."""
         whole = self.writing.text([*self.ids[self._before : self._at], *more])
         return whole[len(self._between) :] if whole.startswith(self._between) else None
 
 
 @dataclass(frozen=True)
 class Partial:
-    """Report what a stream has said so far: its best hypothesis after a step. Times count from the utterance's start.
+    """The best hypothesis of a stream after a step. Times count from the utterance's start.
 
     Args:
-        score: what the search maximises, without the LM's score of `</s>` (natural log).
-        frames: of the utterance so far.
-        stable: how many of the tokens can no longer change: what all hypotheses that are left begin with. A last token of
-            greedy CTC that may still go on isn't among them.
+        score: the search's total score (natural log), without the LM's score of `</s>`.
+        frames: number of frames of the utterance so far.
+        stable: number of leading tokens that can no longer change, as all hypotheses share them. In greedy CTC a last token
+            that the next frame may continue isn't counted.
         endpoint: whether the utterance seems to have ended (see `StreamingDecoder`).
     """
 
@@ -85,9 +87,9 @@ class Partial:
     stable: int
     endpoint: bool
     _transcript: Transcript = field(repr=False, compare=False)
-    _count: int = field(repr=False, compare=False)  # tokens that were handed over then
-    _tails: Spoken = field(repr=False, compare=False)  # of several streams, `[N, L]`
-    _tail: tuple[int, int] = field(repr=False, compare=False)  # place among them, and number of tokens
+    _count: int = field(repr=False, compare=False)  # tokens of `_transcript` at that step
+    _tails: Spoken = field(repr=False, compare=False)  # the tails of all streams of the step, `[N, L]`
+    _tail: tuple[int, int] = field(repr=False, compare=False)  # this stream's row in `_tails`, and its number of tokens
 
     def _of_tail(self) -> Spoken:
         place, size = self._tail
@@ -110,5 +112,5 @@ class Partial:
 
     @cached_property
     def words(self) -> list[Word]:
-        """The words with their times and confidences, as far as these are known."""
+        """The words with their times and confidences (None where unknown)."""
         return self._transcript.hypothesis(self._count, self._of_tail(), self.frames, (self.score, 0.0, 0.0, 0.0)).words

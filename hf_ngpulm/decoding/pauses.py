@@ -1,8 +1,8 @@
-"""Cut recordings of transducers where nothing is said, and put together what is found of the pieces.
+"""Cut recordings at pauses, decode the pieces with a transducer, and join the results.
 
-A prediction network that has learned from single sentences expects nothing after one; neither does an LM of single sentences.
-So each piece is decoded as a recording of its own. A pause is where the model hears nothing, though it has said nothing yet: a
-run of frames whose blank is likelier than all tokens together before the first token.
+A prediction network that was trained on single sentences expects nothing after the end of one, and so does an LM of single
+sentences: both then lose words. So each piece is decoded like a recording of its own. A frame is quiet if the model, in the
+prediction network's initial state, gives the blank more probability than all tokens together. A pause is a run of quiet frames.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class Piece(NamedTuple):
 
 
 def pieces_of(model: TransducerModel, frames: Tensor, lengths: Tensor, least: int) -> list[Piece]:
-    """Return the pieces of a batch, of each row in their order; they are cut in the middle of pauses.
+    """Return the pieces of a batch, row by row in time order. Rows are cut in the middle of pauses.
 
     Args:
-        frames: `[B, T, D]`, of the encoder.
+        frames: `[B, T, D]`, encoder frames.
         lengths: integers `[B]`.
-        least: frames that a pause has at least. What a row begins or ends with is none.
+        least: minimum length of a pause in frames. Quiet frames at the beginning or end of a row aren't a pause.
     """
-    found = []
+    pieces = []
     for row, length in enumerate(lengths.tolist()):
         cuts = [0, *_cuts(_quiet(model, frames[row, :length]), least), length]
-        found += [Piece(row, first, last) for first, last in pairwise(cuts)]
-    return found
+        pieces += [Piece(row, first, last) for first, last in pairwise(cuts)]
+    return pieces
 
 
 def _cuts(quiet: list[bool], least: int) -> Iterator[int]:
@@ -57,12 +57,12 @@ def _cuts(quiet: list[bool], least: int) -> Iterator[int]:
 
 
 def _quiet(model: TransducerModel, frames: Tensor) -> list[bool]:
-    found: list[bool] = []
-    for part in frames.split(FRAMES_AT_ONCE) if len(frames) else ():
-        begin, _ = model.start(1, part)
-        logits = model.join(part, begin.expand(len(part), -1))[:, : model.vocab_size]
-        found += (torch.softmax(logits.float(), -1)[:, model.blank_id] > QUIET).tolist()
-    return found
+    quiet: list[bool] = []
+    for chunk in frames.split(FRAMES_AT_ONCE) if len(frames) else ():
+        begin, _ = model.start(1, chunk)
+        logits = model.join(chunk, begin.expand(len(chunk), -1))[:, : model.vocab_size]
+        quiet += (torch.softmax(logits.float(), -1)[:, model.blank_id] > QUIET).tolist()
+    return quiet
 
 
 def by_pieces(
@@ -73,14 +73,14 @@ def by_pieces(
     rank: Callable[[Path], float],
     most: int,
 ) -> list[list[Path]]:
-    """Return the paths of a batch that is searched piece by piece, pieces of about one size together.
+    """Search a batch piece by piece and return the paths of its rows. Pieces of similar length are searched together.
 
     Args:
         frames: `[B, T, D]`.
-        search: from the frames of pieces, `[P, T, D]`, and these, to the paths of each.
+        search: takes the frames `[P, T, D]` of P pieces and the pieces, and returns the paths of each.
         num_rows: B.
-        rank: how good a path is beside others of its piece.
-        most: paths of a row, at most.
+        rank: score by which the paths of a piece are compared.
+        most: maximum number of paths per row.
     """
     order = sorted(range(len(pieces)), key=lambda i: pieces[i].last - pieces[i].first)
     paths: dict[int, list[Path]] = {}
@@ -95,9 +95,9 @@ def by_pieces(
 
 
 def _joined(parts: list[tuple[int, list[Path]]], rank: Callable[[Path], float], most: int) -> list[Path]:
-    """Return the best ways to put paths of pieces together, given the first frame of each piece."""
+    """Return the best combinations of one path per piece. `parts` has each piece's first frame and paths."""
     ways: list[tuple[float, tuple[Path, ...]]] = [(0.0, ())]
-    for _, paths in parts:
+    for _, paths in parts:  # pieces are independent: the best `most` of a prefix are enough
         ranks = [rank(path) for path in paths]
         further = ((total + value, (*way, path)) for total, way in ways for value, path in zip(ranks, paths))
         ways = heapq.nlargest(most, further, key=lambda way: way[0])
@@ -106,8 +106,8 @@ def _joined(parts: list[tuple[int, list[Path]]], rank: Callable[[Path], float], 
 
 
 def _in_a_row(firsts: list[int], paths: Sequence[Path]) -> Spoken:
-    """Return the steps of paths one after the other, each from its first frame on."""
+    """Concatenate the steps of paths; `firsts` are added to their frames."""
     steps = [path.steps for path in paths]
     ids, starts, ends, confidences = map(np.concatenate, zip(*steps))
-    shifts = np.repeat(firsts, [len(part.ids) for part in steps])
+    shifts = np.repeat(firsts, [len(each.ids) for each in steps])
     return Spoken(ids, starts + shifts, ends + shifts, confidences)

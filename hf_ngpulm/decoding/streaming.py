@@ -1,4 +1,4 @@
-"""StreamingDecoder: many streams in one batch."""
+"""StreamingDecoder: online decoding of many streams in one batch."""
 
 from __future__ import annotations
 
@@ -30,39 +30,39 @@ from .sessions.session import Follower, Slots
 from .sessions.transducer import TransducerSlots
 from .transducer import TransducerDecoder
 
-DECODERS_LM: Any = object()  # where None means none
+DECODERS_LM: Any = object()  # defaults, where None means no model or no phrases
 DECODERS_PHRASES: Any = object()
 MOST_STREAMS = 1 << 16
 
 
 class StreamingDecoder:
-    """Online decoding: chunks of many streams in, what has been said so far out.
+    """Decode many streams online: takes chunks of audio frames, and returns the transcript so far of each stream.
 
         stream = StreamingDecoder(decoder, max_streams=64)
         sid = stream.open()
-        partials = stream.step({sid: chunk})  # as often as there is more; of any of the open streams, decoded as one batch
+        partials = stream.step({sid: chunk})  # any of the open streams, decoded as one batch; repeat
         hypotheses = stream.close(sid)
 
-    A stream ends in what the decoder gives for all of its frames at once, however they were cut and whatever other streams did
-    meanwhile. A step costs the same however long streams have been open.
+    `close` returns what the decoder would return for all frames of the stream at once: neither the chunk sizes nor the other
+    streams change the result. The cost of a step doesn't grow with the age of a stream.
 
-    All hypotheses of ALSD take equally many steps, so that those with fewer tokens are ahead, and a step is taken only where it
-    is the same whatever comes. So its partials lag behind: by a frame for each token that hypotheses differ by, and with a TDT
-    by up to its longest duration. At the end nothing does.
+    Partials of ALSD lag behind the audio. All its hypotheses take the same number of steps (tokens plus frames), so those with
+    fewer tokens are at later frames, and all wait for the audio that the foremost one needs next. The lag is one frame per
+    token by which hypotheses differ, and in a TDT up to the longest duration. `close` and `reset` decode the rest.
 
     Args:
         decoder: a `CTCDecoder` or `GraphDecoder`, whose chunks are logits `[T, C]`; or a `TransducerDecoder`, whose chunks are
-            encoder frames `[T, D]` as its model's `encode` gives them. Greedy search or a beam.
-        max_streams: streams that may be open at the same time. Memory is taken for all of them at once.
-        endpoint_frames: a partial says `endpoint` when so many frames have passed since the end of the last token, of which
-            there must be one. None: never. What an endpoint means is the caller's affair (`reset` begins a new utterance).
-        endpoint_seconds: the same in seconds, if the decoder knows how long a frame is.
-        device: where chunks are, and streams decoded; by default where the transducer or the language model is, else the CPU.
-        dtype: of a transducer's frames; by default that of the model.
+            encoder frames `[T, D]` as its model's `encode` returns them. Greedy search or a beam.
+        max_streams: maximum number of open streams. Their memory is allocated at once.
+        endpoint_frames: sets `Partial.endpoint` once this many frames have passed since the end of the last token (never before
+            the first token). None: never. The caller decides what follows, for example `reset` for a new utterance.
+        endpoint_seconds: the same in seconds; the decoder must know `frame_seconds`.
+        device: device of the chunks and of the search; default: that of the transducer or language model, else the CPU.
+        dtype: type of a transducer's frames; default: that of the model.
 
     Raises:
         TypeError: another kind of decoder.
-        ValueError: an argument out of range.
+        ValueError: an argument is out of range.
     """
 
     @torch.inference_mode()
@@ -81,7 +81,7 @@ class StreamingDecoder:
             )
         if isinstance(decoder, TransducerDecoder) and decoder.options.pause_seconds is not None:
             raise ValueError(
-                "pause_seconds is for whole recordings; in streams endpoint_seconds tells of pauses, where `reset` begins anew"
+                "pause_seconds is for whole recordings; in streams pass endpoint_seconds, and call `reset` at an endpoint"
             )
         self.decoder = decoder
         self.max_streams = check("max_streams", max_streams, whole(1, MOST_STREAMS))
@@ -90,13 +90,13 @@ class StreamingDecoder:
         listed = isinstance(decoder.phrases, list) if isinstance(decoder, GraphDecoder) else is_per_row(self._fusion.phrases)
         if listed or isinstance(self._fusion.phrase_weight, Tensor):
             raise ValueError(
-                "phrases, or their weights, are listed for the rows of a batch, which streams aren't; pass one for all"
+                "phrases or phrase_weight are listed per row of a batch, but streams have no rows; pass one value for all"
             )
         weights = list(decoder.model.parameters()) if isinstance(decoder, TransducerDecoder) else []
-        known = [*(weight.device for weight in weights), *(lm.device for lm in self._fusion.models)]
-        self.device = numbered(device if device is not None else known[0] if known else "cpu")
+        devices = [*(weight.device for weight in weights), *(lm.device for lm in self._fusion.models)]
+        self.device = numbered(device if device is not None else devices[0] if devices else "cpu")
         if not isinstance(decoder, TransducerDecoder) and dtype is not None:
-            raise ValueError("dtype is for a transducer's frames; logits may be of any floating type")
+            raise ValueError(f"dtype={dtype} is for a transducer's frames; logits may be of any floating type, leave it out")
         if dtype is None:
             dtype = next((weight.dtype for weight in weights if weight.dtype.is_floating_point), torch.float32)
         row = self._fusion.row(None, 0.0, self.device)
@@ -104,8 +104,8 @@ class StreamingDecoder:
         models = row._replace(**repeated)
         self._slots = _slots(decoder, models, dtype)
         self._follower = Follower(self._slots)
-        self._slot_of: dict[int, int] = {}  # of open streams
-        # Of each what its phrases depend on: the language model, its weight, and that of phrases if not the decoder's.
+        self._slot_of: dict[int, int] = {}  # by number of an open stream
+        # By stream: the values that its compiled phrases depend on: the LM, its weight, and the phrases' own weight or None.
         self._fused_with: dict[int, tuple[Any, float, float | None]] = {}
         self._free = list(range(self.max_streams - 1, -1, -1))
         self._opened = 0
@@ -115,7 +115,7 @@ class StreamingDecoder:
         return shown(self, repr(self.decoder), **limits, device=str(self.device))
 
     def __len__(self) -> int:
-        """Return how many streams are open."""
+        """Return the number of open streams."""
         return len(self._slot_of)
 
     @torch.inference_mode()
@@ -129,26 +129,25 @@ class StreamingDecoder:
         """Open a stream.
 
         Args:
-            lm: one of the decoder's language models, None for none; needed where the decoder has a list of them.
-            lm_weight: its weight, if not the decoder's.
-            phrases: what shall be recognised in it: a `PhraseBooster`, or what one is made of; None for nothing. By default
-                the decoder's phrases.
-            phrase_weight: what their bonuses are multiplied with, if not by the decoder's weight; also those of all phrases
-                that the stream switches to. In a graph the discount of phrases without one of their own.
+            lm: one of the decoder's language models, or None. Needed if the decoder has a list of them.
+            lm_weight: the LM's weight; default: the decoder's.
+            phrases: phrases to favour: a `PhraseBooster`, or its arguments; None for none. The default is the decoder's.
+            phrase_weight: factor of the phrases' bonuses, also for phrases that the stream switches to later; default: the
+                decoder's. In a graph: the discount of phrases without one of their own.
 
         Returns:
-            The stream's number, which no other stream ever has.
+            The stream's number, which is never used again.
 
         Raises:
-            ValueError: as many streams as there may be are open, or an LM that the decoder doesn't have.
+            ValueError: `max_streams` streams are open, or the decoder doesn't have this LM.
         """
         if phrase_weight is not None:
             phrase_weight = check("phrase_weight", phrase_weight, WEIGHT)
         if self.decoder.unguided is not None and phrases is not DECODERS_PHRASES and is_any(phrases):
             tell_once(
                 "greedy streams with phrases",
-                "streams search as their decoder was made to: greedily, since it had neither a language model nor phrases. "
-                'Phrases gain more in a beam: make it with num_beams="auto"',
+                "this stream's phrases are searched greedily, as the decoder was made without a language model and phrases; "
+                'they gain more in a beam: make the decoder with num_beams="auto"',
             )
         own, weight = self._lm(lm, lm_weight)
         models = self._fusion.row(own, weight, self.device)
@@ -160,8 +159,8 @@ class StreamingDecoder:
             )
         if not self._free:
             raise ValueError(
-                f"{len(self)} streams are open, no more may be (max_streams={self.max_streams}); close one, or make a "
-                "StreamingDecoder for more"
+                f"{len(self)} streams are open (max_streams={self.max_streams}); close one, or make a StreamingDecoder with "
+                "a higher max_streams"
             )
         sid, slot = self._opened, self._free.pop()
         self._opened += 1
@@ -185,16 +184,16 @@ class StreamingDecoder:
         lm_weight: float | None = None,
         phrase_weight: float | None = None,
     ) -> Booster | None:
-        """Make what streams follow for some phrases, so that `open` and `set_context`, given it, return at once.
+        """Compile phrases ahead of time, so that `open` and `set_context` return at once when they are passed the result.
 
-        Any thread may call this, also while another one decodes: thousands of phrases take seconds.
+        Thousands of phrases take seconds. Any thread may call this, also while another one decodes.
 
         Args:
-            phrases, lm, lm_weight, phrase_weight: as for `open`. In a graph phrases depend on the weights of their stream.
+            phrases, lm, lm_weight, phrase_weight: as for `open`; only graphs need those of the stream besides `phrases`.
 
         Returns:
-            None for no phrases; else what has `left_out`, a dictionary from phrases that the tokenizer can't write to what in
-            them it doesn't know.
+            The context; None for no phrases. Its `left_out` maps phrases that the tokenizer can't spell to the characters that
+            it doesn't know.
 
         Raises:
             ValueError: see `PhraseBooster`.
@@ -205,24 +204,23 @@ class StreamingDecoder:
         return made
 
     def set_context(self, sid: int, phrases: Any) -> None:
-        """Have a stream go on with other phrases, also in mid-utterance; see `set_contexts`."""
+        """Switch a stream to other phrases, also in mid-utterance; see `set_contexts`."""
         self.set_contexts({sid: phrases})
 
     @torch.inference_mode()
     def set_contexts(self, contexts: Mapping[int, Any]) -> None:
-        """Have streams go on with other phrases, also in mid-utterance.
+        """Switch streams to other phrases, also in mid-utterance.
 
-        Matches in progress of the old phrases are given up and give back what they have got; those of the new ones begin with
-        the next token (where a delimiter stands between words, after the next one). In a graph, discounts of arcs that have
-        been taken are kept. Other streams aren't disturbed, and
-        phrases that streams have had before are switched to at once.
+        Unfinished matches of the old phrases end and repay their bonus. New phrases can match from the next token on (in
+        vocabularies with a word delimiter, after the next delimiter). Other streams are unaffected. Contexts that were
+        compiled before are reused.
 
         Args:
-            contexts: by stream: a `PhraseBooster`, or what one is made of; None for nothing.
+            contexts: by stream: a `PhraseBooster`, or its arguments; None for no phrases.
 
         Raises:
-            StreamError: some of the streams aren't open; all streams then go on with their old phrases.
-            ValueError: see `PhraseBooster`; the same holds.
+            StreamError: some of the streams aren't open. All streams then keep their phrases.
+            ValueError: as for `PhraseBooster`. All streams then keep their phrases.
         """
         unknown = {sid: "it isn't open" for sid in contexts if sid not in self._slot_of}
         if unknown:
@@ -232,48 +230,49 @@ class StreamingDecoder:
             self._follower.follow(np.array([self._slot_of[sid] for sid in contexts]), followed)
 
     def _lm(self, lm: NGramLM | LogLinear | None, lm_weight: float | None) -> tuple[NGramLM | LogLinear | None, float]:
-        """Return what a stream is fused with, and its weight."""
+        """Return the language model of a stream and its weight."""
         fusion = self._fusion
         if not fusion.lms:
             if lm is not DECODERS_LM and lm is not None:
-                raise ValueError("the decoder has no language model; make it with this one: lm=...")
+                raise ValueError("the decoder has no language model; pass lm=... when you make the decoder")
             refuse_idle({"lm_weight": lm_weight}, "without a language model to act on: the decoder has none")
             return None, 0.0
         if lm is DECODERS_LM:
             if fusion.per_row is not None:
                 raise ValueError(
-                    f"the decoder has {len(fusion.lms)} language models in a list; say which one this stream has: "
-                    "open(lm=...), None for none"
+                    f"the decoder has {len(fusion.lms)} language models in a list; name this stream's: open(lm=...), "
+                    "None for none"
                 )
             lm = fusion.of_all
         if lm_weight is None:
             if isinstance(fusion.weight, Tensor):
-                raise ValueError("the decoder has a weight for each row, not for streams; pass open(lm_weight=...)")
+                raise ValueError(
+                    "the decoder has one lm_weight per row of a batch, but streams have no rows; pass open(lm_weight=...)"
+                )
             lm_weight = fusion.weight
         return lm, 0.0 if lm is None else lm_weight
 
     @torch.inference_mode()
     def step(self, chunks: Mapping[int, Outputs]) -> dict[int, Partial]:
-        """Decode more of some streams, as one batch.
+        """Decode the next chunk of some streams, as one batch.
 
         Args:
-            chunks: by stream: logits `[T, C]` or encoder frames `[T, D]`, any number of them, also 0: tensors on the decoder's
-                device, or arrays or lists, which go there.
+            chunks: by stream: logits `[T, C]` or encoder frames `[T, D]`, T >= 0: tensors on the decoder's device, or arrays or
+                lists, which are moved there.
 
         Returns:
-            For each of these streams what it has said so far.
+            The transcript so far of each of these streams.
 
         Raises:
-            StreamError: some streams aren't open, or their chunks have a wrong shape, type or device, or hold NaN or infinity.
-                These streams are as they were, the others have been decoded: their partials are in the error's `partials`,
-                what is wrong in its `problems`. Where the model says NaN to sound frames, the stream can only be closed or
-                reset.
+            StreamError: a stream isn't open, or its chunk has a wrong shape, type or device, or contains NaN or infinity. Such
+                streams stay as they were; all others have been decoded. The error's `problems` and `partials` have both, by
+                stream. If the model turns finite frames into NaN, the stream can only be closed or reset.
         """
         problems: dict[int, str] = {}
         good: dict[int, Tensor] = {}
-        for sid, given in chunks.items():
+        for sid, frames in chunks.items():
             try:
-                chunk = tensor_of(given, "a chunk", self.device)
+                chunk = tensor_of(frames, "a chunk", self.device)
             except InvalidLogitsError as error:
                 problems[sid] = str(error)
                 continue
@@ -298,13 +297,13 @@ class StreamingDecoder:
         return partials
 
     def _problem(self, sid: int, chunk: Tensor) -> str | None:
-        """Return what keeps a chunk from being decoded."""
+        """Return the reason why a chunk can't be decoded; None if it can."""
         slot = self._slot_of.get(sid)
         if slot is None:
             was_open = isinstance(sid, int) and 0 <= sid < self._opened
             return "a chunk after close" if was_open else "no such stream; open() gives their numbers"
         if self._slots.is_broken(slot):
-            return "the model's outputs for it were broken, it can only be closed or reset"
+            return "the model's outputs for it contained NaN or infinity; close or reset it"
         if chunk.device != self.device:
             return f"the chunk is on {chunk.device}, streams are decoded on {self.device} (StreamingDecoder(device=...))"
         problem = self._slots.refusal(chunk)
@@ -334,8 +333,8 @@ class StreamingDecoder:
         """End a stream.
 
         Returns:
-            Up to `num_return_sequences` hypotheses, the best one first: what the decoder gives for all its frames at once. None
-            for a stream in which the model's outputs were broken.
+            Up to `num_return_sequences` hypotheses, the best one first: the same as the decoder's for all frames at once. An
+            empty list if the model's outputs contained NaN or infinity.
 
         Raises:
             StreamError: the stream isn't open.
@@ -348,9 +347,9 @@ class StreamingDecoder:
 
     @torch.inference_mode()
     def reset(self, sid: int) -> list[Hypothesis]:
-        """End the utterance of a stream, as `close` does, and begin a new one in it, with the same language model and phrases.
+        """End a stream's utterance as `close` does, and begin a new one with the same language model and phrases.
 
-        Frames and times count anew.
+        Frames and times start at 0 again.
         """
         hypotheses = self._end(sid)
         self._slots.begin(self._slot_of[sid])
@@ -364,10 +363,10 @@ class StreamingDecoder:
 
 
 def _slots(decoder: CTCDecoder | GraphDecoder | TransducerDecoder, models: RowModels, dtype: torch.dtype) -> Slots:
-    """Return the searches that a decoder's settings ask for."""
+    """Return the slots for a decoder's kind and options."""
     name = "ilm_weight" if isinstance(decoder, TransducerDecoder) else "beta"
     if isinstance(getattr(decoder.options, name), Tensor):
-        raise ValueError(f"{name} has a number for each row of a batch, which streams aren't; pass one number")
+        raise ValueError(f"{name} is a tensor with one number per row of a batch, but streams have no rows; pass one number")
     if isinstance(decoder, GraphDecoder):
         return graph.GraphSlots(decoder, models)
     if isinstance(decoder, CTCDecoder):
@@ -376,9 +375,9 @@ def _slots(decoder: CTCDecoder | GraphDecoder | TransducerDecoder, models: RowMo
 
 
 def _endpoint(frames: int | None, seconds: float | None, frame_seconds: float | None) -> int | None:
-    """Return the rule in frames."""
+    """Return the endpoint rule in frames; None for no endpoints."""
     if frames is not None and seconds is not None:
-        raise ValueError("endpoint_frames and endpoint_seconds are two ways to say the same; pass one of them")
+        raise ValueError("endpoint_frames and endpoint_seconds set the same rule; pass one of them")
     if frames is not None:
         return check("endpoint_frames", frames, whole())
     if seconds is None:
@@ -386,9 +385,9 @@ def _endpoint(frames: int | None, seconds: float | None, frame_seconds: float | 
     if not 0 < seconds < float("inf"):
         raise ValueError(f"endpoint_seconds should be above 0, got {seconds!r}")
     if frame_seconds is None:
-        raise ValueError("endpoint_seconds needs to know how long a frame is: pass frame_seconds to the decoder")
+        raise ValueError("endpoint_seconds needs the duration of a frame; pass frame_seconds= to the decoder")
     return max(1, math.ceil(seconds / frame_seconds - 1e-6))
 
 
 def _broken(frame: int) -> str:
-    return f"the chunk, or what the model says to it, holds NaN or infinity at frame {frame} of the utterance"
+    return f"the chunk, or the model's output for it, contains NaN or infinity at frame {frame} of the utterance"

@@ -1,4 +1,4 @@
-"""TransducerDecoder: from audio features, or an encoder's frames, to hypotheses."""
+"""TransducerDecoder: from audio features or encoder frames to hypotheses."""
 
 from __future__ import annotations
 
@@ -25,55 +25,55 @@ from .options import TransducerOptions, takes
 from .pauses import Piece, by_pieces, pieces_of
 from .sessions.transducer import Path, TransducerSlots
 
-ILM_SHARE = 0.5  # of the LM's weight: what the internal LM is subtracted with where nothing else is said
-OUTPUTS = "outputs for"  # of which row, when they are broken
+ILM_SHARE = 0.5  # default weight of the internal LM, relative to the LM's
+OUTPUTS = "outputs for"  # in errors about broken rows
 
 
 class TransducerDecoder(Decoder, caches={"_kept": dict}):
-    """Decoding of transducers (RNN-T, TDT), greedily or with a beam, with n-gram language models fused in.
+    """Decode transducers (RNN-T, TDT), greedily or with a beam, with n-gram LMs and phrases (shallow fusion, biasing).
 
-    In greedy search the blank stays where it is the model's own choice; any other token is chosen anew among those that the LM
-    scores. Durations (TDT) are the model's own. The prediction network runs once for each token (label looping, Bataev et al.,
-    SLT 2024). For the two beam searches see `hf_ngpulm.search.transducer_beam`.
+    In greedy search a blank that the model prefers stays a blank. Otherwise the LM takes part in choosing the token. Durations
+    (TDT) are always the model's own. The prediction network runs once per token instead of once per frame (label looping,
+    Bataev et al., SLT 2024, arXiv 2406.06220). For the two beam searches see `hf_ngpulm.search.transducer_beam`.
 
     Args:
         model: a transducer of Transformers (Parakeet, Nemotron), or a `TransducerModel` of your own.
-        tokenizer_or_processor: the model's tokenizer, or a processor that has it; None for hypotheses without texts.
+        tokenizer_or_processor: the model's tokenizer, or the processor that contains it; None for hypotheses without texts.
         lm, lm_weight, phrases, phrase_weight, confidence, engine: as for `hf_ngpulm.CTCDecoder`.
-        frame_seconds: how long a frame of the encoder is; by default what model and processor say. Where nothing says it,
-            words have no times in seconds.
-        strategy: "greedy"; "alsd", beam search by the length of alignments (RNN-T and TDT); or "aes", beam search by frames
-            (RNN-T). By default "greedy" with `num_beams=1`, or without `num_beams`, `lm` and `phrases`; else "alsd".
-        num_beams: hypotheses that beam search keeps; "auto" is 3 (or `num_return_sequences`, if that is more), most of the gain
-            at little cost. The default is "auto" with `lm` or `phrases`, lists of them included; 4 if `strategy` asks for a
-            beam search; else 1.
-        num_return_sequences: hypotheses that are returned for each row; at most `num_beams`.
-        max_symbols: tokens that may be emitted at one frame (but see `aes_steps`); the model's own number if left out.
-        ilm_weight: weight with which the log-probabilities of the model's internal LM (what the joint network says without an
-            encoder, Meng et al., SLT 2021) are subtracted from those of tokens: a number, or a tensor `[B]` with one per row.
-            None, the default, for half the LM's weight where there is an LM and no `source_lm`; 0 for none.
-        blank_scoring: in beam search, "lm_weighted" (default): the blank's score grows with the LM's weight, which keeps the LM
-            from favouring short transcripts; or "none".
-        pruning: in beam search, "late" (default): LM scores are added before the best extensions of a hypothesis are chosen;
-            or "early": after, to those of the `num_beams` tokens that the model alone finds likeliest. (In a TDT the best pairs
-            of token and duration are taken after that.)
-        merging: in beam search, "log_sum" (default): the probabilities of all ways to the same tokens at the same frame are
-            summed; or "max": the best one counts.
-        length_normalization: whether beam search ranks the hypotheses of an utterance by their scores divided by the number
-            of tokens and one more (default), or by their scores.
-        score_eos: whether the LM's score of `</s>` counts there (default); switch it off for utterances that may end within a
-            sentence.
-        aes_steps: tokens that "aes" takes at one frame (default 2).
-        aes_beta: classes, more than `num_beams`, that "aes" extends a hypothesis by at most (default 1).
-        aes_gamma: how much less than its best class a class may score for that (natural log, default 2.3).
+        frame_seconds: duration of an encoder frame; default: from the model and processor. Without it words have no times.
+        strategy: "greedy"; "alsd", beam search synchronous in alignment length (RNN-T and TDT); or "aes", beam search
+            synchronous in frames (RNN-T only). The default is "greedy" if `num_beams` is 1, or if `num_beams`, `lm` and
+            `phrases` are all absent; else "alsd".
+        num_beams: number of hypotheses that beam search keeps. "auto" is 3, or `num_return_sequences` if that is more: most of
+            the gain at little cost. The default is "auto" with `lm` or `phrases` (also in a call), 4 if `strategy` names a beam
+            search, else 1.
+        num_return_sequences: number of hypotheses per row, at most `num_beams`.
+        max_symbols: maximum number of tokens per frame ("aes" has `aes_steps` instead); default: the model's own.
+        ilm_weight: weight of the model's internal LM, whose log-probabilities are subtracted from those of tokens: a number, or
+            a tensor `[B]` with one per row. The internal LM is the joint network without encoder input (Meng et al., SLT 2021).
+            The default is half of `lm_weight`, or 0 without an LM or with `source_lm`.
+        blank_scoring: "lm_weighted" (default) scales the blank's score with `lm_weight`, so that the LM doesn't favour short
+            transcripts; "none" leaves it alone. Beam search only.
+        pruning: "late" (default) adds LM scores before it chooses a hypothesis's best extensions; "early" lets the model alone
+            choose `num_beams` tokens and then adds their LM scores (in a TDT, before durations are chosen). Beam search only.
+        merging: how alignments of the same tokens up to the same frame become one: "log_sum" (default) adds their
+            probabilities, "max" keeps the better one. Beam search only.
+        length_normalization: True (default) ranks the final hypotheses by score / (number of tokens + 1), False by score. Beam
+            search only.
+        score_eos: adds the LM's score of `</s>` when the final hypotheses are ranked (default). Set it to False for utterances
+            that may stop in mid-sentence. Beam search only.
+        aes_steps: maximum number of tokens per frame in "aes" (default 2).
+        aes_beta: "aes" extends a hypothesis by at most `num_beams + aes_beta` classes (default 1).
+        aes_gamma: "aes" extends a hypothesis only by classes that score at most this much less than its best class (natural
+            log, default 2.3).
         source_lm, source_weight: as for `hf_ngpulm.CTCDecoder`; an alternative to the internal LM, which is then subtracted
-            only if `ilm_weight` says so.
-        pause_seconds: for recordings of several sentences: where nothing is heard for so long, a new sentence begins, for the
-            prediction network, for LMs and for phrases (see `hf_ngpulm.decoding.pauses`). None, the default, for nowhere.
+            only if `ilm_weight` is given.
+        pause_seconds: for recordings of several sentences: a pause of at least this length begins a new sentence for the
+            prediction network, LMs and phrases (see `hf_ngpulm.decoding.pauses`). None (default) decodes each row as one.
 
     Raises:
-        TokenizerMismatchError: an LM was made for another tokenizer.
-        ValueError: an argument out of range, or a model that isn't a transducer.
+        TokenizerMismatchError: an LM belongs to another tokenizer.
+        ValueError: an argument is out of range or has no effect in this search, or the model isn't a transducer.
     """
 
     kind = TransducerOptions
@@ -97,9 +97,9 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             options["frame_seconds"] = self.model.frame_seconds
         given = {"lm_weight": lm_weight, "phrase_weight": phrase_weight, **options}
         super().__init__(tokenizer_or_processor, lm, phrases, getattr(self.model, "model", None), given)
-        _ = self.settings  # to tell of what doesn't suit the model
+        _ = self.settings  # raises for options that don't suit the model
         if self.options.pause_seconds is not None and self.options.frame_seconds is None:
-            raise ValueError("pause_seconds needs to know how long a frame is: pass frame_seconds too")
+            raise ValueError("pause_seconds needs the duration of a frame; pass frame_seconds= too")
         self._kept: Kept = {}
 
     @property
@@ -108,7 +108,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
 
     @property
     def settings(self) -> SearchSettings:
-        """Return what the search takes."""
+        """Return the options as the search takes them."""
         return self.options.settings(self.model)
 
     @property
@@ -120,10 +120,10 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         return isinstance(weight, Tensor) or weight != 0
 
     def ilm_weights(self, models: RowModels) -> Tensor | None:
-        """Return with what weights the internal LM is subtracted in some rows, float32 `[B]`; None if it isn't.
+        """Return the weight of the internal LM in each row, float32 `[B]`; None if it isn't subtracted.
 
         Raises:
-            ValueError: a tensor of weights for another number of rows.
+            ValueError: `ilm_weight` is a tensor for another number of rows.
         """
         if not self.has_ilm:
             return None
@@ -143,17 +143,17 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         """Encode and decode a batch.
 
         Args:
-            input_features: what the model's feature extractor gives: a tensor; or an array or lists, which go to the model's
-                device.
-            attention_mask: the same; without it padding is decoded too.
-            phrases: for this batch in place of the decoder's: one context, or a list with one (or None) per row.
-            kwargs: for the encoder (such as `prompt_ids`).
+            input_features: output of the model's feature extractor: a tensor, or an array or lists, which are moved to the
+                model's device.
+            attention_mask: output of the feature extractor, too. Without it padding is decoded as audio.
+            phrases: replace the decoder's phrases for this batch: one context, or a list with one (or None) per row.
+            kwargs: arguments of the encoder, for example `prompt_ids`.
 
         Returns:
-            For each row up to `num_return_sequences` hypotheses, the best one first.
+            Up to `num_return_sequences` hypotheses per row, the best one first.
 
         Raises:
-            InvalidLogitsError: the model's outputs hold NaN or infinity.
+            InvalidLogitsError: the model's outputs contain NaN or infinity.
         """
         input_features = tensor_of(input_features, "input_features", self._device)
         if attention_mask is not None:
@@ -165,17 +165,20 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
     def decode(
         self, encoder_hidden_states: Outputs, lengths: Outputs | None = None, phrases: Any = None
     ) -> list[list[Hypothesis]]:
-        """Decode an encoder's frames.
+        """Decode encoder frames.
 
         Args:
-            encoder_hidden_states: `[B, T, D]`, projected for the joint network, as the model's `encode` gives them (in
+            encoder_hidden_states: `[B, T, D]`, projected for the joint network, as the model's `encode` returns them (in
                 Transformers: `model.get_audio_features(...).pooler_output`): a tensor, an array or lists.
-            lengths: integers `[B]`, frames of each row; all T if left out.
+            lengths: integers `[B]`, number of frames of each row (default T).
             phrases: as for a call.
 
+        Returns:
+            Up to `num_return_sequences` hypotheses per row, the best one first.
+
         Raises:
-            InvalidLogitsError: the frames, or the outputs for them, hold NaN or infinity, or have a wrong shape.
-            ValueError: lengths that don't fit the frames.
+            InvalidLogitsError: the frames or the model's outputs contain NaN or infinity, or the frames have a wrong shape.
+            ValueError: the lengths don't fit the frames.
         """
         frames = tensor_of(encoder_hidden_states, "encoder_hidden_states", self._device)
         lengths, writing = _checked(frames, lengths), self.writing
@@ -188,7 +191,8 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         return self._paths(frames, _checked(frames, lengths), phrases, keeps_blanks=True)
 
     def _paths(self, frames: Tensor, lengths: Tensor, phrases: Any, keeps_blanks: bool = False) -> list[list[Path]]:
-        """Return the best paths of each row, cut in pauses if these are looked for; `keeps_blanks`: with their blanks."""
+        """Return the best paths of each row, with their blanks if `keeps_blanks`. With `pause_seconds`, rows are cut at
+        pauses first."""
         models = self.fusion.shared_rows(len(frames), frames.device, phrases)
         models = models._replace(ilm_weights=self.ilm_weights(models))
         if self.options.pause_seconds is None or not len(frames):
@@ -215,13 +219,13 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         return paths
 
     def _rank(self, path: Path) -> float:
-        """Return how good a path is beside others of the same frames."""
+        """Return the score by which paths over the same frames are compared."""
         tokens = int((path.steps.ids != self.model.blank_id).sum())
         return path.scores[0] / (tokens + 1 if self.options.length_normalization else 1)
 
     @property
     def _pause_frames(self) -> int:
-        """Return how many frames a pause has at least."""
+        """Return the minimum length of a pause, in frames."""
         seconds, frame_seconds = self.options.pause_seconds, self.options.frame_seconds
         assert seconds is not None and frame_seconds is not None  # checked when the decoder was made
         return max(1, math.ceil(seconds / frame_seconds - 1e-6))
@@ -231,8 +235,8 @@ def _checked(frames: Tensor, lengths: Outputs | None) -> Tensor:
     """Return the lengths of the rows of frames, int64 `[B]`.
 
     Raises:
-        InvalidLogitsError: frames of a wrong shape or type.
-        ValueError: lengths that don't fit the frames.
+        InvalidLogitsError: the frames have a wrong shape or type.
+        ValueError: the lengths don't fit the frames.
     """
     if frames.dim() != 3 or not frames.dtype.is_floating_point:
         problem = f"encoder_hidden_states should be floating point of the shape [B, T, D], got {frames.dtype} "

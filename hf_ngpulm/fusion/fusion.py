@@ -102,7 +102,7 @@ class RowModels(NamedTuple):
 
     def widened(self) -> RowModels:
         """Return a copy with an empty column of phrases."""
-        states, weights, present = (widened(part) for part in (self.states, self.weights, self.present))
+        states, weights, present = (widened(column) for column in (self.states, self.weights, self.present))
         return self._replace(states=states, weights=weights, present=present)
 
     def of(self, rows: Tensor | slice) -> RowModels:
@@ -132,14 +132,14 @@ class RowModels(NamedTuple):
 
 
 def settled(models: RowModels, search: Callable[[RowModels], Result], replay: Callable[[LazySearch, Result], bool]) -> Result:
-    """Return the result of a search.
+    """Run a search and return its result.
 
-    With language models that are composed as searches come to them it is done again as long as it has entered what wasn't yet
-    composed: the last time, all scores are those of the whole models.
+    With lazily composed language models the search is repeated until it enters no new state. All scores of the last run are
+    then those of the complete models.
 
     Args:
-        search: with models, from where it stands; nothing may be different when it is done again.
-        replay: tells what a search has entered (`LazySearch.replay`), and whether that was new.
+        search: takes the models and returns the result. It must not change its own initial state, as it may run again.
+        replay: composes the states that a search has entered (`LazySearch.replay`) and returns whether any was new.
     """
     lazy = models.lazy
     if lazy is None:
@@ -152,7 +152,7 @@ def settled(models: RowModels, search: Callable[[RowModels], Result], replay: Ca
 
 
 def widened(values: Tensor, shift: int = 0) -> Tensor:
-    """Return `[..., M]` -> `[..., M + 1]`: what there is of language models, larger by `shift`, and nothing of phrases."""
+    """Append a column of zeros for phrases: `[..., M]` -> `[..., M + 1]`. `shift` is added to the other columns."""
     return torch.cat([values + shift if shift else values, values.new_zeros((*values.shape[:-1], 1))], -1)
 
 
@@ -202,7 +202,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         if source_lm is None and source_weight is not None:
             raise ValueError(f"source_weight={source_weight!r} is given without source_lm=; pass the model, too")
         if source_lm is not None and lm is None:
-            raise ValueError("source_lm is given without a language model to make up for it: pass lm= too")
+            raise ValueError("source_lm is given without the language model that replaces it; pass lm=, too")
         self.source, self.source_weight = source_lm, source_weight
         if source_weight is not None:
             self.source_weight = check("source_weight", source_weight, ROW_WEIGHTS)
@@ -270,10 +270,10 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         columns, weights = [], []
         if self.models:
             lm_weights = weights_of(self.weight, "lm_weight", batch_size, device)
-            given = self.num_lms - (self.source is not None)
-            nothing = [(None, 0.0)] * given  # after the parts of rows that have fewer than others
-            every_part = [(*parts_of(row), *nothing)[:given] for row in models]
-            for place in range(given):
+            num_columns = self.num_lms - (self.source is not None)
+            padding = [(None, 0.0)] * num_columns  # for rows with fewer models than others
+            every_part = [(*parts_of(row), *padding)[:num_columns] for row in models]
+            for place in range(num_columns):
                 columns.append([parts[place][0] for parts in every_part])
                 factors = torch.tensor([parts[place][1] for parts in every_part], dtype=torch.float32, device=device)
                 weights.append(lm_weights * factors)
@@ -322,10 +322,10 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             return self._lazy_rows(lm, batch_size)
         kind: tuple[Any, ...] = (batch_size, device, self.weight)
         of = lm.tensors.arc_offsets  # they change when the model moves to another device
-        known = self._shared  # other threads may put others there
-        if known is None or known[0] != kind or known[1] is not of:
-            self._shared = known = kind, of, self.rows(batch_size, device)
-        return known[2]
+        cached = self._shared  # read once, as other threads may replace it
+        if cached is None or cached[0] != kind or cached[1] is not of:
+            self._shared = cached = kind, of, self.rows(batch_size, device)
+        return cached[2]
 
     def _lazy_rows(self, lm: NGramLM, batch_size: int) -> RowModels:
         """Return rows with a single lazily composed language model, which is searched in place."""
@@ -336,15 +336,15 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         return RowModels(lazy.tensors, lm.vocab_size, states, weights, torch.ones_like(weights, dtype=torch.bool), 1, lazy)
 
     def row(self, model: NGramLM | LogLinear | None, lm_weight: float, device: torch.device) -> RowModels:
-        """Return a fusion for one row: one of the models or None, its weight, and the shared phrases.
+        """Return the models of a single row: one of the language models or None, its weight, and the shared phrases.
 
         Raises:
             ValueError: another model, or a weight that isn't a finite number.
         """
         rows = [self.of_all] if self.per_row is None else self.per_row
-        known = {id(other): other for other in rows if other is not None}.values()
-        if model is not None and all(other is not model for other in known):
-            raise ValueError(f"this lm isn't among the decoder's {len(known)}; make the decoder with it too: lm=[...]")
+        listed = {id(other): other for other in rows if other is not None}.values()
+        if model is not None and all(other is not model for other in listed):
+            raise ValueError(f"this lm isn't among the decoder's {len(listed)}; make the decoder with it too: lm=[...]")
         one = copy.copy(self)
         one.per_row = [model] if self.models else None
         one.weight = check("lm_weight", lm_weight, WEIGHT)
@@ -353,12 +353,12 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
     def places(self, contexts: Sequence[Any], device: torch.device) -> tuple[list[Place], list[Lease], AutomatonTensors]:
         """Return the places of phrases in the pool, their lease, and the tensors."""
         boosters = [self.contexts.booster(phrases) for phrases in contexts]
-        known = [booster for booster in boosters if booster is not None]
-        leases = [Lease([booster.fingerprint]) for booster in known]
+        followed = [booster for booster in boosters if booster is not None]
+        leases = [Lease([booster.fingerprint]) for booster in followed]
         with self._lock:
             self._leases.update(leases)
-            pool = self._pool(device, known)
-            return [pool.places[_key(booster)] for booster in known], leases, pool.tensors
+            pool = self._pool(device, followed)
+            return [pool.places[_key(booster)] for booster in followed], leases, pool.tensors
 
     def in_pool(self, models: RowModels, device: torch.device) -> tuple[RowModels, int]:
         """Return the rows with automata in the pool, and the offset of their states' numbers there."""

@@ -1,1 +1,1 @@
-"""Searches: per operation a contract, a reference, and an engine for each device."""
+"""Searches: each package has an operation's contract, its reference, and its engines for CPU and GPU."""

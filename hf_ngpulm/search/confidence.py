@@ -1,8 +1,8 @@
 """Measure how sure an acoustic model is of its frames (Laptev and Ginsburg, "Fast entropy-based methods of word-level
 confidence estimation for end-to-end automatic speech recognition", SLT 2022).
 
-All measures lie between 0 (all classes are as likely) and 1 (one class is certain). They tell of the acoustic model alone:
-what a language model changed shows in the scores of a hypothesis.
+All measures lie between 0 (all classes equally likely) and 1 (one class certain). They depend on the acoustic model alone, not
+on language models.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ ALPHA = 1 / 3  # the order of the Tsallis and Rényi entropies that the paper re
 
 
 def frame_confidence(logits: Tensor, measure: str = "max_prob") -> Tensor:
-    """Return confidence of each frame, `[B, T, C]` logits -> float32 `[B, T]`.
+    """Return the confidence of each frame, `[B, T, C]` logits -> float32 `[B, T]`.
 
     Args:
-        measure: "max_prob", the probability of the likeliest class; or 1 less an entropy normalised by that of C equally
-            likely classes: "gibbs" (Shannon's) and "renyi" in proportion, "tsallis" exponentially (the paper's section 3).
+        measure: "max_prob", the probability of the likeliest class; or a measure by entropy, normalised by that of C equally
+            likely classes (the paper's section 3): "gibbs" (Shannon) and "renyi" linearly, "tsallis" exponentially.
     """
     if measure not in MEASURES:
         raise ValueError(f"confidence should be one of {MEASURES}, got {measure!r}")
@@ -40,10 +40,10 @@ def frame_confidence(logits: Tensor, measure: str = "max_prob") -> Tensor:
 
 
 def confidence_of_sums(sums: Tensor, measure: str, classes: int) -> Tensor:
-    """Return the same from what it needs to know of the classes' probabilities p, float32 of any shape.
+    """Return confidences from sums over the classes' probabilities p, float32 of any shape.
 
     Args:
-        sums: the highest p ("max_prob"), the sum of p log p ("gibbs"), or that of p ** ALPHA ("tsallis" and "renyi").
+        sums: max p ("max_prob"), sum of p log p ("gibbs"), or sum of p ** ALPHA ("tsallis" and "renyi").
     """
     if measure == "max_prob":
         return sums

@@ -1,4 +1,4 @@
-"""Batches of rows as the native core searches them in CTC outputs (`csrc/ctc_rows.hpp`)."""
+"""Rows of a CTC search for the native core (`csrc/ctc_rows.hpp`)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import numpy as np
 from ..engines.native import Struct
 from ..fusion.fusion import RowModels
 
-GOES_ON, PHRASES, SENTENCE = range(3)  # what an utterance's end adds: nothing; what unfinished phrases give back; and </s>
+GOES_ON, PHRASES, SENTENCE = range(3)  # the end's score: none; repaid bonuses; those and </s>
 
 
 class CtcRows(Struct):
-    """The rows that a batch belongs to."""
+    """The rows of a session that a batch belongs to."""
 
     @classmethod
     def of(
@@ -21,19 +21,19 @@ class CtcRows(Struct):
         firsts: np.ndarray | None = None,
         sums: np.ndarray | None = None,
     ) -> CtcRows:
-        """Return view arrays.
+        """View arrays of a session.
 
         Args:
-            rows: int64 `[N]`, their numbers; None for all in their order.
-            states: `[S]`, where the search of each row stands.
-            firsts: int64 `[S]`, frames of each row before the batch's.
-            sums: float64 `[S]`, of the confidences of those; rewritten.
+            rows: int64 `[N]`, numbers of the batch's rows; None for all in order.
+            states: `[S]`, state of each row's search.
+            firsts: int64 `[S]`, number of each row's frames before this batch.
+            sums: float64 `[S]`, sum of the confidences of those frames; updated.
         """
         return cls(rows=rows, states=states, firsts=firsts, sums=sums)
 
 
 class CtcModels(Struct):
-    """See `RowModels`; `end` is `GOES_ON`, `PHRASES` or `SENTENCE`."""
+    """`RowModels` for the core; `end` is `GOES_ON`, `PHRASES` or `SENTENCE`."""
 
     @classmethod
     def of(cls, models: RowModels, end: int) -> CtcModels:

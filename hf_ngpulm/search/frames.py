@@ -1,4 +1,4 @@
-"""Frames of logits as the native core reads them (`csrc/frames.hpp`)."""
+"""Frames of logits for the native core (`csrc/frames.hpp`)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ..engines.native import Struct
 
 
 class Frames(Struct):
-    """The frames of some rows. Those of a row that are beyond its length are never read, so that padding costs nothing."""
+    """The frames of some rows. Padding beyond a row's length is never read."""
 
     @classmethod
     def of(cls, logits: Tensor, lengths: Tensor, blank: int) -> Frames:
-        """Return view logits `[B, T, C]` of any precision and layout (others than float32 are copied) and lengths `[B]`.
+        """View logits `[B, T, C]` of any precision and layout (copied unless float32 and contiguous), with lengths `[B]`.
 
         Raises:
-            ValueError: no class that the blank could be.
+            ValueError: `blank` isn't a class.
         """
         batch_size, frames, classes = logits.shape
         if not 0 <= blank < classes:

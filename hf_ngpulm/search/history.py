@@ -1,7 +1,7 @@
-"""Keep what hypotheses of many streams consist of, such that a step costs the same however long a stream has been open.
+"""Keep the tokens of the hypotheses of many streams, at a cost per step that doesn't grow with a stream's length.
 
-All hypotheses of a stream begin alike: what they have in common, with its times, has been handed over for good, and only the
-rest of each, its tail, is kept and rewritten. Tails are as long as hypotheses differ.
+All hypotheses of a stream begin with the same tokens. `hand_over` moves these, with their times, out of the history for good.
+Only the rest of each hypothesis, its tail, is kept and rewritten. Tails are as long as the hypotheses differ.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import numpy as np
 
 from ..engines.native import Function, NativeCoreError, Struct
 
-# A token, as `Token` in csrc/history.hpp: its first frame and the one after its last; sums of the confidences of all frames
-# before it, and of those and its own. A transducer's token has one confidence: 0 and that.
+# A token, as `Token` in csrc/history.hpp. `start` is its first frame, `end` the frame after its last. `before` and `after` are
+# the sums of the confidences of all frames before `start` and before `end`. A transducer's token has one confidence c: 0 and c.
 TOKEN = np.dtype([("id", np.int64), ("start", np.int64), ("end", np.int64), ("before", np.float64), ("after", np.float64)])
 
 
 class Spoken(NamedTuple):
-    """Tokens, first frames, frames after the last ones, and confidences: arrays of the same shape."""
+    """Tokens with their first frames, the frames after their last ones, and their confidences: arrays of the same shape."""
 
     ids: np.ndarray
     starts: np.ndarray
@@ -31,7 +31,7 @@ class Tails(Struct):
 
 
 class _Links(Struct):
-    """Hold where hypotheses come from, and what they get; `live` says in which places there is one."""
+    """Links and labels of a search's frames or steps; `live` says which places hold a hypothesis."""
 
     @classmethod
     def of(cls, links: np.ndarray, labels: np.ndarray, live: np.ndarray, length: int) -> _Links:
@@ -52,11 +52,11 @@ class History:
     """Tails of the hypotheses of `S` streams, `K` each.
 
     Args:
-        goes_on: whether a last token may go on for more frames (CTC), so that it can't be handed over yet.
+        goes_on: whether the next frame may continue a last token (CTC), which can't be handed over then.
 
     Attributes:
-        sizes: int64 `[S, K]`, tokens of each tail.
-        common: int64 `[S]`, tokens of each stream, after those that have been handed over, that all tails begin with.
+        sizes: int64 `[S, K]`, number of tokens of each tail.
+        common: int64 `[S]`, number of tokens with which all tails of a stream begin.
     """
 
     def __init__(self, streams: int, num_beams: int, goes_on: bool) -> None:
@@ -73,7 +73,7 @@ class History:
         self.sizes[...] = self.common[...] = 0
 
     def with_room(self, rows: np.ndarray | None, more: int) -> Tails:
-        """Return the tails as the core writes them, with room for more tokens in those of some rows (None: of all)."""
+        """Return the tails for the core, with room for `more` tokens in each tail of `rows` (None: of all)."""
         needed = int((self.sizes if rows is None else self.sizes[rows]).max(initial=0)) + more
         room = self.tails.shape[2]
         if needed > room or self._native is None:
@@ -88,14 +88,14 @@ class History:
         self, rows: np.ndarray, labels: np.ndarray, lengths: np.ndarray, firsts: np.ndarray, last: np.ndarray,
         sums: np.ndarray, confidences: np.ndarray | None, blank: int,
     ) -> None:  # fmt: skip
-        """Follow frames of greedy CTC search.
+        """Append the tokens of greedy CTC search.
 
         Args:
-            rows: int64 `[N]`.
-            labels, lengths: `[N, T]` and `[N]`, labels of new frames.
-            firsts: int64 `[S]`, number of the first of them.
-            last: int32 `[S]`, the label before that; rewritten.
-            sums: float64 `[S]`, of the confidences of the frames before; rewritten.
+            rows: int64 `[N]`, the streams.
+            labels, lengths: `[N, T]` and `[N]`, labels of new frames, and the number of frames.
+            firsts: int64 `[S]`, number of the first new frame.
+            last: int32 `[S]`, label of the frame before it; updated.
+            sums: float64 `[S]`, sum of the confidences of all frames before; updated.
             confidences: float32 `[N, T]`; None without a measure.
         """
         try:
@@ -128,19 +128,19 @@ class History:
         self, rows: np.ndarray, links: np.ndarray, labels: np.ndarray, lengths: np.ndarray, firsts: np.ndarray,
         sums: np.ndarray, confidences: np.ndarray | None, live: np.ndarray,
     ) -> None:  # fmt: skip
-        """Follow frames of CTC beam search: links, labels `[N, T, K]`, see `hf_ngpulm.search.ctc_beam`; live: bool `[S, K]`."""
+        """Append the tokens of CTC beam search. links, labels: `[N, T, K]`, see `BeamFrames`; live: bool `[S, K]`."""
         _frames(
             len(rows), _as(np.int64, rows), _Links.of(links, labels, live, labels.shape[1]), _as(np.int32, lengths), firsts,
             sums, _measured(confidences), self.with_room(rows, labels.shape[1]),
         )  # fmt: skip
 
     def follow_steps(self, rows: np.ndarray, steps: list[np.ndarray], times: np.ndarray, live: np.ndarray, blank: int) -> None:
-        """Follow steps of a transducer's search.
+        """Append the tokens of a transducer's search.
 
         Args:
             steps: links, labels, moves and confidences `[steps, S, K]`.
-            times: int64 `[S, K]`, frames at which the hypotheses were before.
-            live: bool `[S, K]`, whether there is one now.
+            times: int64 `[S, K]`, the hypotheses' frames before the first step.
+            live: bool `[S, K]`, which places hold a hypothesis after the last step.
             blank: the class that isn't kept.
         """
         links, labels, moves, confidences = steps
@@ -150,7 +150,7 @@ class History:
         )  # fmt: skip
 
     def tails_of(self, rows: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, Spoken]:
-        """Return the number of tokens `[N]` and the tokens `[N, L]` of a tail of each of some rows, as they are now."""
+        """Return the sizes `[N]` and tokens `[N, L]` of one tail of each row, in the given place of its beam."""
         sizes = self.sizes[rows, places]
         return sizes, self._spoken(self.tails[rows, places, : int(sizes.max(initial=0))])
 
@@ -161,10 +161,10 @@ class History:
         return Spoken(tokens["id"], tokens["start"], tokens["end"], confidences)
 
     def hand_over(self, rows: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, Spoken]:
-        """Return what all live hypotheses have had in common, with its times, since the last time; it leaves the tails.
+        """Remove the tokens that all live hypotheses share from the tails, and return them.
 
         Returns:
-            The number of tokens of each row, and the tokens of all rows.
+            The number of tokens of each row, and the tokens of all rows, row by row.
         """
         counts, total = np.zeros(len(rows), dtype=np.int64), 0
         handed = np.empty(int(self.sizes[rows].max(axis=1, initial=0).sum()), dtype=TOKEN)

@@ -319,7 +319,7 @@ def test_bad_arguments(tokenizer, lm, arguments, words):
 def test_what_it_refuses(tokenizer, lm, decoder):
     with pytest.raises(ValueError, match="CTCDecoder decodes without"):
         GraphDecoder(tokenizer, None)
-    with pytest.raises(ValueError, match="each row has its own; pass the phrases themselves"):
+    with pytest.raises(ValueError, match="differs by row; pass the phrases instead"):
         GraphDecoder(tokenizer, lm, torch.tensor([0.5, 0.6])).context(PHRASES)
     with pytest.raises(ValueError, match="phrases lists 2 contexts"):
         decoder(random_logits(), None, [PHRASES, None])
@@ -338,7 +338,7 @@ def test_what_it_refuses(tokenizer, lm, decoder):
         stream.add(torch.cat([random_logits(1, BLOCK_FRAMES), broken], 1))
     with pytest.raises(ValueError, match="this lm isn't among"):
         decoder.context(PHRASES, NGramLM.train([[1, 2]] * 9, vocab_size=256, order=2))
-    with pytest.raises(InvalidLogitsError, match="before they had 257"):
+    with pytest.raises(InvalidLogitsError, match="but 257 in earlier blocks"):
         stream.add(torch.zeros(1, 3, 300))
     with pytest.raises(ValueError, match="the stream was opened for 1"):
         stream.add(random_logits(2, 5))
@@ -346,5 +346,5 @@ def test_what_it_refuses(tokenizer, lm, decoder):
 
 
 def test_several_language_models_at_once_are_refused(tokenizer, lm):
-    with pytest.raises(ValueError, match="not of several as LogLinear"):
+    with pytest.raises(ValueError, match="one language model per row, got LogLinear"):
         GraphDecoder(tokenizer, LogLinear([lm, lm], [0.5, 0.5]))

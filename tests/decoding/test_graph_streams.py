@@ -148,9 +148,9 @@ def test_contexts_made_before(tokenizer, lm, monkeypatch):
 
 
 def test_what_is_refused(tokenizer, lm):
-    with pytest.raises(ValueError, match="phrases, or their weights, are listed"):
+    with pytest.raises(ValueError, match="phrases or phrase_weight are listed"):
         StreamingDecoder(make(tokenizer, lm, phrases=CONTEXTS))
-    with pytest.raises(ValueError, match="beta has a number for each row"):
+    with pytest.raises(ValueError, match="beta is a tensor with one number per row"):
         StreamingDecoder(make(tokenizer, lm, beta=torch.ones(2)))
     streams = StreamingDecoder(make(tokenizer, lm), max_streams=1)
     with pytest.raises(ValueError, match="discount should be at least 0"):

@@ -57,7 +57,7 @@ def test_each_row_has_its_own(search, lms, frames):
     assert found(model, frames, lms[0], 0.7, ilm_weight=given, **search) == [row for (row,) in alone]
     (last,) = decoder.select([2]).decode(frames[2:])
     assert (last[0].token_ids, last[0].score) == alone[2][0]
-    with pytest.raises(ValueError, match="ilm_weight has a number for each row of a batch, which streams aren't"):
+    with pytest.raises(ValueError, match="ilm_weight is a tensor with one number per row of a batch"):
         StreamingDecoder(decoder)
 
 

@@ -165,9 +165,9 @@ def test_broken_frames_are_named(heard):
 
 
 def test_where_it_has_no_meaning(heard):
-    with pytest.raises(ValueError, match="pause_seconds is for whole recordings; in streams endpoint_seconds"):
+    with pytest.raises(ValueError, match="pause_seconds is for whole recordings; in streams pass endpoint_seconds"):
         StreamingDecoder(heard.decoder(pause_seconds=SECONDS))
-    with pytest.raises(ValueError, match="pause_seconds needs to know how long a frame is"):
+    with pytest.raises(ValueError, match="pause_seconds needs the duration of a frame"):
         TransducerDecoder(heard.model, heard.processor.tokenizer, pause_seconds=SECONDS)
     for wrong in (0, -1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="pause_seconds should be above 0"):

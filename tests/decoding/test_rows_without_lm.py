@@ -72,7 +72,7 @@ def test_rows_one_by_one(tokenizer, lm, source, case, with_source, phrases):
 def test_lists_that_are_refused(tokenizer, lm):
     with pytest.raises(ValueError, match="lm is an empty list"):
         CTCDecoder(tokenizer, [])
-    with pytest.raises(ValueError, match=r"lm=\[None\]: there is no graph without a language model"):
+    with pytest.raises(ValueError, match=r"lm=\[None\]: a graph needs a language model"):
         GraphDecoder(tokenizer, [None])
     graph, frames = GraphDecoder(tokenizer, [None, lm]), torch.randn(2, 12, 257, generator=torch.Generator().manual_seed(1))
     assert graph.select([0])(frames[:1])[0][0].text == graph(frames)[0][0].text

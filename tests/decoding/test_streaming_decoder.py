@@ -94,7 +94,7 @@ def test_outputs_that_are_broken_end_a_stream(strategy, engine):
     with pytest.raises(StreamError, match=r"stream 1: .* frame 3") as caught:
         stream.step(dict(zip(sids, (frames[2:], bad[2:], frames[2:]))))
     assert [partial.text for partial in caught.value.partials.values()] == ["aba", "aba"]
-    with pytest.raises(StreamError, match="only be closed or reset"):
+    with pytest.raises(StreamError, match="close or reset it"):
         stream.step({sids[1]: frames})
     assert stream.reset(sids[1]) == []
     stream.step({sids[1]: frames})
@@ -132,7 +132,11 @@ def test_wrong_arguments():
         (lambda: StreamingDecoder(ctc, endpoint_frames=0), ValueError, "endpoint_frames"),
         (lambda: StreamingDecoder(transducer, endpoint_seconds=math.nan), ValueError, "endpoint_seconds"),
         (lambda: StreamingDecoder(ctc, dtype=torch.half), ValueError, "dtype"),
-        (lambda: StreamingDecoder(DECODERS["ctc beam"](beta=torch.ones(64))), ValueError, "beta has a number for each row"),
+        (
+            lambda: StreamingDecoder(DECODERS["ctc beam"](beta=torch.ones(64))),
+            ValueError,
+            "beta is a tensor with one number per row",
+        ),
         (lambda: StreamingDecoder(ctc).open(lm_weight=1.0), ValueError, "lm_weight without a language model"),
         (lambda: StreamingDecoder(ctc).open(lm=NGramLM.train([[1]], vocab_size=9, order=1)), ValueError, "no language model"),
     ):
@@ -402,5 +406,5 @@ def test_phrases_of_all_streams(with_lm):
             assert getattr(ours, name) == pytest.approx(getattr(theirs, name), abs=1e-3), name
         boosted += ours.phrase_score > 0
     assert boosted > 3
-    with pytest.raises(ValueError, match="listed for the rows"):
+    with pytest.raises(ValueError, match="listed per row of a batch"):
         StreamingDecoder(CTCDecoder(tokenizer, phrases=[["call"], ["anna"]]), 2)

@@ -161,7 +161,7 @@ def test_other_values_are_refused(ctc, given):
 
 
 def test_searches_without_a_knee_say_so(ctc):
-    with pytest.raises(ValueError, match="no meaning in a graph, for which it wasn't measured; leave it out, which is 64"):
+    with pytest.raises(ValueError, match="no measured value for a graph; leave it out for the default of 64"):
         pipeline(TASK, model=ctc[0], tokenizer=ctc[1].tokenizer, feature_extractor=ctc[1].feature_extractor, strategy="graph",
                  num_beams="auto", lm=NGramLM.from_arpa(DEMO / "lm.arpa.gz", ctc[1].tokenizer))  # fmt: skip
     with pytest.raises(ValueError, match="no meaning in a graph"):

@@ -1,4 +1,4 @@
-"""Batches whose frames come in blocks: a session with a slot for each row. Offline decoding is one that is fed once."""
+"""BlockStream: a batch whose frames come in blocks, with a slot for each row. Offline decoding feeds it once."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ KEPT_BYTES = 1 << 24
 
 
 class BlockStream:
-    """A batch that is being decoded. Made by `CTCDecoder.stream` and `GraphDecoder.stream`.
+    """A batch that is being decoded, returned by `CTCDecoder.stream` and `GraphDecoder.stream`.
 
-    Frames come in blocks of any size (`add`), phrases may change between any two of them (`set_context`), and what has been
-    said can be asked for at any time. The result doesn't depend on how the frames are cut, and what is kept doesn't grow with
-    their number: all hypotheses begin alike, and of that only the tokens are kept.
+    `add` takes frames in blocks of any size, `set_context` changes phrases between blocks, and `partials` and `hypotheses`
+    return results at any time. Block sizes don't change the results. The search's memory doesn't grow with the number of
+    frames: only the transcript does.
 
     Args:
-        slots: the search, a slot for each row.
+        slots: the search, with a slot for each row.
     """
 
     def __init__(self, slots: CTCSlots) -> None:
@@ -49,20 +49,20 @@ class BlockStream:
 
     @property
     def frames(self) -> list[int]:
-        """Return how many frames of each row have been decoded."""
+        """Return the number of decoded frames of each row."""
         return self.slots.frames.tolist()
 
     def set_context(self, row: int, phrases: Any) -> None:
-        """Have a row go on with other phrases, which begin at the next frame.
+        """Switch a row to other phrases from the next frame on.
 
-        Matches in progress of the old ones are given up, and what they have earned is taken back.
+        Unfinished matches of the old phrases end and repay their bonus.
 
         Args:
-            row: its number.
-            phrases: one context, as the decoder takes it; None for none.
+            row: the row's number.
+            phrases: one context, as the decoder accepts it; None for none.
 
         Raises:
-            ValueError: no such row, or phrases that can't be followed.
+            ValueError: there is no such row, or the phrases are invalid.
         """
         if not 0 <= row < self.batch_size:
             raise ValueError(f"row should lie in 0..{self.batch_size - 1}, got {row!r}")
@@ -72,12 +72,12 @@ class BlockStream:
         """Decode more frames.
 
         Args:
-            logits: `[B, T, C]`, the model's outputs (log-probabilities will do): a tensor, an array or lists.
-            lengths: integers `[B]`, frames of each row; all T if left out.
+            logits: `[B, T, C]`, the model's outputs or log-probabilities: a tensor, an array or lists.
+            lengths: integers `[B]`, number of frames of each row (default T).
 
         Raises:
             InvalidLogitsError: NaN or infinite logits, probabilities, or a wrong shape. The stream stays as it was.
-            ValueError: lengths that don't fit the logits.
+            ValueError: the lengths don't fit the logits.
         """
         logits = tensor_of(logits, "logits")
         lengths = check_logits(logits, lengths, self.decoder.blank_id)
@@ -85,11 +85,11 @@ class BlockStream:
         if logits.shape[0] != self.batch_size:
             raise ValueError(f"the logits have {logits.shape[0]} rows, the stream was opened for {self.batch_size}")
         if self.slots.classes not in (None, logits.shape[2]):
-            raise InvalidLogitsError(f"the logits have {logits.shape[2]} classes, before they had {self.slots.classes}")
+            raise InvalidLogitsError(f"the logits have {logits.shape[2]} classes, but {self.slots.classes} in earlier blocks")
         self.add_checked(logits, lengths)
 
     def add_checked(self, logits: Tensor, lengths: Tensor) -> None:
-        """Decode more frames, which `check_logits` has seen."""
+        """Decode more frames, which `check_logits` has validated."""
         logits, lengths = logits.detach().to(self.device), lengths.to(self.device)
         frames = logits.shape[1]
         size = self.slots.block_frames or max(1, frames)
@@ -109,17 +109,17 @@ class BlockStream:
         if (bad_frames >= 0).any():
             self.begin()
             refuse_broken(bad_frames)
-        if self._is_fed:  # what is fed once is read from the tails, which costs less
+        if self._is_fed:  # after a single block, reading the tails costs less
             self.slots.put_aside(self._rows)
         self._is_fed = True
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """Return for each row up to `num_return_sequences` hypotheses, the best one first, as if its utterance ended here."""
+        """Return up to `num_return_sequences` hypotheses per row, the best one first, with the scores of an end."""
         options = self.decoder.options
         return self._ranked(options.score_eos, options.num_return_sequences)
 
     def partials(self) -> list[Hypothesis]:
-        """Return the best hypothesis of each row so far, where more may come: `</s>` doesn't count."""
+        """Return the best hypothesis of each row so far, without the score of `</s>`."""
         return [best for (best,) in self._ranked(False, 1)]
 
     def _ranked(self, score_eos: bool, most: int) -> list[list[Hypothesis]]:
@@ -127,11 +127,11 @@ class BlockStream:
 
 
 def check_logits(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tensor:
-    """Return the lengths of the rows of some logits `[B, T, C]`, int32 `[B]`.
+    """Validate logits `[B, T, C]` and return the lengths of their rows, int32 `[B]`.
 
     Raises:
-        InvalidLogitsError: a wrong shape or type, or no class that the blank could be.
-        ValueError: lengths that don't fit the logits.
+        InvalidLogitsError: the shape or type is wrong, or `blank_id` isn't a class.
+        ValueError: the lengths don't fit the logits.
     """
     if logits.dim() != 3 or not logits.dtype.is_floating_point:
         problem = f"logits should be floating point of the shape [B, T, C], got {logits.dtype} {tuple(logits.shape)}"
@@ -145,12 +145,16 @@ def check_logits(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tens
 
 
 def check_utterances(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tensor:
-    """Return the lengths of whole utterances, int32 `[B]`. Where none are given, padding at the end doesn't count: frames whose
-    classes all have one and the same number, as no model's outputs have. Raises what `check_logits` raises."""
+    """Validate the logits of whole utterances and return their lengths, int32 `[B]`. Raises as `check_logits`.
+
+    Without `lengths` a row ends before its padding: the last frames in which all classes have the same value. No model returns
+    such frames.
+    """
     checked = check_logits(logits, lengths, blank_id)
     if lengths is not None or not logits.shape[1]:
         return checked
-    # Two classes of the last frames tell of most batches that they have no padding. A GPU looks at all: the host needn't wait.
+    # Two classes of the last frames suffice to see that most batches have no padding. A GPU checks all frames instead, so that
+    # the host needn't wait for the comparison.
     if logits.device.type == "cpu" and not bool((logits[:, -1, 0] == logits[:, -1, -1]).any()):
         return checked
     first = logits[..., :1]
@@ -160,16 +164,14 @@ def check_utterances(logits: Tensor, lengths: Outputs | None, blank_id: int) -> 
 
 
 def refuse_probabilities(logits: Tensor, lengths: Tensor) -> None:
-    """Refuse what `softmax` made of a model's outputs.
+    """Refuse probabilities (outputs of a softmax) in place of logits.
 
     Raises:
-        InvalidLogitsError: in all frames they are at least 0 and sum to 1.
+        InvalidLogitsError: all values are at least 0, and each frame sums to 1.
     """
-    if not logits.numel() or bool(logits[:, 0].amin(1).lt(0).all()):  # as in nearly all batches
+    if not logits.numel() or bool(logits[:, 0].amin(1).lt(0).all()):  # nearly all batches end here
         return
     rows = [frames[:length] for frames, length in zip(logits, lengths.tolist()) if length]
-    sums = [frames.sum(-1, dtype=torch.float32) for frames in rows]  # of half precision maybe
+    sums = [frames.sum(-1, dtype=torch.float32) for frames in rows]  # logits may have half precision
     if rows and all(bool(frames.min() >= 0) and bool(((of - 1).abs() < 1e-2).all()) for frames, of in zip(rows, sums)):
-        raise InvalidLogitsError(
-            "these are probabilities, for all frames sum to 1; pass the logits, or the logarithms: probabilities.log()"
-        )
+        raise InvalidLogitsError("these are probabilities (every frame sums to 1); pass the logits, or probabilities.log()")

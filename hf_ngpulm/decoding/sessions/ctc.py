@@ -1,4 +1,4 @@
-"""Sessions of CTC models: many streams, or the rows of a batch, each in a slot."""
+"""Sessions of CTC decoders: each stream, or each row of a batch, has a slot."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ from ..partials import Transcript
 from .session import Found, Slots, Switch, given_back
 
 State = TypeVar("State", beam.BeamState, GraphState, "GreedyState")
-# What going on with a label costs under the rule "stay", per unit of LM weight: about what the average token costs in an LM.
-# Without it staying would look cheap beside any new token, which the LM charges for.
+# Cost of continuing a label under the rule "stay", per unit of LM weight: about the LM's cost of an average token. Without it
+# continuing would be cheaper than any new token, since only new tokens pay an LM score.
 STAY_COST = 3.0
-# Frames that are searched before what all hypotheses have in common is put aside.
+# Frames per block. After each block the tokens that all hypotheses share leave the history.
 BLOCK_FRAMES = 256
 MOST_BYTES = 1 << 28  # of tails
 
 
 class CTCSlots(Slots):
-    """Share what greedy search and beams have in common."""
+    """Base of the slots of greedy search, beams and graphs."""
 
     goes_on = True
-    block_frames: int | None = None  # that are searched at a time
+    block_frames: int | None = None  # largest number of frames per search; None: no limit
 
     def __init__(self, decoder: Any, models: RowModels, num_beams: int) -> None:
         super().__init__(decoder, models, num_beams)
         self.classes: int | None = None
-        # Of the confidences of all frames of a slot's utterance.
+        # Sums of the confidences of all frames of each slot's utterance.
         self.sums = np.zeros(len(models.states))
 
     def begin(self, slot: int) -> None:
@@ -68,19 +68,21 @@ class CTCSlots(Slots):
     def step(self, slots: np.ndarray, chunks: Sequence[Tensor]) -> np.ndarray:
         lengths = np.array([len(chunk) for chunk in chunks], dtype=np.int32)
         logits = torch.nn.utils.rnn.pad_sequence([chunk.detach() for chunk in chunks], batch_first=True)
-        # All slots in their order are taken as they are, without copies.
+        # If all slots are given in order, the search works in place instead of on copies.
         everything = np.array_equal(slots, np.arange(len(self.frames)))
         bad_frames = self.feed(None if everything else slots, logits, torch.from_numpy(lengths).to(logits.device), lengths)
         return np.where(bad_frames < 0, -1, self.frames[slots] + bad_frames)
 
     def feed(self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, counts: np.ndarray) -> np.ndarray:
-        """Decode frames `[N, T, C]` of some slots, int64 `[N]`; None for all.
+        """Decode frames of some slots.
 
         Args:
-            lengths, counts: int32 `[N]`, frames of each, on the device and on the CPU.
+            slots: int64 `[N]`; None for all.
+            logits: `[N, T, C]`.
+            lengths, counts: int32 `[N]`, number of frames of each slot, on the device and on the CPU.
 
         Returns:
-            int32 `[N]`, of each slot the first of these frames that is broken, else -1. Slots with one stay as they were.
+            int32 `[N]`, each slot's first frame with NaN or infinity, else -1. Slots with such a frame stay as they were.
         """
         self.classes = logits.shape[2]
         measure = self.decoder.options.confidence
@@ -94,14 +96,14 @@ class CTCSlots(Slots):
     def search(
         self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, counts: np.ndarray, confidences: Tensor | None
     ) -> np.ndarray:
-        """Do what `feed` says, but for counting frames; confidences: float32 `[N, T]`."""
+        """Do the search of `feed`, without counting frames; confidences: float32 `[N, T]`."""
 
     def finish(self, slot: int) -> list[Hypothesis]:
         return [hypothesis for hypothesis in super().finish(slot) if hypothesis.score > -np.inf]
 
 
 class Prepared:
-    """Hold models and options in the form that the core reads. It serves all batches with the same ones."""
+    """Models and options as the core reads them; all batches with the same ones share them."""
 
     def __init__(self, decoder: Any, models: RowModels) -> None:
         self._decoder, self._models = decoder, models
@@ -111,7 +113,7 @@ class Prepared:
         self._rules: native_beam.BeamRules | None = None
 
     def rules(self, classes: int) -> native_beam.BeamRules:
-        """Return those of beam search in logits of so many classes, the same ones in every call."""
+        """Return the rules of beam search over logits of C = `classes`. They are made once, in the first call."""
         if self._rules is None:
             models, options = self._models, self._decoder.options
             self._rules = native_beam.BeamRules.of(
@@ -122,11 +124,11 @@ class Prepared:
 
 
 class CoreSlots(CTCSlots):
-    """Searches on the CPU: where those of all slots stand is one array, which the native core reads and writes.
+    """Slots on the CPU. The states of all searches are one structured array, which the native core reads and writes.
 
     Attributes:
-        rows: `[S]`; its fields are what the search keeps of a slot.
-        prepared: made when it is needed, and anew after models have changed: then it is set to None.
+        rows: `[S]`; its fields are the state of a slot's search.
+        prepared: made on demand. Whatever changes the models sets it to None.
     """
 
     rows: np.ndarray
@@ -151,7 +153,7 @@ class CoreSlots(CTCSlots):
 
     @abstractmethod
     def empty(self, models: RowModels) -> np.ndarray:
-        """Return where searches stand before the first frame."""
+        """Return the states of searches before the first frame, `[S]`."""
 
     def begin(self, slot: int) -> None:
         super().begin(slot)
@@ -192,7 +194,7 @@ class CoreSlots(CTCSlots):
         self.prepared = None
 
     def add_fused(self, slots: np.ndarray, more: np.ndarray) -> None:
-        """Have the hypotheses of some slots score more for phrases, `[N, K]`."""
+        """Add phrase scores, `[N, K]`, to the hypotheses of some slots."""
 
     def search(
         self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, counts: np.ndarray, confidences: Tensor | None
@@ -209,10 +211,10 @@ class CoreSlots(CTCSlots):
     def search_core(
         self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, confidences: np.ndarray | None
     ) -> np.ndarray:
-        """Do what `search` says; slots with a broken frame may be left in any state."""
+        """Do as `search`, but slots with a broken frame may be left in any state."""
 
     def batch(self, slots: np.ndarray | None) -> CtcRows:
-        """Return what the core reads and writes of some slots."""
+        """Return the states of some slots (None: of all) as the core reads and writes them."""
         if slots is not None:
             return CtcRows.of(slots, self.rows, self.frames, self.sums)
         if self._batch is None:
@@ -221,7 +223,7 @@ class CoreSlots(CTCSlots):
 
 
 class CoreGreedySlots(CoreSlots):
-    """Greedy search on the CPU, with no language models that are composed lazily."""
+    """Greedy search on the CPU, without lazily composed language models."""
 
     def __init__(self, decoder: Any, models: RowModels) -> None:
         super().__init__(decoder, models, 1)
@@ -256,10 +258,10 @@ class CoreGreedySlots(CoreSlots):
         return np.zeros(len(slots), dtype=np.int64), self._scores(slice(None))[slots]
 
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
-        given = (self._scores(rows)[:, None], self.rows["lm_scores"][rows], self.rows["lm_states"][rows])
-        scores, lm_scores, lm_states = map(torch.from_numpy, given)
+        columns = (self._scores(rows)[:, None], self.rows["lm_scores"][rows], self.rows["lm_states"][rows])
+        scores, lm_scores, lm_states = map(torch.from_numpy, columns)
         ended = self.models.of(rows).at_end(scores, lm_scores, lm_states, False, self.decoder.options.engine)
-        totals, of_lms, of_phrases = (part[:, 0].tolist() for part in ended)
+        totals, of_lms, of_phrases = (values[:, 0].tolist() for values in ended)
         return [[Found(0, row)] for row in zip(totals, self.rows["acoustic_scores"][rows].tolist(), of_lms, of_phrases)]
 
 
@@ -289,7 +291,7 @@ class CoreBeamSlots(CoreSlots):
         slots = np.arange(rows) if slots is None else slots
         happened = beam.BeamFrames.still(rows, width, self.num_beams)
         native_beam.search_lazily(self.models.lazy, self.models.vocab_size, frames, rules, batch, self.rows, slots, happened)
-        links, labels, bad_frames = (part.numpy() for part in happened)
+        links, labels, bad_frames = (tensor.numpy() for tensor in happened)
         good = bad_frames < 0
         history.follow_frames(
             slots[good], links[good], labels[good], lengths.numpy()[good], self.frames, self.sums,
@@ -307,7 +309,7 @@ class CoreBeamSlots(CoreSlots):
     def _rank(self, slots: np.ndarray | None, end: int, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         prepared, models, count = self.prepared, self.models, len(self.rows if slots is None else slots)
         automaton = prepared.automaton
-        if models.lazy is not None:  # more may have been composed since
+        if models.lazy is not None:  # the tensors may have grown since
             automaton = Automaton.of(models.composed().tensors, models.vocab_size)
         joins_texts = self.decoder.options.merge == "text"
         batch = self.batch(slots)
@@ -320,9 +322,9 @@ class CoreBeamSlots(CoreSlots):
 
 
 class TensorSlots(CTCSlots, Generic[State]):
-    """Searches whose state is a tuple of tensors, `[S, ...]` each: on a GPU, by the reference, and in graphs.
+    """Slots whose states are tuples of tensors, `[S, ...]` each: on a GPU, in the reference, and in graphs.
 
-    A state has `lm_states` and `lm_scores` `[S, K, M]`.
+    Every kind of state has `lm_states` and `lm_scores`, `[S, K, M]`.
     """
 
     state: State
@@ -332,17 +334,17 @@ class TensorSlots(CTCSlots, Generic[State]):
         super().__init__(decoder, models, num_beams)
         self.num_beams = num_beams
         self.state = self.initial(models.states)
-        self.told: dict[str, np.ndarray] | None = None  # what is `reported`, as far as the host knows it already
+        self.told: dict[str, np.ndarray] | None = None  # copy of `reported` on the host, if it is up to date
 
     @abstractmethod
     def initial(self, states: Tensor) -> State:
-        """Return the state before the first frame, with automata in the states `[N, M]`."""
+        """Return the state before the first frame, with automata in `states`, int32 `[N, M]`."""
 
     @abstractmethod
     def search_frames(
         self, rows: Tensor | slice, models: RowModels, state: State, logits: Tensor, lengths: Tensor
     ) -> tuple[State, Any]:
-        """Go on with the search of some slots; what happened has `labels` and `bad_frames`, and `links` in a beam."""
+        """Search more frames of some slots. Return the state and the trace: `labels`, `bad_frames`, in a beam also `links`."""
 
     def widen(self, models: RowModels, shift: int) -> None:
         super().widen(models, shift)
@@ -359,7 +361,7 @@ class TensorSlots(CTCSlots, Generic[State]):
         super().switch(slots, contexts)
 
     def add_fused(self, rows: Tensor, more: Tensor) -> None:
-        """Have the hypotheses of some slots score more for phrases, `[N, K]`."""
+        """Add phrase scores, `[N, K]`, to the hypotheses of some slots."""
 
     def begin(self, slot: int) -> None:
         super().begin(slot)
@@ -374,7 +376,7 @@ class TensorSlots(CTCSlots, Generic[State]):
         models, before, last = self.models if slots is None else self.models.of(rows), self.state, self.labels_before()
         state, happened = self.search_frames(rows, models, type(before)(*(part[rows] for part in before)), logits, lengths)
         self.state = _with(before, rows, state)
-        # All that the host asks for, also afterwards, comes in one copy: it waits for the device once.
+        # One copy brings all that the host will ask for, so that it waits for the device once.
         told: dict[str, Tensor] = self.reported()
         links = getattr(happened, "links", happened.labels)
         measured: list[Tensor] = [] if confidences is None else [confidences]
@@ -382,7 +384,7 @@ class TensorSlots(CTCSlots, Generic[State]):
         self.told, heard = dict(zip(told, rest)), rest[-1] if measured else None
         slots = np.arange(len(logits)) if slots is None else slots
         good = np.flatnonzero(bad_frames < 0)
-        if len(good) < len(slots):  # slots with a broken frame stay as they were
+        if len(good) < len(slots):  # slots with a broken frame keep their old state
             of_good, self.told = torch.from_numpy(good).to(logits.device), None
             rows = torch.from_numpy(slots[good]).to(logits.device)
             self.state = _with(before, rows, type(state)(*(part[of_good] for part in state)))
@@ -391,7 +393,7 @@ class TensorSlots(CTCSlots, Generic[State]):
         return bad_frames
 
     def heard(self, name: str) -> np.ndarray:
-        """Return one of what is `reported`, on the CPU; it isn't to be changed."""
+        """Return a tensor of `reported` as a read-only array on the CPU."""
         if self.told is None:
             told: dict[str, Tensor] = self.reported()
             self.told = dict(zip(told, on_host([*told.values()])))
@@ -399,18 +401,17 @@ class TensorSlots(CTCSlots, Generic[State]):
 
     @abstractmethod
     def reported(self) -> dict[str, Tensor]:
-        """Return what the host asks of the state, by name, `[S, ...]` each; "scores" of the hypotheses, -inf for none, among
-        it."""
+        """Return the tensors that the host reads, by name, `[S, ...]` each, with the hypotheses' "scores" (-inf for none)."""
 
     def labels_before(self) -> np.ndarray | None:
-        """Return the label of the frame before, int32 `[S]`, for `follow`; None where it isn't needed."""
+        """Return the label of the frame before, int32 `[S]`, for `follow`; None if `follow` doesn't need it."""
         return None
 
     def follow(
         self, slots: np.ndarray, last: np.ndarray | None, links: np.ndarray, labels: np.ndarray, lengths: np.ndarray,
         confidences: np.ndarray | None,
     ) -> None:  # fmt: skip
-        """Follow what happened to some slots."""
+        """Append the tokens of a trace to the histories of some slots."""
         self.history.follow_frames(slots, links, labels, lengths, self.frames, self.sums, confidences, self.live())
 
     def live(self) -> np.ndarray:
@@ -418,7 +419,7 @@ class TensorSlots(CTCSlots, Generic[State]):
 
 
 def _with(state: Any, rows: Tensor | slice, new: Any) -> Any:
-    """Return a tuple of tensors that are new in some rows."""
+    """Return a state with some rows replaced by those of `new`; a slice stands for all rows."""
     if isinstance(rows, slice):
         return new
     parts = [part.clone() for part in state]
@@ -428,7 +429,7 @@ def _with(state: Any, rows: Tensor | slice, new: Any) -> Any:
 
 
 class GreedyState(NamedTuple):
-    """Hold where greedy search of `S` rows stands, see `hf_ngpulm.search.ctc_greedy`; its sums are float64."""
+    """State of greedy search in `S` rows, see `hf_ngpulm.search.ctc_greedy`; sums are float64."""
 
     lm_states: Tensor
     lm_scores: Tensor
@@ -437,7 +438,7 @@ class GreedyState(NamedTuple):
 
 
 class GreedySlots(TensorSlots[GreedyState]):
-    """Greedy search on a GPU, by the reference, or with language models that are composed lazily."""
+    """Greedy search on a GPU, in the reference, or with lazily composed language models."""
 
     block_frames = None
 
@@ -485,14 +486,14 @@ class GreedySlots(TensorSlots[GreedyState]):
 
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
         state = GreedyState(*(part[rows] for part in self.state))
-        given = (self.scores()[rows, None], state.lm_scores, state.lm_states)
-        scores, of_lms, of_phrases = self.models.of(rows).at_end(*given, False, self.decoder.options.engine)
+        sums = (self.scores()[rows, None], state.lm_scores, state.lm_states)
+        scores, of_lms, of_phrases = self.models.of(rows).at_end(*sums, False, self.decoder.options.engine)
         columns = torch.stack([scores[:, 0], state.acoustic_scores, of_lms[:, 0], of_phrases[:, 0]], 1)
         return [[Found(0, values)] for values in columns.tolist()]
 
 
 class BeamSlots(TensorSlots[beam.BeamState]):
-    """Beam search on a GPU, and by the reference."""
+    """Beam search on a GPU, and in the reference."""
 
     def __init__(self, decoder: Any, models: RowModels) -> None:
         super().__init__(decoder, models, decoder.options.num_beams)
@@ -529,7 +530,7 @@ class BeamSlots(TensorSlots[beam.BeamState]):
 
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         scores, last_tokens, hashes = (self.heard(name)[slots] for name in ("scores", "last_tokens", "parent_hashes"))
-        places = np.lexsort((hashes, last_tokens, -scores))[:, 0]  # of those that score the same the first
+        places = np.lexsort((hashes, last_tokens, -scores))[:, 0]  # ties go to the order of `in_order`
         return places, scores[np.arange(len(slots)), places]
 
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
@@ -540,7 +541,7 @@ class BeamSlots(TensorSlots[beam.BeamState]):
 
 
 def ctc_slots(decoder: Any, models: RowModels) -> CTCSlots:
-    """Return the search that a decoder's options ask for."""
+    """Return the slots for a decoder's options and device."""
     is_greedy, is_core = decoder.options.num_beams == 1, engine_name(decoder.options.engine, models.states.device) == "cpu"
     if is_greedy:
         return CoreGreedySlots(decoder, models) if is_core and models.lazy is None else GreedySlots(decoder, models)
@@ -550,10 +551,10 @@ def ctc_slots(decoder: Any, models: RowModels) -> CTCSlots:
 def label_frames(
     decoder: Any, models: RowModels, states: Tensor, before: Tensor, logits: Tensor, lengths: Tensor
 ) -> greedy.GreedyLabels:
-    """Return the class that greedy search gives each frame, before blanks and repeats are dropped.
+    """Return the class that greedy search assigns to each frame, blanks and repeats included.
 
     Args:
-        states: int32 `[B, M]`, of the rows' automata.
+        states: int32 `[B, M]`, states of the rows' automata.
         before: int32 `[B, 2]`, see `hf_ngpulm.search.ctc_greedy`.
     """
     if states.shape[1]:
@@ -567,9 +568,9 @@ def label_frames(
                 return greedy.ctc_greedy(list(models.tensors), *arguments, decoder.options.engine)
             return native_greedy.ctc_greedy(models.tensors, *arguments, models.composing)
 
-        def replay(lazy: LazySearch, found: greedy.GreedyLabels) -> bool:
-            goes_on = found.labels == torch.cat([before[:, :1], found.labels[:, :-1]], 1)
-            tokens = found.labels.masked_fill(goes_on, -1)[..., None]
+        def replay(lazy: LazySearch, result: greedy.GreedyLabels) -> bool:
+            goes_on = result.labels == torch.cat([before[:, :1], result.labels[:, :-1]], 1)
+            tokens = result.labels.masked_fill(goes_on, -1)[..., None]
             return lazy.replay(states[:, None], None, tokens.cpu().numpy(), decoder.blank_id)
 
         return settled(models, search, replay)
@@ -580,7 +581,7 @@ def label_frames(
     bad = inside & ~torch.isfinite(best)
     first_bad = torch.where(bad.any(1), bad.int().argmax(1) if logits.shape[1] else 0, -1)
     labels = torch.where(inside, labels, decoder.blank_id).to(torch.int32)
-    every = torch.cat([before[:, :1], labels], 1)  # with that of the frame before
+    every = torch.cat([before[:, :1], labels], 1)  # starts with the label of the frame before
     return greedy.GreedyLabels(
         labels=labels,
         acoustic_scores=torch.where(inside, best, 0.0).sum(dim=1),
@@ -594,7 +595,7 @@ def label_frames(
 def search_frames(
     decoder: Any, models: RowModels, state: beam.BeamState, logits: Tensor, lengths: Tensor
 ) -> tuple[beam.BeamState, beam.BeamFrames]:
-    """Go on with a beam search over more frames."""
+    """Search more frames with a beam."""
     options, hashes = decoder.options, decoder.text_hashes(logits.shape[2], logits.device)
     of_tokens = (decoder.token_bonuses(models), unscored(models), decoder.blank_id, models.vocab_size)
     thresholds = (options.beam_threshold, options.blank_threshold)
@@ -605,15 +606,15 @@ def search_frames(
             tensors, state, logits, lengths, models.weights, *of_tokens, *thresholds, options.engine, hashes
         )  # fmt: skip
 
-    def replay(lazy: LazySearch, found: tuple[beam.BeamState, beam.BeamFrames]) -> bool:
-        return lazy.replay(state.lm_states, found[1].links.cpu().numpy(), found[1].labels.cpu().numpy())
+    def replay(lazy: LazySearch, result: tuple[beam.BeamState, beam.BeamFrames]) -> bool:
+        return lazy.replay(state.lm_states, result[1].links.cpu().numpy(), result[1].labels.cpu().numpy())
 
     return settled(models, search, replay)
 
 
 def confidences_of(logits: Tensor, lengths: Tensor, measure: str) -> Tensor:
-    """Return the confidence of each frame, float32 `[B, T]`; of padding, any number."""
-    # Where there is no padding, and on a GPU, where it costs less than taking rows apart.
+    """Return the confidence of each frame, float32 `[B, T]`; padding has arbitrary values."""
+    # Without padding; and on a GPU, where computing it for padding costs less than separating the rows.
     if logits.device.type != "cpu" or (len(lengths) and int(lengths.min()) == logits.shape[1]):
         return frame_confidence(logits, measure)
     confidences = torch.zeros(logits.shape[:2])
@@ -623,8 +624,8 @@ def confidences_of(logits: Tensor, lengths: Tensor, measure: str) -> Tensor:
 
 
 def unscored(models: RowModels) -> Tensor:
-    """Return what a class that no LM scores adds to the score of a prefix, float32 `[B]`.
+    """Return the LM score of a class that no LM scores, float32 `[B]`: that of one of V equally likely tokens.
 
-    It counts as one of V tokens that are equally likely: otherwise it would come for free.
+    With a score of 0 such classes would win merely because they cost nothing.
     """
     return -math.log(max(models.vocab_size, 1)) * models.lm_weights

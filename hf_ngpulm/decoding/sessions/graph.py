@@ -1,4 +1,4 @@
-"""Streams of CTC models that are decoded in the graph of a language model."""
+"""Sessions of graph decoders: CTC outputs decoded in the graph of a language model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .session import Found
 
 
 class GraphSlots(TensorSlots[GraphState]):
-    """Token passing."""
+    """Slots of token passing, see `hf_ngpulm.search.ctc_graph`."""
 
     def __init__(self, decoder: Any, models: RowModels) -> None:
         super().__init__(decoder, models, decoder.options.max_active)
@@ -23,7 +23,7 @@ class GraphSlots(TensorSlots[GraphState]):
 
     def place(self, slot: int, models: RowModels) -> None:
         super().place(slot, models)
-        self.bonuses = None  # they depend on weights
+        self.bonuses = None  # they depend on the row's weights
 
     def initial(self, states: Tensor) -> GraphState:
         return initial_state(self.num_beams, states)
@@ -48,31 +48,31 @@ class GraphSlots(TensorSlots[GraphState]):
 
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         lm_states, last_tokens, scores = (self.heard(name)[slots] for name in ("lm_states", "last_tokens", "scores"))
-        # Of those that score the same the first, see `in_order`.
+        # Ties go to the order of `in_order`.
         states = (lm_states[..., m] for m in reversed(range(lm_states.shape[2])))
         places = np.lexsort((*states, last_tokens, -scores))[:, 0]
         return places, scores[np.arange(len(slots)), places]
 
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
         state, models = GraphState(*(part[rows] for part in self.state)), self.models.of(rows)
-        given = (state.scores, state.lm_scores, state.lm_states)
-        scores, lm_scores, phrase_scores = models.at_end(*given, score_eos, self.decoder.options.engine)
-        # The same tokens may have come to several search states: after a blank, and with the last of them going on.
+        sums = (state.scores, state.lm_scores, state.lm_states)
+        scores, lm_scores, phrase_scores = models.at_end(*sums, score_eos, self.decoder.options.engine)
+        # The same tokens can be in two search states (after a blank, and inside the last token), so twice as many are ranked.
         order = in_order(state)
         scores, places = scores.gather(1, order).sort(dim=1, descending=True, stable=True)
         count = min(2 * most, scores.shape[1]) if most > 1 else 1
         scores, places = scores[:, :count], order.gather(1, places[:, :count])
-        parts = (state.scores - state.fused, lm_scores, phrase_scores)
-        columns = torch.stack([scores, *(part.gather(1, places) for part in parts)], 2).tolist()
+        others = (state.scores - state.fused, lm_scores, phrase_scores)
+        columns = torch.stack([scores, *(values.gather(1, places) for values in others)], 2).tolist()
         listed = [[Found(*both) for both in zip(*row)] for row in zip(places.tolist(), columns)]
         if most == 1:
             return listed
         slots = np.arange(len(self.frames))[rows].repeat(places.shape[1])
         sizes, tails = self.history.tails_of(slots, places.cpu().numpy().reshape(-1))
         distinct: list[list[Found]] = []
-        for row, found in enumerate(listed):
+        for row, hypotheses in enumerate(listed):
             n_best: dict[bytes, Found] = {}
-            for at, hypothesis in enumerate(found, row * places.shape[1]):
+            for at, hypothesis in enumerate(hypotheses, row * places.shape[1]):
                 tokens = tails.ids[at, : sizes[at]].tobytes()
                 if len(n_best) < most and tokens not in n_best and (hypothesis.scores[0] > -np.inf or not n_best):
                     n_best[tokens] = hypothesis

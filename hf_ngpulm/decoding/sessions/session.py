@@ -1,4 +1,4 @@
-"""Define what all searches of many streams offer: streams lie in slots, whose states are rows of tensors."""
+"""Slots: the interface of searches over many streams. Each stream has a slot, and its state is a row of arrays or tensors."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from ..partials import Transcript
 
 
 class Found(NamedTuple):
-    """A hypothesis of a stream: its place in the beam (-1 for none), and its scores as for `Writing.hypothesis`."""
+    """A ranked hypothesis: its place in the beam (-1 for the empty transcript), and its scores as for `Writing.hypothesis`."""
 
     place: int
     scores: Sequence[float]
 
 
 class Switch(NamedTuple):
-    """Phrases that the utterances of `N` slots go on with.
+    """New phrases of `N` slots.
 
     Args:
-        starts, roots: int32 `[N]`, their states at the beginning of a transcript, and without context.
+        starts, roots: int32 `[N]`, the phrase automata's states at the beginning of a transcript, and without context.
         weights: float32 `[N]`.
-        is_empty: bool `[N, K]`, the hypotheses without a token, for which the utterance has yet to begin.
+        is_empty: bool `[N, K]`, whether a hypothesis has no token; it then continues in `starts`, else in `roots`.
     """
 
     starts: np.ndarray
@@ -42,28 +42,28 @@ class Switch(NamedTuple):
 
     @property
     def states(self) -> Tensor:
-        """In which hypotheses go on, int32 `[N, K]`."""
+        """The states in which hypotheses continue, int32 `[N, K]`."""
         return torch.from_numpy(np.where(self.is_empty, self.starts[:, None], self.roots[:, None]))
 
     def of(self, which: np.ndarray) -> Switch:
-        """Return some of them."""
+        """Return a selection of the slots."""
         return Switch(self.starts[which], self.roots[which], self.weights[torch.from_numpy(which)], self.is_empty[which])
 
 
 class Slots(ABC):
-    """Searches of `S` streams. A slot begins anew with each utterance.
+    """Searches of `S` streams, one per slot. `begin` starts a new utterance in a slot.
 
     Args:
-        decoder: whose search it is.
-        models: what each slot is fused with. Rows may be replaced at any time; an utterance begins with what is there then.
-        num_beams: hypotheses of each slot.
+        decoder: the decoder whose options apply.
+        models: models and weights of each slot. Rows may be replaced at any time, and count from the next utterance on.
+        num_beams: number of hypotheses per slot.
 
     Attributes:
-        frames: int64 `[S]`, frames of each slot's utterance so far.
-        transcripts: of each slot what all hypotheses begin with; the rest of them is in its `history`.
+        frames: int64 `[S]`, number of frames of each slot's utterance so far.
+        transcripts: per slot, the tokens with which all hypotheses begin; `history` has the rest of each hypothesis.
     """
 
-    goes_on = False  # whether a last token may go on for more frames
+    goes_on = False  # whether the next frame may continue the last token (CTC)
 
     def __init__(self, decoder: Any, models: RowModels, num_beams: int) -> None:
         self.decoder, self.models = decoder, models
@@ -74,31 +74,31 @@ class Slots(ABC):
 
     @property
     def has_phrases(self) -> bool:
-        """Return whether there is room for phrases."""
+        """Return whether the models have a column for phrases."""
         return self.models.states.shape[1] > self.models.num_lms
 
     def place(self, slot: int, models: RowModels) -> None:
-        """Have a slot fused with what one row is fused with."""
+        """Give a slot the models and weights of a row."""
         for name in ("states", "weights", "present"):
             getattr(self.models, name)[slot] = getattr(models, name)[0]
 
     def use(self, tensors: AutomatonTensors) -> None:
-        """Go on with automata that lie in other tensors, at the same places."""
+        """Use other tensors, in which the automata have the same places."""
         self.models = self.models._replace(tensors=tensors)
 
     def widen(self, models: RowModels, shift: int) -> None:
-        """Have room for phrases, too.
+        """Add a column for phrases.
 
         Args:
-            models: as before, with phrases, of which no row has any.
-            shift: how much larger the numbers of the language models' states are now.
+            models: the same models with an empty column of phrases.
+            shift: to be added to the numbers of the language models' states, which have moved in the pool.
         """
         self.models = models
 
     def switch(self, slots: np.ndarray, contexts: Switch) -> None:
-        """Have the utterances of some slots, int64 `[N]`, go on with other phrases.
+        """Switch some slots, int64 `[N]`, to other phrases.
 
-        Matches in progress are given up; those of the new phrases begin with the next token.
+        Unfinished matches end; new phrases can match from the next token on.
         """
         rows, models = torch.from_numpy(slots), self.models
         models.states[rows, -1] = torch.from_numpy(contexts.starts).to(models.states.device)
@@ -106,7 +106,7 @@ class Slots(ABC):
         models.present[rows, -1] = True
 
     def begin(self, slot: int) -> None:
-        """Begin an utterance."""
+        """Begin a new utterance in a slot."""
         self.frames[slot] = 0
         self.history.begin(slot)
         self.transcripts[slot] = Transcript(self.decoder.writing)
@@ -117,7 +117,7 @@ class Slots(ABC):
             self.begin(slot)
 
     def put_aside(self, slots: np.ndarray) -> None:
-        """Move what all hypotheses of some slots begin with from their history to their transcripts."""
+        """Move the tokens that all hypotheses of a slot share from its history to its transcript."""
         counts, spoken = self.history.hand_over(slots, self.live())
         columns = [column.tolist() for column in spoken]
         first = 0
@@ -128,13 +128,13 @@ class Slots(ABC):
 
     def is_empty(self, slots: np.ndarray) -> np.ndarray:
         """Return which hypotheses of some slots have no token, bool `[N, K]`."""
-        handed = np.array([bool(self.transcripts[slot].ids) for slot in slots.tolist()])
-        return (self.history.sizes[slots] == 0) & ~handed[:, None]
+        has_shared = np.array([bool(self.transcripts[slot].ids) for slot in slots.tolist()])
+        return (self.history.sizes[slots] == 0) & ~has_shared[:, None]
 
     def written(self, slots: np.ndarray, ranked: list[list[Found]]) -> list[list[Hypothesis]]:
-        """Return the hypotheses that were found in each of some slots."""
-        rows = slots.repeat([len(found) for found in ranked])
-        places = np.array([hypothesis.place for found in ranked for hypothesis in found], dtype=np.int64)
+        """Return the ranked hypotheses of some slots with their tokens and texts."""
+        rows = slots.repeat([len(of_slot) for of_slot in ranked])
+        places = np.array([hypothesis.place for of_slot in ranked for hypothesis in of_slot], dtype=np.int64)
         sizes, tails = self.history.tails_of(rows, places.clip(min=0))
         sizes[places < 0] = 0
         ends = np.minimum(tails.ends, self.frames[rows][:, None])
@@ -151,15 +151,15 @@ class Slots(ABC):
 
     @abstractmethod
     def refusal(self, chunk: Tensor) -> str | None:
-        """Return what is wrong with a chunk by its shape and type; None if nothing is."""
+        """Return the problem with a chunk's shape or type; None if there is none."""
 
     @abstractmethod
     def step(self, slots: np.ndarray, chunks: Sequence[Tensor]) -> np.ndarray:
-        """Decode a chunk `[T, ...]` of each of some slots, int64 `[N]`, no two of them the same.
+        """Decode a chunk `[T, ...]` of each of some slots, int64 `[N]`, all different.
 
         Returns:
-            int64 `[N]`, for each the first frame (of the utterance) whose outputs were broken, else -1. Slots with one are as
-            they were, or `is_broken`.
+            int64 `[N]`, each slot's first frame (of the utterance) with NaN or infinity, else -1. Such slots stay as they were,
+            or are `is_broken` from now on.
         """
 
     @abstractmethod
@@ -168,34 +168,34 @@ class Slots(ABC):
 
     @abstractmethod
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the place of the best hypothesis of each of some slots, and its score, as long as more frames may come."""
+        """Return the place and score of the best hypothesis of some slots, each `[N]`, without the scores of an end."""
 
     @abstractmethod
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
-        """Return the best hypotheses of some slots as if their utterances ended here, the best one first.
+        """Return the best hypotheses of some slots, the best one first, with the scores of the utterances' end.
 
         Args:
             score_eos: whether `</s>` counts.
-            most: how many of each slot, at most; they differ in their tokens.
+            most: maximum number per slot; they differ in their tokens.
         """
 
     def finish(self, slot: int) -> list[Hypothesis]:
-        """End the utterance of a slot; its hypotheses, the best one first."""
+        """End the utterance of a slot and return its hypotheses, the best one first."""
         options = self.decoder.options
         ranked = self.ranked(slice(slot, slot + 1), options.score_eos, options.num_return_sequences)
         return self.written(np.array([slot]), ranked)[0]
 
     def still_open(self, slots: np.ndarray) -> np.ndarray:
-        """Return whether the last token of a slot's only hypothesis may go on, bool `[N]`."""
+        """Return whether the next frame may continue the last token of a slot's only hypothesis, bool `[N]`."""
         return np.zeros(len(slots), dtype=np.bool_)
 
     def is_broken(self, slot: int) -> bool:
-        """Return whether the slot's utterance can't go on, since the model's outputs were broken."""
+        """Return whether a slot's utterance can't continue, as the model's outputs contained NaN or infinity."""
         return False
 
 
 class Follower:
-    """The phrases that slots have switched to: they stay in the pools of the decoder's fusion as long as they are followed."""
+    """Switches slots to other phrases, and keeps these in the pools of the decoder's fusion while a slot uses them."""
 
     def __init__(self, slots: Slots) -> None:
         self.fusion, self.slots = slots.decoder.fusion, slots
@@ -203,13 +203,13 @@ class Follower:
         self._leases: dict[int, Lease] = {}  # by slot
 
     def widen(self) -> None:
-        """Have room for phrases."""
+        """Add a column for phrases to the slots, if they have none."""
         if not self.slots.has_phrases:
             models, shift = self.fusion.in_pool(self.slots.models, self.device)
             self.slots.widen(models.widened(), shift)
 
     def follow(self, slots: np.ndarray, followed: Sequence[tuple[Booster | None, float]]) -> None:
-        """Have slots, int64 `[N]`, go on with other phrases (None for none) and their weights."""
+        """Switch slots, int64 `[N]`, to phrases (None for none) with weights."""
         boosters, weights = zip(*followed)
         if not self.slots.has_phrases and all(booster is None for booster in boosters):
             return
@@ -223,15 +223,16 @@ class Follower:
         self._leases.update(zip(slots.tolist(), leases))
 
     def release(self, slot: int) -> None:
-        """Let go of what a slot follows."""
+        """Free the phrases of a slot."""
         self._leases.pop(slot, None)
 
 
 def given_back(models: RowModels, rows: Tensor, lm_states: Tensor, engine: str) -> Tensor:
-    """Return what the phrases in progress of some rows, int64 `[N]`, give back, unweighted: float32 `[N, K]`.
+    """Return the bonus that unfinished phrases repay, unweighted and not above 0: float32 `[N, K]`.
 
     Args:
-        lm_states: of their hypotheses, `[N, K, M]`.
+        rows: int64 `[N]`, rows of `models`.
+        lm_states: `[N, K, M]`, states of their hypotheses.
     """
     states = lm_states[..., -1].to(models.states.device, copy=True).flatten()
     ends = torch.full_like(states, models.vocab_size)
@@ -240,12 +241,12 @@ def given_back(models: RowModels, rows: Tensor, lm_states: Tensor, engine: str) 
 
 
 def broken_frames(frames: Tensor, lengths: np.ndarray) -> np.ndarray:
-    """Return the first frame with NaN or infinity of each of some rows that lie one after the other `[N, D]`; -1 for none."""
-    found = np.full(len(lengths), -1, dtype=np.int64)
-    if math.isfinite(float(frames.sum(dtype=torch.float64))):  # no sum of single precision's numbers is too large for double
-        return found
+    """Return each row's first frame with NaN or infinity, else -1: int64 `[R]`. `frames` `[N, D]` holds the rows one by one."""
+    bad_frames = np.full(len(lengths), -1, dtype=np.int64)
+    if math.isfinite(float(frames.sum(dtype=torch.float64))):  # sums of finite float32 numbers can't overflow float64
+        return bad_frames
     is_broken = ~torch.isfinite(frames).all(1)
-    for row, part in enumerate(is_broken.cpu().split(lengths.tolist())):
-        if bool(part.any()):
-            found[row] = int(part.int().argmax())
-    return found
+    for row, of_row in enumerate(is_broken.cpu().split(lengths.tolist())):
+        if bool(of_row.any()):
+            bad_frames[row] = int(of_row.int().argmax())
+    return bad_frames

@@ -1,4 +1,4 @@
-"""Sessions of transducers: rows of whole utterances, fed once, and streams, whose frames come in chunks."""
+"""Sessions of transducers: rows of whole utterances, which are fed once, and streams, whose frames come in chunks."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from ..partials import Spoken
 from .session import Found, Slots, Switch, broken_frames, given_back
 
 LEAST_ROOM = 16  # frames
-NO_CLASS = -2  # where blanks are kept, too, this stands for what isn't
+NO_CLASS = -2  # no label has this id: in place of the blank where the history keeps blanks, too
 
 
 class Path(NamedTuple):
     """A hypothesis of a whole utterance.
 
     Args:
-        scores: see `Found`; the first is -inf where nothing is possible: then there are no steps.
-        steps: its tokens, or all classes, blanks too. Each ends so many frames after it begins as the search moves on, or one.
+        scores: see `Found`; the first is -inf if no hypothesis is possible, and then there are no steps.
+        steps: the tokens, or all classes with the blanks. A step's end is its start plus the frames that the search moved on,
+            at least 1.
     """
 
     scores: Sequence[float]
     steps: Spoken
 
     def written(self, writing: Writing, length: int) -> Hypothesis:
-        """Return the hypothesis of a path without blanks in an utterance of so many frames."""
+        """Return the hypothesis of a path without blanks, in an utterance of `length` frames."""
         ids, starts, ends, confidences = self.steps
         return writing.hypothesis(
             self.scores, ids.tolist(), starts.tolist(), np.minimum(ends, length).tolist(), confidences.tolist()
@@ -44,13 +45,13 @@ class Path(NamedTuple):
 class TransducerSlots(Slots):
     """A transducer's search, and the frames that wait for it.
 
-    A hypothesis of ALSD that has come to the last frame waits for more, and all others of its stream with it: a step is taken
-    only where it is the same whatever comes.
+    Hypotheses of ALSD are at different frames. If the next step of one needs a frame that hasn't come yet, the whole stream
+    waits: a step without that hypothesis would give another beam, and results would depend on the chunk sizes.
 
     Args:
-        search: with a row for each slot.
-        waiting: frames `[S, room, D]`, of each slot from the first one on that a hypothesis is at.
-        keeps_blanks: whether `paths` tells of blanks.
+        search: the search, with a row for each slot.
+        waiting: `[S, room, D]`, each slot's frames from the earliest one at which a hypothesis is.
+        keeps_blanks: whether `paths` includes blanks.
     """
 
     def __init__(
@@ -62,13 +63,13 @@ class TransducerSlots(Slots):
         self.is_greedy = decoder.options.is_greedy
         self.dropped = NO_CLASS if keeps_blanks else decoder.model.blank_id
         slots = len(models.states)
-        self.held = np.zeros(slots, dtype=np.int64)  # frames that wait
+        self.held = np.zeros(slots, dtype=np.int64)  # number of waiting frames
         self.bad = np.full(slots, -1, dtype=np.int64)  # the first broken frame of each utterance
         self.begun = np.zeros(slots, dtype=np.bool_)
 
     @classmethod
     def of_streams(cls, decoder: Any, models: RowModels, dtype: torch.dtype) -> TransducerSlots:
-        """Open slots for streams of frames of a type."""
+        """Return slots for streams whose frames have this type."""
         slots, device = len(models.states), models.states.device
         like = torch.zeros((slots, LEAST_ROOM, 0), dtype=dtype, device=device)
         of_search = models._replace(ilm_weights=decoder.ilm_weights(models))
@@ -76,14 +77,14 @@ class TransducerSlots(Slots):
         return cls(decoder, models, search, like.new_zeros((slots, LEAST_ROOM, search.width or 0)))
 
     def feed_whole(self, lengths: np.ndarray) -> None:
-        """Decode `waiting` as whole utterances of so many frames, int64 `[S]`."""
+        """Decode `waiting` as whole utterances; lengths: int64 `[S]`, their numbers of frames."""
         self.search.begin(np.arange(len(lengths)), self.models)
         self.begun[:] = True
         self.frames, self.held = lengths, lengths
         self._run(np.zeros_like(lengths))
 
     def paths(self) -> list[list[Path]]:
-        """Return up to `num_return_sequences` paths of each slot, the best one first, as if all utterances ended here."""
+        """Return up to `num_return_sequences` paths per slot, the best one first, with the scores of the utterances' end."""
         options = self.decoder.options
         ranked = self.ranked(slice(None), options.score_eos, options.num_return_sequences)
         rows = np.repeat(np.arange(len(ranked)), [len(of_row) for of_row in ranked])
@@ -130,14 +131,14 @@ class TransducerSlots(Slots):
         return super().finish(slot)
 
     def _wait(self, slots: np.ndarray, frames: Tensor, lengths: np.ndarray, taken: np.ndarray) -> None:
-        """Put frames after those that wait already."""
+        """Append frames to the waiting ones: `taken` `[N]` of the `lengths` `[N]` of each slot."""
         room = self.waiting.shape[1]
         needed = int((self.held[slots] + taken).max(initial=0))
         if needed > room:
             grown = self.waiting.new_zeros((len(self.waiting), max(needed, 2 * room), self.waiting.shape[2]))
             grown[:, :room] = self.waiting
             self.waiting, room = grown, grown.shape[1]
-        if len(slots) == 1 and taken[0]:  # live audio of one: most of a step's time would go into places
+        if len(slots) == 1 and taken[0]:  # one live stream: computing places would take most of a step's time
             slot, begin = int(slots[0]), int(self.held[slots[0]])
             self.waiting[slot, begin : begin + len(frames)] = frames
             return
@@ -156,7 +157,7 @@ class TransducerSlots(Slots):
             self.search.begin(new, models._replace(ilm_weights=self.decoder.ilm_weights(models)))
 
     def _go_on(self, ended: int | None = None) -> None:
-        """Decode the frames that wait, as far as that can be done; no more will come to the slot that has `ended`."""
+        """Decode the waiting frames as far as possible. The slot that has `ended` gets no more frames."""
         if not self.held.any():
             return
         reaches = np.full_like(self.held, max(self.decoder.model.durations or (1,)))
@@ -169,19 +170,19 @@ class TransducerSlots(Slots):
         self._leave(consumed)
 
     def _run(self, reaches: np.ndarray) -> None:
-        """Search the frames that wait, and note what hypotheses consist of."""
+        """Search the waiting frames, and append the steps to the histories."""
         first_frames = self.frames - self.held
         before = self.search.array("times") + first_frames[:, None]
         steps = self._searched(reaches)
-        # Also those of streams that stood still: their hypotheses may have changed places.
+        # Streams without a step are included, as their hypotheses may have changed places.
         self.history.follow_steps(np.flatnonzero(self.begun), steps, before, self.live(), self.dropped)
         bad = self.search.array("bad_frames")
         self.bad = np.where((self.bad < 0) & (bad >= 0) & self.begun, bad + first_frames, self.bad)
 
     def _searched(self, reaches: np.ndarray) -> list[np.ndarray]:
-        """Return the steps of the search in the frames that wait.
+        """Search the waiting frames and return the steps.
 
-        Where LMs are composed lazily it is done again, from where it stood, until it has entered nothing that wasn't composed.
+        With lazily composed LMs the search is repeated from the saved state until it enters no state that is new.
         """
         search = self.search
         if self.models.lazy is None:
@@ -196,13 +197,13 @@ class TransducerSlots(Slots):
             return search.steps()
 
         def replay(lazy: LazySearch, steps: list[np.ndarray]) -> bool:
-            links, labels = (part.swapaxes(0, 1) for part in steps[:2])
+            links, labels = (array.swapaxes(0, 1) for array in steps[:2])
             return lazy.replay(states, links, labels, self.decoder.model.blank_id)
 
         return settled(self.models, run, replay)
 
     def _leave(self, consumed: np.ndarray) -> None:
-        """Drop the first frames that wait, so many of each slot `[S]`; the others move to the front."""
+        """Drop the first `consumed` `[S]` waiting frames of each slot; the others move to the front."""
         left = self.held - consumed
         counts = np.where(consumed > 0, left, 0)
         total = int(counts.sum())
@@ -255,7 +256,7 @@ class TransducerSlots(Slots):
         ended = models.at_end(scores, lm_scores, states, score_eos and not self.is_greedy, self.engine)
         columns = np.stack([part.numpy() for part in (ended[0], acoustic, *ended[1:])], 2)
         order = (-self._ranks(columns[..., 0], rows)).argsort(axis=1, kind="stable")[:, :most]
-        nothing = Found(-1, (-np.inf, -np.inf, 0.0, 0.0))  # where nothing is possible, no tokens
+        nothing = Found(-1, (-np.inf, -np.inf, 0.0, 0.0))  # if no hypothesis is possible
         return [
             [Found(place, of_place[place]) for place in places if of_place[place][0] > -np.inf] or [nothing]
             for places, of_place in zip(order.tolist(), columns.tolist())

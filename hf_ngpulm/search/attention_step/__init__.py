@@ -1,23 +1,22 @@
-"""One step of attention decoding with a language model: its weighted scores, added into the logits in place.
+"""One step of attention decoding with a language model: adds the LM's weighted scores to the logits in place.
 
-A row's state is read off the tokens that it has so far, of which only the last few matter (`fuse`): nothing need be carried
-from step to step. Whoever knows which row became which may carry the states (`read`, then `fuse_at` and `follow` at each step).
-What a token id is to the LM is its role:
+`fuse` computes a row's LM state from its last tokens, so nothing is carried from step to step. A caller that tracks which row a
+hypothesis moves to may carry the states instead (`read` first, then `fuse_at` and `follow` at each step). Each token id has a
+role:
 
-- TEXT: scored by the LM, and read into its state;
-- END: ends the transcript, and scores log p(`</s>`);
-- UNSCORED: anything else. It is passed over when the state is read.
+- TEXT: the LM scores it and reads it into the state;
+- END: ends the transcript; its score is log p(`</s>`);
+- UNSCORED: anything else. It isn't read into the state.
 
-Two marks may be added to them: the transcript begins after the last START of a row, and from a HOLD to the next START a row
-has no LM. A row with neither is all transcript.
+Two marks can be added to a role. The transcript begins after the last START of a row. From a HOLD to the next START a row has
+no LM. A row without marks is all transcript.
 
-With `shared` the LM shares out, among the classes that it scores, the probability that the model gives to all of these
-together: scored ones get `x + w * log p_LM + c`, c being what keeps the sum of their exp(x), but at most `|w| * log N` where it
-scores N classes: what is less likely to it than to somebody who guesses stays dear. The others keep what they have,
-or go down as far as the best scored class has gone down: an LM makes no symbol likelier that it knows nothing of, neither
-among all classes nor beside the best. What ends a transcript is one of the others until it has text, so that an LM makes no
-transcript empty; and where the model itself finds the end likelier than all else together, an LM that would have it less
-likely has no say. Without `shared` scores are only added. What is -inf stays so.
+With `shared` the LM redistributes the model's probability among the N classes that it scores. A scored class with the logit x
+gets `x + w * log p_LM + c`, where c keeps the sum of exp(x) over the scored classes, but is at most `|w| * log N`: if the LM
+finds all of the model's candidates less likely than a guess would, they stay expensive. Unscored classes keep their logits, or
+fall as far as the best scored class has fallen: unscored symbols must not win merely because they cost nothing. END counts as
+unscored while the transcript is empty, so that the LM can't end it there. If the model gives END more than half the
+probability, the LM can't lower it. Without `shared` scores are only added. Logits of -inf stay -inf.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from ...automaton.ops import define_operator, load_engine
 from ...automaton.tensors import AutomatonTensors
 
 UNSCORED, TEXT, END = range(3)
-KINDS = 3  # the bits that tell these
+KINDS = 3  # bit mask of these three
 START, HOLD = 4, 8
 
 
 class Roles(NamedTuple):
-    """Tell what each of a model's `C` classes is.
+    """Roles of a model's `C` classes.
 
     Args:
         roles: int8 `[C]`.
@@ -58,7 +57,7 @@ class Roles(NamedTuple):
 
     @property
     def log_guess(self) -> float:
-        """Return what guessing one of the classes that are scored costs, log N."""
+        """Return log N for N scored classes: the cost of a guess."""
         return math.log(max(self.roles.numel() - self.unscored.numel(), 1))
 
     def to(self, device: torch.device) -> Roles:
@@ -66,12 +65,12 @@ class Roles(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Hold the LM of each row.
+    """The LM of each row.
 
     Args:
         tensors: one automaton, or several packed into one.
-        vocab_size, context_length: of these, the longest.
-        starts, roots: int32 `[B]`, the states after `<s>` and without context; a row whose start is -1 has no LM.
+        vocab_size, context_length: of the automata; the context length is the largest one.
+        starts, roots: int32 `[B]`, the states after `<s>` and without context; a start of -1 means no LM.
         weights: float32 `[B]`.
     """
 
@@ -98,9 +97,9 @@ def fuse(
         scores: float32 `[B, C]`, contiguous: logits or log-probabilities of the next token.
         input_ids: int64 `[B, L]`, contiguous: the tokens so far; L may be 0.
         rows, roles: on the same device; the LM's tokens must all be classes.
-        shared: whether the model's probability of what the LM scores stays what it is; otherwise scores are only added.
+        shared: whether the classes that the LM scores keep their total probability; otherwise scores are only added.
         engine: "auto", "reference", "cpu" or "gpu".
-        keeps_sums: whether a row's sum of exp(scores) stays as it was: what some classes gain, all of them lose.
+        keeps_sums: whether to subtract a constant from each row that keeps its sum of exp(scores).
     """
     module = load_engine(__package__, engine, scores.device)
     if scores.numel():
@@ -110,14 +109,13 @@ def fuse(
 
 
 def fuse_outside_loops(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bool, ends: Tensor) -> None:
-    """End loops (see `loops.end_loops`) in the rows that have an LM, and `fuse` those that aren't in one, by one call of the
-    native core."""
+    """Apply `loops.end_loops` to rows with an LM, and `fuse` to those that are in no loop, in one call of the native core."""
     if scores.numel():
         load_engine(__package__, "cpu", scores.device).fuse(scores, input_ids, rows, roles, shared, ends)
 
 
 def read(input_ids: Tensor, rows: Rows, roles: Roles, engine: str = "auto") -> Tensor:
-    """Return the states after some tokens, int32 `[B]`; -1 for rows without an LM. Arguments as for `fuse`."""
+    """Return the LM states after `input_ids`, int32 `[B]`; -1 for rows without an LM. Arguments as for `fuse`."""
     if not input_ids.shape[1]:
         return rows.starts.clone()
     text, lengths, is_held = text_of(input_ids, roles)
@@ -128,7 +126,7 @@ def read(input_ids: Tensor, rows: Rows, roles: Roles, engine: str = "auto") -> T
 
 
 def text_of(input_ids: Tensor, roles: Roles) -> tuple[Tensor, Tensor, Tensor]:
-    """Of some tokens int64 `[B, L]` those of the transcripts, in front of all else; how many; and which rows have no LM now."""
+    """Return the tokens int64 `[B, L]` with those of the transcripts first, the number of these, and whether a row is held."""
     inside = (input_ids >= 0) & (input_ids < roles.roles.numel())
     kinds = torch.where(inside, roles.roles[torch.where(inside, input_ids, 0)], UNSCORED)
     places = torch.arange(1, input_ids.shape[1] + 1, device=input_ids.device)
@@ -147,7 +145,7 @@ def fuse_at(
     engine: str = "auto",
     keeps_sums: bool = False,
 ) -> None:
-    """`fuse` in known states, int32 `[B]`, of which -1 has no LM."""
+    """Do as `fuse`, in given LM states, int32 `[B]`; -1 means no LM."""
     if scores.numel():
         sums = torch.logsumexp(scores, 1) if keeps_sums else None
         torch.ops.hf_ngpulm.fuse_at(scores, states, *_flat(rows, roles), shared, engine)
@@ -157,10 +155,11 @@ def fuse_at(
 def fuse_less(
     scores: Tensor, less: Tensor, states: Tensor, rows: Rows, roles: Roles, shared: bool = True, engine: str = "auto"
 ) -> None:
-    """`fuse_at`, less what others than the LM say of text, float32 `[B, C]` with their weights: an internal LM, a source's.
+    """Do as `fuse_at`, and subtract the weighted scores `less`, float32 `[B, C]`, of other LMs (internal or source LM) from
+    TEXT.
 
-    Nothing is taken off what ends a transcript: a decoder that hears nothing has no idea of when it ends, nor has a text that
-    was cut into other pieces. With `shared` what the LM doesn't score goes down as far as the best scored class has, or all of
+    END keeps its score: an internal LM, which hears nothing, can't know where a transcript ends, nor can an LM of text that was
+    cut into other pieces. With `shared` what the LM doesn't score goes down as far as the best scored class has, or all of
     them together; and all of that is made up for by as much as the model expects something that the LM doesn't score. Nothing
     else holds of what is said above: what text costs is what tells the hypotheses of a beam apart.
     """
@@ -186,11 +185,11 @@ def _restore_sums(scores: Tensor, sums: Tensor | None, rows: Rows) -> None:
 
 
 def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles, engine: str = "auto") -> Tensor:
-    """Return the states after one more token of each row, int64 `[B]`."""
+    """Return the LM states after one more token of each row, int64 `[B]`."""
     return torch.ops.hf_ngpulm.follow(states, tokens, *_flat(rows, roles), engine) if len(states) else states
 
 
-# Operators, for `torch.compile` to pass through. They take tensors one by one.
+# Operators, so that `torch.compile` doesn't trace into the engines. They take tensors one by one.
 
 _FLAT = "Tensor[] automaton, int vocab_size, Tensor starts, Tensor weights, Tensor roles, Tensor unscored, Tensor ends"
 

@@ -1,4 +1,4 @@
-"""The best continuations of a row: late pruning needs them among tens of thousands of tokens, at every step."""
+"""Top-k over the tokens of a row: late pruning needs it at every step, among tens of thousands of tokens."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ _best_of_rows = Function("ngpulm_best_tokens")
 
 
 def best_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` best of each row's scores, float32 `[R, C]`, best first, and their tokens int64 `[R, count]`.
+    """Return the `count` best scores of each row of `scores`, float32 `[R, C]`, best first, and their tokens, int64 `[R,
+    count]`.
 
-    As `torch.topk`, except that on a CPU there are no NaNs among them: -inf is where nothing is left.
+    The same as `torch.topk`, except that the CPU engine skips NaN; missing entries have the score -inf.
     """
     if scores.device.type != "cpu":
         return torch.topk(scores, count) if count > 1 else torch.max(scores, 1, keepdim=True)

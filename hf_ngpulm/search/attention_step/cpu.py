@@ -15,7 +15,7 @@ from .loops.cpu import Ends
 
 
 class _Roles(Struct):
-    """See `Roles`."""
+    """`Roles` for the core."""
 
     @classmethod
     def lent(cls, roles: Roles) -> _Roles:
@@ -32,7 +32,7 @@ class _Roles(Struct):
 
 
 class _FusedRows(Struct):
-    """See `Rows`."""
+    """`Rows` for the core."""
 
     @classmethod
     def lent(cls, rows: Rows) -> _FusedRows:
@@ -50,7 +50,7 @@ _follow_rows = Function("ngpulm_follow")
 
 
 def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bool, ends: Tensor | None = None) -> None:
-    """Do as `attention_step.fuse` does; with `ends`, what `end_loops` does of the rows that have an LM before it."""
+    """Do as `attention_step.fuse`; with `ends`, apply `end_loops` to the rows with an LM first."""
     _fuse(scores, input_ids.contiguous(), rows.starts, rows, roles, shared, ends)
 
 
@@ -72,13 +72,13 @@ def _fuse(
 
 def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
     before = int32(states)
-    found = torch.empty_like(before)
+    after = torch.empty_like(before)
     arguments = (
         Automaton.lent(rows.tensors, rows.vocab_size), _Roles.lent(roles), before, tokens.to(torch.int64).contiguous(),
-        int32(rows.starts), found,
+        int32(rows.starts), after,
     )  # fmt: skip
     on_rows(_follow_rows, arguments, len(states), 64, _refusal(before))
-    return found.to(states.dtype)
+    return after.to(states.dtype)
 
 
 def _refusal(states: Tensor, ends: Tensor | None = None) -> Callable[[int], str]:

@@ -1,4 +1,4 @@
-"""The definition in plain torch, row by row. Runs on any device."""
+"""The step in plain torch, row by row, on any device: the definition against which the engines are tested."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fuse_at(scores: Tensor, states: Tensor, rows: Rows, roles: Roles, shared: bo
 
 
 def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
-    found = []
+    next_states = []
     for row, (state, token) in enumerate(zip(states, tokens.tolist())):
         role = int(roles.roles[token]) if 0 <= token < roles.roles.numel() else UNSCORED
         if role & START:
@@ -45,8 +45,8 @@ def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
             state = torch.full_like(state, -1)
         elif role & KINDS == TEXT and int(state) >= 0:
             state = reference.step(rows.tensors, state[None], tokens[row : row + 1], rows.vocab_size)[1][0]
-        found.append(state)
-    return torch.stack(found)
+        next_states.append(state)
+    return torch.stack(next_states)
 
 
 def _after_last(marks: Tensor) -> int:
@@ -55,12 +55,12 @@ def _after_last(marks: Tensor) -> int:
 
 
 def lm_scores(rows: Rows, roles: Roles, states: Tensor) -> Tensor:
-    """Return the LM's score of every class in one state, `[C]`; 0 for those without."""
-    found = torch.zeros(roles.roles.shape, device=states.device)
-    found[: rows.vocab_size] = reference.scores(rows.tensors, states, rows.vocab_size)[0]
+    """Return the LM's score of every class in one state, `[C]`; 0 for unscored classes."""
+    text = torch.zeros(roles.roles.shape, device=states.device)
+    text[: rows.vocab_size] = reference.scores(rows.tensors, states, rows.vocab_size)[0]
     final, _ = reference.step(rows.tensors, states, torch.full_like(states, rows.vocab_size), rows.vocab_size + 1)
     kinds = roles.roles & KINDS
-    return torch.where(kinds == END, final, torch.where(kinds == TEXT, found, 0.0))
+    return torch.where(kinds == END, final, torch.where(kinds == TEXT, text, 0.0))
 
 
 def add(x: Tensor, rows: Rows, roles: Roles, row: int, states: Tensor, shared: bool) -> None:
@@ -74,7 +74,7 @@ def add(x: Tensor, rows: Rows, roles: Roles, row: int, states: Tensor, shared: b
     if shared:
         before, after = x.masked_fill(others, -torch.inf), fused.masked_fill(others, -torch.inf)
         lost = torch.logsumexp(before, 0) - torch.logsumexp(after, 0)
-        lost = torch.where(torch.isfinite(lost), lost, 0.0)  # where the LM scores nothing that is possible
+        lost = torch.where(torch.isfinite(lost), lost, 0.0)  # if all scored classes are -inf
         gained = lost.clamp(max=float(weight.abs()) * roles.log_guess)
         of_best = after.amax() + gained - before.amax()
         of_others = torch.where(torch.isfinite(of_best), of_best, 0.0).minimum(gained - lost).clamp(max=0.0)

@@ -1,26 +1,31 @@
 """CTC prefix beam search with language models, as one torch operator with an engine each for CPU and GPU.
 
-What is searched are prefixes (token sequences), not alignments: a prefix gathers the probability of all alignments that the
-beam kept of it, in two parts, those that end in a blank and those that end in its last token (Graves 2012, section 7.5.3;
-Hannun et al., arXiv 1408.2873). The first part alone can be followed by the same token again. A prefix is worth
+The search keeps prefixes (token sequences), not alignments. A prefix has the probability of all its alignments that the beam
+kept, in two parts: `p_b` of those that end in a blank, and `p_t` of those that end in its last token (Graves 2012, section
+7.5.3; Hannun et al., arXiv 1408.2873, algorithm 1). The two parts are needed since CTC merges repeated labels: after the last
+token t, the same t continues it, and only after a blank is t a new token. With p the probabilities of a frame,
+
+    p_b(prefix)'     = (p_b(prefix) + p_t(prefix)) * p(blank)
+    p_t(prefix)'     = p_t(prefix) * p(last token) + the extension of its parent by the last token, if the beam has the parent
+    p_t(prefix + t)' = p_b(prefix) * p(t) if t is the last token, else (p_b(prefix) + p_t(prefix)) * p(t)
+
+The score of a prefix is
 
     log p_CTC(prefix) + sum over its tokens of (sum over automata of weight * score of the token + bonus)
 
-and at every frame all tokens compete with their LM scores as extensions of all prefixes (late pruning): nothing is cut by
-its acoustic score beforehand. Two ways that lead to the same prefix are one: equality is that of length, last token and a
-64-bit hash of what lies before it.
+At every frame all extensions of all prefixes compete with their LM scores (late pruning): no token is cut by its acoustic score
+beforehand. Prefixes are equal if their length, their last token and a 64-bit hash of the tokens before it are equal.
 
-Where words are written in pieces, one text has many prefixes, which share its probability and fill the beam. `text_hashes`
-joins them: at the end of each frame, of the prefixes with the same text the one that is worth most gets what ends in a blank of
-all of them, since what follows a blank doesn't depend on how the text was cut; and what ends in the last token of those that
-end in the same one. The others keep what is left, which is soon too little for the beam, if there is any. What LMs add is that
-of the prefix that is worth most. Equality of texts is that of a 64-bit hash of their characters.
+With subword tokens one text has many prefixes, which share its probability and fill the beam. `text_hashes` merges them at the
+end of each frame. The best prefix of a text gets the parts `p_b` of all its prefixes, since the future after a blank doesn't
+depend on how the text was cut; and the parts `p_t` of those with the same last token. Each other prefix keeps the rest, if any,
+and soon leaves the beam. The LM score is that of the best prefix. Texts are equal if 64-bit hashes of their characters are.
 
-The order of prefixes that score the same is part of the definition, too: first those that the beam has had before, then those
-whose last token has the lower id, then those with the lower hash of what lies before it.
+The order of prefixes with the same score is part of the definition: prefixes that were in the beam come before new ones, then
+lower last tokens, then lower hashes of the tokens before these.
 
-The search is described by tensors that it takes and returns, so that it can go on where it stopped: cutting the frames
-into blocks changes nothing. Acoustic scores are kept relative to an offset per row, which single precision can't drown in.
+The search takes and returns its state as tensors, so cutting the frames into blocks changes nothing. Acoustic scores are
+relative to an offset per row in double precision, as single precision would lose the differences in long utterances.
 """
 
 from __future__ import annotations
@@ -33,25 +38,25 @@ from torch import Tensor
 from ...automaton.ops import define_operator, load_engine
 from ...automaton.tensors import AutomatonTensors
 
-# Labels of frames at which a hypothesis gets no new token.
+# Labels of frames at which a hypothesis gets no new token: its last token continues, or a blank.
 INSIDE, BLANK = -1, -2
 FIRST_HASH = 0x2545F491
 
 
 class BeamState(NamedTuple):
-    """Hold where the search of `B` rows with `K` prefixes each and `M` automata stands. An empty place has both scores -inf.
+    """State of the search: `B` rows with `K` prefixes each and `M` automata. An empty place has both scores -inf.
 
     Args:
         offsets: float64 `[B]`, to be added to the acoustic scores.
-        blank_scores, token_scores: float32 `[B, K]`, log-probability of the alignments that end in a blank, or else in the
-            last token.
+        blank_scores, token_scores: float32 `[B, K]`, log `p_b` and log `p_t`: of the alignments that end in a blank, and of
+            those that end in the last token.
         last_tokens: int32 `[B, K]`, -1 for the empty prefix.
         hashes, parent_hashes: int64 `[B, K]`, of the prefix, and of the prefix without its last token.
         sizes: int32 `[B, K]`, number of tokens.
-        fused: float32 `[B, K]`, what LM scores and bonuses add to the score of the prefix.
+        fused: float32 `[B, K]`, sum of the weighted LM scores and bonuses.
         lm_scores: float32 `[B, K, M]`, each automaton's unweighted score of the tokens.
         lm_states: int32 `[B, K, M]`.
-        texts: int64 `[B, K]`, hash of the text; 0 where prefixes aren't joined by text.
+        texts: int64 `[B, K]`, hash of the text; 0 unless prefixes are merged by text.
     """
 
     offsets: Tensor
@@ -68,13 +73,12 @@ class BeamState(NamedTuple):
 
 
 class BeamFrames(NamedTuple):
-    """Hold what happened at each frame, enough to trace every prefix back.
+    """Trace of the search, by which every prefix can be followed back.
 
     Args:
-        links: int32 `[B, T, K]`, the place in the beam that the likeliest alignment comes from.
-        labels: int32 `[B, T, K]`, the token that it gets, or else `INSIDE` (its last token goes on) or `BLANK`.
-        bad_frames: int32 `[B]`, the first frame of a row whose logits can't be normalised (NaN, infinity), else -1; such a
-            row stands still from there on.
+        links: int32 `[B, T, K]`, place in the beam before the frame, on the prefix's likeliest alignment.
+        labels: int32 `[B, T, K]`, the new token of that alignment, or `INSIDE` (the last token continues) or `BLANK`.
+        bad_frames: int32 `[B]`, a row's first frame with NaN or infinity, else -1; the row's search ends there.
     """
 
     links: Tensor
@@ -83,7 +87,7 @@ class BeamFrames(NamedTuple):
 
     @classmethod
     def still(cls, batch_size: int, frames: int, num_beams: int, device: torch.device | str = "cpu") -> BeamFrames:
-        """Return frames at which nothing happens."""
+        """Return the trace of frames that change nothing."""
         labels = torch.full((batch_size, frames, num_beams), BLANK, dtype=torch.int32, device=device)
         links = torch.arange(num_beams, dtype=torch.int32, device=device).expand(labels.shape).contiguous()
         return cls(links, labels, torch.full((batch_size,), -1, dtype=torch.int32, device=device))
@@ -94,7 +98,7 @@ def initial_state(num_beams: int, lm_states: Tensor) -> BeamState:
 
     Args:
         num_beams: K.
-        lm_states: int32 `[B, M]`, the states in which each row's automata begin.
+        lm_states: int32 `[B, M]`, initial states of each row's automata.
     """
     batch_size, num_automata = lm_states.shape
     device = lm_states.device
@@ -152,22 +156,22 @@ def ctc_beam(
     engine: str = "auto",
     text_hashes: Tensor | None = None,
 ) -> tuple[BeamState, BeamFrames]:
-    """Go on with the search of a batch over more frames.
+    """Search more frames of a batch.
 
     Args:
         automaton: tensors of one automaton, or of several packed into one.
-        state: where the search stands.
+        state: state of the search.
         logits: `[B, T, C]`, floating point of any precision and layout; need not be normalised.
-        lengths: int32 `[B]`, frames of each row.
-        weights: float32 `[B, M]`, weight of each automaton's scores.
-        bonuses: float32 `[B]`, what each token adds to the score of a prefix.
-        unscored: float32 `[B]`, what classes from `vocab_size` on add in place of (weighted) LM scores.
+        lengths: int32 `[B]`, number of frames of each row.
+        weights: float32 `[B, M]`, weights of the automata's scores.
+        bonuses: float32 `[B]`, bonus per token.
+        unscored: float32 `[B]`, weighted LM score of the classes from `vocab_size` on.
         blank: id of the blank class.
-        vocab_size: token ids that the automata score, `0 .. vocab_size - 1`; a blank among them is left out.
-        threshold: prefixes that score so much less than the best one are dropped.
-        skip: frames whose blank has a probability above this can only be blanks.
+        vocab_size: the automata score the token ids `0 .. vocab_size - 1`, except the blank.
+        threshold: drops prefixes that score this much less than the best one (natural log).
+        skip: frames whose blank has a higher probability than this can only be blanks.
         engine: "auto", "reference", "cpu" or "gpu".
-        text_hashes: int64 `[2, C]`, see `hf_ngpulm.text.hashing`: prefixes of the same text are joined; None joins none.
+        text_hashes: int64 `[2, C]`, see `hf_ngpulm.text.hashing`: merges prefixes of the same text; None merges none.
     """
     tensors = torch.ops.hf_ngpulm.ctc_beam(
         automaton, list(state), logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip, text_hashes,

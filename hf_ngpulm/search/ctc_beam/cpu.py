@@ -1,7 +1,7 @@
 """CTC prefix beam search with language models on the CPU, by the native core (`csrc/ctc_beam.cpp`).
 
-Where the search of a row stands is an element of an array of `beams_of`, which the core reads and writes: an empty beam for a
-batch costs one allocation.
+The state of a row's search is one element of an array of dtype `beams_of`, which the core reads and writes. So the state of a
+whole batch is one allocation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from . import FIRST_HASH, BeamFrames, BeamState
 
 
 class BeamRules(Struct):
-    """See `hf_ngpulm.search.ctc_beam.ctc_beam`; no `text_hashes`: prefixes aren't joined by text."""
+    """The rules of a search, see `hf_ngpulm.search.ctc_beam.ctc_beam`."""
 
     @classmethod
     def of(
@@ -45,7 +45,7 @@ class BeamRules(Struct):
 
 
 class _BeamStops(Struct):
-    """See `Stops`; and by state of the automata whether it is unfinished."""
+    """`Stops`, and for each state of the automata whether it is unfinished."""
 
 
 class _Ranked(Struct):
@@ -54,12 +54,12 @@ class _Ranked(Struct):
 
 _search = Function("ngpulm_ctc_beam")
 _rank = Function("ngpulm_ctc_beam_rank")
-REFUSAL = "prefixes of row {} name states or tokens that there aren't".format
+REFUSAL = "prefixes of row {} name states or tokens that don't exist".format
 
 
 @functools.lru_cache(maxsize=64)
 def beams_of(num_beams: int, num_automata: int) -> np.dtype[Any]:
-    """Return how a row's prefixes lie in memory, as `Prefixes` in `csrc/ctc_beam.hpp`. The fields are those of `BeamState`."""
+    """Return the dtype of a row's state, as `Prefixes` in `csrc/ctc_beam.hpp`. The fields are those of `BeamState`."""
     k, m = (num_beams,), (num_beams, num_automata)
     fields = [
         ("offsets", "f8"), ("hashes", "i8", k), ("parent_hashes", "i8", k), ("texts", "i8", k), ("blank_scores", "f4", k),
@@ -70,7 +70,7 @@ def beams_of(num_beams: int, num_automata: int) -> np.dtype[Any]:
 
 
 def empty_beams(num_beams: int, states: Tensor) -> np.ndarray:
-    """Return beams of the empty prefix alone, with automata in the states `[N, M]`."""
+    """Return beams that hold only the empty prefix, with automata in `states`, int32 `[N, M]`."""
     beams = np.empty(len(states), dtype=beams_of(num_beams, states.shape[1]))
     beams[...] = _empty_prefix(num_beams, states.shape[1])
     beams["lm_states"] = states.numpy()[:, None]
@@ -92,13 +92,12 @@ def search(
     """Search the frames of a batch.
 
     Args:
-        shape: rows of the batch, and frames of each with padding.
-        confidences: float32 `[N, T]`, of the frames.
-        tails: what follows them (`History.with_room`); else `happened` tells of them.
+        shape: (N, T), T with padding.
+        confidences: float32 `[N, T]`, confidences of the frames.
+        tails: takes the tokens (`History.with_room`). If None, `happened` takes the trace.
 
     Returns:
-        int32 `[N]`, see `BeamFrames.bad_frames`. The states of rows with a bad frame, which have no meaning then, are for the
-        caller to set back.
+        int32 `[N]`, see `BeamFrames.bad_frames`. The states of rows with a bad frame are undefined; the caller restores them.
     """
     rows, width = shape
     bad_frames = np.full(rows, -1, dtype=np.int32) if happened is None else happened.bad_frames.numpy()
@@ -109,13 +108,13 @@ def search(
 
 
 class Stops(NamedTuple):
-    """Hold where rows have stopped that have come to states which a language model hasn't composed yet.
+    """Frames at which rows have stopped because a prefix entered a state that isn't composed yet.
 
     Args:
-        frames: int64 `[B]`, the next one of each row.
-        totals: float64 `[B, K]`, of each prefix, in double precision.
-        states: int32 `[B, K * M]`, those that are unfinished.
-        counts: int64 `[B]`, how many these are.
+        frames: int64 `[B]`, next frame of each row.
+        totals: float64 `[B, K]`, score of each prefix.
+        states: int32 `[B, K * M]`, the unfinished states.
+        counts: int64 `[B]`, number of unfinished states.
     """
 
     frames: np.ndarray
@@ -125,7 +124,7 @@ class Stops(NamedTuple):
 
     @classmethod
     def of(cls, batch_size: int, num_beams: int, num_automata: int) -> Stops:
-        """Return where nothing has been searched yet."""
+        """Return the stops before the first frame."""
         frames, counts = np.zeros(batch_size, dtype=np.int64), np.zeros(batch_size, dtype=np.int64)
         states = np.empty((batch_size, num_beams * num_automata), dtype=np.int32)
         return cls(frames, np.empty((batch_size, num_beams)), states, counts)
@@ -135,11 +134,13 @@ def search_lazily(
     lazy: LazySearch, vocab_size: int, frames: Frames, rules: BeamRules, batch: CtcRows, beams: np.ndarray,
     slots: np.ndarray, happened: BeamFrames,
 ) -> None:  # fmt: skip
-    """Search the frames of a batch with language models that are composed meanwhile.
+    """Search the frames of a batch with lazily composed language models.
+
+    A row that enters an unfinished state stops; `LazySearch.search` composes these states and calls the search again.
 
     Args:
-        beams: `[S]`, of all rows.
-        slots: int64 `[N]`, which of them the frames belong to.
+        beams: `[S]`, states of all rows.
+        slots: int64 `[N]`, the rows of the frames.
     """
     stops = Stops.of(len(slots), rules.num_beams, rules.num_automata)
 
@@ -154,14 +155,14 @@ def search_lazily(
 
 
 def is_there(beams: np.ndarray) -> np.ndarray:
-    """Return which places hold a prefix, bool `[S, K]`."""
+    """Return whether a place holds a prefix, bool `[S, K]`."""
     return np.maximum(beams["blank_scores"], beams["token_scores"]) > -np.inf
 
 
 def rank(
     automaton: Automaton, models: CtcModels, batch: CtcRows, rows: int, num_beams: int, joins_texts: bool, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return places, sizes and scores of a batch's best prefixes, see `hf_ngpulm.search.ctc_beam.ranking.Ranked`."""
+    """Return the places, sizes and scores of a batch's best prefixes; for places and scores see `ranking.Ranked`."""
     places, sizes = np.empty((rows, count), dtype=np.int32), np.empty((rows, count), dtype=np.int32)
     scores = np.empty((rows, count, 4))
     ranked = _Ranked(places=places, sizes=sizes, scores=scores, count=count)

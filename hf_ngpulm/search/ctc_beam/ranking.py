@@ -1,4 +1,4 @@
-"""Rank the prefixes of a beam when their utterances end."""
+"""Rank the prefixes of beams at the end of utterances."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .reference import in_order, join_texts
 
 
 class Ranked(NamedTuple):
-    """The best `N` prefixes of each row, the best one first; after those that there are come some of a score of -inf.
+    """The best `N` prefixes of each row, the best one first. Missing ones come last, with a score of -inf.
 
     Args:
-        places: integers `[B, N]`, where in the beam each lies.
-        scores: float64 `[B, N, 4]`: what was maximised, with what the end adds, then the acoustic score, and the unweighted
-            ones of the LMs (without `</s>`) and of the phrases.
+        places: integers `[B, N]`, places in the beam.
+        scores: float64 `[B, N, 4]`: total score with that of the end, acoustic score, and the unweighted scores of the LMs
+            (without `</s>`) and of the phrases.
     """
 
     places: np.ndarray
@@ -27,26 +27,26 @@ class Ranked(NamedTuple):
 
 
 def rank(models: RowModels, state: BeamState, count: int, score_eos: bool, engine: str) -> Ranked:
-    """Rank the prefixes of a batch by what they are worth if nothing follows.
+    """Rank the prefixes of a batch by their scores with that of the end.
 
     Args:
-        models: of the rows.
-        state: where the search stands.
-        count: N, at most the beam.
-        score_eos: whether `</s>` counts; unfinished phrases give back anyhow.
-        engine: of the automata.
+        models: models of the rows.
+        state: state of the search.
+        count: N, at most K.
+        score_eos: whether `</s>` counts; unfinished phrases repay their bonus in any case.
+        engine: engine of the automata.
     """
     acoustic, scores = prefix_scores(state)
     scores, of_lms, of_phrases = models.at_end(scores, state.lm_scores, state.lm_states, score_eos, engine)
     order = in_order(state.last_tokens, state.parent_hashes)
     scores, places = scores.gather(1, order).sort(dim=1, descending=True, stable=True)
     scores, places = scores[:, :count], order.gather(1, places[:, :count])
-    parts = [scores, *(values.gather(1, places) for values in (acoustic, of_lms, of_phrases))]
-    return Ranked(places.cpu().numpy(), torch.stack(parts, 2).cpu().numpy())
+    columns = [scores, *(values.gather(1, places) for values in (acoustic, of_lms, of_phrases))]
+    return Ranked(places.cpu().numpy(), torch.stack(columns, 2).cpu().numpy())
 
 
 def with_joined_texts(state: BeamState) -> BeamState:
-    """Return the state at the end of an utterance, in which only the best prefix of each text is left."""
+    """Return the state at the end of an utterance, with only the best prefix of each text."""
     totals = torch.logaddexp(state.blank_scores, state.token_scores)
     nothing = torch.full_like(totals, -torch.inf)
     totals, _ = join_texts(state.texts, state.last_tokens, state.parent_hashes, state.fused, totals, nothing)
@@ -54,6 +54,6 @@ def with_joined_texts(state: BeamState) -> BeamState:
 
 
 def prefix_scores(state: BeamState) -> tuple[Tensor, Tensor]:
-    """Return acoustic scores of the prefixes, and scores with what LMs and bonuses add: float64 `[B, K]`."""
+    """Return the prefixes' acoustic scores, and their scores with LMs and bonuses: float64 `[B, K]`."""
     acoustic = torch.logaddexp(state.blank_scores, state.token_scores).double() + state.offsets[:, None]
     return acoustic, acoustic + state.fused

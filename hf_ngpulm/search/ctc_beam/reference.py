@@ -1,4 +1,4 @@
-"""CTC prefix beam search with language models, written plainly: the definition that the other engines are tested against."""
+"""CTC prefix beam search with language models in plain torch: the definition against which the engines are tested."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from . import BLANK, INSIDE, BeamFrames, BeamState
 
 
 def extend_hash(hashes: Tensor, tokens: Tensor) -> Tensor:
-    """Return hash of a prefix with one more token. Integer products wrap around."""
+    """Return the hash of a prefix with one more token.
+
+    A step of Knuth's linear congruential generator modulo 2**64 (products wrap around), then a shift that mixes high bits into
+    low ones. It depends on the tokens' order, and no prefix needs its tokens to be compared.
+    """
     mixed = (hashes + tokens.to(torch.int64) + 1) * 6364136223846793005 + 1442695040888963407
     return mixed ^ (mixed >> 29)
 
 
 def in_order(last_tokens: Tensor, parent_hashes: Tensor) -> Tensor:
-    """Return the places of prefixes `[B, K]` in the order that those have which score the same."""
+    """Return the places of prefixes `[B, K]` in the order in which ties are broken."""
     order = parent_hashes.argsort(dim=1, stable=True)
     return order.gather(1, last_tokens.gather(1, order).argsort(dim=1, stable=True))
 
@@ -49,7 +53,7 @@ def ctc_beam(
         new, link, label = _one_frame(
             automaton, state, log_probs, weights, bonuses, unscored, blank, vocab_size, threshold, skip, text_hashes
         )
-        # A row whose weights are so large that nothing is possible stands still, too.
+        # A row without a possible prefix (sums with huge weights overflowed) keeps its state, too.
         going = going & (new.blank_scores.maximum(new.token_scores).amax(1) > -torch.inf)
         state = BeamState(*(torch.where(going.view(-1, *[1] * (n.dim() - 1)), n, old) for n, old in zip(new, state)))
         links[:, frame] = torch.where(going[:, None], link, links[:, frame])
@@ -77,7 +81,7 @@ def _one_frame(
     last = state.last_tokens.clamp(min=0).to(torch.int64)
     last_log_probs = torch.where(state.last_tokens < 0, -torch.inf, log_probs.gather(1, last))
 
-    # Every prefix with every token: the acoustic score, and what the token adds to it.
+    # Every prefix extended by every token: its acoustic score, and the LM scores and bonus of the token.
     per_lm, targets = reference.advance(automaton, state.lm_states.flatten(), vocab_size)
     shape = (batch_size, num_beams, num_automata, vocab_size)
     per_lm, targets = per_lm.view(shape)[..., :classes], targets.view(shape)[..., :classes]
@@ -88,7 +92,8 @@ def _one_frame(
     extended = torch.where(same, state.blank_scores[..., None], totals[..., None]) + log_probs[:, None]
     extended[..., blank] = -torch.inf
 
-    # The prefixes as they are: by a blank, by their last token once more, or anew from their parents.
+    # Prefixes that stay: by a blank, by their last token once more, or by their parent's extension, if the beam has the parent.
+    # The extension is the same prefix, so its probability is added here and it isn't a candidate of its own (`present`).
     by_blank = totals + log_probs[:, blank, None]
     by_token = state.token_scores + last_log_probs
     is_parent = (
@@ -106,7 +111,7 @@ def _one_frame(
     present = (same[:, :, None] & is_parent[..., None]).any(1)  # [B, parent, token]: this extension is in the beam
     extending = torch.where(present | skipped[..., None], -torch.inf, extended + state.fused[..., None] + added)
 
-    # The best of them; of the same score those that stay, then by token, then by what lies before it.
+    # The best candidates. Sorting is stable and candidates are listed in the order of ties.
     stay_order, by_hash = in_order(state.last_tokens, state.parent_hashes), state.hashes.argsort(dim=1, stable=True)
     extending = extending.gather(1, by_hash[..., None].expand_as(extending)).transpose(1, 2)
     ways = torch.cat([staying.gather(1, stay_order), extending.flatten(1)], dim=1)
@@ -156,7 +161,7 @@ def _one_frame(
         lm_states=lm_states,
         texts=texts,
     )
-    # The likeliest way to a prefix that stays: its parent's if that gives more than its own two.
+    # The likeliest alignment of a prefix that stays comes from its parent, if that part is larger than its own two.
     by_blank, by_token, from_parent, parents = (of_place(values) for values in (by_blank, by_token, from_parent, parents))
     anew = ~is_new & (from_parent > torch.logaddexp(by_blank, by_token))
     links = torch.where(anew, parents, place).to(torch.int32)
@@ -168,7 +173,9 @@ def _one_frame(
 def join_texts(
     texts: Tensor, last_tokens: Tensor, parent_hashes: Tensor, fused: Tensor, blank_scores: Tensor, token_scores: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Give what ends in a blank to the best prefix of each text, and what ends in a token to the best one that ends in it, too.
+    """Merge prefixes of a text: add `p_b` to the best prefix of the text, and `p_t` to the best with the same last token.
+
+    After a blank the future of two cuttings of a text is the same. Inside a last token it is the same only if that token is.
 
     Args:
         texts, last_tokens, parent_hashes, fused, blank_scores, token_scores: `[B, K]`, see `BeamState`.

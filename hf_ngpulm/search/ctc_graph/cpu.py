@@ -48,6 +48,6 @@ def graph_search(
         )  # fmt: skip
         on_rows(
             _search, arguments, batch_size, frames * (classes + 64 * max_active),
-            "hypotheses of row {} name states or tokens that there aren't".format,
+            "hypotheses of row {} name states or tokens that don't exist".format,
         )  # fmt: skip
     return state, happened

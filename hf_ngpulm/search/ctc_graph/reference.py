@@ -1,4 +1,4 @@
-"""Token passing written plainly, a dictionary of search states per frame: the definition that engines are tested against."""
+"""Token passing with a dictionary of search states per frame: the definition against which the engines are tested."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def graph_search(
                 bad_frames[row] = frame
                 break
             x = log_probs[row, frame].tolist()
-            met: dict[Any, Any] = {}
+            met: dict[Any, Any] = {}  # the best hypothesis in each search state: Viterbi recombination
 
             def offer(states: list[int], label: int, candidate: Any, met: dict[Any, Any] = met) -> None:
                 key = (*states, label)
@@ -68,7 +68,7 @@ def graph_search(
                     parts = (score + log_prob + extra, fused + extra, sums)
                     offer(targets, token, (*parts, k, token, order))
             if not met:
-                continue  # nothing is possible: weights so large that the sums overflow
+                continue  # no hypothesis is possible: sums with huge weights overflowed
             kept = sorted(met.items(), key=lambda item: _rank(item[1]))[:max_active]
             kept = [item for item in kept if item[1][0] >= kept[0][1][0] - threshold]
             places = [(c[0], last, states, *c[1:3]) for (*states, last), c in kept]
@@ -93,7 +93,7 @@ class _Graph:
         self.arcs = [{tokens[arc]: arc for arc in range(*bounds)} for bounds in pairwise(offsets)]
 
     def read(self, state: int, token: int) -> tuple[float, int]:
-        """Return score of a token in a state, and the state it leads to."""
+        """Return the score of a token in a state, and the next state."""
         score = 0.0
         while True:
             arc = self.arcs[state].get(token)

@@ -2,18 +2,19 @@
 
 The operator labels frames; collapsing the labels (dropping blanks and repeats) gives the tokens.
 
-A frame whose own best class is blank, or a class that no language model scores, keeps it: an LM must never flip blank and
-non-blank in greedy search, or words get lost. At any other frame the label is chosen anew among the tokens that the LM
-scores, by acoustic log-probability plus weighted LM score. What the rules differ in is when such a frame goes on with the
-label before it (a repeat, which the LM isn't asked about), if that label stands in the frame just before:
+A frame whose best acoustic class is the blank, or a class that no LM scores, gets that class. Here the LM has no say: every
+token has an LM cost and the blank has none, so in greedy search an LM would turn tokens into blanks, and words would be lost.
+At any other frame the label is the token with the best acoustic log-probability plus weighted LM score.
 
-- "label": when the frame's own best class is that label (NeMo's rule). A re-chosen label is not repeated by the rest of
-  its acoustic run, which then yields another token.
-- "run": when the frame's own best class is that of the frame before: a re-chosen label swallows its acoustic run.
-- "stay": when that scores better: the label competes at every frame by its acoustic score alone, less `stay_cost`.
+Such a frame may also continue the label of the frame before it. That is no new token and has no LM score. Three rules say when:
 
-In the first two rules a new label differs from the one just before it, since CTC would merge the two. Wherever several classes
-score the same the first one, by its id, is the best.
+- "label": if the frame's best acoustic class is that label (NeMo's rule). If the LM chose another label than the acoustic best,
+  the rest of the acoustic run isn't a repeat of it, and yields one more token.
+- "run": if the frame's best acoustic class is that of the frame before. A label that the LM chose covers its acoustic run.
+- "stay": if that scores better. The label competes at every frame with its acoustic score minus `stay_cost`.
+
+In the first two rules a new label differs from the label of the frame before, since CTC would merge the two. Ties go to the
+lower class id.
 """
 
 from __future__ import annotations
@@ -33,13 +34,12 @@ class GreedyLabels(NamedTuple):
     """Result of `ctc_greedy`, on the device of the logits.
 
     Args:
-        labels: int32 `[B, T]`, class of each frame; blank from the row's length on.
+        labels: int32 `[B, T]`, class of each frame; blank in padding.
         acoustic_scores: float32 `[B]`, log-probability of the labels.
         lm_scores: float32 `[B, K]`, each automaton's unweighted score of the tokens.
         states: int32 `[B, K]`, the automata's states after the last token.
-        bad_frames: int32 `[B]`, the first frame of a row whose logits can't be normalised (NaN, infinity), else -1; such a
-            row is blank from there on.
-        before: int32 `[B, 2]`, label and best class of each row's last frame.
+        bad_frames: int32 `[B]`, a row's first frame with NaN or infinity, else -1; the row is blank from there on.
+        before: int32 `[B, 2]`, label and best acoustic class of each row's last frame.
     """
 
     labels: Tensor
@@ -92,14 +92,13 @@ def ctc_greedy(
     Args:
         automaton: tensors of one automaton, or of several packed into one.
         logits: `[B, T, C]`, floating point of any precision and layout; need not be normalised.
-        lengths: int32 `[B]`, frames of each row.
-        states: int32 `[B, K]`, the states in which each row's K automata begin.
-        weights: float32 `[B, K]`, weight of each one's scores.
-        stay_costs: float32 `[B]`, what it costs to go on with a label, for the rule "stay".
-        before: int32 `[B, 2]`, label and best class of the frame before the first one, from the result of the call that ended
-            there; two blanks if there is none.
+        lengths: int32 `[B]`, number of frames of each row.
+        states: int32 `[B, K]`, initial states of each row's K automata.
+        weights: float32 `[B, K]`, weights of the automata's scores.
+        stay_costs: float32 `[B]`, cost of continuing a label under the rule "stay" (natural log).
+        before: int32 `[B, 2]`, `GreedyLabels.before` of the preceding call; two blanks at the beginning.
         blank: id of the blank class.
-        vocab_size: token ids that the automata score, `0 .. vocab_size - 1`; a blank among them is left out.
+        vocab_size: the automata score the token ids `0 .. vocab_size - 1`, except the blank.
         rule: "label", "run" or "stay".
         engine: "auto", "reference", "cpu" or "gpu".
     """

@@ -23,8 +23,8 @@ _search = Function("ngpulm_ctc_greedy")
 
 @functools.lru_cache(maxsize=64)
 def greedy_of(num_automata: int) -> np.dtype[Any]:
-    """Return how the search of a row lies in memory, as `Row` in `csrc/ctc_greedy.cpp`; see `GreedyLabels`."""
-    m = (1, num_automata)  # as hypotheses of beams have them
+    """Return the dtype of a row's state, as `Row` in `csrc/ctc_greedy.cpp`; for the fields see `GreedyLabels`."""
+    m = (1, num_automata)  # `[K, M]`, as in beams
     return np.dtype(
         [("acoustic_scores", "f8"), ("lm_scores", "f8", m), ("before", "i4", (2,)), ("lm_states", "i4", m)], align=True
     )
@@ -37,13 +37,14 @@ def search(
     """Label the frames of a batch.
 
     Args:
-        states: int32 `[S, M]`, of all rows, for the error's text.
-        shape: rows of the batch, and frames of each with padding.
-        confidences: float32 `[N, T]`, of the frames.
-        tails: what follows them (`History.with_room`); else `labels`, int32 `[N, T]`, all blank, tell of them.
+        states: int32 `[S, M]`, states of all rows, for the error message.
+        shape: (N, T), T with padding.
+        confidences: float32 `[N, T]`, confidences of the frames.
+        tails: takes the tokens (`History.with_room`). If None, `labels` takes the classes of the frames: int32 `[N, T]`, all
+            blank before.
 
     Returns:
-        int32 `[N]`, see `GreedyLabels.bad_frames`. Rows with a bad frame are for the caller to set back.
+        int32 `[N]`, see `GreedyLabels.bad_frames`. The caller restores the state of rows with a bad frame.
     """
     rows, width = shape
     bad_frames = np.full(rows, -1, dtype=np.int32)
@@ -71,7 +72,7 @@ def ctc_greedy(
     rule: str,
     composing: Struct | None = None,
 ) -> GreedyLabels:
-    """See `hf_ngpulm.search.ctc_greedy.ctc_greedy`, and `Automaton.of` for what composes states meanwhile."""
+    """See `hf_ngpulm.search.ctc_greedy.ctc_greedy`; for `composing` see `Automaton.of`."""
     batch_size, frames, classes = logits.shape
     rows = np.zeros(batch_size, dtype=greedy_of(states.shape[1]))
     rows["lm_states"], rows["before"] = states.numpy()[:, None], before.numpy()
@@ -83,5 +84,5 @@ def ctc_greedy(
             labels,
         )  # fmt: skip
     acoustic_scores, lm_scores = rows["acoustic_scores"].astype(np.float32), rows["lm_scores"][:, 0].astype(np.float32)
-    parts = (labels, acoustic_scores, lm_scores, rows["lm_states"][:, 0].copy(), bad_frames, rows["before"].copy())
-    return GreedyLabels(*map(torch.from_numpy, parts))
+    arrays = (labels, acoustic_scores, lm_scores, rows["lm_states"][:, 0].copy(), bad_frames, rows["before"].copy())
+    return GreedyLabels(*map(torch.from_numpy, arrays))

@@ -1,4 +1,4 @@
-"""Greedy CTC search with language models, written plainly: the definition that the other engines are tested against."""
+"""Greedy CTC search with language models in plain torch: the definition against which the engines are tested."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ctc_greedy(
             if not bool(torch.isfinite(normaliser)):
                 bad_frames[row] = frame
                 break
-            best = int(x.argmax())  # of the logits as they are: normalising would round close ones to a tie
+            best = int(x.argmax())  # of the raw logits: normalised ones may be rounded to a tie
             label = best
             if best != blank and best < vocab_size:
                 per_lm, next_states = reference.advance(automaton, last_states[row], len(candidates))
@@ -47,7 +47,7 @@ def ctc_greedy(
                     scores[label_before] = x[label_before] - stay_costs[row] if rule == "stay" else -torch.inf
                 repeats = {"label": best == label_before, "run": best == best_before, "stay": False}[rule]
                 label = label_before if repeats and label_before != blank else int(scores.argmax())
-                if not bool(scores.max() > -torch.inf):  # nothing is possible (weights so large that the sums overflow)
+                if not bool(scores.max() > -torch.inf):  # sums with huge weights overflowed
                     label = label_before if label_before != blank else best
                 if label != label_before:
                     lm_scores[row] += per_lm[:, label]

@@ -1,7 +1,7 @@
 """Searches in buffers of fixed shapes, for a GPU.
 
-Nothing is asked of the device within a step, and a step does the same for rows that have ended as for others, so that a block
-of steps can be a CUDA graph (see `graphs`). The host looks after each block whether anything is left to do.
+Within a step the host never waits for the device, and a step treats ended rows like all others, so that a block of steps can be
+a CUDA graph (see `graphs`). After each block the host looks whether any row goes on.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .graphs import Repeated, Work, addresses
 from .model import TransducerModel
 from .search import SearchSettings, TransducerSearch
 
-STEPS = 8  # of a block
-REPORTED = ("times", "scores", "sizes", "bad_frames")  # what the host asks of a beam after each run
+STEPS = 8  # per block
+REPORTED = ("times", "scores", "sizes", "bad_frames")  # attributes of a beam that the host reads after each run
 
 
 class BufferedSearch(TransducerSearch):
-    """A search in buffers. The host waits for the device once a block: all that it asks for comes in one copy.
+    """A search in buffers. The host waits for the device once per block, and reads everything in one copy.
 
     Args:
         longest: make room for so many frames, which are copied there, of up to `size` rows: `size` may then be set to fewer.
@@ -58,10 +58,10 @@ class BufferedSearch(TransducerSearch):
 
     @abstractmethod
     def make_buffers(self, rows: int, num_automata: int) -> None:
-        """Make what doesn't depend on the automata's tensors."""
+        """Make the buffers that don't depend on the automata's tensors."""
 
     def make_room(self) -> None:
-        """Make what depends on the number of automata, and forget graphs of what there was before."""
+        """Make the buffers that depend on the number of automata, and drop graphs of the old ones."""
         self.block = Repeated(self.take_steps, self.carries, self.capture)
         self.known = addresses((self.frames, *self.automaton))
 
@@ -77,11 +77,11 @@ class BufferedSearch(TransducerSearch):
         return self.told[name][: self.size] if name in self.told else super().array(name)
 
     def changed(self) -> None:
-        """Forget what is told of `beam`, but for times: it was changed by the host."""
+        """Forget the host's copies of `beam`, except times, as the host has changed it."""
         self.told = {name: values for name, values in self.told.items() if name == "times"}
 
     def set_times(self, rows: np.ndarray | slice, less: np.ndarray | None = None) -> None:
-        """Have the host know of times of some rows that they are less by so many frames; None: that they are 0."""
+        """Update the host's copy of the times of some rows: subtract `less` frames; None sets them to 0."""
         if "times" in self.told:
             times = self.told["times"]
             times[rows] = 0 if less is None else times[rows] - less[:, None]
@@ -109,10 +109,10 @@ class BufferedSearch(TransducerSearch):
 
     @abstractmethod
     def limit(self, lengths: Tensor, reaches: Tensor) -> None:
-        """Take the lengths and reaches of the rows that are in use, for a new run."""
+        """Set the lengths and reaches of the rows in use, for a new run."""
 
     def run_blocks(self, longest: int) -> None:
-        """Take blocks of steps until nothing is left to do; no row has more frames than `longest`."""
+        """Take blocks of steps until no row goes on. `longest` is the largest number of frames of a row."""
         while True:
             self.run_block()
             if not self.look():
@@ -123,12 +123,12 @@ class BufferedSearch(TransducerSearch):
         self.untold.append(tuple(part.clone() for part in self.traces()))
 
     def look(self) -> bool:
-        """Have the host know what all blocks so far have done; return whether any row goes on."""
+        """Copy the traces of all blocks so far to the host, and return whether any row goes on."""
         names = [name for name in REPORTED if name != "sizes" or self.settings.strategy != "greedy"]
         of_beam = [getattr(self.beam, name) for name in names]
-        is_open, *parts = on_host([self.is_open, *of_beam, *(part for block in self.untold for part in block)])
-        self.told = dict(zip(names, parts))
-        traces, count = parts[len(names) :], len(self.traces())
+        is_open, *arrays = on_host([self.is_open, *of_beam, *(trace for block in self.untold for trace in block)])
+        self.told = dict(zip(names, arrays))
+        traces, count = arrays[len(names) :], len(self.traces())
         self.traced += [traces[first : first + count] for first in range(0, len(traces), count)]
         self.untold = []
         return bool(is_open)
@@ -139,7 +139,7 @@ class BufferedSearch(TransducerSearch):
 
     @abstractmethod
     def traces(self) -> tuple[Tensor, ...]:
-        """Return the buffers in which a block writes what it has done."""
+        """Return the buffers into which a block writes its trace."""
 
     def places(self, *values: np.ndarray) -> list[Any]:
         """Return arrays as tensors on the device."""
@@ -147,5 +147,5 @@ class BufferedSearch(TransducerSearch):
 
 
 def _automata_of(models: RowModels) -> RowModels:
-    """Return models without what holds phrases and lazy states: a search may be kept for long after its batch."""
+    """Return models without lease and lazy search, as a kept search must not hold their memory after its batch."""
     return models._replace(lease=None, lazy=None)

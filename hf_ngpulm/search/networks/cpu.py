@@ -1,4 +1,4 @@
-"""A transducer's networks as the native core runs them (`csrc/networks.cpp`)."""
+"""A transducer's networks for the native core (`csrc/networks.cpp`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .search import STILL
 
 
 class Networks(Struct):
-    """The weights of a transducer's networks, laid out for products: they are what the model's were when this was made."""
+    """A copy of the weights of a transducer's networks, laid out for products of matrices."""
 
     @classmethod
     def of(cls, networks: TransducerNetworks) -> Networks:
@@ -53,8 +53,8 @@ class Networks(Struct):
 
 
 class Slots(Struct):
-    """Hold what networks know in each of some slots: states `[P, N, H]` (hidden states of all layers and then cells, or
-    embeddings of the tokens before the last) and predictions `[N, D]`.
+    """The networks' states and predictions in N slots: states `[P, N, H]` (hidden states of all layers and then cells, or the
+    embeddings of the tokens before the last), predictions `[N, D]`.
     """
 
     @classmethod
@@ -63,11 +63,11 @@ class Slots(Struct):
 
 
 class Classes(Struct):
-    """Tell what the outputs of a joint network stand for, and the confidence that is measured in them."""
+    """The classes of a joint network's outputs, and the confidence measure."""
 
     @classmethod
     def of(cls, model: TransducerModel, confidence: str | None) -> Classes:
-        """Return those of a model; `confidence` is a measure."""
+        """Return the classes of a model; `confidence` is a measure or None."""
         durations = np.array(model.durations or (), dtype=np.int64)
         measure = -1 if confidence is None else MEASURES.index(confidence)
         return cls(
@@ -77,15 +77,14 @@ class Classes(Struct):
 
 
 class Steps(Struct):
-    """See `Trace`; there is `room` for so many steps of each row."""
+    """`Trace` for the core, with `room` for steps of each row."""
 
 
 class Trace:
-    """For each step, row and place in the beam: the place before the step, the label, the frames moved on, and what the
-    confidence in a token is made of (see `hf_ngpulm.search.confidence.confidence_of_sums`).
+    """Trace of a search. For each step, row and place in the beam: the place before the step, the label, the frames moved on,
+    and the sum from which the token's confidence is computed (see `hf_ngpulm.search.confidence.confidence_of_sums`).
 
-    Rows take steps of their own, `used` says how many. Room grows by doubling. What nobody writes means that a hypothesis stays
-    where it is.
+    `used` counts the steps of each row. Room grows by doubling. Initial entries mean that a hypothesis stands still.
     """
 
     def __init__(self, batch_size: int, num_beams: int) -> None:
@@ -101,11 +100,11 @@ class Trace:
 
     @property
     def room(self) -> int:
-        """Steps of each row that there is room for."""
+        """Number of steps per row that fit."""
         return len(self._arrays[0]) if self._arrays else 0
 
     def native(self, steps: int) -> Steps:
-        """Return it as the core writes it, with room for so many more steps of each row."""
+        """Return the struct for the core, with room for `steps` more steps of each row."""
         room, needed = self.room, self._size + steps
         if needed > room or not self._arrays:
             blocks = self._blocks(max(needed - room, room))
@@ -120,7 +119,7 @@ class Trace:
         return int(self.used.max(initial=0))
 
     def steps(self, confidence: str | None, classes: int) -> list[np.ndarray]:
-        """Return links, labels, moves and, by this measure, confidences of the steps that are taken."""
+        """Return links, labels, moves and confidences of all steps."""
         *arrays, sums = (array[: self._size] for array in self._arrays)
         if confidence not in (None, "max_prob"):
             sums = confidence_of_sums(torch.from_numpy(sums), confidence, classes).numpy()
@@ -135,7 +134,7 @@ class Trace:
 
 
 def served(model: TransducerModel, like: Tensor) -> TransducerNetworks | None:
-    """Return the networks of a model, if the core runs them on frames like these, whose width may be 0 where none is known."""
+    """Return a model's networks, if the core can run them on frames like these; their width is 0 if it isn't known yet."""
     if like.device.type != CPU.type:
         return None
     networks = model.networks()
@@ -156,7 +155,7 @@ def on_the_cpu(models: RowModels) -> RowModels:
 
 
 def wider(values: np.ndarray) -> np.ndarray:
-    """Return `[..., M]` -> `[..., M + 1]`: zeros come last."""
+    """Append a column of zeros: `[..., M]` -> `[..., M + 1]`."""
     return np.concatenate([values, np.zeros((*values.shape[:-1], 1), values.dtype)], -1)
 
 

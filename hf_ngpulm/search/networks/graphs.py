@@ -1,4 +1,4 @@
-"""Work that is done again and again in the same buffers, as a CUDA graph where there is CUDA."""
+"""Work that is repeated in the same buffers, as a CUDA graph on CUDA."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ Kept = dict[Hashable, Any]
 
 
 def grown(size: int, least: int) -> int:
-    """Return the room for so much: powers of two, so that few different sizes need work of their own."""
+    """Return the buffer size for `size`: a power of two, so that few sizes need a graph of their own."""
     return max(least, 1 << (max(size, 1) - 1).bit_length())
 
 
 @contextmanager
 def recalled(kept: Kept | None, key: tuple[Hashable, ...], tensors: Iterable[Tensor], make: Callable[[], Any]) -> Iterator[Any]:
-    """Lend what was kept under a key, or else is made now; those that were not used for longest make room.
+    """Lend the object kept under a key, or make it. The least recently used objects are dropped.
 
-    As long as it is lent, other threads have another one made.
+    While it is lent, another thread gets an object of its own.
 
     Args:
-        tensors: whose addresses are part of the key: a model's weights may be replaced by others.
+        tensors: tensors whose addresses are part of the key, since a model's weights may be replaced.
     """
     if kept is None:
         yield make()
         return
     tensors = list(tensors)
     gpu = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), None)
-    # A graph does its work in the precision in which it was recorded.
+    # A graph keeps the precision with which it was recorded.
     precision = torch.get_autocast_dtype("cuda") if gpu and torch.is_autocast_enabled("cuda") else None
     key = (*key, *addresses(tensors), precision)
-    found, read = kept.pop(key, None) or (make(), None)
+    lent, read = kept.pop(key, None) or (make(), None)
     if read is not None:
-        torch.cuda.current_stream(gpu).wait_event(read)  # what another thread still reads of its buffers
-    yield found
-    kept[key] = found, torch.cuda.current_stream(gpu).record_event() if gpu else None
+        torch.cuda.current_stream(gpu).wait_event(read)  # another thread's stream may still read its buffers
+    yield lent
+    kept[key] = lent, torch.cuda.current_stream(gpu).record_event() if gpu else None
     while len(kept) > MOST_KEPT:
         kept.pop(next(iter(kept.copy())), None)
 
@@ -55,14 +55,14 @@ def recalled(kept: Kept | None, key: tuple[Hashable, ...], tensors: Iterable[Ten
 class Repeated:
     """Work that reads and writes the same tensors each time.
 
-    A search launches more than a dozen kernels in each step, and on a GPU the launches take longer than the kernels. As a graph
-    they are launched at once. To record one takes as long as some batches do, so this is done when the work is needed for a
-    second batch. What can't be recorded (a model that waits for the device) runs as it is.
+    A search launches more than a dozen kernels in each step, and on a GPU the launches take longer than the kernels. A graph
+    launches them all at once. Recording takes as long as several batches, so it is done for the second batch. Work that can't
+    be recorded (a model that waits for the device) runs without a graph.
 
     Args:
-        work: without arguments or result; shapes and addresses of what it uses must stay the same.
-        carries: returns the tensors that the work changes: recording leaves them as they are.
-        capture: makes a function that does the same from the work (for tests).
+        work: has no arguments or result; the shapes and addresses of its tensors must stay the same.
+        carries: returns the tensors that the work changes; recording restores them.
+        capture: turns the work into its graph (for tests).
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class Repeated:
         self._run = work
 
     def prepare(self, device: torch.device) -> None:
-        """Prepare for one more batch."""
+        """Count one more batch, and record the graph for the second one."""
         self._uses += 1
         if self._uses == 2:
             self.record(device)
 
     def record(self, device: torch.device) -> None:
-        """Make a graph, if that can be done."""
+        """Record a graph, if possible."""
         capture = self._capture or (functools.partial(_cuda_graph, device) if device.type == "cuda" else None)
         if capture is None:
             return
@@ -106,30 +106,30 @@ def _warn_once(message: str) -> None:
     logger.warning(message)
 
 
-# To begin a recording synchronises the device, which breaks one that another thread has under way.
+# The beginning of a recording synchronises the device, which would break another thread's recording.
 _RECORDING = threading.Lock()
 
 
 def _cuda_graph(device: torch.device, work: Work) -> Work:
     enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
-    # Without a cache: weights that autocast has converted before wouldn't be converted in the graph, and are freed.
+    # Without autocast's cache: the graph must convert the weights itself, as cached conversions are freed later.
     with _RECORDING, current(device), torch.autocast("cuda", dtype, enabled, cache_enabled=False):
         callers, side, graph = torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
         try:
             side.wait_stream(callers)
-            with torch.cuda.stream(side):  # libraries and kernels load at their first use, which can't be recorded
+            with torch.cuda.stream(side):  # a first run loads libraries and kernels, which can't be recorded
                 work()
             callers.wait_stream(side)
-            # Other threads may go on with what they do.
+            # Thread-local, so that other threads may use CUDA meanwhile.
             with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
                 work()
         finally:
-            torch.cuda.set_stream(callers)  # a recording that fails leaves its own
+            torch.cuda.set_stream(callers)  # a failed recording leaves its own stream set
     return graph.replay
 
 
 def addresses(tensors: Iterable[Tensor]) -> tuple[Hashable, ...]:
-    """Return what a graph knows tensors by."""
+    """Return the properties of tensors that are fixed in a graph."""
     return tuple((tensor.data_ptr(), tensor.dtype, tensor.shape) for tensor in tensors)
 
 
@@ -142,10 +142,10 @@ def overwrite(buffers: tuple[Tensor, ...], values: tuple[Tensor, ...]) -> None:
 def replace_where(
     condition: Tensor, buffers: tuple[Tensor, ...], values: tuple[Tensor, ...], others: tuple[Tensor, ...] | None = None
 ) -> None:
-    """Copy values into buffers of the same shapes in the rows of which a condition holds, bool `[R]`, and others elsewhere.
+    """Copy values into buffers of the same shapes where a condition holds, bool `[R]` by row, and `others` elsewhere.
 
     Args:
-        others: what stands there already, if left out.
+        others: by default the buffers' present values.
     """
     for buffer, value, other in zip(buffers, values, others or buffers, strict=True):
         holds = condition.view(-1, *[1] * (buffer.dim() - 1))

@@ -1,4 +1,4 @@
-"""Define what a transducer must offer to be decoded, and how the transducers of Transformers offer it."""
+"""TransducerModel: the interface of transducers that can be decoded, and its implementation for Transformers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .networks import TransducerNetworks, is_plain, networks_of
 # The state of a prediction network: tensors with the batch as their first dimension.
 State = tuple[Tensor, ...]
 
-# Those of Transformers that are a sum, an activation and a linear layer.
+# Joint networks of Transformers that are a sum, an activation and a linear layer.
 _JOINT_NETWORKS = (
     "ParakeetRNNTJointNetwork", "ParakeetTDTJointNetwork", "NemotronAsrStreamingRNNTJointNetwork",
     "Nemotron3_5AsrRNNTJointNetwork",
@@ -22,16 +22,16 @@ _JOINT_NETWORKS = (
 
 
 class TransducerModel(ABC):
-    """A transducer, taken apart: encoder, prediction network and joint network.
+    """Interface to a transducer's encoder, prediction network and joint network.
 
-    To decode a transducer of another library, derive from this; four methods are all there is to write.
+    To decode a transducer of another library, derive from this class and write `encode`, `start`, `predict` and `join`.
 
     Args:
         vocab_size: number of token classes, the blank included.
         blank_id: class of the blank.
-        durations: frames that a duration class stands for (TDT), by class; None for an RNN-T.
-        max_symbols: tokens that may be emitted at one frame.
-        frame_seconds: how long a frame of the encoder's output is; None if that isn't known.
+        durations: number of frames of each duration class (TDT); None for an RNN-T.
+        max_symbols: maximum number of tokens at one frame.
+        frame_seconds: duration of an encoder frame; None if unknown.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class TransducerModel(ABC):
         frame_seconds: float | None = None,
     ) -> None:
         if not 0 <= blank_id < vocab_size:
-            raise ValueError(f"the blank has the id {blank_id}, outside the {vocab_size} token classes")
+            raise ValueError(f"blank_id={blank_id} should lie in 0..{vocab_size - 1}, the token classes")
         if durations is not None and (not durations or min(durations) < 0 or max(durations) < 1):
-            raise ValueError(f"durations should be frames, 0 and up, with one above 0; got {durations}")
+            raise ValueError(f"durations should be numbers of frames, at least 0 and one above 0; got {durations}")
         self.vocab_size = vocab_size
         self.blank_id = blank_id
         self.durations = durations
@@ -54,19 +54,19 @@ class TransducerModel(ABC):
 
     @abstractmethod
     def encode(self, input_features: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Return frames as the joint network takes them, projected once for all: `[B, T, D]`, and their number, `[B]`."""
+        """Return the frames `[B, T, D]`, already projected for the joint network, and their number in each row, `[B]`."""
 
     @abstractmethod
     def start(self, batch_size: int, like: Tensor) -> tuple[Tensor, State]:
-        """Return the prediction before the first token, `[B, D]`, projected, and the state; of the device and type of
+        """Return the projected prediction before the first token, `[B, D]`, and the state, with the device and type of
         `like`."""
 
     @abstractmethod
     def predict(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Return the prediction after one more token: `[B]` -> `[B, D]`, projected, and the new state."""
+        """Read one more token: `[B]` and the state -> the projected prediction `[B, D]` and the new state."""
 
     def parameters(self) -> Iterator[Tensor]:
-        """Yield the tensors that predictions and logits depend on: by default those of all attributes."""
+        """Yield the weights that predictions and logits depend on: by default those of all attributes."""
         for value in vars(self).values():
             if isinstance(value, Tensor):
                 yield value
@@ -75,38 +75,37 @@ class TransducerModel(ABC):
 
     @abstractmethod
     def join(self, frames: Tensor, predictions: Tensor) -> Tensor:
-        """Return logits of the token classes, and after them of the durations: two `[..., D]` that broadcast -> `[..., C]`."""
+        """Return logits `[..., C]`, of the token classes and then of the durations, for two `[..., D]` that broadcast."""
 
     def internal_lm(self, predictions: Tensor) -> Tensor:
-        """Return what the transducer takes for likely without hearing anything: `[..., D]` -> log-probabilities, float32
-        `[..., V]`.
+        """Return the log-probabilities of the internal LM: predictions `[..., D]` -> float32 `[..., V]`.
 
-        The encoder's part is zero, and the blank (-inf) is left out (Meng et al., "Internal language model estimation for
-        domain-adaptive end-to-end speech recognition", SLT 2021; for a HAT, Variani et al., "Hybrid autoregressive
-        transducer", ICASSP 2020, equation 9).
+        It is the joint network with zeros in place of the encoder's frame, and with the blank excluded (-inf): Meng et al.,
+        "Internal language model estimation for domain-adaptive end-to-end speech recognition", SLT 2021; for a HAT, Variani et
+        al., "Hybrid autoregressive transducer", ICASSP 2020, equation 9.
         """
         logits = self.join(torch.zeros_like(predictions), predictions)[..., : self.vocab_size].float()
         is_blank = torch.arange(self.vocab_size, device=logits.device) == self.blank_id
         return torch.log_softmax(logits.masked_fill(is_blank, -torch.inf), dim=-1)
 
     def networks(self) -> TransducerNetworks | None:
-        """Return the weights behind `start`, `predict` and `join`, for engines that run them as a whole; None if they are
-        others'."""
+        """Return the weights of `start`, `predict` and `join`, for engines that run the networks themselves; None if these are
+        of another kind."""
         return None
 
 
 def transducer_of(model: Any, frame_seconds: float | None = None) -> TransducerModel:
-    """Return how a model is decoded.
+    """Return a model's `TransducerModel`.
 
-    A `TransducerModel` says it itself, other models may have a method `as_transducer(frame_seconds)` that gives one, and
-    all others are taken for models of Transformers.
+    That is the model itself; or the result of its method `as_transducer(frame_seconds)`, if it has one; or else a
+    `TransformersTransducer`.
 
     Args:
         model: the model.
-        frame_seconds: how long a frame of the encoder's output is, if that is known.
+        frame_seconds: duration of an encoder frame; None if unknown.
 
     Raises:
-        ValueError: it isn't a transducer that is known here.
+        ValueError: the model is none of these.
     """
     if isinstance(model, TransducerModel):
         return model
@@ -116,19 +115,19 @@ def transducer_of(model: Any, frame_seconds: float | None = None) -> TransducerM
 
 
 class TransformersTransducer(TransducerModel):
-    """`ParakeetForRNNT`, `ParakeetForTDT`, `NemotronAsrStreamingForRNNT`, `Nemotron3_5AsrForRNNT`, and models built alike.
+    """`ParakeetForRNNT`, `ParakeetForTDT`, `NemotronAsrStreamingForRNNT`, `Nemotron3_5AsrForRNNT`, and models like these.
 
     Args:
         model: the model.
-        frame_seconds: how long a frame of the encoder's output is.
+        frame_seconds: duration of an encoder frame.
     """
 
     def __init__(self, model: Any, frame_seconds: float | None = None) -> None:
         for part in ("get_audio_features", "decoder", "joint"):
             if not hasattr(model, part):
                 raise ValueError(
-                    f"{type(model).__name__} isn't a transducer that is known here (it has no {part!r}); "
-                    "derive from hf_ngpulm.search.networks.model.TransducerModel to say how it is decoded"
+                    f"{type(model).__name__} isn't a known transducer (it has no {part!r}); wrap it in a class derived from "
+                    "hf_ngpulm.search.networks.model.TransducerModel"
                 )
         config = model.config
         durations = getattr(config, "durations", None)
@@ -151,7 +150,7 @@ class TransformersTransducer(TransducerModel):
         return frames, outputs.attention_mask.sum(-1).to(torch.int64)
 
     def start(self, batch_size: int, like: Tensor) -> tuple[Tensor, State]:
-        # Generation begins with the blank, whose embedding is an input like others'.
+        # These models are trained with the blank as the first input, with an embedding like any token's.
         lstm = self.model.decoder.lstm
         zeros = like.new_zeros((batch_size, lstm.num_layers, lstm.hidden_size))
         return self.predict(torch.full((batch_size,), self.blank_id, device=like.device), (zeros, zeros))

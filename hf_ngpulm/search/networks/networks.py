@@ -1,4 +1,4 @@
-"""The weights of a transducer of the usual kind, for engines that run its networks themselves."""
+"""Weights of the usual kinds of prediction and joint networks, for engines that run them themselves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-# Activations of the joint network, as the engines know them.
+# Activations of the joint network that the engines have, in their order in the native core.
 ACTIVATIONS = ("relu", "tanh", "sigmoid", "silu")
 
 
@@ -26,20 +26,20 @@ class LSTMLayer(NamedTuple):
 
 @dataclass(frozen=True)
 class TransducerNetworks:
-    """Embedding, LSTM and projection (the prediction network); sum, activation and head (the joint network).
+    """Weights of a prediction network (embedding, LSTM, projection) and a joint network (sum, activation, head).
 
-    The tensors are the model's own, not copies (but for the head of a HAT, which has two): float32, on the CPU, contiguous.
+    The tensors are the model's own: float32, on the CPU, contiguous. Only the head of a HAT is a copy, of its two heads.
 
     Args:
-        embedding: `[V, E]`, the blank's too, with which a search begins.
-        layers: of the LSTM, from below; none if the prediction network sees the last K tokens only:
-        convolution, convolution_bias: `[H, K]`, `[H]`: then its weights of their embeddings (E = H) by place, channel by
-            channel, before a ReLU; else empty.
+        embedding: `[V, E]`, with that of the blank, the first input of a search.
+        layers: layers of the LSTM, bottom first; empty if the prediction network is a convolution over the last K tokens.
+        convolution, convolution_bias: `[H, K]`, `[H]`: depthwise weights (E = H) by channel and place, followed by a ReLU;
+            empty with an LSTM.
         projection, projection_bias: `[D, H]`, `[D]`.
         activation: one of `ACTIVATIONS`.
         head, head_bias: `[C, D]`, `[C]`.
-        separate_blank: whether, as in a HAT (Variani et al. 2020), the last class is the blank and its logit that of a sigmoid,
-            while the others share what is left by a softmax.
+        separate_blank: True for a HAT (Variani et al. 2020): the last class is the blank, whose probability b is a sigmoid of
+            its logit; the others share 1 - b by a softmax.
     """
 
     embedding: Tensor
@@ -59,7 +59,7 @@ class TransducerNetworks:
             gates, size = layer.weight_hh.shape
             shapes = [tuple(part.shape) for part in (layer.weight_ih, layer.bias_ih, layer.bias_hh)]
             if gates != 4 * size or size != self.projection.shape[1] or shapes != [(gates, below), (gates,), (gates,)]:
-                raise ValueError(f"layers of {size} cells have the shapes {shapes}, which don't fit together")
+                raise ValueError(f"the shapes {shapes} of a layer with {size} cells don't fit together")
             below = size
         if self.layers and self.convolution.numel():
             raise ValueError("a prediction network is an LSTM or a convolution, not both")
@@ -73,11 +73,11 @@ class TransducerNetworks:
 
     @property
     def num_parts(self) -> int:
-        """Parts of the state, `[N, H]` each: hidden and cell of each layer, or the embeddings of all tokens but the last."""
+        """Number of the state's parts `[N, H]`: hidden and cell of each layer, or the embeddings of all tokens but the last."""
         return 2 * len(self.layers) if self.layers else self.convolution.shape[1] - 1
 
     def serve(self, frames: Tensor, token_classes: int, duration_classes: int) -> bool:
-        """Return whether they take frames of this kind, and have that many classes."""
+        """Return whether the weights fit frames of this type and width, and these numbers of classes."""
         return (
             frames.dtype == torch.float32
             and frames.shape[-1] == self.head.shape[1]
@@ -89,7 +89,7 @@ class TransducerNetworks:
 def networks_of(
     embedding: Any, lstm: Any, projector: nn.Module, activation: nn.Module, head: nn.Module
 ) -> TransducerNetworks | None:
-    """Return the networks that some modules are; None unless they are torch's own, of a kind that is known here."""
+    """Return the weights of modules; None unless the modules are torch's own and of a known kind."""
     name = _activation_if_known({embedding: nn.Embedding, lstm: nn.LSTM, projector: nn.Linear, head: nn.Linear}, activation)
     if name is None or lstm.bidirectional or lstm.proj_size or (lstm.training and lstm.dropout):
         return None
@@ -99,7 +99,7 @@ def networks_of(
 
 
 def with_blank_head(networks: TransducerNetworks | None, blank_head: nn.Module) -> TransducerNetworks | None:
-    """Return networks whose head is that of the labels alone, with the blank's of a HAT, `[1, D]`; None if it isn't known."""
+    """Add a HAT's blank head, `[1, D]`, to networks with a head of labels alone; None if it isn't a plain linear layer."""
     if networks is None or type(blank_head) is not nn.Linear or not is_plain(blank_head):
         return None
     if blank_head.bias is None or not all(map(_is_readable, (blank_head.weight, blank_head.bias))):
@@ -118,7 +118,7 @@ def stateless_networks(
     activation: nn.Module,
     head: nn.Module,
 ) -> TransducerNetworks | None:
-    """Return the networks of a transducer whose prediction network is a convolution over the last tokens; None as above."""
+    """Return the weights of a transducer with a convolution over the last tokens; None as in `networks_of`."""
     kinds: dict[nn.Module, type] = {
         embedding: nn.Embedding, convolution: nn.Conv1d, between: nn.ReLU, projector: nn.Linear, head: nn.Linear
     }  # fmt: skip
@@ -144,7 +144,7 @@ def _activation_if_known(kinds: dict[nn.Module, type], activation: nn.Module) ->
 
 
 def _value(module: nn.Module, name: str, rows: int) -> Tensor:
-    """Return a parameter's numbers; zeros where the module has none of this name."""
+    """Return a parameter; zeros if the module has none of this name."""
     parameter = module._parameters.get(name)
     return torch.zeros(rows, dtype=torch.float32, device="cpu") if parameter is None else parameter.detach()
 
@@ -155,7 +155,7 @@ def _weights(module: Any) -> tuple[Tensor, Tensor]:
 
 
 def _is_readable(parameter: Tensor) -> bool:
-    """Return whether a parameter is numbers in memory, and nothing that a subclass or another device makes of them."""
+    """Return whether a parameter is plain contiguous float32 memory on the CPU, not a subclass (such as quantised weights)."""
     return (
         (type(parameter) is nn.Parameter or type(parameter.detach()) is Tensor)
         and parameter.dtype == torch.float32

@@ -1,4 +1,4 @@
-"""Search transducers row by row in plain Python: what the definitions of greedy search and of beams share."""
+"""Base of the transducer searches in plain Python, row by row: greedy search and beams."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Path(NamedTuple):
     """A hypothesis of one row.
 
     Args:
-        tokens: without blanks.
-        prediction, state: `[1, D]` and `[1, ...]`, of the prediction network after the first `read` of them.
-        lm_states, lm_scores: int32 and float32 `[M]`, after these.
-        time: the frame that it is at.
-        symbols: tokens emitted at this frame.
-        score, acoustic_score: of all ways to it that were kept.
-        ilm_score: in greedy search the internal LM's unweighted score of the tokens that were chosen with it.
-        steps: of the best way: label, frame, and frames that the search moved on.
-        confidences: of each step; 0 for a blank.
-        origin: its place in the beam when the search went on last, before `fresh` of the steps.
-        fresh: steps since then.
+        tokens: tokens without blanks.
+        prediction, state: `[1, D]` and `[1, ...]`, of the prediction network after the first `read` tokens.
+        lm_states, lm_scores: int32 and float32 `[M]`, after the first `read` tokens.
+        time: the present frame.
+        symbols: number of tokens emitted at this frame.
+        score, acoustic_score: over all merged alignments.
+        ilm_score: in greedy search, the unweighted internal LM score of the tokens chosen with it.
+        steps: steps of the best alignment: label, frame, and number of frames moved on.
+        confidences: confidence of each step; 0 for a blank.
+        origin: the path's place in the beam at the beginning of the last `run_on`.
+        fresh: number of steps since then.
     """
 
     tokens: tuple[int, ...]
@@ -56,8 +56,8 @@ class Path(NamedTuple):
 
 
 class RowOfModels(NamedTuple):
-    """Hold what one row is fused with: automata that score the tokens below `vocab_size`, the first `num_lms` of them LMs, with
-    the weights `[M]`, the internal LM's weight, and what composes states of lazy automata."""
+    """Models of one row: automata that score the tokens below `vocab_size` (the first `num_lms` are LMs), their weights `[M]`,
+    the internal LM's weight, and the search in lazily composed automata."""
 
     automaton: AutomatonTensors
     weights: Tensor
@@ -67,7 +67,7 @@ class RowOfModels(NamedTuple):
     lazy: LazySearch | None = None
 
     def read(self, states: Tensor) -> AutomatonTensors:
-        """Return the automata as they can be asked in some states: those of lazy ones are composed now."""
+        """Return automata that can be queried in some states; lazy states are composed now."""
         if self.lazy is None:
             return self.automaton
         self.lazy.enter(states.cpu().numpy())
@@ -75,18 +75,18 @@ class RowOfModels(NamedTuple):
 
 
 class BrokenFrame(Exception):
-    """Logits at a frame, `args[0]`, can't be normalised."""
+    """Logits contain NaN or infinity at frame `args[0]`."""
 
 
 def check(model: TransducerModel, logits: Tensor, time: int) -> None:
-    """Raises BrokenFrame: logits `[C]` that can't be normalised."""
+    """Raise BrokenFrame if logits `[C]` contain NaN or infinity, or only -inf."""
     parts = logits.split([model.vocab_size, len(model.durations or ())])
     if not all(bool(part.logsumexp(0).isfinite()) for part in parts if len(part)):
         raise BrokenFrame(time)
 
 
 class PlainSearch(TransducerSearch):
-    """A search whose rows are lists of paths. It may be slow, but must be plain."""
+    """A search whose rows are lists of paths: simple rather than fast, as the engines' definition."""
 
     def __init__(self, model: TransducerModel, like: Tensor, size: int, models: RowModels, settings: SearchSettings) -> None:
         super().__init__(model, like, size, models, settings)
@@ -97,10 +97,10 @@ class PlainSearch(TransducerSearch):
 
     @abstractmethod
     def search(self, paths: list[Path], frames: Tensor, of_row: RowOfModels, reach: int) -> list[Path]:
-        """Return what paths of a row become as far as the frames `[T, D]` reach; see `run_on`.
+        """Search the frames `[T, D]` of a row and return its new paths; see `run_on`.
 
         Raises:
-            BrokenFrame: the first frame at which logits can't be normalised.
+            BrokenFrame: logits contain NaN or infinity at this frame.
         """
 
     def begin(self, rows: np.ndarray, models: RowModels) -> None:

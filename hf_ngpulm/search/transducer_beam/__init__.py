@@ -1,22 +1,27 @@
-"""Beam search for transducers, with language models fused in: ALSD++ (RNN-T and TDT) and AES++ (RNN-T).
+"""Beam search for transducers with language models: ALSD++ (RNN-T and TDT) and AES++ (RNN-T).
 
 Both searches (Grigoryan et al., "Pushing the Limits of Beam Search Decoding for Transducer-based ASR models", arXiv 2506.00185)
-keep `num_beams` hypotheses, token sequences at a frame. In ALSD (after Saon et al., ICASSP 2020) every hypothesis takes one
-step at a time, blank or token, so that all have taken equally many. In AES (after Kim et al., "Accelerating RNN Transducer
-Inference via Adaptive Expansion Search", IEEE SPL 2020) all are at the same frame, where each takes up to `aes_steps` tokens.
-Ways that lead to the same tokens at the same frame are one hypothesis.
+keep `num_beams` hypotheses. A hypothesis is a token sequence at a frame; alignments of the same tokens up to the same frame are
+merged. Scores are comparable only among hypotheses that are equally far, and the searches differ in the measure of that:
 
-The order of what scores the same is part of the definition, too: a hypothesis's classes by their ids, the durations of a class
-as the model has them, and hypotheses by the places that their best ways come from (those of a beam are in order, the best
-first), then by the order of what extends them there.
+- ALSD (alignment-length synchronous decoding, Saon et al., ICASSP 2020): after step i every hypothesis has i = t + u symbols:
+  t blanks and u tokens. The frontier is a diagonal of the lattice: with more tokens a hypothesis is at an earlier frame. Each
+  step is one batch of the joint network, and there are at most as many steps as frames and tokens.
+- AES (adaptive expansion search, Kim et al., "Accelerating RNN Transducer Inference via Adaptive Expansion Search", IEEE SPL
+  2020): all hypotheses are at the same frame, where each takes up to `aes_steps` tokens and then a blank. Only classes within
+  `aes_gamma` of a hypothesis's best class extend it: few where the model is sure, which saves time.
 
-For a step of a hypothesis with the LM's weights w and their sum W the scores are, with blank-aware scoring,
+The order of ties is part of the definition: classes by their ids, the durations of a class in the model's order, and hypotheses
+by the place from which their best alignment comes (beams are sorted), then by the order of extensions there.
+
+With LM weights w and their sum W, blank-aware scoring gives a token and the blank the scores
 
     log p(token) + W * log(1 - p(blank)) + sum of w * LM(token)    and    (1 + W) * log p(blank)
 
-as if the LM gave the blank the model's own probability, and without it log p(token) + sum of w * LM(token) and log p(blank). An
-internal LM that is subtracted is one more LM with a negative weight; automata that boost phrases have no part in W, since what
-they add are no log-probabilities. In a TDT the log-probability of the duration comes on top.
+as if the LM gave the blank the model's own probability, and all tokens together the rest. Otherwise every token would pay an LM
+cost and the blank none, and transcripts would lose words. Without it the scores are log p(token) + sum of w * LM(token) and
+log p(blank). A subtracted internal LM is one more LM, with a negative weight. Phrases don't count in W, as their bonuses are no
+log-probabilities. In a TDT the log-probability of the duration is added.
 
 `reference`, `cpu` and `gpu` each have a `Search`, a `hf_ngpulm.search.networks.search.TransducerSearch`.
 """

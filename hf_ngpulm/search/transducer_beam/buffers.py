@@ -20,11 +20,12 @@ class Beam(NamedTuple):
 
     Args:
         scores, acoustic_scores: float64 `[B, K]`.
-        times, symbols, sizes, last_tokens, hashes, parent_hashes: int64 `[B, K]`.
+        times, symbols, sizes, last_tokens, hashes, parent_hashes: int64 `[B, K]`; `symbols` counts the tokens at the present
+            frame, `sizes` all tokens.
         lm_states, lm_scores: int32 and float32 `[B, K, M]`.
-        predictions: `[B * K, D]`, of the prediction network, projected.
-        bad_frames: int64 `[B]`.
-        state: of the prediction network, parts `[B * K, ...]`.
+        predictions: `[B * K, D]`, projected outputs of the prediction network.
+        bad_frames: int64 `[B]`, first frame with NaN or infinity, else -1.
+        state: state of the prediction network, parts `[B * K, ...]`.
     """
 
     scores: Tensor
@@ -43,7 +44,7 @@ class Beam(NamedTuple):
 
 
 class BeamBuffers(BufferedSearch):
-    """Hold the hypotheses of a beam search, and the trace of a block of steps."""
+    """Buffers of a beam search: the hypotheses, and the trace of a block of steps."""
 
     beam: Beam
 
@@ -63,11 +64,11 @@ class BeamBuffers(BufferedSearch):
 
     @property
     def most_extensions(self) -> int:
-        """Return how many extensions a hypothesis has at most."""
+        """Return the maximum number of extensions of a hypothesis."""
         return min(self.settings.most_extensions, self.model.vocab_size * max(self.durations.numel(), 1))
 
     def first(self, states: Tensor) -> Beam:
-        """Return the beams of rows that begin with automata in these states, `[N, M]`: one hypothesis without tokens each."""
+        """Return beams with one empty hypothesis each, with automata in `states`, `[N, M]`."""
         num_beams, device = self.settings.num_beams, self.device
         shape = (states.shape[0], num_beams)
         scores = torch.full(shape, -torch.inf, dtype=torch.float64, device=device)
@@ -105,7 +106,7 @@ class BeamBuffers(BufferedSearch):
         if self.settings.strategy == "alsd":
             super().run_blocks(longest)
             return
-        for _ in range(0, longest, STEPS):  # of AES a block is so many frames
+        for _ in range(0, longest, STEPS):  # in AES a block is `STEPS` frames
             self.run_block()
         self.look()
 

@@ -1,9 +1,9 @@
-"""Beam search for transducers by the native core (`csrc/transducer_beam.cpp`), networks of the usual kind included; those of
-others run on all hypotheses that go on, step by step.
+"""Beam search for transducers by the native core (`csrc/transducer_beam.cpp`). The core also runs networks of the usual kind;
+others are run by PyTorch step by step, on all hypotheses that go on.
 
-A hypothesis keeps its prediction until its next token: predictions lie in slots, of which a row has several times as many as
-hypotheses, and hypotheses point to them. So do the LM scores of all classes. What nobody points to stays until its slot is
-needed, since often another hypothesis comes to the same tokens soon, at another frame.
+A prediction depends on the tokens alone, so hypotheses with the same tokens share it. Predictions, and the LM scores of all
+classes after them, lie in slots to which hypotheses point. A row has `SLOTS` times as many slots as hypotheses. A slot without
+a hypothesis is kept until it is needed, since another hypothesis often gets the same tokens soon, at another frame.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from ..networks.model import TransducerModel
 from ..networks.search import SearchSettings, TransducerSearch, ilm_weights_of
 from . import FIRST_HASH
 
-SLOTS = 2  # for each hypothesis
+SLOTS = 2  # per hypothesis
 NO_ROOM = -2
 
 
 class BeamSettings(Struct):
-    """Hold what is the same for all rows, see `SearchSettings`; `aes_steps` are 0 for ALSD."""
+    """Settings of all rows, see `SearchSettings`; `aes_steps` is 0 for ALSD."""
 
 
 class NgpulmBeam(Struct):
-    """See `Beam`."""
+    """`Beam` for the core."""
 
 
 class BeamRows(Struct):
-    """Of each row: its frames; the frame before which steps are taken; the farthest that a step may lead (see `Search.run_on`);
-    steps that have been taken at this frame (AES); weights, the total of the LMs', and the internal LM's.
+    """For each row: its number of frames; the frame before which hypotheses go on; the largest number of frames that a step can
+    move on (see `Search.run_on`); the number of steps at this frame (AES); the automata's weights, the sum of the LMs' weights,
+    and the internal LM's weight.
     """
 
 
@@ -51,9 +52,9 @@ _step = Function("ngpulm_beam_step")
 class Beam:
     """Hypotheses of `B` rows, `K` each, as arrays that the core changes in place.
 
-    `slots` says which of a row's slots a hypothesis's prediction lies in; `lines` holds what LMs add to each class by slot. A
-    slot is that of some tokens (`slot_hashes`, and `slot_sizes`, -1 for none), last in use at a time of the row's clock
-    (`slot_uses`; the clock is its last column).
+    `slots` has the slot of each hypothesis's prediction, `lines` the weighted LM scores of all classes by slot. `slot_hashes`
+    and `slot_sizes` identify the tokens of a slot (size -1: none). `slot_uses` has the time of its last use by the row's clock,
+    which is the last column.
     """
 
     def __init__(self, batch_size: int, num_beams: int, num_automata: int, classes: int, has_lines: bool) -> None:
@@ -71,7 +72,7 @@ class Beam:
         )
 
     def begin(self, rows: np.ndarray, lm_states: np.ndarray) -> None:
-        """Begin with one hypothesis without tokens in each of some rows; their LMs are in states `[N, M]`."""
+        """Begin some rows with one empty hypothesis each, and LMs in `lm_states`, `[N, M]`."""
         self.scores[rows] = self.acoustic_scores[rows] = -np.inf
         self.scores[rows, 0] = self.acoustic_scores[rows, 0] = 0.0
         for zeros in (self.times, self.symbols, self.sizes, self.parent_hashes, self.slots, self.lm_scores, self.slot_uses):
@@ -82,14 +83,14 @@ class Beam:
         self.slot_sizes[rows, 0] = 0
 
     def forget(self, rows: np.ndarray) -> None:
-        """Have no slot of some rows serve hypotheses that don't point to it already: what LMs add is something else now."""
+        """Mark the slots of some rows as nobody's, so that no new hypothesis reuses their outdated LM scores."""
         self.slot_sizes[rows] = -1
 
     def arrays(self) -> tuple[np.ndarray, ...]:
         return tuple(vars(self).values())
 
     def native(self) -> NgpulmBeam:
-        """Return it as the core sees it, until an array is another one."""
+        """Return the struct for the core. It is valid until an array is replaced."""
         num_beams, num_automata = self.lm_states.shape[1:]
         members = vars(self) | {"lines": self.lines if len(self.lines) else None}
         return NgpulmBeam(
@@ -118,7 +119,7 @@ class Search(TransducerSearch):
 
         self.networks = served(model, like)
         self.laid_out: Networks | None = None
-        # By slot; of the state its parts, or if the core runs the networks one tensor of all.
+        # By slot. If the core runs the networks, the state is a single tensor of all parts.
         self.predictions: Tensor | None = None
         self.state: tuple[Tensor, ...] = ()
         if self.networks is not None:
@@ -127,14 +128,14 @@ class Search(TransducerSearch):
             self.predictions = projection.new_empty((self.slots, self.width))
             self.state = (projection.new_empty((self.networks.num_parts, self.slots, projection.shape[1])),)
             return
-        # The lines of logits of the hypotheses that go on, and their slots and frames.
+        # For the hypotheses that go on: their rows of the logits, their slots and their frames.
         self.lines = np.full((size, num_beams), -1, dtype=np.int64)
         self.open_slots, self.open_frames = (torch.empty(size * num_beams, dtype=torch.int64, device=CPU) for _ in range(2))
-        # New tokens: the slot that they are read from, the token, the slot that its prediction goes to.
+        # New tokens: the slot of the state before, the token, and the slot of the new prediction.
         self.new = [torch.empty(size * num_beams, dtype=torch.int64, device=CPU) for _ in range(3)]
 
     def _tell(self) -> None:
-        """Tell the core of all arrays."""
+        """Give the core the addresses of all arrays."""
         settings, models = self.settings, self.models
         self.rules = BeamSettings(
             vocab_size=models.vocab_size, num_lms=models.num_lms, max_symbols=settings.max_symbols,
@@ -161,7 +162,7 @@ class Search(TransducerSearch):
         self.beam.begin(rows, models.states.numpy())
         self._write_lines(rows)
         if self.networks is not None:
-            # Weights may have changed since other utterances began.
+            # The model's weights may have changed since earlier utterances.
             self.laid_out = Networks.of(self.networks)
             of_networks = (self.laid_out, self._of_slots())
             _begin(0, len(rows), rows, self.classes, self.rules, self.rows, self.native_beam, *of_networks)
@@ -173,13 +174,13 @@ class Search(TransducerSearch):
         self._keep(torch.from_numpy(rows) * SLOTS * self.settings.num_beams, prediction, state)
 
     def _write_lines(self, rows: np.ndarray) -> None:
-        """Write what LMs add after all hypotheses of some rows."""
+        """Write the LM scores of all classes after the hypotheses of some rows."""
         bad_row = _lines(0, len(rows), rows, *self._of_search(0))
         if bad_row >= 0:
             raise IndexError(self._refusal(bad_row))
 
     def _of_search(self, steps: int) -> tuple[Any, ...]:
-        """Return what the core needs to know, with room for so many more steps."""
+        """Return the core's structs, with room for `steps` more steps."""
         return self.automaton, self.classes, self.rules, self.rows, self.native_beam, self.trace.native(steps)
 
     def _of_slots(self) -> Slots:
@@ -236,7 +237,7 @@ class Search(TransducerSearch):
                 self._step(logits)
 
     def _run_whole(self, frames: Tensor, networks: Networks) -> None:
-        # A token for every second frame is usual; if there are more, the search goes on with more room.
+        # A token in every second frame is usual; rows with more continue with more room.
         num_beams, of_networks = self.settings.num_beams, (networks, self._of_slots(), frames, frames.shape[1])
         steps = int(self.lengths.max(initial=0)) * (3 if self.settings.strategy == "aes" else 2) + num_beams + 1
         work = frames.shape[1] * num_beams * networks.outputs
@@ -250,7 +251,7 @@ class Search(TransducerSearch):
         self.beam.times -= frames[:, None]
 
     def _logits(self, frames: Tensor) -> Tensor | None:
-        """Return what the joint network says to hypotheses that go on; None if there are none."""
+        """Return the joint network's logits of the hypotheses that go on; None if there are none."""
         count = _open(
             self.size, self.rules, self.rows, self.native_beam, frames.shape[1], self.lines, self.open_slots, self.open_frames
         )
@@ -262,7 +263,7 @@ class Search(TransducerSearch):
         return self.model.join(heard, predictions).float().cpu().contiguous()
 
     def _step(self, logits: Tensor) -> None:
-        """Extend the hypotheses that go on."""
+        """Extend the hypotheses that go on, and run the prediction network on their new tokens."""
         num_beams = self.settings.num_beams
         arguments = (*self._of_search(num_beams + 1), logits, self.lines, *self.new)
 

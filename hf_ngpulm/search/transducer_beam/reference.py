@@ -1,4 +1,4 @@
-"""Beam search for a transducer and one utterance, written plainly: the definition."""
+"""Beam search for a transducer and one utterance in plain Python: the definition against which the engines are tested."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..networks.search import SearchSettings
 
 
 class Search(PlainSearch):
-    """The definition, row by row."""
+    """Searches row by row."""
 
     def search(self, paths: list[Path], frames: Tensor, of_row: RowOfModels, reach: int) -> list[Path]:
         row = RowSearch(self.model, frames, of_row, self.settings)
@@ -24,7 +24,7 @@ class Search(PlainSearch):
 
 
 class Extension(NamedTuple):
-    """Hold what a hypothesis may be extended by: a class (and a duration), what it adds to scores, and what it is ranked by."""
+    """A class (and a duration) that may extend a hypothesis, with the scores that it adds and its rank (higher is better)."""
 
     label: int
     duration: int
@@ -34,7 +34,7 @@ class Extension(NamedTuple):
 
 
 class RowSearch:
-    """Share what is the same for both strategies: what paths of one row are extended by, and which become one."""
+    """Extends and merges the paths of one row, for both strategies."""
 
     def __init__(self, model: TransducerModel, frames: Tensor, row: RowOfModels, settings: SearchSettings) -> None:
         self.model, self.frames, self.row, self.settings = model, frames, row, settings
@@ -43,14 +43,14 @@ class RowSearch:
         return self.model.join(self.frames[time], path.prediction[0]).float()
 
     def check(self, paths: list[Path]) -> None:
-        """Raises BrokenFrame: the first one at which any of some paths can't go on."""
+        """Raise BrokenFrame for the first frame at which a path's logits contain NaN or infinity."""
         for path in sorted(paths, key=lambda path: path.time):
             check(self.model, self.logits(path, path.time), path.time)
 
     def extensions(self, path: Path, time: int) -> list[Extension]:
         """Return all classes (and durations) that may follow, the highest rank first.
 
-        With early pruning a TDT has the durations of `num_beams` classes only, the model's own best ones.
+        With early pruning a TDT pairs durations only with the `num_beams` classes that are best without LMs.
         """
         model, settings, row, blank = self.model, self.settings, self.row, self.model.blank_id
         logits = self.logits(path, time)
@@ -77,7 +77,7 @@ class RowSearch:
             choices = list(zip(model.durations, logits[model.vocab_size :].log_softmax(0).tolist()))
             if not settings.late:
                 del labels[settings.num_beams :]
-                by_fused = True  # among these, and their durations
+                by_fused = True  # ranks the pairs of these classes and durations
         extensions = []
         for label in labels:
             for duration, log_prob in choices:
@@ -90,23 +90,23 @@ class RowSearch:
         return sorted(extensions, key=lambda extension: -extension.rank)
 
     def added(self, path: Path) -> Tensor:
-        """Return what language models add to the scores of the classes, `[V]`."""
+        """Return the weighted LM scores of the classes, `[V]`."""
         row, classes = self.row, self.model.vocab_size
         added = torch.zeros(classes, device=self.frames.device)
         if len(row.weights):
             scores = reference.scores(row.read(path.lm_states), path.lm_states, row.vocab_size)
-            # A class that no LM scores counts as one of V tokens that are equally likely: otherwise it would come for free.
+            # A class that no LM scores counts as one of V equally likely tokens; with 0 it would win as it cost nothing.
             full = torch.full((len(row.weights), max(classes, row.vocab_size)), -math.log(row.vocab_size), device=added.device)
             full[row.num_lms :] = 0.0
             full[:, : row.vocab_size] = scores
-            listens = row.weights != 0  # what has no weight may say -inf
+            listens = row.weights != 0  # 0 * -inf would be NaN
             added = (row.weights[listens, None] * full[listens, :classes]).sum(0)
         if row.ilm_weight:
             added = added - row.ilm_weight * self.model.internal_lm(path.prediction[0])
         return added
 
     def extended(self, path: Path, extension: Extension, time: int) -> Path:
-        """Return a path and one step more; what its token changes besides `caught_up` tells."""
+        """Return a path with one more step. Networks and automata read its token later, in `caught_up`."""
         label, duration = extension.label, extension.duration
         extended = path._replace(
             time=min(time + duration, len(self.frames)), symbols=0, score=path.score + extension.score,
@@ -118,7 +118,7 @@ class RowSearch:
         return extended._replace(tokens=(*path.tokens, label), symbols=0 if duration else path.symbols + 1)
 
     def caught_up(self, path: Path) -> Path:
-        """Return a path whose networks and automata have read its last token; few of those that are extended are kept."""
+        """Return a path whose networks and automata have read its last token. Only paths that stay in the beam need this."""
         if path.read == len(path.tokens):
             return path
         token, states, measure = path.tokens[-1], path.lm_states, self.settings.confidence
@@ -136,7 +136,7 @@ class RowSearch:
         )  # fmt: skip
 
     def merged(self, ways: list[Path]) -> Path:
-        """Return one hypothesis of several ways to it."""
+        """Merge alignments of the same tokens up to the same frame."""
         best = max(ways, key=lambda way: way.score)
         if not self.settings.log_sum:
             return best
@@ -147,7 +147,7 @@ class RowSearch:
         return best._replace(score=score, acoustic_score=acoustic_score)
 
     def best(self, ways: list[Path]) -> list[Path]:
-        """Return the best hypotheses that some ways lead to, best first; of the same score those whose best ways come first."""
+        """Merge alignments and return the best hypotheses, best first. Ties go to the earlier best alignment in the list."""
         groups: dict[tuple[tuple[int, ...], int], list[Path]] = {}
         for way in ways:
             groups.setdefault((way.tokens, way.time), []).append(way)
@@ -157,14 +157,16 @@ class RowSearch:
 
 
 def alsd(search: RowSearch, beam: list[Path], reach: int = 0) -> list[Path]:
-    """Return what becomes of a beam by alignment-length synchronous decoding (Saon et al., ICASSP 2020).
+    """Search by alignment-length synchronous decoding (Saon et al., ICASSP 2020) and return the new beam.
 
-    Every hypothesis takes one step at a time, blank or token, so that all have taken equally many and their scores compare: the
-    frontier is a diagonal, on which a hypothesis with more tokens is at an earlier frame. Those at the last frame stand still.
+    Every hypothesis takes one step at a time, blank or token, so all have equally many steps and their scores compare. The
+    frontier is a diagonal of the lattice: a hypothesis with more tokens is at an earlier frame. Hypotheses past the last frame
+    stand still.
 
     Args:
-        reach: how many frames a step may lead on, where more frames may come. Then no step is taken as long as one of the beam
-            might lead beyond the last frame: what it leads to depends on what comes, and the others must not get ahead of it.
+        reach: largest number of frames that one step can move on, if more frames may come; else 0. The beam waits while the
+            next step of any hypothesis might lead past the last frame: that step needs frames that haven't come, and the others
+            mustn't be pruned without it.
     """
     end = len(search.frames)
     while going := [path for path in beam if path.time < end]:
@@ -183,16 +185,16 @@ def alsd(search: RowSearch, beam: list[Path], reach: int = 0) -> list[Path]:
 
 
 def aes(search: RowSearch, beam: list[Path]) -> list[Path]:
-    """Return what becomes of a beam by adaptive expansion search (Kim et al., IEEE SPL 2020).
+    """Search by adaptive expansion search (Kim et al., IEEE SPL 2020) and return the new beam.
 
-    Frame by frame, each hypothesis takes up to `aes_steps` tokens, then a blank. It is extended by classes that score not much
-    less than its best one, few where the model is sure: that is the adaptive expansion.
+    At each frame a hypothesis takes up to `aes_steps` tokens, then a blank. Only classes that score at most `aes_gamma` less
+    than its best class extend it: few where the model is sure. That is the adaptive expansion.
     """
     settings, blank = search.settings, search.model.blank_id
     while beam and beam[0].time < len(search.frames):
         time = beam[0].time
         search.check(beam)
-        # A hypothesis that is another one and a token is reached from there too (at this frame).
+        # Prefix merging: if the beam has a hypothesis without its last token, that one reaches it at this frame, too.
         by_tokens: dict[tuple[int, ...], Path] = {}
         for path in sorted(beam, key=lambda path: len(path.tokens)):
             parent = by_tokens.get(path.tokens[:-1]) if path.tokens else None
@@ -203,11 +205,11 @@ def aes(search: RowSearch, beam: list[Path]) -> list[Path]:
             by_tokens[path.tokens] = search.caught_up(path)
         beam = [by_tokens[path.tokens] for path in beam]
         for taken in range(settings.aes_steps + 1):
-            known = {path.tokens for path in beam}
+            listed = {path.tokens for path in beam}
             search.check([path for path in beam if path.time == time])
             ways: list[Path] = []
             for path in beam:
-                if path.time > time:  # it has had its blank
+                if path.time > time:  # it has taken its blank
                     ways.append(path)
                     continue
                 extensions = search.extensions(path, time)
@@ -216,7 +218,7 @@ def aes(search: RowSearch, beam: list[Path]) -> list[Path]:
                 for extension in extensions[: settings.most_extensions]:
                     if extension.rank > extensions[0].rank - settings.aes_gamma:
                         way = search.extended(path, extension, time)
-                        if extension.label == blank or way.tokens not in known:
+                        if extension.label == blank or way.tokens not in listed:
                             ways.append(way)
             beam = search.best(ways)
             if all(path.time > time for path in beam):

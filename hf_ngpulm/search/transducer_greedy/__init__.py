@@ -1,12 +1,15 @@
-"""Greedy transducer search with language models for batches, by looping over labels (Bataev et al., "Label-Looping", SLT 2024).
+"""Greedy transducer search with language models for batches, by label looping (Bataev et al., "Label-Looping: Highly Efficient
+Decoding for Transducers", SLT 2024, arXiv 2406.06220).
 
-The prediction network runs once for each label, not for each frame. And since its output doesn't change until the next
-label, the joint network runs on a block of coming frames at once: the search follows the blanks (and their durations)
-inside the block, so that the loop turns about once for each label. Rows that have ended are left out of the batch.
+The usual loop runs over frames, and a batch calls the prediction network at every frame at which any row has a token. Here the
+outer loop runs over labels: the prediction network runs once per label, for all rows together. Until the next label its output
+is constant, so the joint network can look at a window of coming frames at once. An inner step jumps over all blanks in the
+window (in a TDT by their durations) to the first token. Rows are then at different frames but at the same label. Rows that have
+ended leave the batch.
 
-Where several classes or durations score the same the first one is chosen.
+Ties go to the first class or duration.
 
-On the CPU, a transducer of the usual kind (see `networks`) is run by the native core as a whole.
+On the CPU the native core runs the networks, too, if they are of the usual kind (see `networks`).
 
 `reference`, `cpu` and `gpu` each have a `Search`, a `hf_ngpulm.search.networks.search.TransducerSearch`.
 """

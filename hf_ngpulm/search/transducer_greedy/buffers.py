@@ -12,11 +12,11 @@ from ...fusion.fusion import RowModels, widened
 from ..networks.buffers import STEPS, BufferedSearch
 from .rows import GreedyBeam, Rows
 
-WINDOW = 4  # frames of a row that are looked at in one go
+WINDOW = 4  # frames per row and step
 
 
 class LoopingBuffers(BufferedSearch):
-    """Hold the rows of label looping, and the trace of a block of steps."""
+    """Buffers of label looping: the rows, and the trace of a block of steps."""
 
     window = WINDOW
 
@@ -26,7 +26,7 @@ class LoopingBuffers(BufferedSearch):
         prediction, state = self.model.start(rows, self.frames)
         self.prediction, self.state = prediction.clone(), tuple(part.clone() for part in state)
         self.internal = self.internal_lm(self.prediction).clone()
-        # Of each step and row the classes at the places of the window, at most one of them a token: the last one.
+        # By step, row and place in the window: the class. At most one is a token, the last one.
         self.tokens = torch.zeros((STEPS, rows, self.window), dtype=torch.int32, device=self.device)
         self.moves, self.confidences = torch.zeros_like(self.tokens), torch.zeros(self.tokens.shape, device=self.device)
 
@@ -55,7 +55,7 @@ class LoopingBuffers(BufferedSearch):
         return self.tokens, self.moves, self.confidences
 
     def steps(self) -> list[np.ndarray]:
-        # [steps, rows, window] -> [steps * window, rows, 1]: places that hold nothing are steps in which a row stands still.
+        # [steps, rows, window] -> [steps * window, rows, 1]: unused places become steps in which a row stands still.
         labels, moves, confidences = (
             np.ascontiguousarray(np.concatenate(part).swapaxes(1, 2).reshape(-1, part[0].shape[1], 1)[:, : self.size])
             for part in zip(*self.traced)

@@ -1,7 +1,7 @@
-"""Label looping by the native core (`csrc/transducer_greedy.cpp`): all of it, or what happens between two runs of networks that
-are others'.
+"""Label looping by the native core (`csrc/transducer_greedy.cpp`): all of it; or, if the core doesn't know the networks, the
+steps between their calls.
 
-What is made of the model's weights is made anew when rows begin, since they may have changed.
+The core's copy of the model's weights is renewed whenever rows begin, since the weights may have changed.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from ..networks.model import TransducerModel
 from ..networks.search import SearchSettings, TransducerSearch
 from .rows import GreedyBeam, Rows
 
-WINDOW = 2  # frames of a row that are looked at in one go; a turn costs the core next to nothing
-WINDOW_OF_OTHERS = 4  # where networks are others'
-LINES = 4  # frames of all rows that products take at once, at least
+WINDOW = 2  # frames per row and step, if the core runs the networks: a step costs it next to nothing
+WINDOW_OF_OTHERS = 4  # if PyTorch runs the networks
+LINES = 4  # minimum number of frames of all rows in a product of matrices
 
 
 class GreedyRules(Struct):
-    """Hold what is the same for all rows."""
+    """Settings of all rows."""
 
 
 class GreedyRows(Struct):
-    """See `Rows`."""
+    """`Rows` for the core."""
 
 
 _window = Function("ngpulm_greedy_window")
@@ -42,7 +42,7 @@ class Search(TransducerSearch):
     """Label looping on arrays.
 
     Attributes:
-        window: frames of a row that are looked at in one go.
+        window: frames per row and step.
     """
 
     def __init__(self, model: TransducerModel, like: Tensor, size: int, models: RowModels, settings: SearchSettings) -> None:
@@ -51,10 +51,10 @@ class Search(TransducerSearch):
         self.classes = Classes.of(model, settings.confidence)
         self.networks = served(model, like)
         self.laid_out: Networks | None = None
-        # What the networks know of rows: predictions `[B, D]`, and the state; for the core one tensor of all parts.
+        # Predictions `[B, D]`, and the prediction network's state: for the core a single tensor of all parts.
         self.predictions: Tensor | None = None
         self.state: tuple[Tensor, ...] = ()
-        self.internal: Tensor | None = None  # of others' networks, `[B, V]`
+        self.internal: Tensor | None = None  # `[B, V]`, if PyTorch runs the networks
         self.window = WINDOW_OF_OTHERS
         if self.networks is not None:
             self.window, projection = max(WINDOW, LINES // max(size, 1)), self.networks.projection
@@ -66,7 +66,7 @@ class Search(TransducerSearch):
         self._tell()
 
     def _tell(self) -> None:
-        """Tell the core of all arrays."""
+        """Give the core the addresses of all arrays."""
         self.beam = GreedyBeam(self.rows)
         self.rules = GreedyRules(vocab_size=self.models.vocab_size, max_symbols=self.settings.max_symbols, has_ilm=self.has_ilm)
         self.native_rows = GreedyRows(**self.rows._asdict(), num_automata=self.rows.lm_states.shape[1])
@@ -102,7 +102,7 @@ class Search(TransducerSearch):
         rows, longest = self.rows, frames.shape[1]
         rows.ends[:] = lengths
         self.trace.clear()
-        room = 2 * longest + self.window  # a token a frame is much; if there are more, the search goes on with more room
+        room = 2 * longest + self.window  # a token per frame is many; a row with more continues with more room
         if self.laid_out is None:
             self._run_by_turns(frames, room)
             return
@@ -119,7 +119,7 @@ class Search(TransducerSearch):
         return (self.rows.times < self.rows.ends) & (self.rows.bad_frames < 0)
 
     def _run_by_turns(self, frames: Tensor, room: int) -> None:
-        """Run others' networks on the rows that go on; the core takes the steps between."""
+        """Search with networks that PyTorch runs on the rows that go on; the core takes the steps between."""
         window, places, device = self.window, np.arange(self.window), frames.device
         steps = self.trace.native(room)
         while len(going := np.flatnonzero(self._going())):
@@ -162,5 +162,5 @@ class Search(TransducerSearch):
 
     def carries(self) -> list[Any]:
         assert self.predictions is not None
-        known = [self.begun] if self.networks is not None else [] if self.internal is None else [self.internal]
-        return [*self.rows, *known, self.predictions, *self.state]
+        more = [self.begun] if self.networks is not None else [] if self.internal is None else [self.internal]
+        return [*self.rows, *more, self.predictions, *self.state]

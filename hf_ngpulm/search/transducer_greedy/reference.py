@@ -1,12 +1,13 @@
-"""Greedy transducer search with language models for one utterance, written plainly: the definition.
+"""Greedy transducer search with language models for one utterance in plain Python: the definition for the engines.
 
-At each step the joint network says what follows at a frame. A blank, whose score no LM has a part in, moves on to the next
-frame (RNN-T) or by the duration that the model predicts (TDT; at least one frame). Any other token is chosen anew among
-those that the LM scores, by acoustic logit plus weighted LM score: an LM never flips blank and non-blank in greedy search. An
-RNN-T stays at the frame, a TDT moves on by the duration. After `max_symbols` tokens at one frame the search moves on by force.
+At each step the joint network scores the classes at a frame. If the blank is best, the search moves on: by one frame (RNN-T) or
+by the predicted duration, at least one frame (TDT). The LM has no say in that: it scores no blanks, so it would turn tokens
+into blanks and lose words. If a token is best, the token with the best acoustic logit plus weighted LM score is emitted. An
+RNN-T then stays at the frame, a TDT moves on by the duration. After `max_symbols` tokens at a frame the search moves on by one
+frame.
 
-What the transducer itself has learned of the language (its internal LM) may be subtracted, with a weight of its own. Without
-an LM, or with one of the weight 0, all tokens are chosen among by that.
+The log-probabilities of the transducer's internal LM can be subtracted, with a weight of their own. Without an LM, or with an
+LM weight of 0, the token is chosen among all by its logit minus them alone.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from ..networks.search import SearchSettings
 
 
 class Search(PlainSearch):
-    """The definition, row by row."""
+    """Searches row by row."""
 
     def search(self, paths: list[Path], frames: Tensor, of_row: RowOfModels, reach: int) -> list[Path]:
         return [greedy(self.model, frames, of_row, self.settings, path) for path in paths]
 
 
 def greedy(model: TransducerModel, frames: Tensor, row: RowOfModels, settings: SearchSettings, path: Path) -> Path:
-    """Return where a path leads to the end of frames `[T, D]`.
+    """Return a path extended to the end of frames `[T, D]`.
 
     Raises:
-        BrokenFrame: the first frame at which logits can't be normalised.
+        BrokenFrame: logits contain NaN or infinity at this frame.
     """
     listens = bool((row.weights != 0).any())
     candidates = torch.arange(min(row.vocab_size, model.vocab_size) if listens else model.vocab_size, device=frames.device)
@@ -76,8 +77,7 @@ def greedy(model: TransducerModel, frames: Tensor, row: RowOfModels, settings: S
 def _chosen(
     token: int, logits: Tensor, candidates: Tensor, listens: bool, model: TransducerModel, row: RowOfModels, path: Path
 ) -> tuple[int, float]:
-    """Return the token that is chosen in place of the model's own, and the internal LM's unweighted score of it; 0 where it
-    isn't asked."""
+    """Return the token that the LMs choose in place of the model's best, and its unweighted internal LM score (or 0)."""
     if token >= len(candidates):
         return token, 0.0
     fused = logits[candidates]
@@ -87,7 +87,7 @@ def _chosen(
     if row.ilm_weight:
         internal = model.internal_lm(path.prediction[0])
         fused = fused - row.ilm_weight * internal[candidates]
-        fused[fused.isnan()] = -torch.inf  # classes that are impossible
+        fused[fused.isnan()] = -torch.inf  # -inf minus -inf: impossible classes
     fused[candidates == model.blank_id] = -torch.inf
     if bool(fused.max() > -torch.inf):
         token = int(fused.argmax())

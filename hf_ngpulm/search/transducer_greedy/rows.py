@@ -1,4 +1,4 @@
-"""Hold what label looping knows of its rows."""
+"""State of the rows of label looping."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _OF_AUTOMATA = ("weights", "lm_states", "lm_scores")
 
 
 class Rows(NamedTuple):
-    """Rows of a search, and how far each has come: arrays, or tensors of a GPU.
+    """State of each row of a search: arrays on the CPU, or tensors on a GPU.
 
     Args:
         ends: int64 `[B]`, number of frames.
-        weights: float32 `[B, M]`, of the automata.
-        ilm_weights: float32 `[B]`, what the internal LM's scores are subtracted with.
-        times, symbols: int64 `[B]`, the frame that is next, and tokens emitted at it already.
+        weights: float32 `[B, M]`, weights of the automata.
+        ilm_weights: float32 `[B]`, weights of the internal LM, which is subtracted.
+        times, symbols: int64 `[B]`, next frame, and number of tokens already emitted at it.
         lm_states: int32 `[B, M]`.
-        acoustic_scores, lm_scores, ilm_scores: float64 `[B]`, float32 `[B, M]`, float64 `[B]`.
-        bad_frames: int64 `[B]`, the first frame at which logits can't be normalised, else -1.
+        acoustic_scores, lm_scores, ilm_scores: float64 `[B]`, float32 `[B, M]`, float64 `[B]`; LM scores are unweighted.
+        bad_frames: int64 `[B]`, first frame with NaN or infinity in the logits, else -1.
     """
 
     ends: Any
@@ -45,7 +45,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def room(cls, size: int, num_automata: int, device: torch.device | None = None) -> Rows:
-        """Make room for so many rows, of which none has frames: tensors of a device, or arrays."""
+        """Return `size` rows without frames: tensors on a device, or arrays."""
         library: Any = np if device is None else torch
         zeros = np.zeros if device is None else functools.partial(torch.zeros, device=device)
         return cls(**{
@@ -54,7 +54,7 @@ class Rows(NamedTuple):
         })  # fmt: skip
 
     def begin(self, rows: Any, models: RowModels) -> None:
-        """Begin anew in some rows with the states and weights of these models."""
+        """Begin new utterances in some rows, with the states and weights of `models`."""
         for zeros in (self.times, self.symbols, self.acoustic_scores, self.lm_scores, self.ilm_scores):
             zeros[rows] = 0
         self.bad_frames[rows] = -1
@@ -62,14 +62,14 @@ class Rows(NamedTuple):
         self.ilm_weights[rows] = 0 if models.ilm_weights is None else ilm_weights_of(models).float()
 
     def switch(self, rows: Any, states: Any, scores: Any, weights: Any) -> None:
-        """Have some rows `[N]` follow other phrases; arguments as for `TransducerSearch.switch`."""
+        """Switch some rows `[N]` to other phrases; arguments as for `TransducerSearch.switch`."""
         self.lm_scores[rows, -1] += scores[:, 0]
         self.lm_states[rows, -1] = states[:, 0]
         self.weights[rows, -1] = weights
 
 
 class GreedyBeam:
-    """Rows as beams of one hypothesis each, see `TransducerSearch`."""
+    """View of rows as beams of one hypothesis, see `TransducerSearch.beam`."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows, self.bad_frames = rows, rows.bad_frames

@@ -445,7 +445,7 @@ def test_prefixes_that_name_what_there_is_not_are_refused(name, value):
     problem = some_problem(3, classes=5, blank=4)
     values = getattr(problem.state, name).clone()
     values[1, 0] = value
-    with pytest.raises(IndexError, match="prefixes of row 1 name states or tokens that there aren't"):
+    with pytest.raises(IndexError, match="prefixes of row 1 name states or tokens that don't exist"):
         search(replace(problem, state=problem.state._replace(**{name: values})), "cpu")
 
 

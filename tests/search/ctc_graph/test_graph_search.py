@@ -414,5 +414,5 @@ def test_hypotheses_that_name_what_there_is_not_are_refused(name, value):
     values = getattr(state, name).clone()
     values[1, 0] = value
     rows = torch.zeros(2, 4, 3), torch.full((2,), 4, dtype=torch.int32), torch.ones(2, 1), torch.zeros(2, 3)
-    with pytest.raises(IndexError, match="hypotheses of row 1 name states or tokens that there aren't"):
+    with pytest.raises(IndexError, match="hypotheses of row 1 name states or tokens that don't exist"):
         graph.graph_search(automaton.tensors, state._replace(**{name: values}), *rows, 2, 2, engine="cpu")

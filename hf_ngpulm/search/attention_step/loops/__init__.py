@@ -1,14 +1,13 @@
-"""Loops that transcripts fall into: a row that ends in a phrase that it has just said several times.
+"""Loops in transcripts: a row that ends in several repeats of a phrase.
 
-Decoders with attention do so by themselves now and then; a language model must neither keep a loop going nor lead into one
-that doesn't end. In a row that is in one the language model has no say: the model alone decides, as it would without. Some
-models have no way out of a loop once they are in it: where it has gone on for long, nothing is left but the transcript's end,
-at the model's own price.
+Attention decoders fall into loops now and then, and a language model must neither prolong one nor cause an endless one. While a
+row is in a loop, the LM has no effect: the model alone decides. Some models never leave a loop by themselves. So after a long
+loop only the transcript's end remains, with the model's own score.
 
-Only the last `WINDOW` tokens of a row are looked at, as far back as the transcript's last START token, or one that is no class.
-A phrase has up to `LONGEST` tokens, has been said `TIMES` times, and that are `SHORTEST` tokens at least ("no no no no" is
-said by people, too); `ENDLESS_TIMES` and `ENDLESS` are the same of a loop that is ended, of which a share of `ENDLESS_OTHERS`
-may be other tokens: beams would find a way around the rule.
+Only the last `WINDOW` tokens of a row count, back to the transcript's last START token or to an id that is no class. A row is
+in a loop if it ends in `TIMES` repeats of a phrase of up to `LONGEST` tokens, `SHORTEST` tokens or more in total (people say
+"no no no", too). The loop is ended after `ENDLESS_TIMES` repeats and `ENDLESS` tokens. There a share of `ENDLESS_OTHERS` of the
+tokens may differ, since a beam would otherwise find variants around the rule.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ WINDOW = ENDLESS_TIMES * LONGEST
 
 
 def end_loops(scores: Tensor, input_ids: Tensor, roles: Tensor, rows: Tensor, ends: Tensor, engine: str = "auto") -> Tensor:
-    """Return which rows are in a loop, bool `[B]`, and rule out all but `ends` in those where it has gone on for long.
+    """Return whether a row is in a loop, bool `[B]`; in rows with a long loop set all scores except those of `ends` to -inf.
 
     Args:
         scores: float32 `[B, C]`, contiguous, changed in place.
         input_ids: int64 `[B, L]`, contiguous: the tokens so far.
         roles: int8 `[C']`, what classes are (see `Roles`).
         rows: bool `[B]`, those whose scores may be changed.
-        ends: int64 `[E]`, classes that end a transcript; a row in which none of them is possible stays as it is.
+        ends: int64 `[E]`, classes that end a transcript; a row in which all of them are -inf isn't changed.
         engine: "auto", "reference", "cpu" or "gpu".
 
     Raises:
-        IndexError: an end that is no class (on the CPU).
+        IndexError: an end isn't a class (checked on the CPU only).
     """
-    # Outside of torch.compile an operator is nothing but slower.
+    # Only torch.compile needs the operator; the direct call is faster.
     run = torch.ops.hf_ngpulm.end_loops if torch.compiler.is_compiling() else _run
     return run(scores, input_ids, roles, rows, ends, engine)
 

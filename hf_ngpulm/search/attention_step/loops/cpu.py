@@ -12,7 +12,7 @@ _end = Function("ngpulm_end_loops")
 
 
 class Ends(Struct):
-    """Hold the classes that end a transcript, and the roles of all."""
+    """The classes that end a transcript, and the roles of all classes, for the core."""
 
     @classmethod
     def lent(cls, roles: Tensor, ends: Tensor, classes: int) -> Ends:

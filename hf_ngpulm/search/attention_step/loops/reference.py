@@ -1,4 +1,4 @@
-"""The definition in plain Python, row by row. Runs on any device."""
+"""Loops in plain Python, row by row, on any device: the definition against which the engines are tested."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def end_loops(scores: Tensor, input_ids: Tensor, roles: Tensor, rows: Tensor, en
 
 
 def _transcript(tokens: list[int], roles: Tensor) -> list[int]:
-    """Return the tokens after the last that starts a transcript, or is no class; the last one first."""
-    found: list[int] = []
+    """Return the tokens after the last START token or id that is no class, in reverse order."""
+    said: list[int] = []
     for token in reversed(tokens):
         if not 0 <= token < roles.numel() or int(roles[token]) & START:
             break
-        found.append(token)
-    return found
+        said.append(token)
+    return said
 
 
 def _in_a_loop(said: list[int], times: int, shortest: int, others: float) -> bool:
