@@ -15,8 +15,8 @@ struct NgpulmNetworks {
   int64_t num_layers, tokens, embedded, places, size, width, outputs, activation, separate_blank;
 };
 
-// What the networks know in each of `slots` slots: of the state [parts, slots, H] hidden states of all layers and then cells, or
-// the embeddings of the tokens before the last; predictions [slots, D].
+// What the networks know in each of `slots` slots: of the state [parts, slots, H] hidden states of all layers and then cells,
+// or the embeddings of the tokens before the last; predictions [slots, D].
 struct NgpulmSlots {
   float *states, *predictions;
   int64_t slots, parts;
