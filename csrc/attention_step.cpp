@@ -82,11 +82,11 @@ class Fuser {
     return state;
   }
 
-  // Add what the LM says in a state to the scores of a row.
+  // Add the LM's scores in a state to the scores of a row.
   void fuse(int64_t row, int32_t state, float* x) {
     const float weight = rows.weights[row];
     const float final = lm.step(state, lm.vocab_size, lm.vocab_size + 1).score;
-    // Nothing ends a transcript before it has text.
+    // The LM doesn't score the end of an empty transcript.
     const bool ends_apart = shared && state == rows.starts[row];
     gather(roles.ends, ends_before, x);
     const float end = shared ? log_sum_of(ends_before.data(), roles.num_ends).log_sum : NEG_INF;
@@ -126,7 +126,7 @@ class Fuser {
   const bool shared;
   Floats unscored_before, ends_before;
   Floats arcs_before, kept;
-  std::vector<int32_t> chain;  // of states that back off
+  std::vector<int32_t> chain;  // room for a backoff chain
 
   static void gather(const int32_t* classes, Floats& numbers, const float* x) {
     for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = x[classes[i]];
@@ -202,7 +202,7 @@ class Fuser {
 };
 
 void find_best(const float* x, int64_t classes, int64_t count, float* best, int64_t* where) {
-  constexpr int64_t BLOCK = 128;  // few blocks have anything that is good enough
+  constexpr int64_t BLOCK = 128;  // few blocks have a score among the best
   for (int64_t place = 0; place < count; ++place) best[place] = NEG_INF, where[place] = place;
   for (int64_t block = 0; block < classes; block += BLOCK) {
     const int64_t size = std::min(BLOCK, classes - block);
