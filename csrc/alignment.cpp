@@ -24,7 +24,8 @@ using namespace ngpulm;
 
 // The lowest counts of all alignments of two texts. `covered` and `inside` [said_words + 1] are the words of entities and the
 // places between these, `said_ends` and `heard_ends` [words + 1, 2] the number and length of the entity that ends before each
-// word (-1 and 0 for none), none longer than `longest`. `found` are the two numbers. Returns -1, or where an entity doesn't fit.
+// word (-1 and 0 for none), none longer than `longest`. `found` are the two numbers. Returns -1, or where an entity doesn't
+// fit.
 NGPULM_EXPORT int64_t ngpulm_lowest_counts(int64_t said_words, int64_t heard_words, const int64_t* said, const int64_t* heard,
                                            const uint8_t* covered, const uint8_t* inside, const int64_t* said_ends,
                                            const int64_t* heard_ends, int64_t occurrences, int64_t longest, int64_t* found) {

@@ -1,12 +1,12 @@
 // Reading the n-grams of ARPA files: hf_ngpulm/formats/arpa.py finds out what the sections are, and says what a fault is.
 //
-// What nearly every number is like is read here: a decimal one of at most 19 digits that isn't huge, and a value that it may have.
-// Others (`-inf`, what isn't a number at all) are left to the caller, who knows what to make of them.
+// What nearly every number is like is read here: a decimal one of at most 19 digits that isn't huge, and a value that it may
+// have. Others (`-inf`, what isn't a number at all) are left to the caller, who knows what to make of them.
 #include "core.hpp"
 
-// As hf_ngpulm/formats/arpa.py declares it: the n-grams of one order. `capacity` of them are written, natural logarithms; `left` are
-// the numbers left to the caller, [room, 4]: of which n-gram, 1 for a backoff, where its text begins and ends. `progress` are the
-// place in the text, n-grams, numbers left, and where a fault begins and ends: it is read and written.
+// As hf_ngpulm/formats/arpa.py declares it: the n-grams of one order. `capacity` of them are written, natural logarithms;
+// `left` are the numbers left to the caller, [room, 4]: of which n-gram, 1 for a backoff, where its text begins and ends.
+// `progress` are the place in the text, n-grams, numbers left, and where a fault begins and ends: it is read and written.
 struct NgpulmArpaSection {
   const uint8_t* text;
   int64_t end;
@@ -19,9 +19,9 @@ struct NgpulmArpaSection {
   int64_t* progress;
 };
 
-// The words of the unigrams: word i is the text from starts[i] to before starts[i + 1] - 1, and stands for ids[i]. They are found by
-// the table `slots` (a power of two): upper half of the hash, then the word's number and one; 0 is empty. `seed` is one that nobody
-// who writes files can know.
+// The words of the unigrams: word i is the text from starts[i] to before starts[i + 1] - 1, and stands for ids[i]. They are
+// found by the table `slots` (a power of two): upper half of the hash, then the word's number and one; 0 is empty. `seed` is
+// one that nobody who writes files can know.
 struct NgpulmArpaWords {
   const uint8_t* text;
   const int64_t* starts;
@@ -233,8 +233,8 @@ struct Words : NgpulmArpaWords {
 
 using namespace ngpulm;
 
-// Read the unigrams of a section. Their words go, with a newline after each, to `words`, which has room for as many bytes as the
-// section; `starts` [capacity + 1] gets where each begins. Returns COMPLETE, MORE, or what is wrong with a line.
+// Read the unigrams of a section. Their words go, with a newline after each, to `words`, which has room for as many bytes as
+// the section; `starts` [capacity + 1] gets where each begins. Returns COMPLETE, MORE, or what is wrong with a line.
 NGPULM_EXPORT int64_t ngpulm_arpa_unigrams(const NgpulmArpaSection* section, uint8_t* words, int64_t* starts) {
   if (section->progress[1] == 0) starts[0] = 0;
   return read_section(*section, [&](int64_t row, int64_t, Field word) {

@@ -1,5 +1,5 @@
-// One step of attention decoding with a language model (hf_ngpulm/search/attention_step says what it does): its scores are added
-// into a model's, in place, with no more memory than a row's arcs take; and the best of many scores.
+// One step of attention decoding with a language model (hf_ngpulm/search/attention_step says what it does): its scores are
+// added into a model's, in place, with no more memory than a row's arcs take; and the best of many scores.
 #include "automaton.hpp"
 #include "loops.hpp"
 #include "vectors.hpp"
@@ -28,8 +28,8 @@ struct LogSum {
   float highest, log_sum;
 };
 
-// The log of the sum of the exponentials of some numbers. Each block, read once, has its own highest, and blocks are added in double
-// precision: the error stays below 1e-6 for any vocabulary.
+// The log of the sum of the exponentials of some numbers. Each block, read once, has its own highest, and blocks are added in
+// double precision: the error stays below 1e-6 for any vocabulary.
 LogSum log_sum_of(const float* numbers, int64_t size) {
   constexpr int64_t BLOCK = 2048;
   float highest = NEG_INF;
@@ -60,8 +60,8 @@ class Fuser {
   Fuser(const Automaton<Token>& lm, const NgpulmRoles& roles, const NgpulmFusedRows& rows, bool shared)
       : lm(lm), roles(roles), rows(rows), shared(shared), unscored_before(roles.num_unscored), ends_before(roles.num_ends) {}
 
-  // The state that a row's tokens lead to from one before them, of which the last ones of its transcript matter; -1 where it has
-  // no LM.
+  // The state that a row's tokens lead to from one before them, of which the last ones of its transcript matter; -1 where it
+  // has no LM.
   int32_t state_after(int64_t row, int32_t state, const int64_t* tokens, int64_t length) const {
     if (!length) return state;
     int64_t begin = length, seen = 0;
@@ -82,11 +82,11 @@ class Fuser {
     return state;
   }
 
-  // Add what the LM says in a state to the scores of a row.
+  // Add the LM's scores in a state to the scores of a row.
   void fuse(int64_t row, int32_t state, float* x) {
     const float weight = rows.weights[row];
     const float final = lm.step(state, lm.vocab_size, lm.vocab_size + 1).score;
-    // Nothing ends a transcript before it has text.
+    // The LM doesn't score the end of an empty transcript.
     const bool ends_apart = shared && state == rows.starts[row];
     gather(roles.ends, ends_before, x);
     const float end = shared ? log_sum_of(ends_before.data(), roles.num_ends).log_sum : NEG_INF;
@@ -126,7 +126,7 @@ class Fuser {
   const bool shared;
   Floats unscored_before, ends_before;
   Floats arcs_before, kept;
-  std::vector<int32_t> chain;  // of states that back off
+  std::vector<int32_t> chain;  // room for a backoff chain
 
   static void gather(const int32_t* classes, Floats& numbers, const float* x) {
     for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = x[classes[i]];
@@ -202,7 +202,7 @@ class Fuser {
 };
 
 void find_best(const float* x, int64_t classes, int64_t count, float* best, int64_t* where) {
-  constexpr int64_t BLOCK = 128;  // few blocks have anything that is good enough
+  constexpr int64_t BLOCK = 128;  // few blocks have a score among the best
   for (int64_t place = 0; place < count; ++place) best[place] = NEG_INF, where[place] = place;
   for (int64_t block = 0; block < classes; block += BLOCK) {
     const int64_t size = std::min(BLOCK, classes - block);
@@ -224,8 +224,8 @@ void find_best(const float* x, int64_t classes, int64_t count, float* best, int6
 
 }  // namespace
 
-// `scores` are [B, classes]; `input_ids` [B, length], where `states` are those before them. With `ends` loops are ended first, and rows
-// in one left alone. Returns -1, or the first row with a state that doesn't exist, or for which an end is no class.
+// `scores` are [B, classes]; `input_ids` [B, length], where `states` are those before them. With `ends` loops are ended first,
+// and rows in one left alone. Returns -1, or the first row with a state that doesn't exist, or for which an end is no class.
 NGPULM_EXPORT int64_t ngpulm_fuse(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmRoles* roles,
                                   const NgpulmFusedRows* rows, const NgpulmEnds* ends, const int32_t* states,
                                   const int64_t* input_ids, int64_t length, int32_t shared, float* scores) {

@@ -108,8 +108,8 @@ struct Automaton {
   }
 
   // Scores of all tokens: the root's, then those of ever longer contexts over them; and where they lead, if `targets` is
-  // given. `chain` is room for a backoff chain. Of a state for which a lazy automaton has no room they aren't right: who searches
-  // finds it unfinished afterwards, and searches anew.
+  // given. `chain` is room for a backoff chain. Of a state for which a lazy automaton has no room they aren't right: who
+  // searches finds it unfinished afterwards, and searches anew.
   void scores(int32_t state, std::vector<int32_t>& chain, float* out, int32_t* targets = nullptr) const {
     if (composer) composer->finish(state);
     chain.clear();

@@ -1,5 +1,5 @@
-// Building the automaton of a table of n-grams. hf_ngpulm/automaton/steps/reference.py is the definition; the steps' order is told
-// in hf_ngpulm/automaton/steps/cpu.py.
+// Building the automaton of a table of n-grams. hf_ngpulm/automaton/steps/reference.py is the definition; the steps' order is
+// told in hf_ngpulm/automaton/steps/cpu.py.
 //
 // The table becomes a trie in compressed rows: the n-grams of all orders are numbered through as nodes, after the empty context
 // (node 0), and what follows a node is the run first_child[node] .. first_child[node + 1]. Each function does its part for the
@@ -82,9 +82,9 @@ void merge_copies(const NgpulmArcWriter& out, Token* arc_tokens, int32_t begin, 
 
 using namespace ngpulm;
 
-// Write where the children of contexts begin that the n-grams `first .. last - 1` of an order follow, and their tokens. `parents`
-// are the nodes of the order below, which the prefixes are rows of, `first_node` is the order's own first node. Returns -1, or
-// the first row that isn't in the order of (prefix, token), or whose prefix or token doesn't exist.
+// Write where the children of contexts begin that the n-grams `first .. last - 1` of an order follow, and their tokens.
+// `parents` are the nodes of the order below, which the prefixes are rows of, `first_node` is the order's own first node.
+// Returns -1, or the first row that isn't in the order of (prefix, token), or whose prefix or token doesn't exist.
 NGPULM_EXPORT int64_t ngpulm_trie_children(int64_t first, int64_t last, const NgpulmNGramTrie* trie, const int64_t* prefixes, const int32_t* tokens,
                                            int64_t rows, int64_t first_parent, int64_t end_parent, int64_t first_node) {
   const int64_t parents = end_parent - first_parent;
@@ -116,8 +116,8 @@ NGPULM_EXPORT int64_t ngpulm_trie_link(int64_t first, int64_t last, const Ngpulm
   return -1;
 }
 
-// Note which contexts are states. `counts` gets how many, how many n-grams after them text can meet, and how many of those end in
-// <unk>. `backoffs` are the order's own, whose first context is `first_context`.
+// Note which contexts are states. `counts` gets how many, how many n-grams after them text can meet, and how many of those end
+// in <unk>. `backoffs` are the order's own, whose first context is `first_context`.
 NGPULM_EXPORT int64_t ngpulm_mark_states(int64_t first, int64_t last, int64_t* counts, const NgpulmNGramTrie* given, const float* backoffs,
                                          int64_t first_context) {
   const NGramTrie trie{*given};
@@ -155,8 +155,8 @@ NGPULM_EXPORT int64_t ngpulm_number_states(int64_t first, int64_t last, int64_t 
   return -1;
 }
 
-// Write the arcs of contexts: `state` is the first of their states, `arc` where its arcs begin. `log_probs` are of the order above,
-// whose first node is `first_node`.
+// Write the arcs of contexts: `state` is the first of their states, `arc` where its arcs begin. `log_probs` are of the order
+// above, whose first node is `first_node`.
 NGPULM_EXPORT int64_t ngpulm_write_arcs(int64_t first, int64_t last, int64_t state, int64_t arc, const NgpulmNGramTrie* given,
                                         const NgpulmArcWriter* out, const float* log_probs, int64_t first_node) {
   const NGramTrie trie{*given};

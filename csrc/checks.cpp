@@ -34,7 +34,8 @@ NGPULM_EXPORT int64_t ngpulm_check_product(int64_t rows, int64_t size, int64_t i
   });
 }
 
-// Which numbers the beam search for transducers looks at for the `most` highest sums of two each, the last one left out; returns how many.
+// Which numbers the beam search for transducers looks at for the `most` highest sums of two each, the last one left out;
+// returns how many.
 NGPULM_EXPORT int64_t ngpulm_check_highest(int64_t size, const float* numbers, const float* others, int64_t most, int64_t* places) {
   return guarded([&] {
     int64_t count = 0;

@@ -1,8 +1,9 @@
-// Composing all of a language model over words with its lexicon. hf_ngpulm/lexicon/composition.py says what is computed and why.
+// Composing all of a language model over words with its lexicon. hf_ngpulm/lexicon/composition.py says what is computed and
+// why.
 //
-// Places are prefix states without the states that lie before them: place 0 is the unknown word, places 1 .. N - 1 are the trie's
-// inner nodes under the root of the language model, and those under its other states follow, state by state. In the automaton the
-// model's own states come first, in their order, and then the places.
+// Places are prefix states without the states that lie before them: place 0 is the unknown word, places 1 .. N - 1 are the
+// trie's inner nodes under the root of the language model, and those under its other states follow, state by state. In the
+// automaton the model's own states come first, in their order, and then the places.
 #include "composition.hpp"
 
 // See hf_ngpulm/lexicon/composition.py: `FormLM`, and what is said of unknown words. `ends_after` is log p(</s>) after
@@ -308,8 +309,8 @@ class Composition {
 
 using namespace ngpulm;
 
-// Write where the places of each state of the language model begin, and where the last one's end: first_place [S + 1]. Returns how
-// many there are.
+// Write where the places of each state of the language model begin, and where the last one's end: first_place [S + 1]. Returns
+// how many there are.
 NGPULM_EXPORT int64_t ngpulm_count_places(const NgpulmFormLM* lm, const NgpulmSpellingTrie* trie, int64_t* first_place) {
   return guarded([&]() -> int64_t {
     PlaceWalk walk(*trie);
@@ -325,9 +326,9 @@ NGPULM_EXPORT int64_t ngpulm_count_places(const NgpulmFormLM* lm, const NgpulmSp
   });
 }
 
-// Write the node at each place, the log of the probability of all words that go through it, the model's arc for the word that ends
-// there (-1 if the state has none of its own), and the place of the same node further down; and where the arcs of each state of
-// the automaton begin: arc_offsets [states + 1]. Returns how many arcs there are.
+// Write the node at each place, the log of the probability of all words that go through it, the model's arc for the word that
+// ends there (-1 if the state has none of its own), and the place of the same node further down; and where the arcs of each
+// state of the automaton begin: arc_offsets [states + 1]. Returns how many arcs there are.
 NGPULM_EXPORT int64_t ngpulm_weigh_places(const NgpulmFormLM* given, const NgpulmSpellingTrie* trie, const NgpulmBoundaries* boundaries,
                                           const NgpulmPlaces* places, int32_t* arc_offsets) {
   return guarded([&]() -> int64_t {
@@ -398,8 +399,8 @@ NGPULM_EXPORT int64_t ngpulm_weigh_places(const NgpulmFormLM* given, const Ngpul
   });
 }
 
-// Write the arcs and backoffs of the states `first .. last - 1` of the language model and of the places under them. Returns -1, or
-// a state of the automaton with another number of arcs than were counted.
+// Write the arcs and backoffs of the states `first .. last - 1` of the language model and of the places under them. Returns -1,
+// or a state of the automaton with another number of arcs than were counted.
 NGPULM_EXPORT int64_t ngpulm_compose(int64_t first, int64_t last, const NgpulmFormLM* given, const NgpulmSpellingTrie* trie,
                                      const NgpulmBoundaries* boundaries, const NgpulmPlaces* places, const NgpulmComposed* out) {
   return guarded([&]() -> int64_t {

@@ -187,8 +187,8 @@ NGPULM_EXPORT int64_t ngpulm_merge(const int64_t* first, const int64_t* first_co
   return 0;
 }
 
-// How many n-grams of each order the rows `first .. last - 1` of an ascending run begin with: sizes [order]. The row before them
-// begins with another token.
+// How many n-grams of each order the rows `first .. last - 1` of an ascending run begin with: sizes [order]. The row before
+// them begins with another token.
 NGPULM_EXPORT int64_t ngpulm_trie_sizes(int64_t first, int64_t last, int64_t* sizes, const int64_t* words, int64_t size,
                                         const NgpulmPacking* packing) {
   return guarded([&]() -> int64_t {

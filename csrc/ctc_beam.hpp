@@ -1,4 +1,4 @@
-// What CTC prefix beam search keeps (hf_ngpulm/search/ctc_beam tells what it does).
+// State of CTC prefix beam search; hf_ngpulm/search/ctc_beam is the contract.
 #pragma once
 #include "automaton.hpp"
 #include "ctc_rows.hpp"
@@ -27,7 +27,7 @@ inline int64_t slots_for(int64_t count) {
   return slots;
 }
 
-// The prefixes of one row: K numbers each, or K for each automaton, one array after the other in a block of memory
+// The prefixes of one row: arrays [K] or [K, M], one after the other in a block of memory
 // (`beams_of` in hf_ngpulm/search/ctc_beam/cpu.py).
 struct Prefixes {
   double* offsets = nullptr;
@@ -53,14 +53,14 @@ struct Prefixes {
     return (8 + num_beams * (3 * 8 + 5 * 4 + num_automata * 8) + 7) / 8 * 8;
   }
 
-  // Whether of two prefixes that score the same the first comes first.
+  // The order of two prefixes with the same score.
   bool is_before(int64_t a, int64_t b) const {
     return last_tokens[a] != last_tokens[b] ? last_tokens[a] < last_tokens[b] : parent_hashes[a] < parent_hashes[b];
   }
   bool has(int64_t place) const { return std::max(blank_scores[place], token_scores[place]) > NEG_INF; }
 };
 
-// Whether there are the states that the prefixes of a row are in.
+// Whether the automata's states of a row's prefixes exist.
 template <class Token>
 bool are_states_sound(const Automaton<Token>& lm, const Prefixes& prefixes, int64_t num_beams, int64_t num_automata) {
   for (int64_t k = 0; k < num_beams; ++k)
@@ -75,8 +75,8 @@ class TextMerger {
     for (auto& table : tables) table.assign(last_slot + 1, -1);
   }
 
-  // Give what ends in a blank to the best prefix of each text, and what ends in a token to the best one that ends in it, too.
-  // `totals` [K] are of both. Returns whether a prefix has lost all it had.
+  // Add p_b to the best prefix of each text, and p_t to the best one with the same last token (after a blank, the future
+  // doesn't depend on how a text was cut). `totals` [K] are their sums. Returns whether a prefix has lost both.
   bool merge(const Prefixes& p, double* totals) {
     bool is_shared = false;
     for (int32_t k = 0; k < num_beams; ++k)
@@ -97,7 +97,7 @@ class TextMerger {
     return has_lost;
   }
 
-  // The same where utterances end: only the best prefix of each text is left.
+  // The same at the end of utterances: only the best prefix of each text is left.
   void merge_at_end(const Prefixes& p) {
     std::vector<double> totals(num_beams);
     for (int64_t k = 0; k < num_beams; ++k) {
@@ -109,10 +109,10 @@ class TextMerger {
 
  private:
   const int64_t num_beams, last_slot;
-  std::vector<int32_t> tables[2];  // the best place of each text, and of each text and last token; -1 in what is empty
-  std::vector<int32_t> slots;      // of each place in both
+  std::vector<int32_t> tables[2];  // best place by text, and by text and last token; -1: empty
+  std::vector<int32_t> slots;      // each place's slot in both
 
-  // Whether another prefix has its text already.
+  // Whether an earlier prefix has the same text.
   bool enter(const Prefixes& p, const double* totals, int32_t k) {
     bool is_shared = false;
     uint64_t key = uint64_t(p.texts[k]);

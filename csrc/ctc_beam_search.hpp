@@ -1,8 +1,8 @@
-// CTC prefix beam search with language models (hf_ngpulm/search/ctc_beam says what it does; Hannun et al., arXiv 1408.2873).
+// CTC prefix beam search with language models. hf_ngpulm/search/ctc_beam is the contract (Hannun et al., arXiv 1408.2873).
 //
-// Every extension competes with its LM score, and yet few are looked at: a prefix can't be extended to more than its own score
-// plus the token's acoustic score plus the best LM score of any token in its state. Tokens and prefixes for which that is less
-// than the worst of the best K so far are passed over, which changes nothing. At a frame that is surely blank none is left.
+// Every extension competes with its LM score, yet few are computed. An upper bound of an extension's score is the prefix's
+// score plus the token's acoustic score plus the best LM score of any token in the prefix's state. Extensions whose bound is
+// below the worst of the best K candidates so far are skipped: exact pruning, which can't change the result.
 #pragma once
 #include "ctc_beam.hpp"
 #include "score_cache.hpp"
@@ -28,16 +28,16 @@ class PrefixSearch {
     heap.reserve(num_beams + 1);
   }
 
-  // Whether all that the prefixes of a row name is there.
+  // Whether the tokens and states of a row's prefixes exist.
   bool is_sound(const Prefixes& prefixes) const {
     for (int64_t k = 0; k < num_beams; ++k)
       if (prefixes.has(k) && (prefixes.last_tokens[k] < -1 || prefixes.last_tokens[k] >= frames.classes)) return false;
     return are_states_sound(lm, prefixes, num_beams, num_automata);
   }
 
-  // Search the frames `number` for a row. With `stops` it halts at the first frame at which a prefix is in an unfinished state that
-  // can't be composed; called again, it resumes there. `links` and `labels` [T, K] say that nothing has happened. Returns the first
-  // frame that is broken, or -1.
+  // Search the frames of row `number` of the batch, which is row `row` of the session. With `stops` the search halts at the
+  // first frame at which a prefix is in an unfinished state that can't be composed, and a second call resumes there. `links`
+  // and `labels` [T, K] come in as those of frames that change nothing. Returns the first frame with NaN or infinity, or -1.
   int32_t run(int64_t number, int64_t row, const Prefixes& prefixes, int32_t* links, int32_t* labels, const NgpulmBeamStops* stops) {
     p = prefixes;
     begin_row(number, row, stops);
@@ -52,7 +52,7 @@ class PrefixSearch {
       stay();
       if (stops && !is_skipped && has_stopped(number, frame, *stops)) return -1;
       if (!is_skipped) extend();
-      if (best == NEG_INF_DOUBLE) continue;  // nothing is possible: weights so large that the sums overflow
+      if (best == NEG_INF_DOUBLE) continue;  // no candidate: sums with huge weights overflowed
       renew(links + frame * num_beams, labels + frame * num_beams);
     }
     if (stops) stops->frames[number] = length;
@@ -64,7 +64,7 @@ class PrefixSearch {
  private:
   struct Candidate {
     double score;
-    int32_t place, token;  // a token below 0: the prefix stays as it is
+    int32_t place, token;  // a token below 0: the prefix stays
   };
 
   const Automaton<Token>& lm;
@@ -72,31 +72,31 @@ class PrefixSearch {
   const NgpulmBeamRules& rules;
   const int64_t num_beams, num_automata;
   const int32_t candidates;    // classes that the automata score
-  const double least_skipped;  // log-probability of the blank, above which a frame can be nothing else
+  const double least_skipped;  // log-probability of the blank above which a frame can only be a blank
   ScoreCache<Token> cache;
   TextMerger merger;
 
-  // Of the row, and of the frame.
+  // State of the present row and frame.
   Prefixes p;
   float bonus = 0.f, unscored = 0.f;
   const float* weights = nullptr;
   Frame x{};
   double blank_log_prob = 0.0, best = 0.0, worst = 0.0;
   bool is_skipped = false;
-  bool has_changed = true;  // whether other prefixes than at the frame before are in the beam
-  int64_t used = 0;         // places
+  bool has_changed = true;  // whether the beam's prefixes differ from those of the frame before
+  int64_t used = 0;         // places before this one may hold prefixes
   std::vector<int32_t> alive;
-  std::vector<Candidate> heap;  // the best so far, the worst of them first once there are K; until then in any order
+  std::vector<Candidate> heap;  // the best K candidates so far: a heap with the worst on top once there are K
   int64_t num_new = 0;
 
-  std::vector<float> plain;  // what each token adds without the automata
+  std::vector<float> plain;  // score that each token adds besides those of the automata
   std::vector<int32_t> listed, likely;
   // By place.
   std::vector<double> totals, old_totals, reach, by_blank, by_token, from_parent, stayed, together;
   std::vector<float> old_blank_scores, old_fused, highest_added, old_lm_scores;
   std::vector<int32_t> parents, first_child, next_child, old_last, old_sizes, old_lm_states, by_hash;
   std::vector<int64_t> old_hashes, old_texts;
-  std::vector<uint8_t> known, stays;  // known: what tokens add to it at most
+  std::vector<uint8_t> known, stays;  // known: whether `highest_added` is set
 
   void begin_row(int64_t number, int64_t row, const NgpulmBeamStops* stops) {
     bonus = rules.bonuses[row], unscored = rules.unscored[row], weights = rules.weights + row * num_automata;
@@ -115,7 +115,7 @@ class PrefixSearch {
 
   int64_t slot_of(int64_t hash) const { return (hash ^ (hash >> 32)) & int64_t(by_hash.size() - 1); }
 
-  // List the prefixes in the beam; find the parent of each, if that is in it, too, and the children.
+  // List the prefixes in the beam, and find each one's parent and children among them, by a hash table.
   void find_families() {
     const int64_t last_slot = int64_t(by_hash.size() - 1);
     std::fill(by_hash.begin(), by_hash.end(), -1);
@@ -141,7 +141,8 @@ class PrefixSearch {
     }
   }
 
-  // The prefixes as they are: by a blank, by their last token once more, or anew from their parents.
+  // Candidates that stay: by a blank (to p_b), by the last token once more, or by the parent's extension (both to p_t). That
+  // extension is the same prefix, so it is added here, and `extend_by` skips it.
   void stay() {
     for (int64_t k = 0; k < used; ++k) by_blank[k] = totals[k] + blank_log_prob;
     std::fill_n(by_token.begin(), used, NEG_INF_DOUBLE);
@@ -171,7 +172,7 @@ class PrefixSearch {
     }
   }
 
-  // Whether a prefix is in a state that is unfinished, and stays so; all of these states are listed.
+  // List the unfinished states of all prefixes that can't be composed now. Returns whether there are any.
   bool has_stopped(int64_t number, int64_t frame, const NgpulmBeamStops& stops) {
     int32_t* states = stops.states + number * num_beams * num_automata;
     int64_t count = 0;
@@ -186,7 +187,7 @@ class PrefixSearch {
     return true;
   }
 
-  // Those that stay come before new ones that score the same.
+  // The order of candidates. Ties: those that stay, then lower tokens, then lower hashes.
   bool is_better(const Candidate& a, const Candidate& b) const {
     if (a.score != b.score) return a.score > b.score;
     const bool is_new = a.token >= 0;
@@ -198,7 +199,7 @@ class PrefixSearch {
     return [this](const Candidate& a, const Candidate& b) { return is_better(a, b); };
   }
 
-  // What scores less than `worst` has no place in the beam.
+  // `worst` is the lowest score that can still enter the beam.
   void set_worst() {
     worst = std::max(worst, best - rules.threshold);
     if (int64_t(heap.size()) == num_beams) worst = std::max(worst, heap[0].score);
@@ -238,7 +239,7 @@ class PrefixSearch {
     const float* logits = x.logits;
     const auto bound = float(worst - most + x.normaliser - ROUNDING);
     const int64_t num_likely = list_where_above([=](int64_t token) { return logits[token]; }, bound, frames.classes, likely.data());
-    const bool are_few = num_likely * 4 < frames.classes;  // then they are gone through one by one for each prefix
+    const bool are_few = num_likely * 4 < frames.classes;  // a scan of all classes per prefix would cost more than these
     for (const int32_t k : alive) {
       if (!(reach[k] + highest_added[k] + highest + ROUNDING >= worst)) continue;
       const float* added = cache.added(cache.line_of(p.lm_states + k * num_automata));
@@ -268,7 +269,7 @@ class PrefixSearch {
     }
   }
 
-  // The new beam. A prefix that stays keeps its place; new ones take those of prefixes that go.
+  // Write the new beam. Prefixes that stay keep their places; new ones take the places of those that leave.
   void renew(int32_t* links, int32_t* labels) {
     const double lowest = best - rules.threshold;
     keep_old();
@@ -306,7 +307,7 @@ class PrefixSearch {
     for (int64_t k = 0; k < used; ++k) {
       p.blank_scores[k] -= top;
       p.token_scores[k] -= top;
-      // Where there is no other part this one is all, in every bit: a blank and the token once more may score the same.
+      // With a single part the total must equal it bit by bit, so that equal scores stay ties.
       totals[k] = p.blank_scores[k] > NEG_INF ? totals[k] - top : double(p.token_scores[k]);
     }
     *p.offsets += top;
@@ -328,7 +329,7 @@ class PrefixSearch {
     std::copy_n(p.lm_states, num_beams * num_automata, old_lm_states.begin());
   }
 
-  // Put a new prefix at a place in the beam.
+  // Write a new prefix to a place in the beam.
   void put(int32_t place, const Candidate& candidate) {
     const int32_t from = candidate.place, token = candidate.token;
     const double before = token == old_last[from] ? double(old_blank_scores[from]) : old_totals[from];

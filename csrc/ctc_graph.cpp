@@ -1,13 +1,13 @@
-// Token passing over the product of the CTC topology and backoff automata (hf_ngpulm/search/ctc_graph says what it does).
+// Token passing over the product of the CTC topology and backoff automata; hf_ngpulm/search/ctc_graph is the contract.
 //
-// At each frame candidates are gathered in an open-addressing table by search state, so that those that meet are compared at
-// once. What can't be among the best K any more is passed over: a hypothesis can't be extended to more than its own score plus
-// the frame's best token plus the most that any token adds in its state, and once there are four times as many candidates as may
-// be kept, all but the best are dropped and the lowest of these is the bound.
+// At each frame an open-addressing table by search state collects the candidates, so that two that meet are compared at once
+// (Viterbi: the better one stays). Candidates that can't be among the best K are skipped. The upper bound of an extension is
+// the hypothesis's score plus the frame's best token plus the most that any token adds in its state. Once there are 4 K
+// candidates, all but the best K are dropped, and the lowest of these is the new bound.
 //
-// In an automaton of phrases most states have an arc or two before they back off to its root: what tokens earn there is added to
-// the frame's logits once for all hypotheses, and the few arcs are followed one by one. So phrases cost little but for the
-// hypotheses that they bring forth.
+// Most states of a phrase automaton have an arc or two, and else back off to its root. So the root's bonuses are added to the
+// frame's logits once for all hypotheses, and the few arcs are followed one by one. Phrases then cost little more than the
+// hypotheses that they add.
 #include "frames.hpp"
 #include "score_cache.hpp"
 
@@ -33,7 +33,7 @@ struct Hypothesis {
   int32_t state, phrase, last;
 };
 
-// Whether it comes first of those that score the same.
+// The order of candidates with the same score.
 bool is_before(const Hypothesis& a, const Hypothesis& b) {
   if (a.last != b.last) return a.last < b.last;
   return a.state != b.state ? a.state < b.state : a.phrase < b.phrase;
@@ -42,11 +42,11 @@ bool is_before(const Hypothesis& a, const Hypothesis& b) {
 struct Candidate {
   double score;
   int32_t state, phrase, last;
-  int32_t place, token;           // the hypothesis that it comes from, and what it gets
-  float extra, lm_score, earned;  // what the token adds to the score; what the automata score it
+  int32_t place, token;           // place of the hypothesis before, and the new token
+  float extra, lm_score, earned;  // the token's total score; scores of the LM and the phrases
 };
 
-// Candidates by search state, the best one of each.
+// The best candidate in each search state.
 class Candidates {
  public:
   Candidates(int64_t max_active, const std::vector<Hypothesis>& active) : max_active(max_active), most(4 * max_active), active(active) {
@@ -66,7 +66,7 @@ class Candidates {
     ++stamp;
   }
 
-  // Add one, or let it take the place of a worse one with the same search state; false if that is no worse.
+  // Add a candidate, or replace a worse one in the same search state. False if the one there is at least as good.
   bool offer(const Candidate& candidate) {
     Slot& slot = slot_of(candidate);
     if (slot.stamp != stamp) {
@@ -80,7 +80,7 @@ class Candidates {
     return true;
   }
 
-  // The score of the last one that may be kept.
+  // The score of the worst candidate that can be kept.
   double lowest_kept() {
     scores.clear();
     for (const Candidate& candidate : all) scores.push_back(candidate.score);
@@ -88,15 +88,15 @@ class Candidates {
     return scores[max_active - 1];
   }
 
-  // Keep those that score at least so much, as many as may be kept.
+  // Keep the candidates that score at least so much, at most `max_active`.
   void drop_below(double lowest) {
     all.erase(std::remove_if(all.begin(), all.end(), [=](const Candidate& c) { return c.score < lowest; }), all.end());
-    if (int64_t(all.size()) <= max_active) return;  // else several score the lowest
+    if (int64_t(all.size()) <= max_active) return;  // else several have the lowest score
     std::nth_element(all.begin(), all.begin() + max_active, all.end(), [this](const Candidate& a, const Candidate& b) { return is_better(a, b); });
     all.resize(max_active);
   }
 
-  // Find again those that are left.
+  // Rebuild the table of the candidates that are left.
   void enter_again() {
     ++stamp;
     for (size_t i = 0; i < all.size(); ++i) slot_of(all[i]) = {stamp, int32_t(i)};
@@ -104,12 +104,12 @@ class Candidates {
 
  private:
   struct Slot {
-    int64_t stamp = 0;  // of what is in it; others are empty
+    int64_t stamp = 0;  // entries with an older stamp are empty
     int32_t number = 0;
   };
 
   const int64_t max_active, most;
-  const std::vector<Hypothesis>& active;  // that they come from
+  const std::vector<Hypothesis>& active;  // hypotheses before the frame
   int64_t stamp = 0;
   std::vector<Slot> slots;
   std::vector<Candidate> all;
@@ -120,7 +120,7 @@ class Candidates {
     return a.token != b.token ? a.token < b.token : is_before(active[a.place], active[b.place]);
   }
 
-  // Where a search state is, or would be.
+  // The slot of a search state, or the empty slot for it.
   Slot& slot_of(const Candidate& c) {
     const uint64_t key = (uint64_t(uint32_t(c.state)) << 32) | uint32_t(c.last + 1);
     const uint64_t mixed = (key ^ (uint64_t(c.phrase) * 0x9E3779B97F4A7u)) * 0x9E3779B97F4A7C15u;
@@ -133,7 +133,7 @@ class Candidates {
   }
 };
 
-// What tokens earn in an automaton of phrases.
+// Bonuses of tokens in a phrase automaton.
 template <class Token>
 class Phrases {
  public:
@@ -142,9 +142,9 @@ class Phrases {
         candidates(std::min<int64_t>(classes, lm.vocab_size)), states(KEPT, -1), most(KEPT) {}
 
   int32_t root = -1;
-  std::vector<float> scores;     // of tokens at the root, 0 for those that the automata don't score
-  std::vector<int32_t> targets;  // where they lead
-  std::vector<float> lifted;     // logits with what tokens earn that begin a phrase
+  std::vector<float> scores;     // by token at the root; 0 for unscored classes
+  std::vector<int32_t> targets;  // next states of these
+  std::vector<float> lifted;     // logits plus the bonus of tokens that begin a phrase
 
   void use(int32_t state) {
     while (!lm.is_root(state)) state = lm.backoff_states[state];
@@ -153,7 +153,7 @@ class Phrases {
     lm.scores(root, chain, scores.data(), targets.data());
   }
 
-  // What a token scores in a state at most, if its arcs are worth more than backing off; never less than 0.
+  // Upper bound of a token's score in a state beyond that of backing off; at least 0.
   float most_earned(int32_t state) {
     const int32_t place = state & (KEPT - 1);
     if (states[place] != state) most[place] = find_most(state);
@@ -161,7 +161,7 @@ class Phrases {
     return most[place];
   }
 
-  // Lift a frame's logits; the highest of them.
+  // Compute the lifted logits of a frame. Returns the highest.
   float lift(const float* logits, float weight, int32_t blank) {
     for (size_t token = 0; token < lifted.size(); ++token) lifted[token] = logits[token] + weight * scores[token];
     lifted[blank] = NEG_INF;
@@ -199,8 +199,8 @@ class GraphSearch {
         cache(lm, 1, frames.classes, frames.blank, state.max_active), phrases(lm, frames.classes), met(state.max_active, active),
         marks(frames.classes), listed(frames.classes) {}
 
-  // Search a row, from its state to its new one. `links` and `labels` [T, K] say that nothing has happened. The first frame that
-  // is broken, or -1; -2 if the state names states or tokens that there aren't.
+  // Search a row and update its state. `links` and `labels` [T, K] come in as those of frames that change nothing. Returns the
+  // first frame with NaN or infinity, or -1; -2 if states or tokens of the hypotheses don't exist.
   int32_t run(int64_t row, int32_t* links, int32_t* labels) {
     if (!begin(row)) return -2;
     int32_t number = 0;
@@ -211,7 +211,7 @@ class GraphSearch {
       const bool is_skipped = blank > least_skipped;
       stay(blank, is_skipped);
       if (!is_skipped) extend_all();
-      if (best == NEG_INF_DOUBLE) continue;  // nothing is possible: weights so large that the sums overflow
+      if (best == NEG_INF_DOUBLE) continue;  // no candidate: sums with huge weights overflowed
       renew(links + number * all.max_active, labels + number * all.max_active);
     }
     end(row);
@@ -225,7 +225,7 @@ class GraphSearch {
   const NgpulmGraphState& all;
   const bool has_phrases;
   const int32_t candidates;  // classes that the automata score
-  const bool has_unscored;   // whether there are others but the blank
+  const bool has_unscored;   // whether there are unscored classes besides the blank
   const double least_skipped;
   ScoreCache<Token> cache;
   Phrases<Token> phrases;
@@ -235,10 +235,10 @@ class GraphSearch {
   std::vector<Hypothesis> active, next;
   size_t leader = 0;  // the best one
   Frame x{};
-  double best = 0.0, worst = 0.0;  // what scores less than `worst` isn't kept
+  double best = 0.0, worst = 0.0;  // `worst`: lowest score that can still be kept
   const float* sums = nullptr;     // logits, lifted if phrases are followed
   float highest_sum = 0.f;
-  std::vector<int64_t> marks;  // by token, of the last hypothesis whose phrase has an arc for it
+  std::vector<int64_t> marks;  // by token: the last hypothesis whose phrase has an arc for it
   int64_t mark = 0;
   std::vector<int32_t> listed;
 
@@ -272,7 +272,7 @@ class GraphSearch {
     }
   }
 
-  // Hypotheses without new tokens.
+  // Offer all hypotheses without a new token.
   void stay(double blank, bool is_skipped) {
     met.clear();
     best = NEG_INF_DOUBLE;
@@ -293,7 +293,7 @@ class GraphSearch {
     best = std::max(best, candidate.score);
   }
 
-  // New tokens, of the best hypothesis first.
+  // Offer new tokens, those of the best hypothesis first, as it raises the bound most.
   void extend_all() {
     worst = std::max(met.are_enough() ? met.lowest_kept() : std::numeric_limits<double>::lowest(), best - rules.threshold);
     sums = x.logits;
@@ -317,7 +317,7 @@ class GraphSearch {
     }
     const float back = has_phrases && h.phrase != phrases.root ? follow_phrases(k, base, added) : 0.f;
     float lower = phrase_weight * back;
-    if (has_unscored) lower = std::max(lower, 0.f);  // other classes give nothing back
+    if (has_unscored) lower = std::max(lower, 0.f);  // unscored classes repay nothing
     if (!(base + highest_sum + most_added + lower + ROUNDING >= worst)) return;
     const float* lifted = sums;
     const auto count = list_where_above([=](int64_t token) { return lifted[token] + added[token]; },
@@ -330,7 +330,7 @@ class GraphSearch {
     }
   }
 
-  // Follow the arcs of phrases in progress; what these give back but where an arc goes on with one.
+  // Follow the arcs of unfinished phrases. Returns the bonus that all other tokens repay.
   float follow_phrases(int32_t k, double base, const float* added) {
     ++mark;
     float back = 0.f;
@@ -346,7 +346,7 @@ class GraphSearch {
     return back;
   }
 
-  // Add a hypothesis with a new token to the candidates; too many are dropped but for the best.
+  // Add a hypothesis with a new token to the candidates. If they are too many, keep the best.
   void offer_token(int32_t k, double base, int32_t token, float added, int32_t phrase, float earned) {
     const Hypothesis& h = active[k];
     const float extra = added + phrase_weight * earned;
@@ -381,8 +381,8 @@ class GraphSearch {
 
 }  // namespace
 
-// Go on with some rows. `links` and `labels` are [B, width, max_active]. Returns -1, or the first row whose hypotheses name states or
-// tokens that don't exist.
+// Search more frames of some rows. `links` and `labels` are [B, width, max_active]. Returns -1, or the first row whose
+// hypotheses name states or tokens that don't exist.
 NGPULM_EXPORT int64_t ngpulm_ctc_graph(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmFrames* frames,
                                        const NgpulmGraphRules* rules, const NgpulmGraphState* state, int32_t* links, int32_t* labels,
                                        int32_t* bad_frames, int64_t width) {

@@ -1,4 +1,4 @@
-// Greedy CTC search with language models (hf_ngpulm/search/ctc_greedy says what it does). The automata are asked only at frames
+// Greedy CTC search with language models; hf_ngpulm/search/ctc_greedy is the contract. The automata are queried only at frames
 // that may emit a token.
 #include "ctc_rows.hpp"
 
@@ -6,9 +6,9 @@ using namespace ngpulm;
 
 namespace {
 
-enum Rule : int32_t { LABEL, RUN, STAY };  // when a frame goes on with the label before it
+enum Rule : int32_t { LABEL, RUN, STAY };  // when a frame continues the label before it
 
-// Where the search of a row stands, one array after the other in a block of memory (`GREEDY` in hf_ngpulm/search/ctc_greedy/cpu.py).
+// State of a row's search, one array after the other in a block of memory (`greedy_of` in hf_ngpulm/search/ctc_greedy/cpu.py).
 struct Row {
   double *acoustic_score, *lm_scores;  // [M]
   int32_t *states, *before;            // [M]; label and best class of the frame before
@@ -28,7 +28,7 @@ class GreedySearch {
       : lm(lm), frames(frames), num_automata(num_automata), rule(rule), candidates(std::min<int64_t>(lm.vocab_size, frames.classes)),
         added(lm.vocab_size), one(lm.vocab_size), sums(candidates) {}
 
-  // Label the frames `i` for a row. Returns the first one that is broken, or -1.
+  // Label the frames of row `i` of the batch. Returns the first frame with NaN or infinity, or -1.
   int32_t run(int64_t i, const float* weights, float stay_cost, const Row& row, int32_t* labels) {
     int32_t &before = row.before[0], &best_before = row.before[1], *states = row.states;
     bool is_known = false;  // whether `added` belongs to the row's states
@@ -44,7 +44,7 @@ class GreedySearch {
           if (!is_known) add_scores(weights, states);
           is_known = true;
           label = choose(frame, before, stay_cost);
-          if (label < 0) label = before != frames.blank ? before : best;  // nothing is possible
+          if (label < 0) label = before != frames.blank ? before : best;  // no label is possible
         }
         if (label != before) {
           is_known = false;
@@ -70,11 +70,11 @@ class GreedySearch {
   const int64_t num_automata;
   const int32_t rule;
   const int32_t candidates;        // classes that the automata score
-  std::vector<float> added, one;   // what all automata add to each token's score, and what one does
-  std::vector<float> sums;         // scores with what they add
-  std::vector<int32_t> chain;      // of states that back off
+  std::vector<float> added, one;   // weighted scores of all automata by token, and those of one
+  std::vector<float> sums;         // logits plus `added`
+  std::vector<int32_t> chain;      // room for a backoff chain
 
-  // The first of the likeliest classes.
+  // The likeliest class; ties go to the first.
   int32_t best_class(const Frame& frame) const {
     const float highest = std::max(frame.highest, frame.logits[frames.blank]);
     return int32_t(std::find(frame.logits, frame.logits + frames.classes, highest) - frame.logits);
@@ -102,8 +102,9 @@ class GreedySearch {
 
 }  // namespace
 
-// Label the frames of a batch; `weights` and `stay_costs` are [S, num_automata] and [S]. Either `tails` follow what happens, or `labels`
-// [N, width] tell of it, which are blanks. `confidences` [N, width] may be null. Returns -1, or the first row with a state that doesn't exist.
+// Label the frames of a batch; `weights` and `stay_costs` are [S, num_automata] and [S]. The labels go to `tails`, or to
+// `labels` [N, width], which come in as blanks. `confidences` [N, width] may be null. Returns -1, or the first row with a state
+// that doesn't exist.
 NGPULM_EXPORT int64_t ngpulm_ctc_greedy(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmFrames* frames,
                                         const float* weights, const float* stay_costs, int64_t num_automata, int32_t rule,
                                         const NgpulmCtcRows* batch, int64_t width, const float* confidences, const NgpulmTails* tails,

@@ -1,4 +1,4 @@
-// What CTC searches share: batches of rows, and what is told of hypotheses where utterances end.
+// Shared by CTC searches: rows of batches, and the scores of hypotheses at the end of utterances.
 #pragma once
 #include "automaton.hpp"
 #include "history.hpp"
@@ -27,11 +27,10 @@ namespace ngpulm {
 
 inline int64_t row_of(const NgpulmCtcRows& batch, int64_t i) { return batch.rows ? batch.rows[i] : i; }
 
-// What a hypothesis counts at the end of an utterance.
-enum End : int64_t { GOES_ON, PHRASES, SENTENCE };  // nothing; what unfinished phrases give back; and </s>
+// The score of an utterance's end: none; repaid bonuses of unfinished phrases; these and </s>.
+enum End : int64_t { GOES_ON, PHRASES, SENTENCE };
 
-// What a hypothesis is worth, and the parts of that: the acoustic score, and the unweighted ones of the LMs (without </s>) and of
-// the phrases.
+// The total score of a hypothesis, its acoustic score, and the unweighted scores of the LMs (without </s>) and of the phrases.
 struct HypothesisScores {
   double total, acoustic, of_lms, of_phrases;
 };

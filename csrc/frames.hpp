@@ -1,4 +1,4 @@
-// Frames of logits, as searches read them.
+// Frames of logits.
 #pragma once
 #include "vectors.hpp"
 
@@ -13,7 +13,7 @@ struct NgpulmFrames {
 
 namespace ngpulm {
 
-// Labels of frames at which a hypothesis gets no new token: its last one goes on, or a blank.
+// Labels of frames at which a hypothesis gets no new token: its last token continues, or a blank.
 constexpr int32_t INSIDE = -1, BLANK = -2;
 
 struct Frame {
@@ -21,7 +21,7 @@ struct Frame {
   double normaliser;    // log of the sum of their exponentials
   float highest;        // of all but the blank
 
-  // Nothing can be told of a frame with NaN or infinity, or in which nothing is possible.
+  // Whether the frame has NaN or infinity, or no possible class.
   bool is_broken() const { return !std::isfinite(normaliser); }
   double log_prob(int32_t label) const { return logits[label] - normaliser; }
 };

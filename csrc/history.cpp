@@ -1,8 +1,8 @@
-// What hypotheses of streams consist of: see hf_ngpulm/search/history.py.
+// Tokens of the hypotheses of streams; see hf_ngpulm/search/history.py.
 #include "history.hpp"
 
-// What a search did with hypotheses in each of `length` steps, [N, length, K] or [length, N, K]: the place in the beam that each
-// comes from, and its label. `live` [S, K] says whether there is a hypothesis in a place now.
+// The trace of `length` steps, [N, length, K] or [length, N, K]: each hypothesis's place in the beam before the step, and its
+// label. `live` [S, K] says whether a place holds a hypothesis after the last step.
 struct NgpulmLinks {
   const int32_t *links, *labels;
   const uint8_t* live;
@@ -17,8 +17,8 @@ constexpr int32_t STILL = -1;  // as hf_ngpulm/search/transducer_beam/__init__.p
 
 }  // namespace
 
-// Frames of greedy CTC search: `labels` and `confidences` [N, longest]; of all streams the number of the first new frame, the
-// label before it and the sum of all confidences before, the latter two rewritten.
+// Append the tokens of greedy CTC search: `labels` and `confidences` [N, longest]; for all streams the number of the first new
+// frame, the label before it and the sum of all confidences before; the latter two are updated.
 NGPULM_EXPORT int64_t ngpulm_history_label(int64_t count, const int64_t* rows, const int32_t* labels, const int32_t* lengths, int64_t longest,
                                            const int64_t* firsts, int32_t* last, double* sums, const float* confidences,
                                            int64_t blank, const NgpulmTails* tails) {
@@ -30,7 +30,7 @@ NGPULM_EXPORT int64_t ngpulm_history_label(int64_t count, const int64_t* rows, c
   return -1;
 }
 
-// Frames of CTC beam search: links and labels [N, T, K], confidences [N, T], `firsts` and `sums` as above.
+// Append the tokens of CTC beam search: links and labels [N, T, K], confidences [N, T], `firsts` and `sums` as above.
 NGPULM_EXPORT int64_t ngpulm_history_frames(int64_t count, const int64_t* rows, const NgpulmLinks* links, const int32_t* lengths,
                                             const int64_t* firsts, double* sums, const float* confidences,
                                             const NgpulmTails* tails) {
@@ -45,8 +45,8 @@ NGPULM_EXPORT int64_t ngpulm_history_frames(int64_t count, const int64_t* rows, 
   });
 }
 
-// Steps of a transducer's search: links, labels, `moves` and `confidences` [steps, S, K]; `times` [S, K] are the frames at
-// which hypotheses were before.
+// Append the tokens of a transducer's search: links, labels, `moves` and `confidences` [steps, S, K]; `times` [S, K] are the
+// hypotheses' frames before the first step.
 NGPULM_EXPORT int64_t ngpulm_history_steps(int64_t count, const int64_t* rows, int64_t streams, const NgpulmLinks* links, const int32_t* moves,
                                            const float* confidences, const int64_t* times, int64_t blank, const NgpulmTails* tails) {
   return guarded([&]() -> int64_t {
@@ -71,8 +71,8 @@ NGPULM_EXPORT int64_t ngpulm_history_steps(int64_t count, const int64_t* rows, i
   });
 }
 
-// Move what all live hypotheses of some rows begin with to `out` (`counts` tokens of each row), but for `kept` last tokens;
-// `common` [S] becomes the number of tokens that all tails begin with then. Returns how many tokens there are.
+// Move the tokens that all live hypotheses of a row share, except the last `kept`, to `out` (`counts` tokens of each row).
+// `common` [S] gets the number of tokens that all tails still share. Returns the number of tokens in `out`.
 NGPULM_EXPORT int64_t ngpulm_history_hand_over(int64_t count, const int64_t* rows, const uint8_t* live, int64_t kept, int64_t* counts,
                                                int64_t* common, void* out, const NgpulmTails* tails) {
   return guarded([&] {

@@ -1,8 +1,8 @@
-// What the hypotheses of streams consist of. hf_ngpulm/search/history.py says what is kept.
+// Tokens of the hypotheses of streams; see hf_ngpulm/search/history.py.
 #pragma once
 #include "frames.hpp"
 
-// Tails [S, K] of up to `room` tokens: how many there are, and `ngpulm::Token`s.
+// Tails [S, K] of up to `room` tokens each: their sizes, and their tokens (`ngpulm::Token`).
 struct NgpulmTails {
   int64_t* sizes;
   void* tokens;
@@ -38,14 +38,15 @@ class Tail {
   Token* tokens_;
 };
 
-// Follows the hypotheses of one row after the other back through the steps of a search.
+// Traces the hypotheses of a row back through the steps of a search, and extends their tails.
 class Following {
  public:
   explicit Following(const NgpulmTails& tails) : tails_(tails), origins_(tails.num_beams), is_live_(tails.num_beams) {}
 
-  // Have the tails of a row begin as those did that the hypotheses come from; of places without a hypothesis they end empty.
+  // Give each hypothesis of a row a copy of the tail of the hypothesis that it comes from; places without one get empty tails.
   //
-  // Args: links: of the row's first step, K of each step, `stride` numbers apart; is_live: of place k, whether it holds a hypothesis.
+  // Args: links: of the row's first step, K of each step, `stride` numbers apart; is_live: of place k, whether it holds a
+  // hypothesis.
   template <class IsLive>
   void begin(int64_t row, const int32_t* links, int64_t stride, int64_t length, IsLive&& is_live) {
     const int64_t num_beams = tails_.num_beams;
@@ -64,12 +65,12 @@ class Following {
   }
 
   bool is_live(int64_t k) const { return is_live_[k]; }
-  // Where a hypothesis was before the first step, and in which place after a step.
+  // A hypothesis's place before the first step, and its place after a step.
   int64_t origin(int64_t k) const { return origins_[k]; }
   int64_t place(int64_t k, int64_t step) const { return places_[k * length_ + step]; }
 
  private:
-  // Tails may be long, where an early token stays open: they are copied aside only if what they were is written over.
+  // Tails can be long while an early token is undecided, so they are saved only if they would be overwritten.
   void copy_tails(int64_t row) {
     aside_.clear();
     for (int64_t k = 0; k < tails_.num_beams; ++k)
@@ -100,9 +101,9 @@ class Following {
   std::vector<Token> aside_;
 };
 
-// Follow frames of CTC search in one row.
+// Append the tokens of CTC frames to the tails of one row.
 //
-// Args: links, labels: [length, K] (no links: one hypothesis); first: frames before; sum: of the confidences of those, rewritten;
+// Args: links, labels: [length, K] (null links: one hypothesis); first: frames before; sum: their confidences, updated;
 // confidences: [length], or null.
 template <class IsLive>
 void follow_frames(Following& following, const NgpulmTails& tails, int64_t row, const int32_t* links, const int32_t* labels,
@@ -125,7 +126,7 @@ void follow_frames(Following& following, const NgpulmTails& tails, int64_t row, 
   for (int64_t t = 0; confidences && t < length; ++t) sum += confidences[t];
 }
 
-// Follow frames of greedy CTC search in one row: labels [length]; `last` is the label before, rewritten.
+// Append the tokens of greedy CTC frames to the tail of one row: labels [length]; `last` is the label before, updated.
 inline void follow_labels(const NgpulmTails& tails, int64_t row, const int32_t* labels, int64_t length, int64_t first, int32_t blank,
                           int32_t& last, double& sum, const float* confidences) {
   Tail tail(tails, row, 0);

@@ -1,5 +1,5 @@
-// Finding out the n-grams of KenLM's probing models from their hashes. hf_ngpulm/formats/kenlm/probing.py says what a key is, and how
-// that is possible.
+// Finding out the n-grams of KenLM's probing models from their hashes. hf_ngpulm/formats/kenlm/probing.py says what a key is,
+// and how that is possible.
 #include "core.hpp"
 
 namespace ngpulm {
@@ -23,8 +23,8 @@ uint64_t change_of(int64_t word) { return uint64_t(word + 1) * WORD_FACTOR; }
 
 using namespace ngpulm;
 
-// Try words as the first of the bigrams `first .. last - 1`: writes those that fit, and the last words that they make. Returns how
-// many fit.
+// Try words as the first of the bigrams `first .. last - 1`: writes those that fit, and the last words that they make. Returns
+// how many fit.
 NGPULM_EXPORT int64_t ngpulm_try_words(int64_t first, int64_t last, const uint64_t* keys, const int64_t* first_words, int64_t num_first_words,
                                        const uint8_t* ends_longer, int64_t num_words, int64_t* found, int64_t* last_words) {
   constexpr int64_t KEYS_PER_BLOCK = 1024;
@@ -47,9 +47,9 @@ NGPULM_EXPORT int64_t ngpulm_try_words(int64_t first, int64_t last, const uint64
   return hits;
 }
 
-// Try pairs of overlapping n-grams, those of the rows `first .. last - 1` of `after` with `before[begins .. ends - 1]`: writes, by the
-// place of the key that they make in `wanted` (ascending), which two they are. `maybe` is a filter of bits by the keys' upper ones.
-// Returns how many fit.
+// Try pairs of overlapping n-grams, those of the rows `first .. last - 1` of `after` with `before[begins .. ends - 1]`: writes,
+// by the place of the key that they make in `wanted` (ascending), which two they are. `maybe` is a filter of bits by the keys'
+// upper ones. Returns how many fit.
 NGPULM_EXPORT int64_t ngpulm_try_pairs(int64_t first, int64_t last, const int64_t* begins, const int64_t* ends, const int64_t* before,
                                        const int64_t* after, const uint64_t* keys, const int64_t* first_words, const uint64_t* maybe,
                                        int64_t shift, const uint64_t* wanted, int64_t num_wanted, int64_t* prefixes, int64_t* suffixes) {

@@ -31,10 +31,10 @@ NGPULM_EXPORT int64_t ngpulm_suffix_rows(int64_t first, int64_t last, const int6
   return 0;
 }
 
-// Interpolated probabilities of one order, and the weights that contexts give the lower order (Chen and Goodman 1998, section 4.1;
-// with pruning as KenLM's lmplz). A context belongs to the rows `first .. last - 1` that its first n-gram is among. `discounts` are
-// those of adjusted counts of 0, 1, 2, and 3 and more. Without `dropped` none are, without `suffixes` all are interpolated with
-// the one that there is.
+// Interpolated probabilities of one order, and the weights that contexts give the lower order (Chen and Goodman 1998, section
+// 4.1; with pruning as KenLM's lmplz). A context belongs to the rows `first .. last - 1` that its first n-gram is among.
+// `discounts` are those of adjusted counts of 0, 1, 2, and 3 and more. Without `dropped` none are, without `suffixes` all are
+// interpolated with the one that there is.
 NGPULM_EXPORT int64_t ngpulm_discount(int64_t first, int64_t last, int64_t size, const int64_t* prefixes, const int64_t* counts,
                                       const uint8_t* dropped, const double* discounts, const float* lower, const int32_t* suffixes,
                                       float* probabilities, float* weights) {

@@ -1,5 +1,6 @@
-// Composing what searches have entered, found by going their ways once more. Each returns DONE, or why there is no room: then it is
-// called again when there is more, and goes on where it has stopped. BAD_STATE says that one doesn't exist, or comes from nowhere.
+// Composing what searches have entered, found by going their ways once more. Each returns DONE, or why there is no room: then
+// it is called again when there is more, and goes on where it has stopped. BAD_STATE says that one doesn't exist, or comes from
+// nowhere.
 #include "lazy_composition.hpp"
 
 #include <thread>
@@ -67,9 +68,9 @@ NGPULM_EXPORT int64_t ngpulm_lazy_enter(const NgpulmLazyAutomaton* made, const N
   });
 }
 
-// Compose what a search has entered, and `ahead` of it. `now` [rows, beams] are the states before step `next_step` [rows] of each row,
-// before step -1 those in which its hypotheses began, below 0 for none. `links` and `labels` [rows, steps, beams] are the hypothesis
-// that each comes from at a step, and the token that it gets; none if below 0 or `not_tokens`.
+// Compose what a search has entered, and `ahead` of it. `now` [rows, beams] are the states before step `next_step` [rows] of
+// each row, before step -1 those in which its hypotheses began, below 0 for none. `links` and `labels` [rows, steps, beams] are
+// the hypothesis that each comes from at a step, and the token that it gets; none if below 0 or `not_tokens`.
 NGPULM_EXPORT int64_t ngpulm_lazy_replay(const NgpulmLazyAutomaton* made, const NgpulmAutomaton* lm, const NgpulmWords* words,
                                          const NgpulmSpellingTrie* trie, int32_t* now, int64_t* next_step, const int32_t* links,
                                          const int32_t* labels, int64_t rows, int64_t steps, int64_t beams, int32_t not_tokens,
@@ -102,9 +103,9 @@ NGPULM_EXPORT int64_t ngpulm_lazy_replay(const NgpulmLazyAutomaton* made, const 
   });
 }
 
-// Compose the states along texts, from where `states_after` begins to read them. `now` [rows] are the states before token `position`
-// [rows] of each text, below 0 for none; a position below 0 is that of a text which hasn't been looked at, whose `now` is where
-// texts begin, and its `roots` where they do if that lies too far back.
+// Compose the states along texts, from where `states_after` begins to read them. `now` [rows] are the states before token
+// `position` [rows] of each text, below 0 for none; a position below 0 is that of a text which hasn't been looked at, whose
+// `now` is where texts begin, and its `roots` where they do if that lies too far back.
 NGPULM_EXPORT int64_t ngpulm_lazy_read(const NgpulmLazyAutomaton* made, const NgpulmAutomaton* lm, const NgpulmWords* words,
                                        const NgpulmSpellingTrie* trie, int32_t* now, int64_t* position, const int32_t* roots,
                                        const int32_t* tokens, const int32_t* lengths, int64_t rows, int64_t length,

@@ -1,5 +1,5 @@
-// A language model over words, composed with its lexicon as far as searches have come. hf_ngpulm/lexicon/lazy_states.py tells what
-// is made when.
+// A language model over words, composed with its lexicon as far as searches have come. hf_ngpulm/lexicon/lazy_states.py tells
+// what is made when.
 #pragma once
 #include "composition.hpp"
 
@@ -33,8 +33,8 @@ constexpr int64_t DONE = 0, NO_ROOM = 1, NO_ROOM_FOR_WORDS = 2;
 // What `counts` counts.
 enum { STATES, ARCS, READ, FORMS, COMPOSED };
 
-// `WordToken` is the type of the word-level model's tokens, `Token` that of the composed automaton's. State `k` of this has the number
-// 2 k, so that its arcs may lie anywhere: from arc_offsets[2 k] to arc_offsets[2 k + 1].
+// `WordToken` is the type of the word-level model's tokens, `Token` that of the composed automaton's. State `k` of this has the
+// number 2 k, so that its arcs may lie anywhere: from arc_offsets[2 k] to arc_offsets[2 k + 1].
 template <class WordToken, class Token>
 class LazyAutomaton {
  public:
@@ -51,8 +51,8 @@ class LazyAutomaton {
                              int32_t(2 * g.counts[STATES]), g.vocab_size, g.token_bytes, nullptr});
   }
 
-  // Compose a state, by its number, and all that its scores hang on; and, as far `ahead`, the states that its arcs lead to within a
-  // word. Returns DONE or why there is no room: what has been composed until then stays.
+  // Compose a state, by its number, and all that its scores hang on; and, as far `ahead`, the states that its arcs lead to
+  // within a word. Returns DONE or why there is no room: what has been composed until then stays.
   int64_t enter(int32_t number, int64_t ahead) {
     if (!is_unfinished(number)) return DONE;
     if (const int64_t why = compose(number >> 1); why != DONE) return why;
@@ -174,8 +174,8 @@ class LazyAutomaton {
     int64_t at;
   };
 
-  // The state of a node's child under the first one of the LM's states below that has it, and a weight with those of backing off
-  // to it.
+  // The state of a node's child under the first one of the LM's states below that has it, and a weight with those of backing
+  // off to it.
   Found find_lower(double weight, int32_t state, int32_t token) const {
     int32_t of_lm = lm.backoff_states[g.of_lm[state]];
     const auto back_off_to = [&](int32_t target) {

@@ -1,5 +1,5 @@
-// A lexicon: spellings (forms) of words as a trie, and which words have which. hf_ngpulm/lexicon/trie.py and word_lm.py say what the
-// arrays mean.
+// A lexicon: spellings (forms) of words as a trie, and which words have which. hf_ngpulm/lexicon/trie.py and word_lm.py say
+// what the arrays mean.
 #pragma once
 #include "automaton.hpp"
 

@@ -15,8 +15,8 @@ struct NgpulmNetworks {
   int64_t num_layers, tokens, embedded, places, size, width, outputs, activation, separate_blank;
 };
 
-// What the networks know in each of `slots` slots: of the state [parts, slots, H] hidden states of all layers and then cells, or
-// the embeddings of the tokens before the last; predictions [slots, D].
+// What the networks know in each of `slots` slots: of the state [parts, slots, H] hidden states of all layers and then cells,
+// or the embeddings of the tokens before the last; predictions [slots, D].
 struct NgpulmSlots {
   float *states, *predictions;
   int64_t slots, parts;
@@ -40,20 +40,20 @@ class Networks {
  public:
   Networks(const NgpulmNetworks& networks, const NgpulmSlots& slots, int64_t most, int64_t most_joined);
 
-  // The joint network in two steps: what its head is given for a frame and the prediction in a slot; then logits of all lines.
+  // The joint network in two steps: the head's input for a frame and the prediction in a slot; then the logits of all lines.
   void hear(int64_t line, const float* frame, int64_t slot);
   void join(int64_t lines, int64_t blank);
   float* logits(int64_t line) { return logits_.data() + line * stride(); }
   int64_t stride() const { return layers_.head.outputs; }
 
-  // What the model takes for likely without hearing anything: log-probabilities of the token classes, -inf for the blank, by
-  // the predictions in some slots.
+  // The internal LM (Meng et al., SLT 2021): log-probabilities of the token classes, -inf for the blank, after the predictions
+  // in some slots.
   void ask_internal_lm(int64_t count, const int64_t* slots, int64_t blank, int64_t classes);
   const float* internal_lm(int64_t place) const { return internal_.data() + place * stride(); }
 
-  // The prediction network, one token on: from the states in slots to those in others, and the predictions there.
+  // The prediction network reads one token: from the states in some slots to states and predictions in others.
   void predict(int64_t count, const int64_t* sources, const int64_t* tokens, const int64_t* targets);
-  // Put what is predicted before the first token into a slot.
+  // Write the prediction before the first token to a slot.
   void begin(int64_t slot, int64_t blank);
   void copy(int64_t source, int64_t target);
 
@@ -71,11 +71,11 @@ class Networks {
   const NgpulmSlots& slots_;
   LaidOut layers_;
   Floats joined_, logits_, internal_, embedded_, before_, gates_, below_, projected_;
-  // What the LSTM's first layer makes of tokens: the line of `table_` of each, -1 for none yet.
+  // Products of the LSTM's first layer with tokens' embeddings: each token's line of `table_`, -1 for none yet.
   std::vector<int32_t> in_table_;
   Floats table_;
   int64_t used_ = 0;
-  // What it makes of the hidden states in slots, where that is known.
+  // Its products with the hidden states in slots, as far as computed.
   std::unique_ptr<float[]> recurrent_;
   std::vector<uint8_t> has_recurrent_;
   std::vector<int64_t> missing_;

@@ -1,5 +1,5 @@
-// What each token adds to a hypothesis in some states of the automata, kept by states: hypotheses with the same last tokens share
-// a line, those that leave the beam come back, and so do the states of one row in another.
+// What each token adds to a hypothesis in some states of the automata, kept by states: hypotheses with the same last tokens
+// share a line, those that leave the beam come back, and so do the states of one row in another.
 #pragma once
 #include <memory>
 
@@ -10,8 +10,8 @@ namespace ngpulm {
 
 constexpr float ROUNDING = 1e-3f;  // of sums in single precision
 
-// List the tokens whose logits, or sums of these with what the tokens add, are above a bound. They are compared in blocks, which
-// becomes vector instructions, and those that are above, few, are looked for in groups.
+// List the tokens whose logits, or sums of these with what the tokens add, are above a bound. They are compared in blocks,
+// which becomes vector instructions, and those that are above, few, are looked for in groups.
 template <class Sum>
 inline int64_t list_where_above(Sum&& sum, float bound, int64_t size, int32_t* listed) {
   constexpr int64_t BLOCK = 64, GROUP = 8;
@@ -43,7 +43,8 @@ class ScoreCache {
     forget();
   }
 
-  // Keep what tokens add with these weights of the automata, and `given` [C] without them: nothing, unless it is the same as before.
+  // Keep what tokens add with these weights of the automata, and `given` [C] without them: nothing, unless it is the same as
+  // before.
   void use(const float* given_weights, const float* given) {
     if (std::equal(weights.begin(), weights.end(), given_weights) && std::equal(plain.begin(), plain.end(), given)) return;
     std::copy_n(given_weights, num_automata, weights.begin());

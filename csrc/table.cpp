@@ -2,7 +2,8 @@
 #include "core.hpp"
 
 // See hf_ngpulm/ngrams/table.py: the orders that are there, numbered through as nodes after the empty n-gram (node 0).
-// What follows a node is first_child[node] .. first_child[node + 1] - 1, ascending. `unigram_of` a token is 0 where it has none.
+// What follows a node is first_child[node] .. first_child[node + 1] - 1, ascending. `unigram_of` a token is 0 where it has
+// none.
 struct NgpulmNGramNodes {
   const int32_t* tokens;
   const int64_t *first_child, *unigram_of;
@@ -11,8 +12,8 @@ struct NgpulmNGramNodes {
 
 using namespace ngpulm;
 
-// The rows of the n-grams tokens [N, order] without their last token, in the order below, whose first node is `first_node`. Of those
-// `first .. last - 1`; -1 where there is no such row.
+// The rows of the n-grams tokens [N, order] without their last token, in the order below, whose first node is `first_node`. Of
+// those `first .. last - 1`; -1 where there is no such row.
 NGPULM_EXPORT int64_t ngpulm_find_prefixes(int64_t first, int64_t last, const NgpulmNGramNodes* nodes, const int32_t* tokens, int64_t order,
                                            int64_t first_node, int64_t* prefixes) {
   return guarded([&]() -> int64_t {

@@ -1,8 +1,8 @@
 // Beam search for transducers: ALSD++ and AES++ (Grigoryan et al., arXiv 2506.00185), see
 // hf_ngpulm/search/transducer_beam/__init__.py.
 //
-// A few rows are searched at a time, so that each product of matrices serves their hypotheses and what it gives is still near
-// when the search reads it; when a row has ended, the next one takes its place.
+// A few rows are searched at a time, so that each product of matrices serves many hypotheses and its result is still cached
+// when the search reads it. When a row has ended, the next one takes its place.
 #include "networks.hpp"
 #include "transducer_beam_step.hpp"
 
@@ -10,10 +10,10 @@ namespace ngpulm {
 
 namespace {
 
-constexpr int64_t HYPOTHESES = 48;  // that go on at once, about
+constexpr int64_t HYPOTHESES = 48;  // approximate number that go on at once
 constexpr int64_t DONE = -1, NO_ROOM = -2;
 
-// Subtract the internal LM's scores after new tokens from what LMs add.
+// Subtract the internal LM's scores after new tokens from the LM scores.
 void subtract_internal_lm(Networks& network, const std::vector<int64_t>& slots, const NgpulmClasses& classes, const float* weights,
                           const NgpulmBeam& beam) {
   network.ask_internal_lm(int64_t(slots.size()), slots.data(), classes.blank, classes.tokens);
@@ -105,7 +105,7 @@ NGPULM_EXPORT int64_t ngpulm_beam_lines(int64_t first, int64_t last, const int64
   });
 }
 
-// Put what the networks predict before the first token into the first slot of some rows, and what the internal LM says then.
+// Write the prediction before the first token, and the internal LM's scores after it, to the first slot of some rows.
 NGPULM_EXPORT int64_t ngpulm_beam_begin(int64_t first, int64_t last, const int64_t* numbers, const NgpulmClasses* classes,
                                         const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
                                         const NgpulmNetworks* networks, const NgpulmSlots* slots) {
@@ -139,8 +139,8 @@ NGPULM_EXPORT int64_t ngpulm_beam_rows(int64_t first, int64_t last, const Ngpulm
   });
 }
 
-// Where others' networks run: number the hypotheses of all rows that go on. `lines` [B, K] are their numbers, -1 for others;
-// `slots` and `frames` those of the numbers, of all rows (`longest` frames each). Returns how many there are.
+// For networks that run elsewhere: number the hypotheses of all rows that go on. `lines` [B, K] gets their numbers, else -1;
+// `slots` and `frames` get their slots and frames, numbered over all rows (`longest` frames each). Returns how many there are.
 NGPULM_EXPORT int64_t ngpulm_beam_open(int64_t batch, const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
                                        int64_t longest, int64_t* lines, int64_t* slots, int64_t* frames) {
   return guarded([&] {

@@ -1,19 +1,19 @@
-// What beam searches for transducers keep. hf_ngpulm/search/transducer_beam/cpu.py says what the searches are; the definition is
-// hf_ngpulm/search/transducer_beam/reference.py.
+// State of beam searches for transducers. hf_ngpulm/search/transducer_beam/cpu.py explains the arrays;
+// hf_ngpulm/search/transducer_beam/reference.py is the definition.
 #pragma once
 #include "transducer.hpp"
 
-// What holds for all rows: `aes_steps` are 0 for ALSD; of the automata the first `num_lms` are language models.
+// Settings of all rows: `aes_steps` is 0 for ALSD; the first `num_lms` automata are language models.
 struct NgpulmBeamSettings {
   int64_t vocab_size, num_lms, max_symbols, aes_steps, most_extensions;
   double aes_gamma;
   uint8_t has_ilm, blank_aware, late, log_sum;
 };
 
-// Hypotheses [B, K], automata's states and scores [B, K, M]; an empty place has the score -inf. A hypothesis's prediction, and
-// what LMs add to each class (`lines` [B * slots, C]; null if they add nothing), lie in one of the `slots` of its row. A slot is
-// that of some tokens (`slot_sizes` is -1 where it is none's) and was last used at a time of the row's clock, the last column
-// of `slot_uses` [B, slots + 1].
+// Hypotheses [B, K] with the automata's states and scores [B, K, M]; an empty place has the score -inf. The prediction after a
+// hypothesis's tokens, and the weighted LM scores of all classes (`lines` [B * slots, C]; null without LMs), lie in one of the
+// `slots` of its row, which hypotheses with the same tokens share. `slot_hashes` and `slot_sizes` identify the tokens (size -1:
+// none). `slot_uses` [B, slots + 1] has the time of a slot's last use; the last column is the row's clock.
 struct NgpulmBeam {
   double *scores, *acoustic_scores;
   int64_t *times, *symbols, *sizes, *last_tokens, *hashes, *parent_hashes, *slots;
@@ -22,8 +22,9 @@ struct NgpulmBeam {
   int64_t *bad_frames, *slot_hashes, *slot_sizes, *slot_uses, num_beams, num_automata, slots_of_row;
 };
 
-// Of each row its frames, the frame before which steps are taken, the farthest that a step may lead where more frames may come
-// (see `open`), steps that have been taken at this frame (AES), weights [B, M] with the total of the LMs', and those of internal LMs.
+// For each row: its number of frames, the frame before which hypotheses go on, the largest number of frames that a step can
+// move on if more frames may come (see `open`), the number of steps at this frame (AES), the automata's weights [B, M], the sum
+// of the LMs' weights, and the internal LM's weight.
 struct NgpulmBeamRows {
   int64_t *lengths, *limits;
   const int64_t* reaches;
@@ -33,7 +34,7 @@ struct NgpulmBeamRows {
 
 namespace ngpulm {
 
-constexpr int32_t STILL = -1;  // what a step's label is where a hypothesis stands still, as in __init__.py
+constexpr int32_t STILL = -1;  // label of a step in which a hypothesis stands still, as in networks/search.py
 
 struct Hypothesis {
   double score, acoustic_score;
@@ -56,8 +57,9 @@ inline void put(const NgpulmBeam& beam, int64_t row, int64_t k, const Hypothesis
   beam.hashes[i] = h.hash, beam.parent_hashes[i] = h.parent_hash, beam.slots[i] = h.slot;
 }
 
-// Put the places of a row's hypotheses that go on into `found`: those before the limit, unless one of the row may get beyond it,
-// since where a step beyond the last frame leads depends on what comes. In AES, when none is left, all go to the next frame.
+// Write the places of a row's hypotheses that go on to `found`. In ALSD these are the hypotheses before the limit; none if the
+// next step of one might lead past it, as its result depends on frames that haven't come, and the frontier must not advance
+// without it. In AES, when all hypotheses have taken their blank, the row moves to the next frame.
 inline void open(const NgpulmBeam& beam, const NgpulmBeamRows& rows, const NgpulmBeamSettings& rules, int64_t row,
                  std::vector<int32_t>& found) {
   const double* scores = beam.scores + row * beam.num_beams;
@@ -77,7 +79,7 @@ inline void open(const NgpulmBeam& beam, const NgpulmBeamRows& rows, const Ngpul
   }
 }
 
-// A list of the `most` values of the highest ranks, the highest first; of those that rank alike the first ones that came.
+// The `most` values with the highest ranks, the highest first. Ties go to the earlier ones.
 class Best {
  public:
   void begin(int64_t most) {

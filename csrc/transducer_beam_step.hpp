@@ -1,11 +1,11 @@
-// One step of a row in beam search for transducers: from the logits of its hypotheses to what they become.
+// One step of a row in beam search for transducers: from the logits of its hypotheses to its new beam.
 #pragma once
 #include "transducer_lines.hpp"
 
 namespace ngpulm {
 
-// New tokens: the slot that the networks' state is read from, the token, and the slot that what is predicted goes to; slots of
-// all rows. And the hypotheses that have them, by their places among those of all rows.
+// New tokens: the slot of the networks' state before, the token, and the slot of the new prediction (slots are numbered over
+// all rows); and the hypotheses that have them, by their places among those of all rows.
 struct NewTokens {
   std::vector<int64_t> sources, tokens, targets, hypotheses;
 
@@ -13,8 +13,8 @@ struct NewTokens {
   void clear() { sources.clear(), tokens.clear(), targets.clear(), hypotheses.clear(); }
 };
 
-// Logits of a hypothesis that goes on (null for others), and the logs of the sums of exponentials of all classes, of all but
-// the blank, and of the durations.
+// Logits of a hypothesis that goes on (else null), and their log-sum-exp over all classes, over all but the blank, and over the
+// durations.
 struct Said {
   const float* logits;
   double log_sum, other_sum, duration_sum;
@@ -34,18 +34,18 @@ struct Candidate {
   int32_t parent, label, move;
 };
 
-// Candidates that are the same: their scores together, and the best of them.
+// Candidates with the same tokens at the same frame: their merged score, and the best of them.
 struct Group {
   double score, acoustic_score;
   int32_t best;
 };
 
-// The highest classes of what hypotheses are given.
+// Finds a hypothesis's best classes.
 class Highest {
  public:
   explicit Highest(int64_t classes) : size_((classes + LANES - 1) / LANES * LANES), fused_(size_, NEG_INF), hits_(size_) {}
 
-  // Logits, and with `line` what LMs add: -inf for the blank and what is impossible in two ways.
+  // Sums of logits and, if given, LM scores of `line`; -inf for the blank and for NaN.
   void fuse(const float* __restrict logits, const float* __restrict line, int64_t classes, int64_t blank) {
     float* __restrict fused = fused_.data();
     if (line)
@@ -77,7 +77,7 @@ class Highest {
   }
 
  private:
-  // Which numbers are as high.
+  // Bit mask of the numbers that reach a bound.
   static void compare(const float* __restrict numbers, float least, int64_t size, uint8_t* __restrict hits) {
     for (int64_t i = 0; i < size; ++i) hits[i] = numbers[i] >= least;
   }
@@ -90,7 +90,7 @@ class Highest {
 template <class LM>
 class BeamStep {
  public:
-  // Args: calls: how many steps it will be asked for, about.
+  // Args: calls: approximate number of steps.
   BeamStep(const LM& lm, const NgpulmClasses& classes, const NgpulmBeamSettings& rules, const NgpulmBeamRows& rows, const NgpulmBeam& beam,
            const NgpulmSteps& steps, int64_t calls)
       : lm_(lm), classes_(classes), rules_(rules), rows_(rows), beam_(beam), steps_(steps),
@@ -106,7 +106,7 @@ class BeamStep {
     buckets_.resize(buckets);
   }
 
-  // The room for steps that one may take.
+  // The number of trace entries that one step can need.
   int64_t room(int64_t row) const { return rules_.aes_steps && rows_.phases[row] == 0 ? beam_.num_beams + 1 : 1; }
 
   bool has_states(int64_t row) const {
@@ -117,7 +117,7 @@ class BeamStep {
     return true;
   }
 
-  // Take a step; `logits_of(k)` are a hypothesis's logits, null where it doesn't go on. New tokens are put after others.
+  // Take a step; `logits_of(k)` returns a hypothesis's logits, null if it doesn't go on. New tokens are appended.
   template <class LogitsOf>
   void run(int64_t row, LogitsOf&& logits_of, NewTokens& fresh) {
     row_ = row;
@@ -139,7 +139,7 @@ class BeamStep {
     ++steps_.used[row];
   }
 
-  // Write what LMs add after hypotheses, by their places among those of all rows.
+  // Write the LM scores of all classes after hypotheses, by their places among those of all rows.
   void write_lines(const std::vector<int64_t>& hypotheses) {
     if (!beam_.lines) return;
     lines_.read_ahead(hypotheses);
@@ -163,7 +163,7 @@ class BeamStep {
     return made;
   }
 
-  // Whether what is said to a hypothesis can't be normalised: then the row ends here.
+  // Whether logits contain NaN or infinity. The row's search then ends.
   bool is_broken() {
     int64_t bad = -1;
     for (int64_t k = 0; k < beam_.num_beams; ++k)
@@ -176,7 +176,7 @@ class BeamStep {
     return true;
   }
 
-  // What all tokens get on top of their logits, from the model.
+  // The part of blank-aware scoring that all tokens share: W log(1 - p(blank)).
   double common(const Said& said) const {
     return total_ != 0.0 ? total_ * (said.other_sum - said.log_sum) - said.log_sum : -said.log_sum;
   }
@@ -187,13 +187,13 @@ class BeamStep {
     return classes_.measure < 0 ? 0.f : sum_for_confidence(classes_, said.logits, said.log_sum, said.highest);
   }
 
-  // Have hypotheses that are another one and a token be reached from there too, at this frame.
+  // Prefix merging in AES: add to each hypothesis its parent's extension by its last token, if the beam has the parent.
   void merge_prefixes() {
     const int64_t num_beams = beam_.num_beams;
     by_size_.resize(num_beams);
     depths_.assign(num_beams, 0);
     for (int32_t k = 0; k < num_beams; ++k) by_size_[k] = k;
-    // Shorter ones first: what they gain goes on.
+    // Shorter hypotheses first, as they pass on their gain.
     std::stable_sort(by_size_.begin(), by_size_.end(), [&](int32_t a, int32_t b) { return old_[a].size < old_[b].size; });
     int64_t deepest = 0;
     for (int32_t k : by_size_) {
@@ -219,7 +219,7 @@ class BeamStep {
     steps_.used[row_] += deepest;
   }
 
-  // The scores of two ways to the same hypothesis together.
+  // The merged score of two alignments of a hypothesis.
   void join(double& score, double& acoustic_score, double other, double other_acoustic) const {
     if (rules_.log_sum) {
       score = add_logs(score, other);
@@ -234,7 +234,7 @@ class BeamStep {
     candidates_[num_candidates_++] = {from.score, from.acoustic_score, from.time, from.hash, from.size, k, STILL, 0};
   }
 
-  // What a hypothesis may become.
+  // List the extensions of a hypothesis.
   void extend(int32_t k) {
     const Said& said = said_[k];
     const int64_t blank = classes_.blank;
@@ -267,7 +267,7 @@ class BeamStep {
     }
   }
 
-  // Of the classes that were chosen the best pairs with durations; with early pruning LMs have a say in these.
+  // Choose the best pairs of the chosen classes with durations. Early pruning ranks the pairs with LM scores, too.
   void pair_with_durations(const Said& said, const float* line, double common, double of_blank) {
     durations_.begin(classes_.num_durations);
     for (int64_t d = 0; d < classes_.num_durations; ++d) durations_.insert(said.logits[classes_.tokens + d] - said.duration_sum, d);
@@ -277,7 +277,7 @@ class BeamStep {
       double rank = ranked_.rank(i);
       if (!rules_.late) {
         rank = label == classes_.blank ? of_blank : said.logits[label] + common + (line ? line[label] : 0.f);
-        if (rank != rank) rank = NEG_INF_DOUBLE;  // impossible in two ways
+        if (rank != rank) rank = NEG_INF_DOUBLE;  // -inf minus -inf
       }
       for (int64_t d = 0; d < durations_.size() && pairs_.takes(rank + durations_.rank(d)); ++d)
         pairs_.insert(rank + durations_.rank(d), paired(label, durations_.value(d)));
@@ -304,7 +304,7 @@ class BeamStep {
     made.parent = k, made.label = int32_t(label), made.move = int32_t(move);
   }
 
-  // Groups of candidates with the same tokens at the same frame.
+  // Group candidates with the same tokens at the same frame.
   void join_those_that_are_same() {
     std::fill(buckets_.begin(), buckets_.end(), -1);
     groups_.clear();
@@ -328,7 +328,7 @@ class BeamStep {
     }
   }
 
-  // Make the best groups the new beam of the row.
+  // Write the best groups as the row's new beam.
   void renew(NewTokens& fresh) {
     const int64_t num_beams = beam_.num_beams, automata = beam_.num_automata;
     chosen_.begin(num_beams);
@@ -356,7 +356,7 @@ class BeamStep {
     }
   }
 
-  // What is in place `k` now, with its step and where its LMs are.
+  // Write place `k` of the beam: the hypothesis, its step and its LM states.
   Hypothesis become(int64_t k, const Group& group, NewTokens& fresh) {
     const Candidate& best = candidates_[group.best];
     const int64_t automata = beam_.num_automata, at = step_at(steps_.used[row_], k);
@@ -381,7 +381,7 @@ class BeamStep {
     return made;
   }
 
-  // A new prediction: one for all hypotheses with the same tokens, as long as nobody else has taken its slot.
+  // Find or take a slot for a new prediction. Hypotheses with the same tokens share one.
   void find_slot(Hypothesis& made, int64_t k, NewTokens& fresh) {
     const int64_t begin = row_ * beam_.slots_of_row, *uses = beam_.slot_uses + row_ * (beam_.slots_of_row + 1);
     int64_t *hashes = beam_.slot_hashes + begin, *sizes = beam_.slot_sizes + begin, oldest = -1;

@@ -1,8 +1,9 @@
-// Greedy search for transducers by looping over labels (Bataev et al., "Label-Looping", SLT 2024). The definition is
+// Greedy search for transducers by label looping (Bataev et al., SLT 2024, arXiv 2406.06220). The definition is
 // hf_ngpulm/search/transducer_greedy/reference.py.
 //
-// A few rows are searched at a time, so that each product of matrices serves several; when a row has ended, the next one takes
-// its place.
+// The prediction changes only with a token, so the joint network runs on a window of frames at once, and `follow_blanks` jumps
+// over the blanks to the first token. A few rows are searched at a time, so that each product of matrices serves several. When
+// a row has ended, the next one takes its place.
 #include "networks.hpp"
 #include "transducer.hpp"
 
@@ -27,11 +28,11 @@ namespace ngpulm {
 
 namespace {
 
-constexpr int64_t ROWS = 32;  // that are searched together
+constexpr int64_t ROWS = 32;  // searched together
 
-// What the model says at the first frame that isn't a blank's.
+// The model's best class at the first frame whose best class isn't the blank.
 struct Said {
-  int64_t place = -1;  // in the window of frames; -1 if all are
+  int64_t place = -1;  // in the window; -1 if all frames are blank
   int64_t token = -1, move = 0;
   double log_sum = 0.0, duration_log_prob = 0.0;
 };
@@ -47,7 +48,7 @@ class Greedy {
 
   bool has_states(int64_t row) const { return lm_.has_all(rows_.lm_states + row * rows_.num_automata, rows_.num_automata); }
 
-  // Follow the blanks of a row through the frames of a window.
+  // Move a row on over the blanks of a window, by their durations in a TDT.
   Said follow_blanks(int64_t row, const float* logits, int64_t stride, int64_t frames) {
     const int64_t tokens = classes_.tokens, blank = classes_.blank;
     for (int64_t place = 0; place < frames;) {
@@ -75,8 +76,8 @@ class Greedy {
     return {};
   }
 
-  // Choose anew where the model says a token, by its logits and the internal LM's log-probabilities (null if none is subtracted),
-  // and move on; `said` becomes what is chosen.
+  // Choose the token with the LMs in place of the model's best token, and move on. `internal` are the internal LM's
+  // log-probabilities, null if it isn't subtracted. `said` gets the choice.
   void choose(int64_t row, const float* logits, const float* internal, Said& said) {
     const float* weights = rows_.weights + row * rows_.num_automata;
     int32_t* states = rows_.lm_states + row * rows_.num_automata;
@@ -84,7 +85,7 @@ class Greedy {
     const bool listens = std::any_of(weights, weights + rows_.num_automata, [](float weight) { return weight != 0.f; });
     const int64_t candidates = listens ? std::min(rules_.vocab_size, classes_.tokens) : classes_.tokens;
     const double score = said.duration_log_prob - said.log_sum;
-    // The confidence is that in the model's own choice.
+    // The confidence is the acoustic model's, in its own choice.
     const float sum = classes_.measure < 0 ? 0.f : sum_for_confidence(classes_, logits, said.log_sum, logits[said.token]);
     const float ilm_weight = internal ? rows_.ilm_weights[row] : 0.f;
     if (said.token < candidates && (listens || ilm_weight != 0.f)) {
@@ -99,7 +100,7 @@ class Greedy {
       for (int64_t c = 0; c < candidates; ++c) fused[c] = fused[c] == fused[c] ? fused[c] : NEG_INF;  // impossible classes
       if (classes_.blank < candidates) fused[classes_.blank] = NEG_INF;
       const float highest = highest_of(fused, candidates);
-      if (highest > NEG_INF) said.token = first_at_least(fused, candidates, highest);  // or weights are so large that none is
+      if (highest > NEG_INF) said.token = first_at_least(fused, candidates, highest);  // else sums with huge weights overflowed
       if (ilm_weight != 0.f) rows_.ilm_scores[row] += internal[said.token];
     }
     for (int64_t m = 0; m < rows_.num_automata; ++m) {
@@ -139,9 +140,9 @@ class Greedy {
 
 using namespace ngpulm;
 
-// Take rows of `numbers` through a window of frames each, to their first token: `tokens` gets that, or -1. `logits` [numbers, window,
-// C] and `internal` [rows, tokens] (the internal LM's log-probabilities; null if none is subtracted) are those of others' networks.
-// Returns -1, or the first row whose states don't exist.
+// For networks that run elsewhere: search the rows of `numbers` through a window of frames, up to their first token. `tokens`
+// gets that token, or -1. `logits` are [numbers, window, C], `internal` [rows, tokens] the internal LM's log-probabilities
+// (null if it isn't subtracted). Returns -1, or the first row whose states don't exist.
 NGPULM_EXPORT int64_t ngpulm_greedy_window(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,
                                            const NgpulmGreedyRules* rules, const NgpulmGreedyRows* rows, const NgpulmSteps* steps,
                                            const int64_t* numbers, const float* logits, const float* internal, int64_t window,
@@ -161,8 +162,8 @@ NGPULM_EXPORT int64_t ngpulm_greedy_window(int64_t first, int64_t last, const Ng
   });
 }
 
-// Take rows to their ends, or as far as there is room for their steps. What the networks know of a row is in the slot of its
-// number, if it has `begun`. `frames` are [rows, longest, D]. Returns -1, or the first row whose states don't exist.
+// Search rows to their ends, or until the room for steps is full. The networks' state of a row is in the slot of its number,
+// once it has `begun`. `frames` are [rows, longest, D]. Returns -1, or the first row whose states don't exist.
 NGPULM_EXPORT int64_t ngpulm_greedy_rows(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,
                                          const NgpulmGreedyRules* rules, const NgpulmGreedyRows* rows, const NgpulmSteps* steps,
                                          const NgpulmNetworks* networks, const NgpulmSlots* slots, uint8_t* begun, const float* frames,
@@ -173,7 +174,7 @@ NGPULM_EXPORT int64_t ngpulm_greedy_rows(int64_t first, int64_t last, const Ngpu
     Networks network(*networks, *slots, most, most * window);
     std::vector<int64_t> going, emitting, tokens;
     std::vector<Said> said(most);
-    int64_t following = first, begins_as = -1;  // the first row that begins shows the others how
+    int64_t following = first, begins_as = -1;  // rows that begin copy the initial state of the first one
     const auto has_room = [&](int64_t row) { return steps->used[row] + window <= steps->room; };
     for (int64_t row = first; row < last; ++row) {
       if (!search.has_states(row)) return row;
@@ -183,7 +184,7 @@ NGPULM_EXPORT int64_t ngpulm_greedy_rows(int64_t first, int64_t last, const Ngpu
       begins_as = row, begun[row] = true;
     }
     for (;;) {
-      // Rows that have ended make room for the next.
+      // Replace rows that have ended by the next ones.
       size_t kept = 0;
       for (int64_t row : going)
         if (search.goes_on(row) && has_room(row)) going[kept++] = row;

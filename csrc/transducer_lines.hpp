@@ -1,4 +1,4 @@
-// What language models add to the scores of the classes of a transducer.
+// Weighted LM scores of a transducer's classes.
 #pragma once
 #include <memory>
 
@@ -6,21 +6,21 @@
 
 namespace ngpulm {
 
-// Scores of all tokens, by state: what was asked for last stays, since other hypotheses and other rows come to the same states.
+// A cache of the scores of all tokens by state, as other hypotheses and rows reach the same states.
 template <class LM>
 class KeptScores {
  public:
-  // Args: calls: how often it will be asked, about.
+  // Args: calls: approximate number of queries.
   KeptScores(const LM& lm, int64_t vocab_size, int64_t calls) : lm_(lm), size_(std::max<int64_t>(vocab_size, 1)) {
-    constexpr int64_t FLOATS = 1 << 18;  // what stays in the second cache
+    constexpr int64_t FLOATS = 1 << 18;  // fits into the second-level cache
     while (bits_ < 12 && (2 << bits_) * size_ <= FLOATS && (1 << bits_) < calls) ++bits_;
     states_.assign(size_t(1) << bits_, -1);
     scores_.reset(new float[states_.size() * size_]);
   }
 
-  // Have what the scores in some states are made of fetched from memory, those of all at once: each has to be waited for.
+  // Prefetch the arcs of some states all at once, as each access on its own would wait for memory.
   void read_ahead(std::vector<int32_t>& states) const {
-    for (int32_t& state : states)  // what isn't composed another thread may be composing
+    for (int32_t& state : states)  // another thread may be composing these
       if (lm_.composer && !lm_.composer->finish(state)) state = -1;
     for (bool any = true; any;) {
       any = false;
@@ -76,7 +76,7 @@ class Lines {
     const int64_t scored = std::min(rules_.vocab_size, classes_), automata = beam_.num_automata, at = row * beam_.num_beams + k;
     const float* weights = weights_ + row * automata;
     float* __restrict line = of(row, beam_.slots[at]);
-    // A class that no LM scores counts as one of V tokens that are equally likely: otherwise it would come for free.
+    // A class that no LM scores counts as one of V equally likely tokens; with 0 it would win as it cost nothing.
     float total = 0.f;
     for (int64_t m = 0; m < rules_.num_lms; ++m) total += weights[m];
     std::fill(line + scored, line + classes_, rules_.vocab_size ? -total * std::log(float(rules_.vocab_size)) : 0.f);

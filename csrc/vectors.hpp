@@ -84,8 +84,8 @@ inline float gate_tanh(float number) {
 // The sigmoid of x is half of 1 + tanh(x / 2).
 inline float gate_sigmoid(float x) { return multiply_add(0.5f, gate_tanh(0.5f * x), 0.5f); }
 
-// The sum of `term(number)`; `nothing` is a number whose term is (next to) 0. Two terms each are rounded to single precision. Their
-// sums are split at 2^-12: above, thousands add up without rounding; below, what rounding takes is next to nothing.
+// The sum of `term(number)`; `nothing` is a number whose term is (next to) 0. Two terms each are rounded to single precision.
+// Their sums are split at 2^-12: above, thousands add up without rounding; below, what rounding takes is next to nothing.
 template <class Term>
 inline double sum_of(const float* numbers, int64_t size, float nothing, Term&& term) {
   float above[LANES] = {}, below[LANES] = {};
@@ -110,9 +110,9 @@ inline double sum_of(const float* numbers, int64_t size, float nothing, Term&& t
   return sums[0];
 }
 
-// exp of a number between -87.3 and 0 as a summand beside exp(0), which is 1: within 1e-7 of the sum. Less work than `exp_within`
-// takes: a product rounded once, a polynomial for powers of 2 of least largest error. No operations are fused, which would give
-// other bits than processors that can't.
+// exp of a number between -87.3 and 0 as a summand beside exp(0), which is 1: within 1e-7 of the sum. Less work than
+// `exp_within` takes: a product rounded once, a polynomial for powers of 2 of least largest error. No operations are fused,
+// which would give other bits than processors that can't.
 inline float exp_as_part(float x) {
   const float power = x * 1.4426950408889634f;
   const float shifted = power + (12582912.f + 127.f);  // rounds to a whole number, in the lowest bits, as exponents are written
@@ -134,7 +134,8 @@ inline double sum_of_exp(const float* numbers, int64_t size, float highest) {
 // alignments that add up the same in another order score the same.
 inline double log_sum_of_exp(double sum, float highest) { return (double(highest) + std::log(sum) + 6291456.0) - 6291456.0; }
 
-// log(1 + exp(x)) within 1e-8, of a number between -25 and 0, as 2 artanh(e / (2 + e)); both by polynomials of least largest error.
+// log(1 + exp(x)) within 1e-8, of a number between -25 and 0, as 2 artanh(e / (2 + e)); both by polynomials of least largest
+// error.
 inline double log_of_one_and(double x) {
   const double shifted = x * 1.4426950408889634 + 6755399441055744.0;  // rounds to a whole number, in the lowest bits
   const double rest = x - (shifted - 6755399441055744.0) * 0.6931471805599453;

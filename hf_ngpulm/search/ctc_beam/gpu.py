@@ -96,7 +96,7 @@ def on_the_cpu(search: Any, automaton: AutomatonTensors, state: Any, logits: Ten
 
 
 def tiling(num_beams: int, classes: int) -> dict[str, int]:
-    """Return how a kernel is cut that searches with so many hypotheses."""
+    """Return the tile sizes and warps of a kernel for this many hypotheses."""
     places = max(triton.next_power_of_2(num_beams), FEWEST_PLACES)
     block = max(min(triton.next_power_of_2(classes), TILE // places), SMALLEST_BLOCK)
     groups = min(max(places, MOST_GROUPS), places * block)
@@ -122,7 +122,7 @@ def peaks_of(logits: Tensor, lengths: Tensor, blank: int, tiles: dict[str, int])
 
 
 def room_for_lines(lm_states: Tensor, places: int, candidates: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return lines for the states of hypotheses `[B, K, M]`: what each token scores in them, and where it leads to.
+    """Return lines for the states of hypotheses `[B, K, M]`: the score and target of each token in a state.
 
     A line that no hypothesis needs any more is kept as long as others are free.
     """
@@ -186,7 +186,7 @@ def take(values, at):
 
 @triton.jit
 def key_of(scores, indices):
-    """Return integers in the order of the scores, by index where those are the same. A score that isn't a number is -inf."""
+    """Return integer keys that sort like scores, then by index. NaN counts as -inf."""
     bits = tl.where(scores > float("-inf"), scores, float("-inf")).to(tl.int32, bitcast=True)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return (ordered.to(tl.int64) << 32) | indices
@@ -194,20 +194,20 @@ def key_of(scores, indices):
 
 @triton.jit
 def extension_index(tokens, order, PLACES: tl.constexpr):
-    """Return indices for keys of extensions, higher for lower tokens, then for places that come first in an order."""
+    """Return indices for the keys of extensions: higher for lower tokens, then for earlier places in an order."""
     return STAYING - 1 - (tokens * PLACES + order)
 
 
 @triton.jit
 def extension_of(keys, PLACES: tl.constexpr):
-    """Return tokens of extensions, and where in that order the places are that they come from."""
+    """Return the tokens of extensions, and the ranks in that order of the places that they extend."""
     code = STAYING - 1 - keys.to(tl.int32)
     return code // PLACES, code % PLACES
 
 
 @triton.jit
 def count_before(first, second, alive):
-    """Return how many come before each: have a lower first number, or the same and a lower second one."""
+    """Return each element's rank by the first numbers, then by the second ones."""
     before = (first[None, :] < first[:, None]) | ((first[None, :] == first[:, None]) & (second[None, :] < second[:, None]))
     return tl.sum((before & alive[None, :]).to(tl.int32), axis=1)
 
@@ -265,13 +265,13 @@ def _join_texts(texts, last, of_parent, added, by_blanks, by_tokens, places, PLA
 
 @triton.jit
 def place_in_order(numbers, order, alive, places):
-    """Return the places that come at some numbers in an order; 0 where none does."""
+    """Return the places with given ranks in an order; 0 if there is none."""
     return tl.sum(tl.where((numbers[:, None] == order[None, :]) & alive[None, :], places[None, :], 0), axis=1)
 
 
 @triton.jit
 def _gathered(scores, to, alive, places):
-    """Return log of the sum of all that goes to each place."""
+    """Return the log-sum-exp of all scores that go to each place."""
     values = tl.where((to[None, :] == places[:, None]) & alive[None, :], scores[None, :], float("-inf"))  # [to, from]
     highest = tl.max(values, axis=1)
     shift = tl.where(highest > float("-inf"), highest, 0.0)
@@ -360,7 +360,7 @@ def lines_of(
     """
     NUM_LINES: tl.constexpr = 2 * PLACES
     ROWS: tl.constexpr = PLACES if PLACES < MOST_ROWS else MOST_ROWS
-    # Columns that are filled at a time: with twice as many the kernel spills.
+    # Columns filled at a time: with twice as many the kernel spills registers.
     FILL: tl.constexpr = PLACES * BLOCK // ROWS // 2 if PLACES * BLOCK > 1024 else PLACES * BLOCK // ROWS
     places = tl.arange(0, PLACES)
     every = (tl.arange(0, NUM_LINES) + next_line) % NUM_LINES  # the next free line is the first of these
@@ -515,7 +515,7 @@ def _search_kernel(
             possible = tl.exp(blank_log_prob) <= skip  # anything but a blank
             last_log_probs -= tl.where(possible, normaliser, float("inf"))
 
-            # The prefixes as they are: by a blank, by their last token once more, or anew from their parents.
+            # Prefixes that stay: by a blank, by their last token once more, or by their parent's extension (see `reference`).
             before = tl.where(like_parent, take(by_blanks, parents), take(totals, parents))
             from_blank = totals + blank_log_prob
             from_token = by_tokens + last_log_probs
@@ -530,7 +530,7 @@ def _search_kernel(
             from_places = places
             tokens_added = places * 0 - 1
 
-            # Their extensions. What scores less than `worst` has no place in the beam.
+            # Their extensions. `worst` is the lowest score that can still enter the beam.
             if possible:
                 if NUM_AUTOMATA > 0:
                     unknown = tl.max((alive & (lines < 0)).to(tl.int32), axis=0) > 0
@@ -666,14 +666,14 @@ def _search_kernel(
 
 
 def frames_signature(logit_type: str) -> dict[str, str]:
-    """Return the types of what tells of logits and their peaks."""
+    """Return the argument types of logits and their peaks."""
     sizes = dict.fromkeys(("row_stride", "frame_stride", "class_stride", "frames", "classes", "blank"), "i32")
     peaks = dict.fromkeys(("normalisers", "frame_peaks", "block_peaks"), "*fp32")
     return {"logits": logit_type, "lengths": "*i32"} | sizes | peaks
 
 
 def search_signature(token_type: str, logit_type: str) -> dict[str, str]:
-    """Return the types of what all kernels have that search."""
+    """Return the argument types that all search kernels share."""
     lines = {"line_states": "*i32", "line_peaks": "*fp32", "line_scores": "*fp32", "line_targets": "*i32"}
     others = {"lm_states": "*i32", "last_tokens": "*i32", "weights": "*fp32", "vocab_size": "i32"}
     others |= {"threshold": "fp32", "skip": "fp32"} | dict.fromkeys(("links", "labels", "bad_frames"), "*i32")

@@ -125,13 +125,13 @@ def _without_tokens(by_blank, by_token, pairs, order, places, inside, max_active
     Returns the place that each comes from, whether its last token goes on, and its worth.
     """
     earlier = order[None, :] < order[:, None]
-    # Of those with the same states after a blank the best one stays.
+    # Of hypotheses with the same states after a blank only the best stays.
     alike = (pairs[:, None] == pairs[None, :]) & (by_blank > float("-inf"))[None, :]
     better = by_blank[None, :] > by_blank[:, None]
     first = (by_blank[None, :] == by_blank[:, None]) & earlier
     beaten = tl.max((alike & (better | first)).to(tl.int32), axis=1) > 0
     by_blank = tl.where(beaten, float("-inf"), by_blank)
-    # How many are better than each.
+    # Each hypothesis's rank.
     better = (by_blank[None, :] > by_blank[:, None]) | ((by_blank[None, :] == by_blank[:, None]) & earlier)
     better = better.to(tl.int32) + (by_token[None, :] > by_blank[:, None]).to(tl.int32)
     blank_stays = (by_blank > float("-inf")) & (tl.sum(better, axis=1) < max_active)

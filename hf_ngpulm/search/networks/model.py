@@ -126,7 +126,7 @@ class TransformersTransducer(TransducerModel):
         for part in ("get_audio_features", "decoder", "joint"):
             if not hasattr(model, part):
                 raise ValueError(
-                    f"{type(model).__name__} isn't a known transducer (it has no {part!r}); wrap it in a class derived from "
+                    f"{type(model).__name__} isn't a transducer of a known kind (no {part!r}); wrap it in a class derived from "
                     "hf_ngpulm.search.networks.model.TransducerModel"
                 )
         config = model.config

@@ -283,7 +283,7 @@ def test_bad_and_odd_input():
     ):
         with pytest.raises(ValueError, match=message):
             TransducerDecoder(Toy(5, 4), Letters("abcd"), **arguments)
-    for sizes, message in (((5, 5), "outside the 5"), ((5, 4, ()), "durations"), ((5, 4, (0,)), "durations")):
+    for sizes, message in (((5, 5), "should lie in 0..4"), ((5, 4, ()), "durations"), ((5, 4, (0,)), "durations")):
         with pytest.raises(ValueError, match=message):
             Toy(*sizes)
     with pytest.raises(ValueError, match=r"ilm_weight has the shape \(2,\), the batch has 3 rows"):
