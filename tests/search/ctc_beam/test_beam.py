@@ -353,7 +353,7 @@ def test_wrong_settings(tokenizer, lm):
         ({"num_beams": 1, "beam_threshold": 1.0, "score_eos": False}, "beam_threshold, score_eos without a beam"),
         ({"num_beams": 1, "merge": "text"}, "merge without a beam"),
         ({"num_beams": 4, "merge": "words"}, "merge should be one of"),
-        ({"num_beams": 4, "repeats": "stay"}, "rule of greedy search"),
+        ({"num_beams": 4, "repeats": "stay"}, "is for greedy search only"),
         ({"num_beams": 4, "beam_threshold": 0.0}, "beam_threshold"),
         ({"num_beams": 4, "beam_threshold": math.nan}, "beam_threshold"),
         ({"num_beams": 4, "blank_threshold": 1.5}, "blank_threshold"),
