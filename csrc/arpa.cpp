@@ -219,7 +219,8 @@ struct Words : NgpulmArpaWords {
       if (slot == 0) return slots + at;
       if (slot >> 32 != hash >> 32) continue;
       const Field found = word(number_in(slot));
-      if (found.end - found.begin == wanted.end - wanted.begin && std::equal(found.begin, found.end, wanted.begin)) return slots + at;
+      if (found.end - found.begin == wanted.end - wanted.begin && std::equal(found.begin, found.end, wanted.begin))
+        return slots + at;
     }
   }
   static int64_t number_in(uint64_t slot) { return int64_t(slot & 0xffffffffu) - 1; }

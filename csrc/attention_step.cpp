@@ -99,7 +99,8 @@ class Fuser {
     set_apart();
     const LogSum before = shared ? log_sum_of(x, roles.classes) : LogSum{NEG_INF, NEG_INF};
     // No sum is less than its largest part: most rows need no sum to see that they are far from an end.
-    bool is_sure = end > NEG_INF && end > std::max({before.highest, highest_in(unscored_before), highest_in(ends_before)}) - LOG_2;
+    bool is_sure =
+        end > NEG_INF && end > std::max({before.highest, highest_in(unscored_before), highest_in(ends_before)}) - LOG_2;
     if (is_sure) {
       put_back(roles.unscored, unscored_before, 0.f, x);
       if (ends_apart) put_back(roles.ends, ends_before, 0.f, x);
@@ -252,8 +253,10 @@ NGPULM_EXPORT int64_t ngpulm_follow(int64_t first, int64_t last, const NgpulmAut
     for (int64_t row = first; row < last; ++row) {
       const int8_t role = role_of(*roles, tokens[row]);
       int32_t state = states[row];
-      if (role & START) state = starts[row];
-      else if (role & HOLD) state = -1;
+      if (role & START)
+        state = starts[row];
+      else if (role & HOLD)
+        state = -1;
       else if (is_text(role) && state >= 0) {
         if (!lm.has(state)) return row;
         state = lm.step(state, int32_t(tokens[row])).state;

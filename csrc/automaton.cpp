@@ -3,8 +3,8 @@
 
 using namespace ngpulm;
 
-NGPULM_EXPORT int64_t ngpulm_scores(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const int32_t* states, float* scores,
-                                    int32_t* targets) {
+NGPULM_EXPORT int64_t ngpulm_scores(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const int32_t* states,
+                                    float* scores, int32_t* targets) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
     std::vector<int32_t> chain;
     const int64_t width = lm.vocab_size;
@@ -16,8 +16,8 @@ NGPULM_EXPORT int64_t ngpulm_scores(int64_t first, int64_t last, const NgpulmAut
   });
 }
 
-NGPULM_EXPORT int64_t ngpulm_step(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const int32_t* states, const int32_t* tokens,
-                                  float* scores, int32_t* targets) {
+NGPULM_EXPORT int64_t ngpulm_step(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const int32_t* states,
+                                  const int32_t* tokens, float* scores, int32_t* targets) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
     for (int64_t row = first; row < last; ++row) {
       if (!lm.has(states[row])) return row;
@@ -30,8 +30,9 @@ NGPULM_EXPORT int64_t ngpulm_step(int64_t first, int64_t last, const NgpulmAutom
 }
 
 // Scores of tokens one after the other: `token_ids` and `scores` are [B, length].
-NGPULM_EXPORT int64_t ngpulm_walk(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const int32_t* states, const int32_t* token_ids,
-                                  const int32_t* lengths, int64_t length, float* scores, int32_t* last_states) {
+NGPULM_EXPORT int64_t ngpulm_walk(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const int32_t* states,
+                                  const int32_t* token_ids, const int32_t* lengths, int64_t length, float* scores,
+                                  int32_t* last_states) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
     for (int64_t row = first; row < last; ++row) {
       int32_t state = states[row];
@@ -49,9 +50,9 @@ NGPULM_EXPORT int64_t ngpulm_walk(int64_t first, int64_t last, const NgpulmAutom
 
 // The state after each row of tokens: a context of full length needs no other tokens before it and begins at the root; a
 // shorter one hangs on the start of the sentence.
-NGPULM_EXPORT int64_t ngpulm_states_after(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const int32_t* starts, const int32_t* roots,
-                                          const int32_t* token_ids, const int32_t* lengths, int64_t length, int64_t context_length,
-                                          int32_t* last_states) {
+NGPULM_EXPORT int64_t ngpulm_states_after(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const int32_t* starts,
+                                          const int32_t* roots, const int32_t* token_ids, const int32_t* lengths,
+                                          int64_t length, int64_t context_length, int32_t* last_states) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
     for (int64_t row = first; row < last; ++row) {
       if (!lm.has(starts[row])) return row;
@@ -60,8 +61,7 @@ NGPULM_EXPORT int64_t ngpulm_states_after(int64_t first, int64_t last, const Ngp
       int64_t begin = lengths[row], seen = 0;
       while (begin > 0 && seen < context_length) seen += is_scored(tokens[--begin]);
       int32_t state = seen == context_length ? roots[row] : starts[row];
-      for (int64_t at = begin; at < lengths[row]; ++at)
-        state = lm.step(state, tokens[at]).state;
+      for (int64_t at = begin; at < lengths[row]; ++at) state = lm.step(state, tokens[at]).state;
       last_states[row] = state;
     }
     return -1;

@@ -56,12 +56,17 @@ struct Automaton {
   const int32_t* backoff_states;  // [S]
   const float* backoff_weights;   // [S]
   int32_t num_states, vocab_size;
-  Composer* composer = nullptr;   // of a lazy one
+  Composer* composer = nullptr;  // of a lazy one
 
   explicit Automaton(const NgpulmAutomaton& a)
-      : arc_offsets(a.arc_offsets), arc_tokens(static_cast<const Token*>(a.arc_tokens)), arc_weights(a.arc_weights),
-        arc_targets(a.arc_targets), backoff_states(a.backoff_states), backoff_weights(a.backoff_weights),
-        num_states(a.num_states), vocab_size(a.vocab_size) {}
+      : arc_offsets(a.arc_offsets),
+        arc_tokens(static_cast<const Token*>(a.arc_tokens)),
+        arc_weights(a.arc_weights),
+        arc_targets(a.arc_targets),
+        backoff_states(a.backoff_states),
+        backoff_weights(a.backoff_weights),
+        num_states(a.num_states),
+        vocab_size(a.vocab_size) {}
 
   bool has(int32_t state) const { return state >= 0 && state < num_states; }
   bool has_all(const int32_t* states, int64_t count) const {
@@ -84,8 +89,10 @@ struct Automaton {
     const int32_t end = high;
     while (low < high) {
       const int32_t middle = int32_t((uint32_t(low) + uint32_t(high)) >> 1);
-      if (arc_tokens[middle] < token) low = middle + 1;
-      else high = middle;
+      if (arc_tokens[middle] < token)
+        low = middle + 1;
+      else
+        high = middle;
     }
     return low < end && arc_tokens[low] == token ? low : -1;
   }

@@ -85,8 +85,9 @@ using namespace ngpulm;
 // Write where the children of contexts begin that the n-grams `first .. last - 1` of an order follow, and their tokens.
 // `parents` are the nodes of the order below, which the prefixes are rows of, `first_node` is the order's own first node.
 // Returns -1, or the first row that isn't in the order of (prefix, token), or whose prefix or token doesn't exist.
-NGPULM_EXPORT int64_t ngpulm_trie_children(int64_t first, int64_t last, const NgpulmNGramTrie* trie, const int64_t* prefixes, const int32_t* tokens,
-                                           int64_t rows, int64_t first_parent, int64_t end_parent, int64_t first_node) {
+NGPULM_EXPORT int64_t ngpulm_trie_children(int64_t first, int64_t last, const NgpulmNGramTrie* trie, const int64_t* prefixes,
+                                           const int32_t* tokens, int64_t rows, int64_t first_parent, int64_t end_parent,
+                                           int64_t first_node) {
   const int64_t parents = end_parent - first_parent;
   int64_t prefix = first ? prefixes[first - 1] : -1;
   int32_t token = first ? tokens[first - 1] : -1;
@@ -118,8 +119,8 @@ NGPULM_EXPORT int64_t ngpulm_trie_link(int64_t first, int64_t last, const Ngpulm
 
 // Note which contexts are states. `counts` gets how many, how many n-grams after them text can meet, and how many of those end
 // in <unk>. `backoffs` are the order's own, whose first context is `first_context`.
-NGPULM_EXPORT int64_t ngpulm_mark_states(int64_t first, int64_t last, int64_t* counts, const NgpulmNGramTrie* given, const float* backoffs,
-                                         int64_t first_context) {
+NGPULM_EXPORT int64_t ngpulm_mark_states(int64_t first, int64_t last, int64_t* counts, const NgpulmNGramTrie* given,
+                                         const float* backoffs, int64_t first_context) {
   const NGramTrie trie{*given};
   int64_t states = 0, met = 0, unks = 0;
   for (int64_t context = first; context < last; ++context) {
@@ -138,8 +139,9 @@ NGPULM_EXPORT int64_t ngpulm_mark_states(int64_t first, int64_t last, int64_t* c
 }
 
 // Give contexts that are states their numbers, from `state` on, and the others that of their longest suffix that is one.
-NGPULM_EXPORT int64_t ngpulm_number_states(int64_t first, int64_t last, int64_t state, const NgpulmNGramTrie* given, const float* backoffs,
-                                           int64_t first_context, int32_t* backoff_states, float* backoff_weights) {
+NGPULM_EXPORT int64_t ngpulm_number_states(int64_t first, int64_t last, int64_t state, const NgpulmNGramTrie* given,
+                                           const float* backoffs, int64_t first_context, int32_t* backoff_states,
+                                           float* backoff_weights) {
   const NGramTrie trie{*given};
   for (int64_t context = first; context < last; ++context) {
     const int32_t suffix = trie.state_of[trie.fail[context]];
@@ -163,7 +165,8 @@ NGPULM_EXPORT int64_t ngpulm_write_arcs(int64_t first, int64_t last, int64_t sta
   const auto write = [&](auto* arc_tokens) -> int64_t {
     using Token = std::remove_pointer_t<decltype(arc_tokens)>;
     for (int64_t context = first; context < last; ++context) {
-      if (!trie.followed[context] || trie.state_of[context] != state) continue;  // one that is no state has a shorter one's number
+      if (!trie.followed[context] || trie.state_of[context] != state)
+        continue;  // one that is no state has a shorter one's number
       out->arc_offsets[state++] = int32_t(arc);
       SuffixWalk suffix(trie, trie.fail[context]);
       const int64_t first_arc = arc;
@@ -171,7 +174,7 @@ NGPULM_EXPORT int64_t ngpulm_write_arcs(int64_t first, int64_t last, int64_t sta
         const int32_t token = trie.tokens[node];
         if (!trie.possible[token]) continue;
         // Nodes of the highest order aren't linked: what they lead to is needed here alone.
-        const int32_t target = token == trie.eos()          ? out->start_state
+        const int32_t target = token == trie.eos()        ? out->start_state
                                : node < trie.num_contexts ? trie.state_of[node]
                                                           : trie.state_of[suffix.node_of(token)];
         const float weight = log_probs[node - first_node];

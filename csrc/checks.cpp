@@ -23,8 +23,8 @@ NGPULM_EXPORT int64_t ngpulm_check_softmax(int64_t size, const float* numbers, f
 }
 
 // Rows [rows, inputs] times weights [size, inputs], and biases; `out` is [rows, padded size].
-NGPULM_EXPORT int64_t ngpulm_check_product(int64_t rows, int64_t size, int64_t inputs, const float* x, const float* weights, const float* biases,
-                                           float* out) {
+NGPULM_EXPORT int64_t ngpulm_check_product(int64_t rows, int64_t size, int64_t inputs, const float* x, const float* weights,
+                                           const float* biases, float* out) {
   return guarded([&]() -> int64_t {
     Floats panels(padded(size) * inputs), padded_biases(padded(size));
     std::copy_n(biases, size, padded_biases.data());
@@ -36,7 +36,8 @@ NGPULM_EXPORT int64_t ngpulm_check_product(int64_t rows, int64_t size, int64_t i
 
 // Which numbers the beam search for transducers looks at for the `most` highest sums of two each, the last one left out;
 // returns how many.
-NGPULM_EXPORT int64_t ngpulm_check_highest(int64_t size, const float* numbers, const float* others, int64_t most, int64_t* places) {
+NGPULM_EXPORT int64_t ngpulm_check_highest(int64_t size, const float* numbers, const float* others, int64_t most,
+                                           int64_t* places) {
   return guarded([&] {
     int64_t count = 0;
     Highest highest(size);

@@ -88,7 +88,8 @@ struct OwnedWalk {
   int32_t state;
   int64_t at, end;
 
-  OwnedWalk(const Owned& owned, int32_t state) : owned(owned), state(state), at(owned.offsets[state]), end(owned.offsets[state + 1]) {}
+  OwnedWalk(const Owned& owned, int32_t state)
+      : owned(owned), state(state), at(owned.offsets[state]), end(owned.offsets[state + 1]) {}
 
   Found find(int32_t value) {
     if (state == 0) return {0, value, 0};
@@ -172,15 +173,24 @@ class Composition {
  public:
   Composition(const FormLM& lm, const NgpulmSpellingTrie& trie, const NgpulmBoundaries& boundaries, const NgpulmPlaces& places,
               const NgpulmComposed& out)
-      : lm(lm), trie(trie), boundaries(boundaries), places(places), own_forms{lm, lm.offsets, lm.forms},
-        own_nodes{lm, places.first_place, places.nodes}, out(out), walk(trie), delimiter(boundaries.delimiter) {}
+      : lm(lm),
+        trie(trie),
+        boundaries(boundaries),
+        places(places),
+        own_forms{lm, lm.offsets, lm.forms},
+        own_nodes{lm, places.first_place, places.nodes},
+        out(out),
+        walk(trie),
+        delimiter(boundaries.delimiter) {}
 
   int64_t compose(int32_t state) {
     const int64_t first = places.first_place[state], end = places.first_place[state + 1];
     out.begin(state, row_of(first), row_of(end));
     ends.assign(end - first, std::numeric_limits<double>::quiet_NaN());
-    if (state == 0) write_unknown_word();
-    else set_backoff(state, lm.backoff_states[state], lm.backoff_weights[state]);
+    if (state == 0)
+      write_unknown_word();
+    else
+      set_backoff(state, lm.backoff_states[state], lm.backoff_weights[state]);
     write_words(state);
     if (state == 0) write_root();
     for (int64_t place = first + (state == 0); place < end; ++place) write_place(state, place, ends[place - first]);
@@ -214,8 +224,10 @@ class Composition {
     for (int32_t token = 0; token < boundaries.vocab_size; ++token) {
       if (child < trie.child_offsets[1] && trie.child_tokens[child] == token) {
         const int32_t node = trie.child_nodes[child], form = trie.child_forms[child];
-        if (node < 0) out.write(0, token, lm.log_probs[form], lm.targets[form]);
-        else out.write(0, token, places.mass[node], row_of(node));
+        if (node < 0)
+          out.write(0, token, lm.log_probs[form], lm.targets[form]);
+        else
+          out.write(0, token, places.mass[node], row_of(node));
         ++child;
       } else if (token == delimiter) {
         out.write(0, token, lm.unknown_token, 0);
@@ -255,7 +267,8 @@ class Composition {
         }
       }
       if (delimiter >= 0) {  // </s> may stand in place of the delimiter
-        ends[walk.place_at[walk.length - 2] - places.first_place[state]] = lm.log_probs[arc] + lm.end_after(arc, lm.targets[arc]);
+        ends[walk.place_at[walk.length - 2] - places.first_place[state]] =
+            lm.log_probs[arc] + lm.end_after(arc, lm.targets[arc]);
       }
     }
     if (!looped) loop();
@@ -317,7 +330,8 @@ NGPULM_EXPORT int64_t ngpulm_count_places(const NgpulmFormLM* lm, const NgpulmSp
     first_place[0] = 0;
     for (int32_t state = 0; state < lm->num_states; ++state) {
       walk.begin(first_place, state);
-      if (state == 0) walk.next = trie->num_nodes;
+      if (state == 0)
+        walk.next = trie->num_nodes;
       else
         for (int64_t arc = lm->offsets[state]; arc < lm->offsets[state + 1]; ++arc) walk.go(lm->forms[arc]);
       first_place[state + 1] = walk.next;
@@ -329,8 +343,9 @@ NGPULM_EXPORT int64_t ngpulm_count_places(const NgpulmFormLM* lm, const NgpulmSp
 // Write the node at each place, the log of the probability of all words that go through it, the model's arc for the word that
 // ends there (-1 if the state has none of its own), and the place of the same node further down; and where the arcs of each
 // state of the automaton begin: arc_offsets [states + 1]. Returns how many arcs there are.
-NGPULM_EXPORT int64_t ngpulm_weigh_places(const NgpulmFormLM* given, const NgpulmSpellingTrie* trie, const NgpulmBoundaries* boundaries,
-                                          const NgpulmPlaces* places, int32_t* arc_offsets) {
+NGPULM_EXPORT int64_t ngpulm_weigh_places(const NgpulmFormLM* given, const NgpulmSpellingTrie* trie,
+                                          const NgpulmBoundaries* boundaries, const NgpulmPlaces* places,
+                                          int32_t* arc_offsets) {
   return guarded([&]() -> int64_t {
     const FormLM lm{*given};
     const Owned own_forms{lm, lm.offsets, lm.forms}, own_nodes{lm, places->first_place, places->nodes};
@@ -366,8 +381,10 @@ NGPULM_EXPORT int64_t ngpulm_weigh_places(const NgpulmFormLM* given, const Ngpul
           if (depth + 1 == walk.length) places->word_arcs[place] = int32_t(arc);
         }
         for (int64_t depth = walk.shared; depth < walk.length; ++depth) {
-          if (depth == 0) ++counts[state];
-          else if (places->word_arcs[walk.place_at[depth - 1]] < 0) ++place_counts[walk.place_at[depth - 1]];
+          if (depth == 0)
+            ++counts[state];
+          else if (places->word_arcs[walk.place_at[depth - 1]] < 0)
+            ++place_counts[walk.place_at[depth - 1]];
         }
         if (has_delimiter) ++place_counts[walk.place_at[walk.length - 2]];  // </s> in place of the delimiter
       }
@@ -381,7 +398,8 @@ NGPULM_EXPORT int64_t ngpulm_weigh_places(const NgpulmFormLM* given, const Ngpul
       const double backoff = bounded_exp(lm.backoff_weights[state]);
       for (int64_t place = first + (state == 0); place < end; ++place) {
         const int32_t node = places->nodes[place];
-        if (places->word_arcs[place] >= 0) place_counts[place] += int32_t(trie->child_offsets[node + 1] - trie->child_offsets[node]);
+        if (places->word_arcs[place] >= 0)
+          place_counts[place] += int32_t(trie->child_offsets[node + 1] - trie->child_offsets[node]);
         if (state == 0) {
           places->mass[place] = bounded_log(own[place]);
           places->lower[place] = 0;
@@ -402,7 +420,8 @@ NGPULM_EXPORT int64_t ngpulm_weigh_places(const NgpulmFormLM* given, const Ngpul
 // Write the arcs and backoffs of the states `first .. last - 1` of the language model and of the places under them. Returns -1,
 // or a state of the automaton with another number of arcs than were counted.
 NGPULM_EXPORT int64_t ngpulm_compose(int64_t first, int64_t last, const NgpulmFormLM* given, const NgpulmSpellingTrie* trie,
-                                     const NgpulmBoundaries* boundaries, const NgpulmPlaces* places, const NgpulmComposed* out) {
+                                     const NgpulmBoundaries* boundaries, const NgpulmPlaces* places,
+                                     const NgpulmComposed* out) {
   return guarded([&]() -> int64_t {
     const auto compose = [&](auto token) -> int64_t {
       const FormLM lm{*given};

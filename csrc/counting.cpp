@@ -2,8 +2,9 @@
 //
 // An n-gram of the highest order is a tuple of words of 63 bits, whose digits in base V + 4 are its tokens (see
 // hf_ngpulm/ngrams/steps/__init__.py); 0 is no token, and comes only after the last one. Arrays of n-grams are [words, rows].
-#include "core.hpp"
 #include <numeric>
+
+#include "core.hpp"
 
 // See hf_ngpulm/ngrams/steps/cpu.py.
 struct NgpulmPacking {
@@ -99,7 +100,8 @@ class Tokens {
 using namespace ngpulm;
 
 // Pack the n-gram that starts at each of the first `num_starts` positions, cut after its </s>: words [W, num_starts].
-NGPULM_EXPORT int64_t ngpulm_pack(const int32_t* digits, int64_t num_digits, int64_t num_starts, const NgpulmPacking* packing, int64_t* words) {
+NGPULM_EXPORT int64_t ngpulm_pack(const int32_t* digits, int64_t num_digits, int64_t num_starts, const NgpulmPacking* packing,
+                                  int64_t* words) {
   int64_t offset = 0;
   for (int64_t k = 0; k < packing->num_words; offset += packing->lengths[k++]) {
     const int64_t length = packing->lengths[k];
@@ -153,7 +155,8 @@ NGPULM_EXPORT int64_t ngpulm_count_distinct(const int64_t* words, int64_t num_wo
 }
 
 // The different n-grams of an ascending run, and how often each occurs.
-NGPULM_EXPORT int64_t ngpulm_count_equal(const int64_t* words, int64_t num_words, int64_t size, int64_t distinct, int64_t* out, int64_t* counts) {
+NGPULM_EXPORT int64_t ngpulm_count_equal(const int64_t* words, int64_t num_words, int64_t size, int64_t distinct, int64_t* out,
+                                         int64_t* counts) {
   const Rows rows{words, num_words, size};
   int64_t at = -1;
   for (int64_t row = 0; row < size; ++row) {
@@ -168,7 +171,8 @@ NGPULM_EXPORT int64_t ngpulm_count_equal(const int64_t* words, int64_t num_words
 }
 
 // How many different n-grams two runs have together.
-NGPULM_EXPORT int64_t ngpulm_merged_size(const int64_t* first, int64_t first_size, const int64_t* second, int64_t second_size, int64_t num_words) {
+NGPULM_EXPORT int64_t ngpulm_merged_size(const int64_t* first, int64_t first_size, const int64_t* second, int64_t second_size,
+                                         int64_t num_words) {
   int64_t total = 0;
   merge(Rows{first, num_words, first_size}, Rows{second, num_words, second_size}, [&](int64_t, int64_t) { ++total; });
   return total;
@@ -176,8 +180,8 @@ NGPULM_EXPORT int64_t ngpulm_merged_size(const int64_t* first, int64_t first_siz
 
 // One run of two, of so many n-grams as they have together; the counts of n-grams in both are added.
 NGPULM_EXPORT int64_t ngpulm_merge(const int64_t* first, const int64_t* first_counts, int64_t first_size, const int64_t* second,
-                                   const int64_t* second_counts, int64_t second_size, int64_t num_words, int64_t size, int64_t* words,
-                                   int64_t* counts) {
+                                   const int64_t* second_counts, int64_t second_size, int64_t num_words, int64_t size,
+                                   int64_t* words, int64_t* counts) {
   const Rows left{first, num_words, first_size}, right{second, num_words, second_size};
   int64_t row = 0;
   merge(left, right, [&](int64_t i, int64_t j) {
@@ -206,8 +210,9 @@ NGPULM_EXPORT int64_t ngpulm_trie_sizes(int64_t first, int64_t last, int64_t* si
 // Write those n-grams of one order above the other: the row of each one's prefix in the order below, its last token, and its
 // occurrences. `starts` [order] says in which row the first of each order goes, `offsets` [order] where an order's rows begin
 // among all of them.
-NGPULM_EXPORT int64_t ngpulm_trie(int64_t first, int64_t last, const int64_t* starts, const int64_t* words, const int64_t* run_counts, int64_t size,
-                                  const NgpulmPacking* packing, const int64_t* offsets, int64_t* prefixes, int32_t* out_tokens, int64_t* counts) {
+NGPULM_EXPORT int64_t ngpulm_trie(int64_t first, int64_t last, const int64_t* starts, const int64_t* words,
+                                  const int64_t* run_counts, int64_t size, const NgpulmPacking* packing, const int64_t* offsets,
+                                  int64_t* prefixes, int32_t* out_tokens, int64_t* counts) {
   return guarded([&]() -> int64_t {
     const Rows rows{words, packing->num_words, size};
     Tokens tokens(*packing);

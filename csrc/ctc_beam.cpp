@@ -17,8 +17,8 @@ void rank(const Automaton<Token>& lm, const NgpulmCtcModels& models, int64_t row
   for (int32_t k = 0; k < num_beams; ++k) {
     const double acoustic = add_logs(p.blank_scores[k], p.token_scores[k]) + *p.offsets;
     const int64_t of_place = k * models.num_automata;
-    scores.push_back(
-        scores_at_end(lm, models, row, acoustic, acoustic + double(p.fused[k]), p.lm_scores + of_place, p.lm_states + of_place));
+    scores.push_back(scores_at_end(lm, models, row, acoustic, acoustic + double(p.fused[k]), p.lm_scores + of_place,
+                                   p.lm_states + of_place));
     if (scores[k].total > NEG_INF_DOUBLE) order.push_back(k);
   }
   std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
@@ -43,9 +43,9 @@ void rank(const Automaton<Token>& lm, const NgpulmCtcModels& models, int64_t row
 // [N, width, K], which come in as those of frames that change nothing. With `stops`, rows halt at unfinished states.
 // `confidences` [N, width] may be null.
 NGPULM_EXPORT int64_t ngpulm_ctc_beam(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmFrames* frames,
-                                      const NgpulmBeamRules* rules, const NgpulmCtcRows* batch, int64_t width, const float* confidences,
-                                      const NgpulmTails* tails, int32_t* links, int32_t* labels, int32_t* bad_frames,
-                                      const NgpulmBeamStops* stops) {
+                                      const NgpulmBeamRules* rules, const NgpulmCtcRows* batch, int64_t width,
+                                      const float* confidences, const NgpulmTails* tails, int32_t* links, int32_t* labels,
+                                      int32_t* bad_frames, const NgpulmBeamStops* stops) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
     const int64_t num_beams = rules->num_beams;
     PrefixSearch search(lm, *frames, *rules);
@@ -76,8 +76,9 @@ NGPULM_EXPORT int64_t ngpulm_ctc_beam(int64_t first, int64_t last, const NgpulmA
 }
 
 // Rank the prefixes of some rows by their scores with that of the end.
-NGPULM_EXPORT int64_t ngpulm_ctc_beam_rank(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmCtcModels* models,
-                                           const NgpulmCtcRows* batch, int64_t num_beams, int64_t joins_texts, const NgpulmRanked* ranked) {
+NGPULM_EXPORT int64_t ngpulm_ctc_beam_rank(int64_t first, int64_t last, const NgpulmAutomaton* automaton,
+                                           const NgpulmCtcModels* models, const NgpulmCtcRows* batch, int64_t num_beams,
+                                           int64_t joins_texts, const NgpulmRanked* ranked) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
     const int64_t num_automata = models->num_automata, bytes = Prefixes::bytes(num_beams, num_automata);
     TextMerger merger(joins_texts ? num_beams : 0);

@@ -13,11 +13,21 @@ template <class Token>
 class PrefixSearch {
  public:
   PrefixSearch(const Automaton<Token>& lm, const NgpulmFrames& frames, const NgpulmBeamRules& rules)
-      : lm(lm), frames(frames), rules(rules), num_beams(rules.num_beams), num_automata(rules.num_automata),
-        candidates(int32_t(std::min<int64_t>(lm.vocab_size, frames.classes))), least_skipped(std::log(rules.skip)),
-        cache(lm, num_automata, frames.classes, frames.blank, num_beams), merger(rules.text_hashes ? num_beams : 0),
-        plain(frames.classes), listed(frames.classes), likely(frames.classes), old_lm_scores(num_beams * num_automata),
-        old_lm_states(num_beams * num_automata), by_hash(slots_for(num_beams)) {
+      : lm(lm),
+        frames(frames),
+        rules(rules),
+        num_beams(rules.num_beams),
+        num_automata(rules.num_automata),
+        candidates(int32_t(std::min<int64_t>(lm.vocab_size, frames.classes))),
+        least_skipped(std::log(rules.skip)),
+        cache(lm, num_automata, frames.classes, frames.blank, num_beams),
+        merger(rules.text_hashes ? num_beams : 0),
+        plain(frames.classes),
+        listed(frames.classes),
+        likely(frames.classes),
+        old_lm_scores(num_beams * num_automata),
+        old_lm_states(num_beams * num_automata),
+        by_hash(slots_for(num_beams)) {
     for (auto* numbers : {&totals, &old_totals, &reach, &by_blank, &by_token, &from_parent, &stayed, &together})
       numbers->resize(num_beams);
     for (auto* numbers : {&old_blank_scores, &old_fused, &highest_added}) numbers->resize(num_beams);
@@ -38,7 +48,8 @@ class PrefixSearch {
   // Search the frames of row `number` of the batch, which is row `row` of the session. With `stops` the search halts at the
   // first frame at which a prefix is in an unfinished state that can't be composed, and a second call resumes there. `links`
   // and `labels` [T, K] come in as those of frames that change nothing. Returns the first frame with NaN or infinity, or -1.
-  int32_t run(int64_t number, int64_t row, const Prefixes& prefixes, int32_t* links, int32_t* labels, const NgpulmBeamStops* stops) {
+  int32_t run(int64_t number, int64_t row, const Prefixes& prefixes, int32_t* links, int32_t* labels,
+              const NgpulmBeamStops* stops) {
     p = prefixes;
     begin_row(number, row, stops);
     const int32_t length = frames.lengths[number];
@@ -178,7 +189,8 @@ class PrefixSearch {
     int64_t count = 0;
     for (const int32_t k : alive)
       for (int64_t m = 0; m < num_automata && !known[k]; ++m)
-        if (const int32_t state = p.lm_states[k * num_automata + m]; __atomic_load_n(stops.unfinished + state, __ATOMIC_ACQUIRE))
+        if (const int32_t state = p.lm_states[k * num_automata + m];
+            __atomic_load_n(stops.unfinished + state, __ATOMIC_ACQUIRE))
           if (!lm.composer || !lm.composer->finish(state)) states[count++] = state;
     stops.counts[number] = count;
     if (count == 0) return false;
@@ -238,7 +250,8 @@ class PrefixSearch {
     if (!(most + highest + ROUNDING >= worst)) return;
     const float* logits = x.logits;
     const auto bound = float(worst - most + x.normaliser - ROUNDING);
-    const int64_t num_likely = list_where_above([=](int64_t token) { return logits[token]; }, bound, frames.classes, likely.data());
+    const int64_t num_likely =
+        list_where_above([=](int64_t token) { return logits[token]; }, bound, frames.classes, likely.data());
     const bool are_few = num_likely * 4 < frames.classes;  // a scan of all classes per prefix would cost more than these
     for (const int32_t k : alive) {
       if (!(reach[k] + highest_added[k] + highest + ROUNDING >= worst)) continue;

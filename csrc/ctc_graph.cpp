@@ -49,7 +49,8 @@ struct Candidate {
 // The best candidate in each search state.
 class Candidates {
  public:
-  Candidates(int64_t max_active, const std::vector<Hypothesis>& active) : max_active(max_active), most(4 * max_active), active(active) {
+  Candidates(int64_t max_active, const std::vector<Hypothesis>& active)
+      : max_active(max_active), most(4 * max_active), active(active) {
     size_t size = 16;
     while (size < size_t(4 * most)) size *= 2;
     slots.resize(size);
@@ -92,7 +93,8 @@ class Candidates {
   void drop_below(double lowest) {
     all.erase(std::remove_if(all.begin(), all.end(), [=](const Candidate& c) { return c.score < lowest; }), all.end());
     if (int64_t(all.size()) <= max_active) return;  // else several have the lowest score
-    std::nth_element(all.begin(), all.begin() + max_active, all.end(), [this](const Candidate& a, const Candidate& b) { return is_better(a, b); });
+    std::nth_element(all.begin(), all.begin() + max_active, all.end(),
+                     [this](const Candidate& a, const Candidate& b) { return is_better(a, b); });
     all.resize(max_active);
   }
 
@@ -138,8 +140,13 @@ template <class Token>
 class Phrases {
  public:
   Phrases(const Automaton<Token>& lm, int64_t classes)
-      : scores(std::max<int64_t>(classes, lm.vocab_size)), targets(scores.size()), lifted(classes), lm(lm),
-        candidates(std::min<int64_t>(classes, lm.vocab_size)), states(KEPT, -1), most(KEPT) {}
+      : scores(std::max<int64_t>(classes, lm.vocab_size)),
+        targets(scores.size()),
+        lifted(classes),
+        lm(lm),
+        candidates(std::min<int64_t>(classes, lm.vocab_size)),
+        states(KEPT, -1),
+        most(KEPT) {}
 
   int32_t root = -1;
   std::vector<float> scores;     // by token at the root; 0 for unscored classes
@@ -192,12 +199,21 @@ class Phrases {
 template <class Token>
 class GraphSearch {
  public:
-  GraphSearch(const Automaton<Token>& lm, const NgpulmFrames& frames, const NgpulmGraphRules& rules, const NgpulmGraphState& state)
-      : lm(lm), frames(frames), rules(rules), all(state), has_phrases(state.num_automata > 1),
+  GraphSearch(const Automaton<Token>& lm, const NgpulmFrames& frames, const NgpulmGraphRules& rules,
+              const NgpulmGraphState& state)
+      : lm(lm),
+        frames(frames),
+        rules(rules),
+        all(state),
+        has_phrases(state.num_automata > 1),
         candidates(int32_t(std::min<int64_t>(lm.vocab_size, frames.classes))),
-        has_unscored(frames.classes - candidates > (frames.blank >= candidates ? 1 : 0)), least_skipped(std::log(rules.skip)),
-        cache(lm, 1, frames.classes, frames.blank, state.max_active), phrases(lm, frames.classes), met(state.max_active, active),
-        marks(frames.classes), listed(frames.classes) {}
+        has_unscored(frames.classes - candidates > (frames.blank >= candidates ? 1 : 0)),
+        least_skipped(std::log(rules.skip)),
+        cache(lm, 1, frames.classes, frames.blank, state.max_active),
+        phrases(lm, frames.classes),
+        met(state.max_active, active),
+        marks(frames.classes),
+        listed(frames.classes) {}
 
   // Search a row and update its state. `links` and `labels` [T, K] come in as those of frames that change nothing. Returns the
   // first frame with NaN or infinity, or -1; -2 if states or tokens of the hypotheses don't exist.
@@ -326,7 +342,8 @@ class GraphSearch {
       const int32_t token = listed[n];
       if (has_phrases && h.phrase != phrases.root && marks[token] == mark) continue;
       const bool begins = has_phrases && token < candidates;
-      offer_token(k, base, token, added[token], begins ? phrases.targets[token] : h.phrase, begins ? back + phrases.scores[token] : 0.f);
+      offer_token(k, base, token, added[token], begins ? phrases.targets[token] : h.phrase,
+                  begins ? back + phrases.scores[token] : 0.f);
     }
   }
 
@@ -373,7 +390,8 @@ class GraphSearch {
       links[next.size()] = c.place;
       labels[next.size()] = c.token;
       if (next.size() && c.score > next[leader].score) leader = next.size();
-      next.push_back({c.score, from.fused + c.extra, from.lm_score + c.lm_score, from.phrase_score + c.earned, c.state, c.phrase, c.last});
+      next.push_back(
+          {c.score, from.fused + c.extra, from.lm_score + c.lm_score, from.phrase_score + c.earned, c.state, c.phrase, c.last});
     }
     active.swap(next);
   }
@@ -383,9 +401,9 @@ class GraphSearch {
 
 // Search more frames of some rows. `links` and `labels` are [B, width, max_active]. Returns -1, or the first row whose
 // hypotheses name states or tokens that don't exist.
-NGPULM_EXPORT int64_t ngpulm_ctc_graph(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmFrames* frames,
-                                       const NgpulmGraphRules* rules, const NgpulmGraphState* state, int32_t* links, int32_t* labels,
-                                       int32_t* bad_frames, int64_t width) {
+NGPULM_EXPORT int64_t ngpulm_ctc_graph(int64_t first, int64_t last, const NgpulmAutomaton* automaton,
+                                       const NgpulmFrames* frames, const NgpulmGraphRules* rules, const NgpulmGraphState* state,
+                                       int32_t* links, int32_t* labels, int32_t* bad_frames, int64_t width) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
     GraphSearch search(lm, *frames, *rules, *state);
     for (int64_t row = first; row < last; ++row) {

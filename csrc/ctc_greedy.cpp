@@ -25,8 +25,14 @@ template <class Token>
 class GreedySearch {
  public:
   GreedySearch(const Automaton<Token>& lm, const NgpulmFrames& frames, int64_t num_automata, int32_t rule)
-      : lm(lm), frames(frames), num_automata(num_automata), rule(rule), candidates(std::min<int64_t>(lm.vocab_size, frames.classes)),
-        added(lm.vocab_size), one(lm.vocab_size), sums(candidates) {}
+      : lm(lm),
+        frames(frames),
+        num_automata(num_automata),
+        rule(rule),
+        candidates(std::min<int64_t>(lm.vocab_size, frames.classes)),
+        added(lm.vocab_size),
+        one(lm.vocab_size),
+        sums(candidates) {}
 
   // Label the frames of row `i` of the batch. Returns the first frame with NaN or infinity, or -1.
   int32_t run(int64_t i, const float* weights, float stay_cost, const Row& row, int32_t* labels) {
@@ -38,7 +44,8 @@ class GreedySearch {
       const int32_t best = best_class(frame);
       int32_t label = best;
       if (best != frames.blank && best < lm.vocab_size) {
-        const bool repeats = before != frames.blank && ((rule == LABEL && best == before) || (rule == RUN && best == best_before));
+        const bool repeats =
+            before != frames.blank && ((rule == LABEL && best == before) || (rule == RUN && best == best_before));
         label = before;
         if (!repeats) {
           if (!is_known) add_scores(weights, states);
@@ -69,10 +76,10 @@ class GreedySearch {
   const NgpulmFrames& frames;
   const int64_t num_automata;
   const int32_t rule;
-  const int32_t candidates;        // classes that the automata score
-  std::vector<float> added, one;   // weighted scores of all automata by token, and those of one
-  std::vector<float> sums;         // logits plus `added`
-  std::vector<int32_t> chain;      // room for a backoff chain
+  const int32_t candidates;       // classes that the automata score
+  std::vector<float> added, one;  // weighted scores of all automata by token, and those of one
+  std::vector<float> sums;        // logits plus `added`
+  std::vector<int32_t> chain;     // room for a backoff chain
 
   // The likeliest class; ties go to the first.
   int32_t best_class(const Frame& frame) const {
@@ -97,7 +104,6 @@ class GreedySearch {
     const float highest = highest_of(sums.data(), candidates);
     return highest > NEG_INF ? int32_t(std::find(sums.begin(), sums.end(), highest) - sums.begin()) : -1;
   }
-
 };
 
 }  // namespace
@@ -105,10 +111,11 @@ class GreedySearch {
 // Label the frames of a batch; `weights` and `stay_costs` are [S, num_automata] and [S]. The labels go to `tails`, or to
 // `labels` [N, width], which come in as blanks. `confidences` [N, width] may be null. Returns -1, or the first row with a state
 // that doesn't exist.
-NGPULM_EXPORT int64_t ngpulm_ctc_greedy(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmFrames* frames,
-                                        const float* weights, const float* stay_costs, int64_t num_automata, int32_t rule,
-                                        const NgpulmCtcRows* batch, int64_t width, const float* confidences, const NgpulmTails* tails,
-                                        int32_t* labels, int32_t* bad_frames) {
+NGPULM_EXPORT int64_t ngpulm_ctc_greedy(int64_t first, int64_t last, const NgpulmAutomaton* automaton,
+                                        const NgpulmFrames* frames, const float* weights, const float* stay_costs,
+                                        int64_t num_automata, int32_t rule, const NgpulmCtcRows* batch, int64_t width,
+                                        const float* confidences, const NgpulmTails* tails, int32_t* labels,
+                                        int32_t* bad_frames) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
     GreedySearch search(lm, *frames, num_automata, rule);
     std::vector<int32_t> own_labels;

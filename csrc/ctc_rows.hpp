@@ -36,8 +36,8 @@ struct HypothesisScores {
 };
 
 template <class Token, class Score>
-HypothesisScores scores_at_end(const Automaton<Token>& lm, const NgpulmCtcModels& models, int64_t row, double acoustic, double total,
-                               const Score* lm_scores, const int32_t* lm_states) {
+HypothesisScores scores_at_end(const Automaton<Token>& lm, const NgpulmCtcModels& models, int64_t row, double acoustic,
+                               double total, const Score* lm_scores, const int32_t* lm_states) {
   HypothesisScores result{total, acoustic, 0.0, 0.0};
   for (int64_t m = 0; m < models.num_automata && total > NEG_INF_DOUBLE; ++m) {
     const int64_t of_row = row * models.num_automata + m;
@@ -45,8 +45,10 @@ HypothesisScores scores_at_end(const Automaton<Token>& lm, const NgpulmCtcModels
     const bool is_lm = m < models.num_lms, counts = models.end == SENTENCE || (models.end == PHRASES && !is_lm);
     const float final = counts ? lm.step(lm_states[m], lm.vocab_size, lm.vocab_size + 1).score : 0.f;
     result.total += double(models.weights[of_row]) * double(final);
-    if (is_lm) result.of_lms += double(lm_scores[m]);
-    else result.of_phrases += double(lm_scores[m]) + double(final);
+    if (is_lm)
+      result.of_lms += double(lm_scores[m]);
+    else
+      result.of_phrases += double(lm_scores[m]) + double(final);
   }
   return result;
 }

@@ -29,8 +29,7 @@ struct Frame {
 inline Frame frame_of(const NgpulmFrames& frames, int64_t row, int64_t number) {
   const float* x = frames.logits + (frames.starts[row] + number) * frames.classes;
   const int64_t after_blank = frames.blank + 1;
-  const float highest =
-      std::max(highest_of(x, frames.blank), highest_of(x + after_blank, frames.classes - after_blank));
+  const float highest = std::max(highest_of(x, frames.blank), highest_of(x + after_blank, frames.classes - after_blank));
   const float top = std::max(highest, x[frames.blank]);
   if (!std::isfinite(top)) return {x, top, highest};
   return {x, log_sum_of_exp(sum_of_exp(x, frames.classes, top), top), highest};

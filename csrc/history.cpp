@@ -19,9 +19,9 @@ constexpr int32_t STILL = -1;  // as hf_ngpulm/search/transducer_beam/__init__.p
 
 // Append the tokens of greedy CTC search: `labels` and `confidences` [N, longest]; for all streams the number of the first new
 // frame, the label before it and the sum of all confidences before; the latter two are updated.
-NGPULM_EXPORT int64_t ngpulm_history_label(int64_t count, const int64_t* rows, const int32_t* labels, const int32_t* lengths, int64_t longest,
-                                           const int64_t* firsts, int32_t* last, double* sums, const float* confidences,
-                                           int64_t blank, const NgpulmTails* tails) {
+NGPULM_EXPORT int64_t ngpulm_history_label(int64_t count, const int64_t* rows, const int32_t* labels, const int32_t* lengths,
+                                           int64_t longest, const int64_t* firsts, int32_t* last, double* sums,
+                                           const float* confidences, int64_t blank, const NgpulmTails* tails) {
   for (int64_t i = 0; i < count; ++i) {
     const int64_t row = rows[i], at = i * longest;
     follow_labels(*tails, row, labels + at, lengths[i], firsts[row], int32_t(blank), last[row], sums[row],
@@ -31,15 +31,16 @@ NGPULM_EXPORT int64_t ngpulm_history_label(int64_t count, const int64_t* rows, c
 }
 
 // Append the tokens of CTC beam search: links and labels [N, T, K], confidences [N, T], `firsts` and `sums` as above.
-NGPULM_EXPORT int64_t ngpulm_history_frames(int64_t count, const int64_t* rows, const NgpulmLinks* links, const int32_t* lengths,
-                                            const int64_t* firsts, double* sums, const float* confidences,
-                                            const NgpulmTails* tails) {
+NGPULM_EXPORT int64_t ngpulm_history_frames(int64_t count, const int64_t* rows, const NgpulmLinks* links,
+                                            const int32_t* lengths, const int64_t* firsts, double* sums,
+                                            const float* confidences, const NgpulmTails* tails) {
   return guarded([&]() -> int64_t {
     Following following(*tails);
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = rows[i], at = i * links->length, num_beams = tails->num_beams;
-      follow_frames(following, *tails, row, links->links + at * num_beams, links->labels + at * num_beams, lengths[i], firsts[row],
-                    sums[row], confidences ? confidences + at : nullptr, [&](int64_t k) { return links->live[row * num_beams + k]; });
+      follow_frames(following, *tails, row, links->links + at * num_beams, links->labels + at * num_beams, lengths[i],
+                    firsts[row], sums[row], confidences ? confidences + at : nullptr,
+                    [&](int64_t k) { return links->live[row * num_beams + k]; });
     }
     return -1;
   });
@@ -47,8 +48,9 @@ NGPULM_EXPORT int64_t ngpulm_history_frames(int64_t count, const int64_t* rows, 
 
 // Append the tokens of a transducer's search: links, labels, `moves` and `confidences` [steps, S, K]; `times` [S, K] are the
 // hypotheses' frames before the first step.
-NGPULM_EXPORT int64_t ngpulm_history_steps(int64_t count, const int64_t* rows, int64_t streams, const NgpulmLinks* links, const int32_t* moves,
-                                           const float* confidences, const int64_t* times, int64_t blank, const NgpulmTails* tails) {
+NGPULM_EXPORT int64_t ngpulm_history_steps(int64_t count, const int64_t* rows, int64_t streams, const NgpulmLinks* links,
+                                           const int32_t* moves, const float* confidences, const int64_t* times, int64_t blank,
+                                           const NgpulmTails* tails) {
   return guarded([&]() -> int64_t {
     Following following(*tails);
     for (int64_t i = 0; i < count; ++i) {
@@ -73,8 +75,8 @@ NGPULM_EXPORT int64_t ngpulm_history_steps(int64_t count, const int64_t* rows, i
 
 // Move the tokens that all live hypotheses of a row share, except the last `kept`, to `out` (`counts` tokens of each row).
 // `common` [S] gets the number of tokens that all tails still share. Returns the number of tokens in `out`.
-NGPULM_EXPORT int64_t ngpulm_history_hand_over(int64_t count, const int64_t* rows, const uint8_t* live, int64_t kept, int64_t* counts,
-                                               int64_t* common, void* out, const NgpulmTails* tails) {
+NGPULM_EXPORT int64_t ngpulm_history_hand_over(int64_t count, const int64_t* rows, const uint8_t* live, int64_t kept,
+                                               int64_t* counts, int64_t* common, void* out, const NgpulmTails* tails) {
   return guarded([&] {
     int64_t total = 0;
     for (int64_t i = 0; i < count; ++i) {

@@ -119,22 +119,26 @@ void follow_frames(Following& following, const NgpulmTails& tails, int64_t row, 
       const int32_t label = labels[t * num_beams + following.place(k, t)];
       const double before = after;
       if (confidences) after += confidences[t];
-      if (label >= 0) tail.append({label, first + t, first + t + 1, before, after});
-      else if (label == INSIDE) tail.extend_last(first + t + 1, after);
+      if (label >= 0)
+        tail.append({label, first + t, first + t + 1, before, after});
+      else if (label == INSIDE)
+        tail.extend_last(first + t + 1, after);
     }
   }
   for (int64_t t = 0; confidences && t < length; ++t) sum += confidences[t];
 }
 
 // Append the tokens of greedy CTC frames to the tail of one row: labels [length]; `last` is the label before, updated.
-inline void follow_labels(const NgpulmTails& tails, int64_t row, const int32_t* labels, int64_t length, int64_t first, int32_t blank,
-                          int32_t& last, double& sum, const float* confidences) {
+inline void follow_labels(const NgpulmTails& tails, int64_t row, const int32_t* labels, int64_t length, int64_t first,
+                          int32_t blank, int32_t& last, double& sum, const float* confidences) {
   Tail tail(tails, row, 0);
   for (int64_t t = 0; t < length; ++t) {
     const double before = sum;
     if (confidences) sum += confidences[t];
-    if (labels[t] != blank && labels[t] == last) tail.extend_last(first + t + 1, sum);
-    else if (labels[t] != blank) tail.append({labels[t], first + t, first + t + 1, before, sum});
+    if (labels[t] != blank && labels[t] == last)
+      tail.extend_last(first + t + 1, sum);
+    else if (labels[t] != blank)
+      tail.append({labels[t], first + t, first + t + 1, before, sum});
     last = labels[t];
   }
 }

@@ -25,8 +25,9 @@ using namespace ngpulm;
 
 // Try words as the first of the bigrams `first .. last - 1`: writes those that fit, and the last words that they make. Returns
 // how many fit.
-NGPULM_EXPORT int64_t ngpulm_try_words(int64_t first, int64_t last, const uint64_t* keys, const int64_t* first_words, int64_t num_first_words,
-                                       const uint8_t* ends_longer, int64_t num_words, int64_t* found, int64_t* last_words) {
+NGPULM_EXPORT int64_t ngpulm_try_words(int64_t first, int64_t last, const uint64_t* keys, const int64_t* first_words,
+                                       int64_t num_first_words, const uint8_t* ends_longer, int64_t num_words, int64_t* found,
+                                       int64_t* last_words) {
   constexpr int64_t KEYS_PER_BLOCK = 1024;
   int64_t hits = 0;
   for (int64_t begin = first; begin < last; begin += KEYS_PER_BLOCK) {
@@ -50,9 +51,10 @@ NGPULM_EXPORT int64_t ngpulm_try_words(int64_t first, int64_t last, const uint64
 // Try pairs of overlapping n-grams, those of the rows `first .. last - 1` of `after` with `before[begins .. ends - 1]`: writes,
 // by the place of the key that they make in `wanted` (ascending), which two they are. `maybe` is a filter of bits by the keys'
 // upper ones. Returns how many fit.
-NGPULM_EXPORT int64_t ngpulm_try_pairs(int64_t first, int64_t last, const int64_t* begins, const int64_t* ends, const int64_t* before,
-                                       const int64_t* after, const uint64_t* keys, const int64_t* first_words, const uint64_t* maybe,
-                                       int64_t shift, const uint64_t* wanted, int64_t num_wanted, int64_t* prefixes, int64_t* suffixes) {
+NGPULM_EXPORT int64_t ngpulm_try_pairs(int64_t first, int64_t last, const int64_t* begins, const int64_t* ends,
+                                       const int64_t* before, const int64_t* after, const uint64_t* keys,
+                                       const int64_t* first_words, const uint64_t* maybe, int64_t shift, const uint64_t* wanted,
+                                       int64_t num_wanted, int64_t* prefixes, int64_t* suffixes) {
   int64_t hits = 0;
   for (int64_t row = first; row < last; ++row) {
     const uint64_t key = keys[after[row]] * KEY_FACTOR;

@@ -16,8 +16,9 @@ NGPULM_EXPORT int64_t ngpulm_first_children(const int64_t* prefixes, int64_t siz
 
 // The row, in the order below, of the n-grams `first .. last - 1` without their first token. `suffixes_below` says the same of
 // the n-grams of the order below.
-NGPULM_EXPORT int64_t ngpulm_suffix_rows(int64_t first, int64_t last, const int64_t* prefixes, const int32_t* tokens, const int32_t* tokens_below,
-                                         const int32_t* suffixes_below, const int64_t* first_child, int32_t* out) {
+NGPULM_EXPORT int64_t ngpulm_suffix_rows(int64_t first, int64_t last, const int64_t* prefixes, const int32_t* tokens,
+                                         const int32_t* tokens_below, const int32_t* suffixes_below, const int64_t* first_child,
+                                         int32_t* out) {
   // What follows a context follows its suffix too, and both lists ascend: walk them side by side.
   int64_t context = -1, at = 0, end = 0;
   for (int64_t row = first; row < last; ++row) {
@@ -36,8 +37,8 @@ NGPULM_EXPORT int64_t ngpulm_suffix_rows(int64_t first, int64_t last, const int6
 // `discounts` are those of adjusted counts of 0, 1, 2, and 3 and more. Without `dropped` none are, without `suffixes` all are
 // interpolated with the one that there is.
 NGPULM_EXPORT int64_t ngpulm_discount(int64_t first, int64_t last, int64_t size, const int64_t* prefixes, const int64_t* counts,
-                                      const uint8_t* dropped, const double* discounts, const float* lower, const int32_t* suffixes,
-                                      float* probabilities, float* weights) {
+                                      const uint8_t* dropped, const double* discounts, const float* lower,
+                                      const int32_t* suffixes, float* probabilities, float* weights) {
   const auto discount = [&](int64_t row) { return discounts[std::min<int64_t>(counts[row], 3)]; };
   int64_t row = first;
   while (0 < row && row < last && prefixes[row] == prefixes[row - 1]) ++row;

@@ -28,7 +28,8 @@ class Turn {
 template <class WordToken, class Token>
 class ComposerOf : public Composer {
  public:
-  explicit ComposerOf(const NgpulmComposing& c) : lazy(*c.made, Automaton<WordToken>(*c.lm), *c.words, *c.trie), is_busy(c.is_busy) {}
+  explicit ComposerOf(const NgpulmComposing& c)
+      : lazy(*c.made, Automaton<WordToken>(*c.lm), *c.words, *c.trie), is_busy(c.is_busy) {}
 
   bool finish(int32_t state) override {
     if (!lazy.is_unfinished(state)) return true;
@@ -55,7 +56,8 @@ std::unique_ptr<Composer> make_composer(const NgpulmComposing& composing) {
 
 // Compose some states; those below 0 are of other automata. `made` becomes 1 if there was anything to compose.
 NGPULM_EXPORT int64_t ngpulm_lazy_enter(const NgpulmLazyAutomaton* made, const NgpulmAutomaton* lm, const NgpulmWords* words,
-                                        const NgpulmSpellingTrie* trie, const int32_t* states, int64_t num_states, uint8_t* is_new) {
+                                        const NgpulmSpellingTrie* trie, const int32_t* states, int64_t num_states,
+                                        uint8_t* is_new) {
   return with_lazy_automaton(*made, *lm, *words, *trie, [&](auto&& lazy) -> int64_t {
     for (int64_t i = 0; i < num_states; ++i) {
       if (states[i] < 0) continue;

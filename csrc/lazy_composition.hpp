@@ -38,7 +38,8 @@ enum { STATES, ARCS, READ, FORMS, COMPOSED };
 template <class WordToken, class Token>
 class LazyAutomaton {
  public:
-  LazyAutomaton(const NgpulmLazyAutomaton& made, const Automaton<WordToken>& lm, const NgpulmWords& words, const NgpulmSpellingTrie& trie)
+  LazyAutomaton(const NgpulmLazyAutomaton& made, const Automaton<WordToken>& lm, const NgpulmWords& words,
+                const NgpulmSpellingTrie& trie)
       : g(made), reader(lm, words), lm(reader.lm), trie(trie), tokens(static_cast<Token*>(made.arc_tokens)) {}
 
   bool has(int32_t number) const { return number >= 0 && number < 2 * g.counts[STATES] && number % 2 == 0; }
@@ -91,7 +92,8 @@ class LazyAutomaton {
         if (node != 0) {
           const int64_t first = g.first_word_arc[state];
           const int32_t form = g.forms[first];
-          if (trie.path_offsets[form] + trie.depths[node] == trie.path_offsets[form + 1]) next_word = own_state(g.targets[first]);
+          if (trie.path_offsets[form] + trie.depths[node] == trie.path_offsets[form + 1])
+            next_word = own_state(g.targets[first]);
         }
       }
       if (next_word >= 0 && g.unfinished[2 * next_word]) {
@@ -100,8 +102,10 @@ class LazyAutomaton {
       }
       if (of_lm != 0) {
         g.arc_offsets[2 * state] = int32_t(g.counts[ARCS]);
-        if (next_word >= 0) compose_word(state);
-        else compose_words(state);
+        if (next_word >= 0)
+          compose_word(state);
+        else
+          compose_words(state);
         g.arc_offsets[2 * state + 1] = int32_t(g.counts[ARCS]);
       }
       __atomic_store_n(g.unfinished + 2 * state, uint8_t(0), __ATOMIC_RELEASE);

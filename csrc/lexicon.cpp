@@ -5,9 +5,9 @@ using namespace ngpulm;
 
 // The trie of spellings that are different and in ascending order: its nodes are numbered as a walk in depth meets them. All
 // arrays have room for as many nodes as there are tokens and one more; `sizes` gets the numbers of inner nodes and of children.
-NGPULM_EXPORT int64_t ngpulm_spelling_trie(const int64_t* offsets, const int32_t* tokens, int64_t num_forms, int32_t* path_nodes, int32_t* depths,
-                                           int32_t* end_forms, int64_t* child_offsets, int32_t* child_tokens, int32_t* child_nodes,
-                                           int32_t* child_forms, int64_t* sizes) {
+NGPULM_EXPORT int64_t ngpulm_spelling_trie(const int64_t* offsets, const int32_t* tokens, int64_t num_forms,
+                                           int32_t* path_nodes, int32_t* depths, int32_t* end_forms, int64_t* child_offsets,
+                                           int32_t* child_tokens, int32_t* child_nodes, int32_t* child_forms, int64_t* sizes) {
   return guarded([&]() -> int64_t {
     struct Child {
       int32_t parent, token, node, form;
@@ -18,7 +18,8 @@ NGPULM_EXPORT int64_t ngpulm_spelling_trie(const int64_t* offsets, const int32_t
     for (int64_t form = 0; form < num_forms; ++form) {
       const int64_t first = offsets[form], last = offsets[form + 1], before = form ? offsets[form - 1] : first;
       const auto common = [&](int64_t one, int64_t end, int64_t other, int64_t other_end) {
-        return std::mismatch(tokens + one, tokens + std::min(end, one + other_end - other), tokens + other).first - (tokens + one);
+        return std::mismatch(tokens + one, tokens + std::min(end, one + other_end - other), tokens + other).first -
+               (tokens + one);
       };
       const int64_t shared = common(before, first, first, last);
       // A spelling that the next one goes on with ends at an inner node.
@@ -53,7 +54,8 @@ NGPULM_EXPORT int64_t ngpulm_spelling_trie(const int64_t* offsets, const int32_t
 }
 
 // How many forms the states `first .. last - 1` of a language model over words know: counts [S].
-NGPULM_EXPORT int64_t ngpulm_count_forms(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmWords* words, int64_t* counts) {
+NGPULM_EXPORT int64_t ngpulm_count_forms(int64_t first, int64_t last, const NgpulmAutomaton* automaton,
+                                         const NgpulmWords* words, int64_t* counts) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
     FormReader reader(lm, *words);
     for (int64_t state = first; state < last; ++state) counts[state] = int64_t(reader.read(int32_t(state)).size());
@@ -63,7 +65,8 @@ NGPULM_EXPORT int64_t ngpulm_count_forms(int64_t first, int64_t last, const Ngpu
 
 // What they know of those, see `FormLM` in hf_ngpulm/lexicon/word_lm.py.
 NGPULM_EXPORT int64_t ngpulm_read_forms(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmWords* words,
-                                        const int64_t* offsets, int32_t* forms, double* log_probs, int32_t* targets, double* ends) {
+                                        const int64_t* offsets, int32_t* forms, double* log_probs, int32_t* targets,
+                                        double* ends) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
     FormReader reader(lm, *words);
     for (int64_t state = first; state < last; ++state) {

@@ -48,7 +48,8 @@ class FormReader {
         arcs.push_back({form, lm.arc_targets[arc], double(lm.arc_weights[arc])});
       }
     }
-    if (!is_sorted) std::sort(arcs.begin(), arcs.end(), [](const FormArc& one, const FormArc& other) { return one.form < other.form; });
+    if (!is_sorted)
+      std::sort(arcs.begin(), arcs.end(), [](const FormArc& one, const FormArc& other) { return one.form < other.form; });
     if (has_homographs) join_homographs(state);
     return arcs;
   }
@@ -91,7 +92,8 @@ class FormReader {
             arcs[kept].target = step.state;
           }
         }
-        for (int64_t at = begin; at < end; ++at) total += std::exp(double(lm.step(state, int32_t(words.words_of_form[at])).score) - best);
+        for (int64_t at = begin; at < end; ++at)
+          total += std::exp(double(lm.step(state, int32_t(words.words_of_form[at])).score) - best);
         arcs[kept].log_prob = best + std::log(total);
       }
       ++kept;

@@ -52,8 +52,13 @@ void LaidOut::fill(const NgpulmNetworks& networks) const {
 }
 
 Networks::Networks(const NgpulmNetworks& networks, const NgpulmSlots& slots, int64_t most, int64_t most_joined)
-    : networks_(networks), slots_(slots), layers_(networks), joined_(std::max(most, most_joined) * networks.width),
-      logits_(most_joined * layers_.head.outputs), below_(most * networks.size), projected_(most * layers_.projection.outputs) {
+    : networks_(networks),
+      slots_(slots),
+      layers_(networks),
+      joined_(std::max(most, most_joined) * networks.width),
+      logits_(most_joined * layers_.head.outputs),
+      below_(most * networks.size),
+      projected_(most * layers_.projection.outputs) {
   if (!networks.num_layers) return;
   embedded_.resize(most * networks.embedded);
   before_.resize(most * (networks.num_layers > 1 ? 2 : 1) * networks.size);
@@ -75,10 +80,14 @@ void Networks::activate(float* out) const {
     for (int64_t d = 0; d < width; ++d) out[d] = function(out[d]);
   };
   switch (networks_.activation) {
-    case RELU: return each([](float x) { return at_least(x, 0.f); });
-    case TANH: return each([](float x) { return tanh_of(x); });
-    case SIGMOID: return each([](float x) { return sigmoid_of(x); });
-    default: return each([](float x) { return x * sigmoid_of(x); });
+    case RELU:
+      return each([](float x) { return at_least(x, 0.f); });
+    case TANH:
+      return each([](float x) { return tanh_of(x); });
+    case SIGMOID:
+      return each([](float x) { return sigmoid_of(x); });
+    default:
+      return each([](float x) { return x * sigmoid_of(x); });
   }
 }
 
@@ -103,7 +112,8 @@ void Networks::ask_internal_lm(int64_t count, const int64_t* slots, int64_t blan
 }
 
 void Networks::predict(int64_t count, const int64_t* sources, const int64_t* tokens, const int64_t* targets) {
-  if (networks_.num_layers) lstm(count, sources, tokens, targets);
+  if (networks_.num_layers)
+    lstm(count, sources, tokens, targets);
   else
     for (int64_t i = 0; i < count; ++i) convolve(i, sources[i], tokens[i], targets[i]);
   const Layer& projection = layers_.projection;
@@ -195,8 +205,10 @@ void Networks::convolve(int64_t line, int64_t source, int64_t token, int64_t tar
 
 void Networks::begin(int64_t slot, int64_t blank) {
   for (int64_t part = 0; part < slots_.parts; ++part)  // before the first token there is nothing, or there are blanks
-    if (networks_.num_layers) std::fill_n(state(part, slot), networks_.size, 0.f);
-    else std::copy_n(networks_.embedding + blank * networks_.embedded, networks_.size, state(part, slot));
+    if (networks_.num_layers)
+      std::fill_n(state(part, slot), networks_.size, 0.f);
+    else
+      std::copy_n(networks_.embedding + blank * networks_.embedded, networks_.size, state(part, slot));
   predict(1, &slot, &blank, &slot);
 }
 

@@ -49,7 +49,8 @@ void tile(const Layer& layer, int64_t begin, const float* x, int64_t x_stride, f
   repeat<R>([&](auto r) { repeat<P * C>([&](auto c) { sums[r][c] = load(biases + c * WIDTH); }); });
   for (int64_t k = 0; k < layer.inputs; ++k) {
     Wide weights[P * C];
-    repeat<P>([&](auto p) { repeat<C>([&](auto c) { weights[p * C + c] = load(panels + p * next_panel + (k * C + c) * WIDTH); }); });
+    repeat<P>(
+        [&](auto p) { repeat<C>([&](auto c) { weights[p * C + c] = load(panels + p * next_panel + (k * C + c) * WIDTH); }); });
     repeat<R>([&](auto r) {
       const Wide value = x[r * x_stride + k] - Wide{};
       repeat<P * C>([&](auto c) { sums[r][c] = multiply_add(value, weights[c], sums[r][c]); });
@@ -81,7 +82,8 @@ void transpose(const float* rows, int64_t stride, float* out, int64_t out_stride
   Four a[4];
   for (int i = 0; i < 4; ++i) std::memcpy(&a[i], rows + i * stride, sizeof(Four));
   const Four left = __builtin_shufflevector(a[0], a[1], 0, 4, 1, 5), right = __builtin_shufflevector(a[0], a[1], 2, 6, 3, 7);
-  const Four lower_left = __builtin_shufflevector(a[2], a[3], 0, 4, 1, 5), lower_right = __builtin_shufflevector(a[2], a[3], 2, 6, 3, 7);
+  const Four lower_left = __builtin_shufflevector(a[2], a[3], 0, 4, 1, 5),
+             lower_right = __builtin_shufflevector(a[2], a[3], 2, 6, 3, 7);
   const Four columns[] = {
       __builtin_shufflevector(left, lower_left, 0, 1, 4, 5), __builtin_shufflevector(left, lower_left, 2, 3, 6, 7),
       __builtin_shufflevector(right, lower_right, 0, 1, 4, 5), __builtin_shufflevector(right, lower_right, 2, 3, 6, 7)};
@@ -116,8 +118,10 @@ void multiply(const Layer& layer, const float* x, int64_t x_stride, int64_t rows
     const int64_t vectors = std::min(PANEL, layer.outputs - begin) / WIDTH;
     const Tile whole = tile_of(ROWS, vectors);
     int64_t row = 0;
-    for (; row + ROWS <= rows; row += ROWS) whole(layer, begin, x + row * x_stride, x_stride, out + row * out_stride, out_stride);
-    if (row < rows) tile_of(rows - row, vectors)(layer, begin, x + row * x_stride, x_stride, out + row * out_stride, out_stride);
+    for (; row + ROWS <= rows; row += ROWS)
+      whole(layer, begin, x + row * x_stride, x_stride, out + row * out_stride, out_stride);
+    if (row < rows)
+      tile_of(rows - row, vectors)(layer, begin, x + row * x_stride, x_stride, out + row * out_stride, out_stride);
   }
 }
 

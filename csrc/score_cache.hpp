@@ -37,9 +37,18 @@ template <class Token>
 class ScoreCache {
  public:
   ScoreCache(const Automaton<Token>& lm, int64_t num_automata, int64_t classes, int32_t blank, int64_t hypotheses)
-      : lm(lm), num_automata(num_automata), classes(classes), candidates(std::min<int64_t>(lm.vocab_size, classes)), blank(blank),
-        num_lines(lines_for(hypotheses, classes)), scores(new float[num_lines * classes]), highest(num_lines),
-        states(num_lines * num_automata), weights(num_automata), plain(classes), one(lm.vocab_size) {
+      : lm(lm),
+        num_automata(num_automata),
+        classes(classes),
+        candidates(std::min<int64_t>(lm.vocab_size, classes)),
+        blank(blank),
+        num_lines(lines_for(hypotheses, classes)),
+        scores(new float[num_lines * classes]),
+        highest(num_lines),
+        states(num_lines * num_automata),
+        weights(num_automata),
+        plain(classes),
+        one(lm.vocab_size) {
     forget();
   }
 

@@ -14,15 +14,17 @@ using namespace ngpulm;
 
 // The rows of the n-grams tokens [N, order] without their last token, in the order below, whose first node is `first_node`. Of
 // those `first .. last - 1`; -1 where there is no such row.
-NGPULM_EXPORT int64_t ngpulm_find_prefixes(int64_t first, int64_t last, const NgpulmNGramNodes* nodes, const int32_t* tokens, int64_t order,
-                                           int64_t first_node, int64_t* prefixes) {
+NGPULM_EXPORT int64_t ngpulm_find_prefixes(int64_t first, int64_t last, const NgpulmNGramNodes* nodes, const int32_t* tokens,
+                                           int64_t order, int64_t first_node, int64_t* prefixes) {
   return guarded([&]() -> int64_t {
     const auto child = [&](int64_t node, int32_t token) -> int64_t {
-      const int32_t *const begin = nodes->tokens + nodes->first_child[node], *const end = nodes->tokens + nodes->first_child[node + 1];
+      const int32_t *const begin = nodes->tokens + nodes->first_child[node], *const end =
+                                                                                 nodes->tokens + nodes->first_child[node + 1];
       const int32_t* const at = std::lower_bound(begin, end, token);
       return at < end && *at == token ? at - nodes->tokens : 0;
     };
-    std::vector<int64_t> path(order, 0);  // nodes of the first 1, 2, ... tokens of the n-gram before, which it often begins like
+    std::vector<int64_t> path(order,
+                              0);  // nodes of the first 1, 2, ... tokens of the n-gram before, which it often begins like
     for (int64_t row = first; row < last; ++row) {
       const int32_t* const ngram = tokens + row * order;
       int64_t shared = 0;

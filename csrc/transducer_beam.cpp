@@ -14,8 +14,8 @@ constexpr int64_t HYPOTHESES = 48;  // approximate number that go on at once
 constexpr int64_t DONE = -1, NO_ROOM = -2;
 
 // Subtract the internal LM's scores after new tokens from the LM scores.
-void subtract_internal_lm(Networks& network, const std::vector<int64_t>& slots, const NgpulmClasses& classes, const float* weights,
-                          const NgpulmBeam& beam) {
+void subtract_internal_lm(Networks& network, const std::vector<int64_t>& slots, const NgpulmClasses& classes,
+                          const float* weights, const NgpulmBeam& beam) {
   network.ask_internal_lm(int64_t(slots.size()), slots.data(), classes.blank, classes.tokens);
   for (size_t i = 0; i < slots.size(); ++i) {
     const float *scores = network.internal_lm(int64_t(i)), weight = weights[slots[i] / beam.slots_of_row];
@@ -37,8 +37,8 @@ struct AllFrames {
 // Search rows, up to `held` at once, as far as their frames reach.
 template <class LM>
 int64_t search_rows(int64_t first, int64_t last, int64_t held, BeamStep<LM>& step, Networks& network, const AllFrames& frames,
-                    const NgpulmClasses& classes, const NgpulmBeamSettings& rules, const NgpulmBeamRows& rows, const NgpulmBeam& beam,
-                    const NgpulmSteps& steps) {
+                    const NgpulmClasses& classes, const NgpulmBeamSettings& rules, const NgpulmBeamRows& rows,
+                    const NgpulmBeam& beam, const NgpulmSteps& steps) {
   const int64_t num_beams = beam.num_beams;
   std::vector<int64_t> going;
   std::vector<int32_t> opened;
@@ -71,8 +71,7 @@ int64_t search_rows(int64_t first, int64_t last, int64_t held, BeamStep<LM>& ste
     if (going.empty()) return result;
     network.join(lines, classes.blank);
     fresh.clear();
-    for (size_t i = 0; i < going.size(); ++i)
-      step.run(going[i], [&](int64_t k) { return logits[i * num_beams + k]; }, fresh);
+    for (size_t i = 0; i < going.size(); ++i) step.run(going[i], [&](int64_t k) { return logits[i * num_beams + k]; }, fresh);
     if (!fresh.size()) continue;
     step.write_lines(fresh.hypotheses);
     network.predict(fresh.size(), fresh.sources.data(), fresh.tokens.data(), fresh.targets.data());
@@ -89,8 +88,8 @@ using namespace ngpulm;
 // Write what LMs add to each class after the hypotheses of some rows, numbers `rows[first]` .. `rows[last - 1]`, where they add
 // anything. Returns -1, or the first row whose states don't exist.
 NGPULM_EXPORT int64_t ngpulm_beam_lines(int64_t first, int64_t last, const int64_t* numbers, const NgpulmAutomaton* automaton,
-                                        const NgpulmClasses* classes, const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows,
-                                        const NgpulmBeam* beam, const NgpulmSteps* steps) {
+                                        const NgpulmClasses* classes, const NgpulmBeamSettings* rules,
+                                        const NgpulmBeamRows* rows, const NgpulmBeam* beam, const NgpulmSteps* steps) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
     BeamStep step(lm, *classes, *rules, *rows, *beam, *steps, last - first);
     std::vector<int64_t> live;
@@ -114,8 +113,10 @@ NGPULM_EXPORT int64_t ngpulm_beam_begin(int64_t first, int64_t last, const int64
     Networks network(*networks, *slots, 1, 1);
     for (int64_t i = first; i < last; ++i) {
       const int64_t slot = numbers[i] * beam->slots_of_row;
-      if (i == first) network.begin(slot, classes->blank);
-      else network.copy(numbers[first] * beam->slots_of_row, slot);
+      if (i == first)
+        network.begin(slot, classes->blank);
+      else
+        network.copy(numbers[first] * beam->slots_of_row, slot);
       if (rules->has_ilm) subtract_internal_lm(network, {slot}, *classes, rows->ilm_weights, *beam);
     }
     return DONE;
@@ -124,10 +125,11 @@ NGPULM_EXPORT int64_t ngpulm_beam_begin(int64_t first, int64_t last, const int64
 
 // Search each row as far as its frames [B, longest, D] reach, with the networks. Returns -1, -2 if the room for steps was too
 // small for any (call it again with more), or the first row whose states don't exist.
-NGPULM_EXPORT int64_t ngpulm_beam_rows(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,
-                                       const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
-                                       const NgpulmSteps* steps, const NgpulmNetworks* networks, const NgpulmSlots* slots,
-                                       const float* frames, int64_t longest) {
+NGPULM_EXPORT int64_t ngpulm_beam_rows(int64_t first, int64_t last, const NgpulmAutomaton* automaton,
+                                       const NgpulmClasses* classes, const NgpulmBeamSettings* rules,
+                                       const NgpulmBeamRows* rows, const NgpulmBeam* beam, const NgpulmSteps* steps,
+                                       const NgpulmNetworks* networks, const NgpulmSlots* slots, const float* frames,
+                                       int64_t longest) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
     const int64_t held = std::max<int64_t>(1, std::min(HYPOTHESES / beam->num_beams, last - first));
     BeamStep step(lm, *classes, *rules, *rows, *beam, *steps, (last - first) * longest);
@@ -141,8 +143,9 @@ NGPULM_EXPORT int64_t ngpulm_beam_rows(int64_t first, int64_t last, const Ngpulm
 
 // For networks that run elsewhere: number the hypotheses of all rows that go on. `lines` [B, K] gets their numbers, else -1;
 // `slots` and `frames` get their slots and frames, numbered over all rows (`longest` frames each). Returns how many there are.
-NGPULM_EXPORT int64_t ngpulm_beam_open(int64_t batch, const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
-                                       int64_t longest, int64_t* lines, int64_t* slots, int64_t* frames) {
+NGPULM_EXPORT int64_t ngpulm_beam_open(int64_t batch, const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows,
+                                       const NgpulmBeam* beam, int64_t longest, int64_t* lines, int64_t* slots,
+                                       int64_t* frames) {
   return guarded([&] {
     int64_t count = 0;
     std::vector<int32_t> opened;
@@ -162,20 +165,24 @@ NGPULM_EXPORT int64_t ngpulm_beam_open(int64_t batch, const NgpulmBeamSettings* 
 
 // Take one step with each row that has lines of `logits` [N, C]. New tokens (see `NewTokens`) of the rows are put after
 // `first * K`; returns their number, or -1 if states of a row don't exist.
-NGPULM_EXPORT int64_t ngpulm_beam_step(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,
-                                       const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
-                                       const NgpulmSteps* steps, const float* logits, const int64_t* lines, int64_t* sources,
-                                       int64_t* tokens, int64_t* targets) {
+NGPULM_EXPORT int64_t ngpulm_beam_step(int64_t first, int64_t last, const NgpulmAutomaton* automaton,
+                                       const NgpulmClasses* classes, const NgpulmBeamSettings* rules,
+                                       const NgpulmBeamRows* rows, const NgpulmBeam* beam, const NgpulmSteps* steps,
+                                       const float* logits, const int64_t* lines, int64_t* sources, int64_t* tokens,
+                                       int64_t* targets) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
     BeamStep step(lm, *classes, *rules, *rows, *beam, *steps, last - first);
     const int64_t num_beams = beam->num_beams, outputs = classes->tokens + classes->num_durations;
     NewTokens fresh;
     for (int64_t row = first; row < last; ++row) {
       if (!step.has_states(row)) return -1;
-      step.run(row, [&](int64_t k) {
-        const int64_t line = lines[row * num_beams + k];
-        return line < 0 ? nullptr : logits + line * outputs;
-      }, fresh);
+      step.run(
+          row,
+          [&](int64_t k) {
+            const int64_t line = lines[row * num_beams + k];
+            return line < 0 ? nullptr : logits + line * outputs;
+          },
+          fresh);
     }
     step.write_lines(fresh.hypotheses);
     std::copy(fresh.sources.begin(), fresh.sources.end(), sources + first * num_beams);

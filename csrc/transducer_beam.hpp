@@ -46,8 +46,8 @@ struct Hypothesis {
 
 inline Hypothesis take(const NgpulmBeam& beam, int64_t row, int64_t k) {
   const int64_t i = row * beam.num_beams + k;
-  return {beam.scores[i], beam.acoustic_scores[i], beam.times[i], beam.symbols[i], beam.sizes[i],
-          beam.last_tokens[i], beam.hashes[i], beam.parent_hashes[i], beam.slots[i]};
+  return {beam.scores[i],      beam.acoustic_scores[i], beam.times[i],         beam.symbols[i], beam.sizes[i],
+          beam.last_tokens[i], beam.hashes[i],          beam.parent_hashes[i], beam.slots[i]};
 }
 
 inline void put(const NgpulmBeam& beam, int64_t row, int64_t k, const Hypothesis& h) {

@@ -53,7 +53,8 @@ class Highest {
         const float sum = logits[c] + line[c];
         fused[c] = sum == sum ? sum : NEG_INF;
       }
-    else std::copy_n(logits, classes, fused);
+    else
+      std::copy_n(logits, classes, fused);
     fused[blank] = NEG_INF;
   }
 
@@ -91,12 +92,21 @@ template <class LM>
 class BeamStep {
  public:
   // Args: calls: approximate number of steps.
-  BeamStep(const LM& lm, const NgpulmClasses& classes, const NgpulmBeamSettings& rules, const NgpulmBeamRows& rows, const NgpulmBeam& beam,
-           const NgpulmSteps& steps, int64_t calls)
-      : lm_(lm), classes_(classes), rules_(rules), rows_(rows), beam_(beam), steps_(steps),
-        lines_(lm, rules, beam, rows.weights, classes.tokens, beam.lines ? calls : 0), highest_(classes.tokens),
-        old_(beam.num_beams), said_(beam.num_beams), old_states_(beam.num_beams * beam.num_automata),
-        old_scores_(beam.num_beams * beam.num_automata), occupied_(beam.slots_of_row) {
+  BeamStep(const LM& lm, const NgpulmClasses& classes, const NgpulmBeamSettings& rules, const NgpulmBeamRows& rows,
+           const NgpulmBeam& beam, const NgpulmSteps& steps, int64_t calls)
+      : lm_(lm),
+        classes_(classes),
+        rules_(rules),
+        rows_(rows),
+        beam_(beam),
+        steps_(steps),
+        lines_(lm, rules, beam, rows.weights, classes.tokens, beam.lines ? calls : 0),
+        highest_(classes.tokens),
+        old_(beam.num_beams),
+        said_(beam.num_beams),
+        old_states_(beam.num_beams * beam.num_automata),
+        old_scores_(beam.num_beams * beam.num_automata),
+        occupied_(beam.slots_of_row) {
     const int64_t durations = std::max<int64_t>(classes.num_durations, 1);
     most_extensions_ = std::min(rules.most_extensions, classes.tokens * durations);
     const int64_t most = beam.num_beams * (most_extensions_ + 1);
@@ -241,9 +251,11 @@ class BeamStep {
     const bool may_emit = rules_.aes_steps ? rows_.phases[row_] <= rules_.aes_steps : old_[k].symbols < rules_.max_symbols;
     const float* line = beam_.lines ? lines_.of(row_, old_[k].slot) : nullptr;
     const double common = this->common(said), blank_log_prob = said.logits[blank] - said.log_sum;
-    const double of_blank = total_ != 0.0 && blank_log_prob > NEG_INF_DOUBLE ? blank_log_prob + total_ * blank_log_prob : blank_log_prob;
+    const double of_blank =
+        total_ != 0.0 && blank_log_prob > NEG_INF_DOUBLE ? blank_log_prob + total_ * blank_log_prob : blank_log_prob;
     ranked_.begin(most_extensions_);
-    bool waits = blank_log_prob > NEG_INF_DOUBLE;  // whether the blank has yet to come: of those that rank alike the first come first
+    bool waits =
+        blank_log_prob > NEG_INF_DOUBLE;  // whether the blank has yet to come: of those that rank alike the first come first
     const auto rank_blank = [&] {
       if (waits) ranked_.insert(rules_.late ? of_blank : blank_log_prob, paired(blank, 0));
       waits = false;
@@ -270,7 +282,8 @@ class BeamStep {
   // Choose the best pairs of the chosen classes with durations. Early pruning ranks the pairs with LM scores, too.
   void pair_with_durations(const Said& said, const float* line, double common, double of_blank) {
     durations_.begin(classes_.num_durations);
-    for (int64_t d = 0; d < classes_.num_durations; ++d) durations_.insert(said.logits[classes_.tokens + d] - said.duration_sum, d);
+    for (int64_t d = 0; d < classes_.num_durations; ++d)
+      durations_.insert(said.logits[classes_.tokens + d] - said.duration_sum, d);
     pairs_.begin(most_extensions_);
     for (int64_t i = 0; i < ranked_.size(); ++i) {
       const int64_t label = label_of(ranked_.value(i));

@@ -42,7 +42,13 @@ class Greedy {
  public:
   Greedy(const LM& lm, const NgpulmClasses& classes, const NgpulmGreedyRules& rules, const NgpulmGreedyRows& rows,
          const NgpulmSteps& steps)
-      : lm_(lm), classes_(classes), rules_(rules), rows_(rows), steps_(steps), fused_(classes.tokens), one_(std::max<int64_t>(rules.vocab_size, 1)) {}
+      : lm_(lm),
+        classes_(classes),
+        rules_(rules),
+        rows_(rows),
+        steps_(steps),
+        fused_(classes.tokens),
+        one_(std::max<int64_t>(rules.vocab_size, 1)) {}
 
   bool goes_on(int64_t row) const { return rows_.times[row] < rows_.ends[row] && rows_.bad_frames[row] < 0; }
 
@@ -143,19 +149,21 @@ using namespace ngpulm;
 // For networks that run elsewhere: search the rows of `numbers` through a window of frames, up to their first token. `tokens`
 // gets that token, or -1. `logits` are [numbers, window, C], `internal` [rows, tokens] the internal LM's log-probabilities
 // (null if it isn't subtracted). Returns -1, or the first row whose states don't exist.
-NGPULM_EXPORT int64_t ngpulm_greedy_window(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,
-                                           const NgpulmGreedyRules* rules, const NgpulmGreedyRows* rows, const NgpulmSteps* steps,
-                                           const int64_t* numbers, const float* logits, const float* internal, int64_t window,
-                                           int64_t* tokens) {
+NGPULM_EXPORT int64_t ngpulm_greedy_window(int64_t first, int64_t last, const NgpulmAutomaton* automaton,
+                                           const NgpulmClasses* classes, const NgpulmGreedyRules* rules,
+                                           const NgpulmGreedyRows* rows, const NgpulmSteps* steps, const int64_t* numbers,
+                                           const float* logits, const float* internal, int64_t window, int64_t* tokens) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
     Greedy search(lm, *classes, *rules, *rows, *steps);
     const int64_t outputs = classes->tokens + classes->num_durations;
     for (int64_t i = first; i < last; ++i) {
       const int64_t row = numbers[i];
       if (!search.has_states(row)) return row;
-      Said said = search.follow_blanks(row, logits + i * window * outputs, outputs, std::min(window, rows->ends[row] - rows->times[row]));
+      Said said = search.follow_blanks(row, logits + i * window * outputs, outputs,
+                                       std::min(window, rows->ends[row] - rows->times[row]));
       if (said.place >= 0)
-        search.choose(row, logits + (i * window + said.place) * outputs, internal ? internal + row * classes->tokens : nullptr, said);
+        search.choose(row, logits + (i * window + said.place) * outputs, internal ? internal + row * classes->tokens : nullptr,
+                      said);
       tokens[i] = said.token;
     }
     return -1;
@@ -164,10 +172,11 @@ NGPULM_EXPORT int64_t ngpulm_greedy_window(int64_t first, int64_t last, const Ng
 
 // Search rows to their ends, or until the room for steps is full. The networks' state of a row is in the slot of its number,
 // once it has `begun`. `frames` are [rows, longest, D]. Returns -1, or the first row whose states don't exist.
-NGPULM_EXPORT int64_t ngpulm_greedy_rows(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,
-                                         const NgpulmGreedyRules* rules, const NgpulmGreedyRows* rows, const NgpulmSteps* steps,
-                                         const NgpulmNetworks* networks, const NgpulmSlots* slots, uint8_t* begun, const float* frames,
-                                         int64_t longest, int64_t window) {
+NGPULM_EXPORT int64_t ngpulm_greedy_rows(int64_t first, int64_t last, const NgpulmAutomaton* automaton,
+                                         const NgpulmClasses* classes, const NgpulmGreedyRules* rules,
+                                         const NgpulmGreedyRows* rows, const NgpulmSteps* steps, const NgpulmNetworks* networks,
+                                         const NgpulmSlots* slots, uint8_t* begun, const float* frames, int64_t longest,
+                                         int64_t window) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
     Greedy search(lm, *classes, *rules, *rows, *steps);
     const int64_t most = std::max<int64_t>(1, std::min(ROWS, last - first));
@@ -179,8 +188,10 @@ NGPULM_EXPORT int64_t ngpulm_greedy_rows(int64_t first, int64_t last, const Ngpu
     for (int64_t row = first; row < last; ++row) {
       if (!search.has_states(row)) return row;
       if (begun[row] || !search.goes_on(row)) continue;
-      if (begins_as < 0) network.begin(row, classes->blank);
-      else network.copy(begins_as, row);
+      if (begins_as < 0)
+        network.begin(row, classes->blank);
+      else
+        network.copy(begins_as, row);
       begins_as = row, begun[row] = true;
     }
     for (;;) {

@@ -57,7 +57,8 @@ class KeptScores {
 template <class LM>
 class Lines {
  public:
-  Lines(const LM& lm, const NgpulmBeamSettings& rules, const NgpulmBeam& beam, const float* weights, int64_t classes, int64_t calls)
+  Lines(const LM& lm, const NgpulmBeamSettings& rules, const NgpulmBeam& beam, const float* weights, int64_t classes,
+        int64_t calls)
       : rules_(rules), beam_(beam), weights_(weights), classes_(classes), kept_(lm, rules.vocab_size, calls) {}
 
   float* of(int64_t row, int64_t slot) const { return beam_.lines + (row * beam_.slots_of_row + slot) * classes_; }

@@ -202,7 +202,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         if source_lm is None and source_weight is not None:
             raise ValueError(f"source_weight={source_weight!r} is given without source_lm=; pass the model, too")
         if source_lm is not None and lm is None:
-            raise ValueError("source_lm is given without the language model that replaces it; pass lm=, too")
+            raise ValueError("source_lm is given without a language model in its place; pass lm=, too")
         self.source, self.source_weight = source_lm, source_weight
         if source_weight is not None:
             self.source_weight = check("source_weight", source_weight, ROW_WEIGHTS)

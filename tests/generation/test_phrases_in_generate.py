@@ -149,7 +149,7 @@ def test_what_is_refused(model, tokenizer, lm):
         lambda: processor.with_weights(ilm_weight=0.3),
         lambda: NGramLogitsProcessor(model=model, phrases=CONTEXTS, tokenizer=tokenizer, ilm_weight=0.3),
     ):
-        with pytest.raises(ValueError, match="ilm_weight is given without the language model"):
+        with pytest.raises(ValueError, match="ilm_weight is given without a language model"):
             refused()
     with pytest.raises(ValueError, match="phrase_weight without phrases"):
         model.generate(**inputs(2), custom_generate=seq2seq_generate, phrase_weight=1.0)
@@ -172,5 +172,5 @@ def test_beside_an_internal_lm(num_beams, model, lm, tokenizer):
     assert torch.equal(model.generate(**given, **ours), found)
     assert not torch.equal(model.generate(**given, **{**ours, "ilm_weight": 0.0}), found)
     for more, name in (({"ilm_weight": 0.3}, "ilm_weight"), ({"source_lm": lm}, "source_lm")):
-        with pytest.raises(ValueError, match=f"{name} is given without the language model"):
+        with pytest.raises(ValueError, match=f"{name} is given without a language model"):
             NGramLogitsProcessor(model=model, phrases=["anna"], tokenizer=tokenizer, start=258, **more)
