@@ -128,7 +128,10 @@ def test_words_in_greedy_search_are_warned_of(ctc, caplog):
     assert not caplog.records
     CTCDecoder(ctc[1], words, num_beams=1)
     (warning,) = caplog.records
-    assert "greedy search loses most of the gain of a word-level language model" in warning.message and "num_beams" in warning.message
+    assert (
+        "greedy search loses most of the gain of a word-level language model" in warning.message
+        and "num_beams" in warning.message
+    )
 
 
 def test_language_models_by_name(ctc, harbour, tmp_path):
