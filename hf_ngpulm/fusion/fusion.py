@@ -74,13 +74,13 @@ class RowModels(NamedTuple):
         """Return the final scores of hypotheses at the end of an utterance.
 
         Args:
-            scores: `[B, K]`, the scores of the search.
+            scores: float64 `[B, K]`, the scores of the search.
             lm_scores, lm_states: `[B, K, M]`, each automaton's unweighted score of the tokens, and its state after the tokens.
             score_eos: whether to add the LMs' scores of `</s>`.
 
         Returns:
             The scores that include the end, the unweighted scores of the LMs (without `</s>`), and the unweighted scores of the
-            phrases. Each is `[B, K]`, on the device of `scores`.
+            phrases. Each is float64 `[B, K]`, on the device of `scores`.
         """
         device = scores.device
         if not lm_scores.shape[2]:

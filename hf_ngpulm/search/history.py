@@ -158,7 +158,11 @@ class History:
         )  # fmt: skip
 
     def tails_of(self, rows: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, Spoken]:
-        """Return one tail of each row: the number of tokens `[N]`, and the tokens `[N, L]`. `places` are places in the beams."""
+        """Return one tail of each row: the number of tokens `[N]` and the tokens `[N, L]`.
+
+        Args:
+            rows, places: `[N]`, the streams, and the place of the tail in each stream's beam.
+        """
         sizes = self.sizes[rows, places]
         return sizes, self._spoken(self.tails[rows, places, : int(sizes.max(initial=0))])
 

@@ -1,17 +1,22 @@
-"""CTC prefix beam search with language models as Triton kernels: a program per utterance walks its frames.
+"""Run CTC prefix beam search on the GPU, with a Triton kernel whose programs each search the frames of one utterance.
 
-There are no launches per frame and nothing waits for the host. A first kernel normalises all frames of all rows in parallel and
-notes the highest logit of each block of classes, so that the walk looks at no class of a frame that can't bring a new prefix:
-as on the CPU, a prefix can't be extended to more than its own score plus a block's highest acoustic score plus the best LM
-score in its state, and what scores less than the worst of the best K so far is passed over, which changes nothing.
+There are no launches per frame, and nothing waits for the host. `_peaks_kernel` first normalises all frames of all rows in
+parallel, and writes the highest logit of each block of classes. With these peaks `_search_kernel` skips classes that can't give
+a new prefix, as the CPU engine does. The score of an extension is at most the sum of the prefix's score, the block's highest
+acoustic score, and the best LM score in the prefix's state. If this bound is lower than the worst of the best K scores so far,
+the block is skipped. Skipping doesn't change the result.
 
-The walk keeps the beam's small arrays in registers, padded to a power of two, and what only new prefixes change in the tensors
-that it returns. All prefixes are scored side by side, as `[place, token]` tiles. Each group of candidates (some of a place's
-tokens) offers its best one; to pick an extension the offers are compared, which fit in a warp, and not all candidates. What
-each token scores in a prefix's state and where it leads to is written to a line of global memory at the first frame that may
-extend the prefix, for all new prefixes at once: level by level, from their roots to ever longer contexts.
+`_search_kernel` keeps the small arrays of the beam in registers, padded to a power of two. Arrays that only new prefixes change
+stay in the returned tensors. All prefixes are scored together, as `[place, token]` tiles. The candidates are divided into
+groups (some tokens of a place), and each group offers its best candidate. To pick an extension the kernel compares only the
+offers, which fit in a warp.
 
-Within `if` what Triton functions return is assigned before it is used: Triton 3.3 takes their `return` for the kernel's.
+The LM scores and targets of all tokens in a prefix's state are written to a line of global memory. This happens at the first
+frame that may extend the prefix, for all new prefixes together. The line is written from the root to the longest context, so
+that longer contexts overwrite shorter ones.
+
+Inside an `if` the result of a Triton function is assigned to a name before it is used. Otherwise Triton 3.3 mistakes the
+function's `return` for the kernel's.
 """
 
 from __future__ import annotations
@@ -29,19 +34,19 @@ from ...automaton.tensors import AutomatonTensors
 from ...engines.devices import current
 from . import BLANK, INSIDE, BeamFrames, BeamState, cpu
 
-MOST_ROWS = tl.constexpr(16)  # lines that are filled at a time
+MOST_ROWS = tl.constexpr(16)  # maximum number of lines that are filled at a time
 NOTHING = tl.constexpr((0x807FFFFF - 2**32) << 32)  # key of the score -inf at index 0
 HIGHEST_KEY = tl.constexpr(2**63 - 1)
-STAYING = tl.constexpr(1 << 30)  # indices of extensions are below, those of hypotheses that stay above
-MOST_GROUPS = 32  # as many as threads in a warp: the best of them is found without waiting for other warps
+STAYING = tl.constexpr(1 << 30)  # lower indices are of extensions, higher indices of hypotheses that stay
+MOST_GROUPS = 32  # the number of threads of a warp, which finds the best offer without waiting for other warps
 LABEL_BLANK, LABEL_INSIDE = tl.constexpr(BLANK), tl.constexpr(INSIDE)
 FEWEST_PLACES = 4
-TILE = 2048  # places times tokens
+TILE = 2048  # elements of a tile: places times tokens
 SMALLEST_BLOCK = 16
 ELEMENTS_PER_WARP = 256
 MOST_WARPS = 16
-REGISTERS = 65536  # of a processor
-MOST_BEAMS = 128  # the kernel compares each place with each: of more it would take hundreds of registers
+REGISTERS = 65536  # number of registers of a processor
+MOST_BEAMS = 128  # the kernel compares all pairs of places, so a larger beam would need hundreds of registers per thread
 
 
 def ctc_beam(
@@ -87,7 +92,10 @@ def ctc_beam(
 
 
 def on_the_cpu(search: Any, automaton: AutomatonTensors, state: Any, logits: Tensor, *rest: Any) -> tuple[Any, BeamFrames]:
-    """Call a search of the native core, for more hypotheses than the kernel's registers hold."""
+    """Return the result of a search of the native core, on the device of the logits.
+
+    The CPU searches beams that are too large for the kernel's registers.
+    """
     given = (value.cpu() if isinstance(value, Tensor) else value for value in (logits, *rest))
     automaton = AutomatonTensors(*(tensor.cpu() for tensor in automaton))
     found = search(automaton, type(state)(*(part.cpu() for part in state)), *given)
@@ -96,19 +104,24 @@ def on_the_cpu(search: Any, automaton: AutomatonTensors, state: Any, logits: Ten
 
 
 def tiling(num_beams: int, classes: int) -> dict[str, int]:
-    """Return how a kernel is cut that searches with so many hypotheses."""
+    """Return the tile sizes, the number of warps and the register limit of a kernel with `num_beams` hypotheses per row."""
     places = max(triton.next_power_of_2(num_beams), FEWEST_PLACES)
     block = max(min(triton.next_power_of_2(classes), TILE // places), SMALLEST_BLOCK)
     groups = min(max(places, MOST_GROUPS), places * block)
     num_warps = min(max(places * max(block, places // 4) // ELEMENTS_PER_WARP, 1), MOST_WARPS)
-    # All registers for one program: NVIDIA's assembler, left to itself, sometimes takes half and spills. Others know no such
-    # option.
+    # Give all registers to one program. Without this option NVIDIA's assembler sometimes uses half of them, and spills. Other
+    # assemblers have no such option.
     registers = {} if torch.version.hip else {"maxnreg": min(REGISTERS // (32 * num_warps), 255)}
     return {"PLACES": places, "BLOCK": block, "GROUPS": groups, "num_warps": num_warps, **registers}
 
 
 def peaks_of(logits: Tensor, lengths: Tensor, blank: int, tiles: dict[str, int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the logsumexp of each frame's logits and their highest one, `[B, T]`, and that of each block of classes."""
+    """Return the normalisers and the peaks of frames.
+
+    Returns:
+        The logsumexp of each frame's logits, `[B, T]`; each frame's highest logit except the blank's, `[B, T]`; and the highest
+        logit of each block of classes.
+    """
     batch_size, frames, classes = logits.shape
     normalisers = torch.empty((batch_size, frames), device=logits.device)
     frame_peaks = torch.empty_like(normalisers)
@@ -122,9 +135,12 @@ def peaks_of(logits: Tensor, lengths: Tensor, blank: int, tiles: dict[str, int])
 
 
 def room_for_lines(lm_states: Tensor, places: int, candidates: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return lines for the states of hypotheses `[B, K, M]`: what each token scores in them, and where it leads to.
+    """Return empty lines: their states, their peaks, and the LM scores and targets of all tokens.
 
-    A line that no hypothesis needs any more is kept as long as others are free.
+    A row has twice as many lines as places. A line that no hypothesis uses is kept until no other line is free.
+
+    Args:
+        lm_states: `[B, K, M]`, for the number of rows and automata, and for the device.
     """
     batch_size, _, num_automata = lm_states.shape
     line_states = torch.full((batch_size, 2 * places, num_automata), -1, dtype=torch.int32, device=lm_states.device)
@@ -133,13 +149,13 @@ def room_for_lines(lm_states: Tensor, places: int, candidates: int) -> tuple[Ten
     return line_states, line_peaks, line_scores, torch.empty_like(line_scores, dtype=torch.int32)
 
 
-# Sizes that change from batch to batch: nothing is gained from compiling anew for those that 16 divides.
+# These sizes change from batch to batch, and kernels compiled for multiples of 16 aren't faster.
 @triton.jit(do_not_specialize=["row_stride", "frame_stride", "frames", "classes", "blank"])
 def _peaks_kernel(
     logits, row_stride, frame_stride, class_stride, lengths, normalisers, frame_peaks, block_peaks, frames, classes, blank,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Per frame: logsumexp of its logits, the highest one but the blank's, and that of each block of classes. One warp."""
+    """Write the normaliser and the peaks of a frame, see `peaks_of`. A program is a single warp."""
     at = tl.program_id(0).to(tl.int64)
     row = at // frames
     frame = at % frames
@@ -179,14 +195,17 @@ def _extend_hash(hashes, tokens):
 
 @triton.jit
 def take(values, at):
-    """Return `values[at]` of arrays by place; 0 where `at` is no place. Up to 32 lie in a warp, which waits for no other."""
+    """Return `values[at]` of arrays by place; 0 if `at` isn't a place.
+
+    An array of up to 32 places lies in one warp, which then needn't wait for other warps.
+    """
     is_place = (at >= 0) & (at < values.shape[0])
     return tl.where(is_place, tl.gather(values, tl.where(is_place, at, 0), 0), 0)
 
 
 @triton.jit
 def key_of(scores, indices):
-    """Return integers in the order of the scores, by index where those are the same. A score that isn't a number is -inf."""
+    """Return int64 keys that have the order of the scores, and of the indices if scores are equal. NaN counts as -inf."""
     bits = tl.where(scores > float("-inf"), scores, float("-inf")).to(tl.int32, bitcast=True)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return (ordered.to(tl.int64) << 32) | indices
@@ -194,20 +213,20 @@ def key_of(scores, indices):
 
 @triton.jit
 def extension_index(tokens, order, PLACES: tl.constexpr):
-    """Return indices for keys of extensions, higher for lower tokens, then for places that come first in an order."""
+    """Return indices for keys of extensions. A lower token gets a higher index, and then a place with a lower `order` does."""
     return STAYING - 1 - (tokens * PLACES + order)
 
 
 @triton.jit
 def extension_of(keys, PLACES: tl.constexpr):
-    """Return tokens of extensions, and where in that order the places are that they come from."""
+    """Return the tokens of extensions, and the `order` of their places, from keys with indices by `extension_index`."""
     code = STAYING - 1 - keys.to(tl.int32)
     return code // PLACES, code % PLACES
 
 
 @triton.jit
 def count_before(first, second, alive):
-    """Return how many come before each: have a lower first number, or the same and a lower second one."""
+    """Return for each place the number of live places with a lower pair `(first, second)`."""
     before = (first[None, :] < first[:, None]) | ((first[None, :] == first[:, None]) & (second[None, :] < second[:, None]))
     return tl.sum((before & alive[None, :]).to(tl.int32), axis=1)
 
@@ -220,8 +239,11 @@ def score_of(key):
 
 @triton.jit
 def _find_parents(hashes, parent_hashes, sizes, last, alive, num_beams, places, PLACES: tl.constexpr):
-    """Return place of each prefix without its last token, -1 if the beam has lost it; whether both end in the same token; how
-    many have a lower hash; and the index of the prefix for its key, if it stays."""
+    """Find the parent of each prefix, which is the prefix without its last token.
+
+    Returns, by place: the parent's place (-1 if the beam doesn't have the parent); whether prefix and parent end in the same
+    token; the number of prefixes with a lower hash; and the index for the key of the prefix if it stays.
+    """
     inside = places < num_beams
     own = tl.load(hashes + places, mask=inside, other=0)
     own_size = tl.load(sizes + places, mask=inside, other=0)
@@ -244,9 +266,7 @@ def _has_twins(texts, alive, places, inside):
 
 @triton.jit
 def _join_texts(texts, last, of_parent, added, by_blanks, by_tokens, places, PLACES: tl.constexpr):
-    """Give the scores of each text to its best prefix, see `hf_ngpulm.search.ctc_beam`; and tell whether one is left without
-    any.
-    """
+    """Return scores that are merged by text (see `hf_ngpulm.search.ctc_beam`), and whether any prefix loses all its scores."""
     totals = _add(by_blanks, by_tokens)
     alive = totals > float("-inf")
     order = count_before(last, of_parent, alive)
@@ -265,13 +285,13 @@ def _join_texts(texts, last, of_parent, added, by_blanks, by_tokens, places, PLA
 
 @triton.jit
 def place_in_order(numbers, order, alive, places):
-    """Return the places that come at some numbers in an order; 0 where none does."""
+    """Return the live places whose `order` equals some numbers; 0 if there is no such place."""
     return tl.sum(tl.where((numbers[:, None] == order[None, :]) & alive[None, :], places[None, :], 0), axis=1)
 
 
 @triton.jit
 def _gathered(scores, to, alive, places):
-    """Return log of the sum of all that goes to each place."""
+    """Return for each place the logsumexp of the scores of the live places whose `to` is that place."""
     values = tl.where((to[None, :] == places[:, None]) & alive[None, :], scores[None, :], float("-inf"))  # [to, from]
     highest = tl.max(values, axis=1)
     shift = tl.where(highest > float("-inf"), highest, 0.0)
@@ -284,9 +304,10 @@ def _fill_lines(
     states, active, line_scores, line_targets, starts, weight, blank, candidates, vocab_size,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write what the tokens `0 .. candidates - 1` score in each active row's state, and their targets, to its line.
+    """Write the scores and targets of the tokens `0 .. candidates - 1` in each active row's state to the row's line.
 
-    Returns no less than the best weighted score of a token of each row: of all that was written, even if it was written over.
+    Returns, for each row, an upper bound of the tokens' weighted scores. It is the maximum of all written scores, including
+    scores that were overwritten.
     """
     columns = tl.arange(0, BLOCK)
     best = tl.full((ROWS, BLOCK), float("-inf"), tl.float32)
@@ -316,7 +337,7 @@ def _fill_lines(
         tl.store(line_scores + starts[:, None] + tokens, values, mask=inside)
         tl.store(line_targets + starts[:, None] + tokens, tl.where(known, targets, root[:, None]), mask=inside)
         best = tl.where(inside & (tokens != blank), tl.maximum(best, weight * values), best)
-    ARCS: tl.constexpr = BLOCK // 4 if BLOCK >= 128 else BLOCK  # most contexts have few
+    ARCS: tl.constexpr = BLOCK // 4 if BLOCK >= 128 else BLOCK  # most contexts have few arcs
     columns_of_arcs = tl.arange(0, ARCS)
     best_arcs = tl.full((ROWS, ARCS), float("-inf"), tl.float32)
     level = tl.where(active, tl.where(dense, depth - 1, depth), -1)
@@ -324,14 +345,14 @@ def _fill_lines(
     while deepest >= 0:
         current = states
         score = tl.zeros((ROWS,), tl.float32)
-        for shorter in range(0, deepest):  # the chain is in the cache by now: walking it again is cheaper than keeping it
+        for shorter in range(0, deepest):  # the chain is cached: walking it again is cheaper than storing it
             walking = shorter < level
             score += tl.load(backoff_weights + current, mask=walking, other=0.0)
             current = tl.where(walking, tl.load(backoff_states + current, mask=walking, other=0), current)
         low = tl.load(arc_offsets + current, mask=level >= 0, other=0)
         end = tl.load(arc_offsets + current + 1, mask=level >= 0, other=0)
         longest = tl.max(end - low, axis=0)
-        tl.debug_barrier()  # what a shorter context wrote must be there before it is overwritten
+        tl.debug_barrier()  # a shorter context's writes must end before a longer context overwrites them
         for block in range(0, longest, ARCS):
             arcs = low[:, None] + block + columns_of_arcs[None, :]
             inside = arcs < end[:, None]
@@ -354,13 +375,16 @@ def lines_of(
     weights, blank, candidates, vocab_size,
     NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Give a line to each prefix that has none: one that holds its states, or else another that nobody needs, newly filled.
+    """Give a line to each prefix that doesn't have a line.
 
-    Returns the line of each prefix, where to look for a free line the next time, and the best score of a token in each.
+    The prefix gets a line that already has its states. If there is no such line, a line that no prefix uses is filled for it.
+
+    Returns the line of each prefix, the line at which the next search for free lines begins, and an upper bound of the weighted
+    LM scores of each prefix's tokens.
     """
     NUM_LINES: tl.constexpr = 2 * PLACES
     ROWS: tl.constexpr = PLACES if PLACES < MOST_ROWS else MOST_ROWS
-    # Columns that are filled at a time: with twice as many the kernel spills.
+    # The number of columns that are filled at a time. With twice as many the kernel spills registers.
     FILL: tl.constexpr = PLACES * BLOCK // ROWS // 2 if PLACES * BLOCK > 1024 else PLACES * BLOCK // ROWS
     places = tl.arange(0, PLACES)
     every = (tl.arange(0, NUM_LINES) + next_line) % NUM_LINES  # the next free line is the first of these
@@ -372,7 +396,7 @@ def lines_of(
         held = held & (states[:, None] == tl.load(line_states + every * NUM_AUTOMATA + m)[None, :])
         alike = alike & (states[:, None] == states[None, :])
     lines = tl.where(without, tl.max(tl.where(held, every[None, :], -1), axis=1), lines)
-    # Of those with the same states the first gets a line for all.
+    # If several prefixes have the same states, the first one gets a line, and the others share it.
     first = tl.min(tl.where(alike, places[None, :], PLACES), axis=1)
     missing = alive & (lines < 0)
     leading = missing & (first == places)
@@ -382,7 +406,7 @@ def lines_of(
     own = tl.sum(tl.where(turn[:, None] == free[None, :], every[None, :], 0), axis=1)
     lines = tl.where(missing, take(own, first), lines)
     count = tl.sum(leading.to(tl.int32), axis=0)
-    tl.debug_barrier()  # everybody has read the lines before they are rewritten
+    tl.debug_barrier()  # all threads must have read the lines before they are rewritten
     for begin in range(0, count, ROWS):
         rows = begin + tl.arange(0, ROWS)
         active = rows < count
@@ -411,10 +435,11 @@ def best_extensions(
     line_scores, line_starts, weights, candidates, bonuses, bonus, without_lm,
     NUM_AUTOMATA: tl.constexpr, BONUS_PER_CLASS: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """Return keys of the best extensions of each group (some of the tokens of a place) below its limit, or `NOTHING`.
+    """Return for each group of candidates the highest key of an extension that is below the group's limit, else `NOTHING`.
 
-    Their indices are those of `extension_index`, `order` that of the places. A token is worth the score of its place
-    (`by_same` after itself, else `by_other`) plus its log-probability, what LMs give and its bonus.
+    A group has some of the tokens of a place. The indices in the keys are `extension_index` of the token and the place's
+    `order`. The score of an extension is the sum of the place's score, the token's log-probability, weighted LM scores and
+    bonus. The place's score is `by_same` if the token repeats the last token, else `by_other`.
     """
     columns = tl.arange(0, BLOCK)
     below = tl.broadcast_to(limits[:, None], (GROUPS, PLACES * BLOCK // GROUPS))
@@ -443,7 +468,7 @@ def best_extensions(
             found = key_of(scores, extension_index(tokens[None, :], order, PLACES))
             keys = tl.where(wanted & (found < below), tl.maximum(keys, found), keys)
     best = tl.max(tl.reshape(keys, (GROUPS, PLACES * BLOCK // GROUPS)), axis=1)
-    return tl.gather(best, tl.arange(0, GROUPS), 0)  # all of them to each warp: what follows waits for no other
+    return tl.gather(best, tl.arange(0, GROUPS), 0)  # gives all keys to each warp, so that later code waits for no other warp
 
 
 @triton.jit(
@@ -492,19 +517,19 @@ def _search_kernel(
     parents, like_parent, by_hash, staying_index = _find_parents(
         hashes, parent_hashes, sizes, last, totals > float("-inf"), num_beams, places, PLACES
     )
-    lines = places * 0 - 1  # where the LM scores of its state are, -1 if they aren't known
+    lines = places * 0 - 1  # the line with the LM scores of each prefix's states; -1 if there is no line yet
     next_line = 0
-    # What a token can add at most.
+    # This is an upper bound of the LM scores and bonus of a token.
     highest_added = tl.zeros((PLACES,), tl.float32) + bonus + tl.where(classes > candidates, tl.maximum(without_lm, 0.0), 0.0)
     joins = length < 0  # whether several prefixes may have the same text
     if JOINS:
         joins = _has_twins(texts, totals > float("-inf"), places, inside)
-    frame = length * 0  # a tensor, also in the interpreter
+    frame = length * 0  # Triton's interpreter needs a tensor here
     while frame < length:
         at_frame = row * frames + frame
         x = logits + row * row_stride + frame.to(tl.int64) * frame_stride
         alive = totals > float("-inf")
-        # All that every frame needs is asked for at once.
+        # Start all loads that every frame needs together, so that they overlap.
         normaliser = tl.load(normalisers + at_frame)
         frame_peak = tl.load(frame_peaks + at_frame)
         blank_log_prob = tl.load(x + (row * 0 + blank) * class_stride).to(tl.float32)
@@ -512,17 +537,17 @@ def _search_kernel(
         last_log_probs = tl.load(x + last.to(tl.int64) * class_stride, mask=repeatable, other=float("-inf")).to(tl.float32)
         if (normaliser > float("-inf")) & (normaliser < float("inf")):
             blank_log_prob -= normaliser
-            possible = tl.exp(blank_log_prob) <= skip  # anything but a blank
+            possible = tl.exp(blank_log_prob) <= skip  # whether the frame may be anything except a blank
             last_log_probs -= tl.where(possible, normaliser, float("inf"))
 
-            # The prefixes as they are: by a blank, by their last token once more, or anew from their parents.
+            # A prefix stays by a blank, by its last token once more, or by its parent's extension.
             before = tl.where(like_parent, take(by_blanks, parents), take(totals, parents))
             from_blank = totals + blank_log_prob
             from_token = by_tokens + last_log_probs
             from_parent = tl.where(parents >= 0, before + last_log_probs, float("-inf"))
             staying = tl.where(alive, _add(_add(from_blank, from_token), from_parent) + added, float("-inf"))
 
-            # The best so far: a prefix that stays keeps its place, the lowest score leaves its place to a better extension.
+            # A prefix that stays keeps its place. A better extension replaces the prefix with the lowest score.
             keys = tl.where(inside, key_of(staying, staying_index), HIGHEST_KEY)
             lowest = tl.min(keys, axis=0)
             best = tl.max(staying, axis=0)
@@ -530,7 +555,7 @@ def _search_kernel(
             from_places = places
             tokens_added = places * 0 - 1
 
-            # Their extensions. What scores less than `worst` has no place in the beam.
+            # Extend the prefixes. An extension that scores less than `worst` gets no place in the beam.
             if possible:
                 if NUM_AUTOMATA > 0:
                     unknown = tl.max((alive & (lines < 0)).to(tl.int32), axis=0) > 0
@@ -544,11 +569,11 @@ def _search_kernel(
                 line_starts = lines * (NUM_AUTOMATA * candidates)
                 reach = tl.where(alive, totals + added + highest_added, float("-inf"))
                 highest_reach = tl.max(reach, axis=0)
-                slack = 1e-3 + 1e-6 * tl.abs(highest_reach)  # rounding may not hide a token
+                slack = 1e-3 + 1e-6 * tl.abs(highest_reach)  # rounding must not hide a token
                 slack = tl.where(slack < float("inf"), slack, 0.0) - normaliser
-                # Each group of candidates offers its best one; when that is taken, the next one in the next round, below that
-                # limit. (No flag says whether to go on: Triton 3.5 to 3.7 can't compile loops that carry what the body doesn't
-                # read.)
+                # Each group of candidates offers its best candidate. If it is taken, its key becomes the group's limit, and the
+                # group offers its next candidate in the next round. The loop has no flag that ends it, since Triton 3.5 to 3.7
+                # can't compile a loop that carries a value that its body doesn't read.
                 limits = tl.full((GROUPS,), HIGHEST_KEY, tl.int64)
                 while frame_peak + slack + highest_reach > worst:
                     offered = best_extensions(
@@ -563,7 +588,7 @@ def _search_kernel(
                     while (highest > lowest) & (score >= worst) & (score > float("-inf")):
                         token, number = extension_of(highest, PLACES)
                         place = tl.sum(tl.where(alive & (by_hash == number), places, 0), axis=0)
-                        # An extension that the beam has has been merged with it.
+                        # If the beam has the extended prefix, the extension has been merged with that prefix.
                         present = tl.max(((parents == place) & (last == token)).to(tl.int32), axis=0) > 0
                         replaced = keys == tl.where(present, -1, lowest)
                         keys = tl.where(replaced, highest, keys)
@@ -579,7 +604,7 @@ def _search_kernel(
                         score = score_of(highest)
                     highest_reach = tl.where(tl.max(limits, axis=0) > NOTHING, highest_reach, float("-inf"))
 
-            if best > float("-inf"):  # else nothing is possible: weights so large that the sums overflow
+            if best > float("-inf"):  # no prefix is possible if the sums overflow, as very large weights make them
                 scores = tl.where(inside, score_of(keys), float("-inf"))
                 kept = (scores > float("-inf")) & (scores >= best - threshold)
                 is_new = kept & (tokens_added >= 0)
@@ -608,7 +633,7 @@ def _search_kernel(
                     old_hashes = tl.load(hashes + from_places, mask=is_new, other=0)
                     old_sizes = tl.load(sizes + from_places, mask=is_new, other=0)
                     new_hashes = _extend_hash(old_hashes, token)
-                    tl.debug_barrier()  # everybody has read the hashes before they change
+                    tl.debug_barrier()  # all threads must have read the hashes before they change
                     tl.store(hashes + places, new_hashes, mask=is_new)
                     tl.store(parent_hashes + places, old_hashes, mask=is_new)
                     tl.store(sizes + places, old_sizes + 1, mask=is_new)
@@ -657,7 +682,7 @@ def _search_kernel(
         else:
             tl.store(bad_frames + row, frame)
             length = 0
-    tl.debug_barrier()  # everybody has read what is overwritten: a row may have no frames in between
+    tl.debug_barrier()  # all threads must have read the initial values, even if a row has no frames
     tl.store(offsets + row, offset)
     tl.store(blank_scores + places, by_blanks, mask=inside)
     tl.store(token_scores + places, by_tokens, mask=inside)
@@ -666,14 +691,14 @@ def _search_kernel(
 
 
 def frames_signature(logit_type: str) -> dict[str, str]:
-    """Return the types of what tells of logits and their peaks."""
+    """Return the types of the kernel arguments for logits, normalisers and peaks."""
     sizes = dict.fromkeys(("row_stride", "frame_stride", "class_stride", "frames", "classes", "blank"), "i32")
     peaks = dict.fromkeys(("normalisers", "frame_peaks", "block_peaks"), "*fp32")
     return {"logits": logit_type, "lengths": "*i32"} | sizes | peaks
 
 
 def search_signature(token_type: str, logit_type: str) -> dict[str, str]:
-    """Return the types of what all kernels have that search."""
+    """Return the types of the kernel arguments that all search kernels have."""
     lines = {"line_states": "*i32", "line_peaks": "*fp32", "line_scores": "*fp32", "line_targets": "*i32"}
     others = {"lm_states": "*i32", "last_tokens": "*i32", "weights": "*fp32", "vocab_size": "i32"}
     others |= {"threshold": "fp32", "skip": "fp32"} | dict.fromkeys(("links", "labels", "bad_frames"), "*i32")

@@ -1,10 +1,12 @@
-"""Token passing as Triton kernels: a program per utterance walks its frames, with the parts of `hf_ngpulm.search.ctc_beam.gpu`.
+"""Run token passing on the GPU, with a Triton kernel whose programs each search the frames of one utterance.
 
-There are no launches per frame and nothing waits for the host. At each frame hypotheses without new tokens come first: those
-that end in a blank keep their place, others take what is free. Then extensions come in, from the best on: one that meets a
-hypothesis in its search state takes its place if it is worth more, any other the place of the worst.
+The kernel uses functions of `hf_ngpulm.search.ctc_beam.gpu`. There are no launches per frame, and nothing waits for the host.
+At each frame the hypotheses without a new token get their places first. A hypothesis that ends in a blank keeps its place, the
+others take free places. Then the extensions follow, the best one first. If the beam has a hypothesis in the extension's search
+state, the better of the two gets that place. Otherwise the extension replaces the worst hypothesis.
 
-What is compared is what hypotheses are worth beside the best one, in single precision; scores are added up in double.
+Hypotheses are compared by their worth, which is the score relative to the best score, in single precision. Scores are summed in
+double precision.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ def graph_search(
 
 @triton.jit
 def _search_states(states, places, inside, NUM_AUTOMATA: tl.constexpr):
-    """Return the automata's states of each hypothesis as one number: there are two at most."""
+    """Return the automata's states of each hypothesis (at most two) as one integer."""
     pairs = tl.load(states + places * NUM_AUTOMATA, mask=inside, other=0).to(tl.int64)
     if NUM_AUTOMATA == 2:
         pairs = (pairs << 32) | tl.load(states + places * NUM_AUTOMATA + 1, mask=inside, other=0)
@@ -93,7 +95,7 @@ def _search_states(states, places, inside, NUM_AUTOMATA: tl.constexpr):
 
 @triton.jit
 def _targets_of(keys, line_targets, lines, pairs, order, alive, places, candidates, NUM_AUTOMATA: tl.constexpr):
-    """Return the automata's states that extensions lead to, by their keys."""
+    """Return the automata's states after extensions, as `_search_states` returns states, from the extensions' keys."""
     PLACES: tl.constexpr = places.shape[0]
     token, number = extension_of(keys, PLACES)
     place = place_in_order(number, order, alive, places)
@@ -107,7 +109,7 @@ def _targets_of(keys, line_targets, lines, pairs, order, alive, places, candidat
 
 @triton.jit
 def _bonus_peaks(bonuses, classes, candidates, BLOCK: tl.constexpr):
-    """Return the highest bonus of the classes that automata score, and that of the others."""
+    """Return the highest bonus of the classes that automata score, and the highest bonus of the other classes."""
     scored = tl.full((BLOCK,), float("-inf"), tl.float32)
     unscored = tl.full((BLOCK,), float("-inf"), tl.float32)
     for first in range(0, classes, BLOCK):
@@ -120,18 +122,18 @@ def _bonus_peaks(bonuses, classes, candidates, BLOCK: tl.constexpr):
 
 @triton.jit
 def _without_tokens(by_blank, by_token, pairs, order, places, inside, max_active):
-    """Give places to the best hypotheses that get no new token; `order` is that of hypotheses with the same worth.
+    """Give places to the best hypotheses without a new token. `order` decides between hypotheses of equal worth.
 
-    Returns the place that each comes from, whether its last token goes on, and its worth.
+    Returns, by place: the place before the frame, whether the last token goes on, and the worth of the hypothesis.
     """
     earlier = order[None, :] < order[:, None]
-    # Of those with the same states after a blank the best one stays.
+    # If hypotheses have the same states after a blank, only the best one stays.
     alike = (pairs[:, None] == pairs[None, :]) & (by_blank > float("-inf"))[None, :]
     better = by_blank[None, :] > by_blank[:, None]
     first = (by_blank[None, :] == by_blank[:, None]) & earlier
     beaten = tl.max((alike & (better | first)).to(tl.int32), axis=1) > 0
     by_blank = tl.where(beaten, float("-inf"), by_blank)
-    # How many are better than each.
+    # For each hypothesis, count the better hypotheses.
     better = (by_blank[None, :] > by_blank[:, None]) | ((by_blank[None, :] == by_blank[:, None]) & earlier)
     better = better.to(tl.int32) + (by_token[None, :] > by_blank[:, None]).to(tl.int32)
     blank_stays = (by_blank > float("-inf")) & (tl.sum(better, axis=1) < max_active)
@@ -180,12 +182,12 @@ def _pass_kernel(
     score = tl.load(scores + places, mask=inside, other=float("-inf"))
     last = tl.load(last_tokens + places, mask=inside, other=-1)
     pairs = _search_states(lm_states, places, inside, NUM_AUTOMATA)
-    lines = places * 0 - 1  # where the LM scores of its state are, -1 if they aren't known
+    lines = places * 0 - 1  # the line with the LM scores of each hypothesis's states; -1 if there is no line yet
     next_line = 0
     bonus_peak, unscored_peak = _bonus_peaks(bonuses, classes, candidates, BLOCK)
-    highest_added = tl.zeros((PLACES,), tl.float32)  # what a token can add at most
+    highest_added = tl.zeros((PLACES,), tl.float32)  # upper bound of the LM scores and bonus of a token
     never = tl.full((PLACES,), float("-inf"), tl.float32)
-    frame = length * 0  # a tensor, also in the interpreter
+    frame = length * 0  # Triton's interpreter needs a tensor here
     while frame < length:
         at_frame = row * frames + frame
         x = logits + row * row_stride + frame.to(tl.int64) * frame_stride
@@ -193,7 +195,7 @@ def _pass_kernel(
         top = tl.where(top > float("-inf"), top, 0.0)
         worth = (score - top).to(tl.float32)
         alive = worth > float("-inf")
-        # All that every frame needs is asked for at once.
+        # Start all loads that every frame needs together, so that they overlap.
         normaliser = tl.load(normalisers + at_frame)
         frame_peak = tl.load(frame_peaks + at_frame)
         blank_log_prob = tl.load(x + (row * 0 + blank) * class_stride).to(tl.float32)
@@ -201,14 +203,15 @@ def _pass_kernel(
         last_log_probs = tl.load(x + last.to(tl.int64) * class_stride, mask=repeatable, other=float("-inf")).to(tl.float32)
         if (normaliser > float("-inf")) & (normaliser < float("inf")):
             blank_log_prob -= normaliser
-            possible = tl.exp(blank_log_prob) <= skip  # anything but a blank
+            possible = tl.exp(blank_log_prob) <= skip  # whether the frame may be anything except a blank
             last_log_probs -= tl.where(possible, normaliser, float("inf"))
             order = tl.where(alive, count_before(last, pairs, alive), -1)
             from_places, goes_on, new_worth = _without_tokens(
                 worth + blank_log_prob, worth + last_log_probs, pairs, order, places, inside, max_active
             )
             staying = STAYING + PLACES - 1 - take(order, from_places) + tl.where(goes_on, 0, PLACES)
-            staying = tl.where(new_worth > float("-inf"), staying, STAYING - PLACES + places)  # the first place is taken first
+            # An extension takes the first free place.
+            staying = tl.where(new_worth > float("-inf"), staying, STAYING - PLACES + places)
             new_last = tl.where(goes_on, take(last, from_places), -1)
             new_pairs = take(pairs, from_places)
             is_new = places < 0
@@ -227,7 +230,7 @@ def _pass_kernel(
                     highest_added = tl.maximum(peaks + bonus_peak, unscored_peak)
                 reach = tl.where(alive, worth + highest_added, float("-inf"))
                 highest_reach = tl.max(reach, axis=0)
-                slack = 1e-3 + 1e-6 * tl.abs(highest_reach)  # rounding may not hide a token
+                slack = 1e-3 + 1e-6 * tl.abs(highest_reach)  # rounding must not hide a token
                 slack = tl.where(slack < float("inf"), slack, 0.0) - normaliser
                 limits = tl.full((GROUPS,), HIGHEST_KEY, tl.int64)
                 while frame_peak + slack + highest_reach > worst:
@@ -263,7 +266,7 @@ def _pass_kernel(
                         offered_worth = score_of(highest)
                     highest_reach = tl.where(tl.max(limits, axis=0) > NOTHING, highest_reach, float("-inf"))
 
-            if best > float("-inf"):  # else nothing is possible: weights so large that the sums overflow
+            if best > float("-inf"):  # no hypothesis is possible if the sums overflow, as very large weights make them
                 kept = (new_worth > float("-inf")) & (new_worth >= best - threshold)
                 is_new = is_new & kept
                 label = tl.where(new_last < 0, blank, new_last)
@@ -282,7 +285,7 @@ def _pass_kernel(
                     extra += tl.load(weights + m).to(tl.float64) * lm_score
                     old_score = tl.load(lm_scores + at, mask=kept, other=0.0)
                     old_state = tl.load(lm_states + at, mask=kept, other=0)
-                    tl.debug_barrier()  # everybody has read before they change
+                    tl.debug_barrier()  # all threads must have read the old values before they change
                     tl.store(lm_scores + places * NUM_AUTOMATA + m, old_score + lm_score, mask=kept)
                     tl.store(lm_states + places * NUM_AUTOMATA + m, tl.where(scored, target, old_state), mask=kept)
                 tl.store(fused + places, old_fused + extra, mask=kept)
@@ -291,12 +294,12 @@ def _pass_kernel(
                 lines = tl.where(is_new, -1, take(lines, from_places))
                 last = new_last
                 pairs = new_pairs
-                tl.debug_barrier()  # the next frame reads what other threads have written
+                tl.debug_barrier()  # the next frame reads values that other threads have written
             frame += 1
         else:
             tl.store(bad_frames + row, frame)
             length = 0
-    tl.debug_barrier()  # everybody has read what is overwritten: a row may have no frames in between
+    tl.debug_barrier()  # all threads must have read the initial values, even if a row has no frames
     tl.store(scores + places, score, mask=inside)
     tl.store(last_tokens + places, last, mask=inside)
 

@@ -78,7 +78,7 @@ def best_class(x, classes, without, BLOCK: tl.constexpr):
         block_highest = tl.max(values, axis=0)
         best = tl.where(block_highest > highest, block + tl.argmax(values, axis=0), best)
         new_highest = tl.maximum(highest, block_highest)
-        shift = tl.where(new_highest > float("-inf"), new_highest, 0.0)  # a block may be -inf all over
+        shift = tl.where(new_highest > float("-inf"), new_highest, 0.0)  # all values of a block may be -inf
         total = total * tl.exp(highest - shift) + tl.sum(tl.exp(values - shift), axis=0)  # NaN stays NaN
         highest = new_highest
     shift = tl.where(highest > float("-inf"), highest, 0.0)
