@@ -1,4 +1,4 @@
-"""Search CTC prefixes with language models by beam search. The search is one torch operator with an engine for CPU and GPU each.
+"""CTC prefix beam search with language models. It is one torch operator with an engine for CPU and one for GPU.
 
 The search keeps prefixes (token sequences), not alignments. The probability of a prefix is the sum over all alignments that the
 beam has kept. It has two parts: `p_b` sums the alignments that end in a blank, and `p_t` sums the alignments that end in the
@@ -51,9 +51,8 @@ class BeamState(NamedTuple):
     """State of a search of `B` rows with `K` prefixes per row and `M` automata. An empty place has -inf as both scores.
 
     Args:
-        offsets: float64 `[B]`; an acoustic score is the sum of a row's offset and the log-probability from the next two.
-        blank_scores, token_scores: float32 `[B, K]`, log `p_b` and log `p_t` minus the offset: log-probabilities of the
-            alignments that end in a blank, and of the alignments that end in the last token.
+        offsets: float64 `[B]`, offset of each row's acoustic scores.
+        blank_scores, token_scores: float32 `[B, K]`, log `p_b` and log `p_t`, minus the offset.
         last_tokens: int32 `[B, K]`, -1 for the empty prefix.
         hashes, parent_hashes: int64 `[B, K]`, hash of the prefix, and hash of the prefix without its last token.
         sizes: int32 `[B, K]`, number of tokens.
