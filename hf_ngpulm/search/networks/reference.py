@@ -76,7 +76,7 @@ class RowOfModels(NamedTuple):
     lazy: LazySearch | None = None
 
     def read(self, states: Tensor) -> AutomatonTensors:
-        """Return the automata, after composing those of the states that aren't composed yet."""
+        """Return the automata, after composing any of the states that hasn't been composed yet."""
         if self.lazy is None:
             return self.automaton
         self.lazy.enter(states.cpu().numpy())
