@@ -24,14 +24,14 @@ from ..phrases import Booster
 from ..phrases.contexts import Contexts, is_per_row
 
 Result = TypeVar("Result")
-LM_WEIGHT = 0.5  # default
-SOURCE_SHARE = 0.5  # default weight of the source domain's model, relative to the LM's
-# Contexts that stay in a pool after their batch: their number, and their total number of arcs.
+LM_WEIGHT = 0.5  # the default weight
+SOURCE_SHARE = 0.5  # default weight of the source domain's model, as a share of the LM weight
+# A pool keeps at most this many contexts after their batches, with at most this many arcs in total.
 KEPT_CONTEXTS, KEPT_ARCS = 1024, 1 << 24
 
 
 class Lease:
-    """Keeps contexts, by fingerprint, in the pools of a `Fusion` as long as the lease lives."""
+    """Keeps the contexts with these fingerprints in the pools of a `Fusion` for as long as the lease lives."""
 
     def __init__(self, fingerprints: Iterable[str]) -> None:
         self.fingerprints = frozenset(fingerprints)
@@ -41,15 +41,16 @@ class RowModels(NamedTuple):
     """The models and weights of the rows of a batch.
 
     Args:
-        tensors: of one automaton, or of several in a pool.
-        vocab_size: number of token ids that they score.
+        tensors: tensors of one automaton, or of a pool of automata.
+        vocab_size: number of token ids that the automata score.
         states: int32 `[B, M]`, initial states of each row's automata.
-        weights: float32 `[B, M]`; 0 without a model.
-        present: bool `[B, M]`, whether a row has a model.
-        num_lms: number of language models among the M; they come first, phrases last.
-        lazy: the search in models composed on the fly; None without. See `settled`.
+        weights: float32 `[B, M]`, weights of the automata; 0 where a row has no automaton in a column.
+        present: bool `[B, M]`, whether a row has an automaton in a column.
+        num_lms: number of language models among the M automata. They come first, phrases last.
+        lazy: the search in models that are composed on the fly, see `settled`; None if all models are complete.
         lease: keeps the phrases in their pool.
-        ilm_weights: float32 `[B]`, weights of a transducer's internal language model, which is subtracted; None without.
+        ilm_weights: float32 `[B]`, weights of a transducer's internal language model, whose scores are subtracted; None if
+            they aren't subtracted.
     """
 
     tensors: AutomatonTensors
@@ -64,7 +65,7 @@ class RowModels(NamedTuple):
 
     @property
     def lm_weights(self) -> Tensor:
-        """Sum of the language models' weights, `[B]`."""
+        """Return the sum of each row's language model weights, `[B]`."""
         return self.weights[:, : self.num_lms].sum(1)
 
     def at_end(
@@ -73,13 +74,13 @@ class RowModels(NamedTuple):
         """Return the final scores of hypotheses at the end of an utterance.
 
         Args:
-            scores: `[B, K]`, from the search.
-            lm_scores, lm_states: `[B, K, M]`, each automaton's unweighted score of the tokens, and its state after them.
-            score_eos: whether `</s>` counts.
+            scores: float64 `[B, K]`, the scores of the search.
+            lm_scores, lm_states: `[B, K, M]`, each automaton's unweighted score of the tokens, and its state after the tokens.
+            score_eos: whether to add the LMs' scores of `</s>`.
 
         Returns:
-            Scores that include the end, and the unweighted scores of the LMs (without `</s>`) and of the phrases: float64 `[B,
-            K]` on the device of the scores.
+            The scores that include the end, the unweighted scores of the LMs (without `</s>`), and the unweighted scores of the
+            phrases. Each is float64 `[B, K]`, on the device of `scores`.
         """
         device = scores.device
         if not lm_scores.shape[2]:
@@ -93,34 +94,32 @@ class RowModels(NamedTuple):
 
     @property
     def composing(self) -> NgpulmComposing | None:
-        """Return the core's struct for composing during a search, if possible; see `LazySearch.composing`."""
+        """Return the struct with which the core composes states during a search; None if it can't (`LazySearch.composing`)."""
         return None if self.lazy is None else self.lazy.composing
 
     def composed(self) -> RowModels:
-        """Return a copy with all states composed so far."""
+        """Return these models with the tensors of all states that have been composed so far."""
         return self if self.lazy is None else self._replace(tensors=self.lazy.tensors)
 
     def widened(self) -> RowModels:
-        """Return a copy with an empty column of phrases."""
+        """Return a copy with one more column, for phrases, in which no row has an automaton."""
         states, weights, present = (widened(column) for column in (self.states, self.weights, self.present))
         return self._replace(states=states, weights=weights, present=present)
 
     def of(self, rows: Tensor | slice) -> RowModels:
-        """Return a selection of the rows."""
+        """Return the models of the selected rows."""
         ilm_weights = None if self.ilm_weights is None else self.ilm_weights[rows]
         of_rows = {name: getattr(self, name)[rows] for name in ("states", "weights", "present")}
         return self._replace(**of_rows, ilm_weights=ilm_weights)
 
     def final_scores(self, states: Tensor, score_eos: bool, engine: str) -> Tensor:
-        """Return the unweighted scores of the end of a transcript: of `</s>`, and of unfinished phrases, which repay their
-        bonus.
+        """Return each automaton's unweighted score of the end of a transcript, float32 `[B, K, M]`.
+
+        A language model scores `</s>`. A phrase automaton takes back the bonus of an unfinished phrase.
 
         Args:
-            states: `[B, K, M]`.
-            score_eos: whether `</s>` counts; unfinished phrases repay anyway.
-
-        Returns:
-            float32 `[B, K, M]`.
+            states: `[B, K, M]`, the automata's states.
+            score_eos: whether language models score `</s>`. Unfinished phrases lose their bonus in either case.
         """
         ends = torch.full((states.numel(),), self.vocab_size, dtype=torch.int32, device=states.device)
         tensors = [tensor.to(states.device) for tensor in self.composed().tensors]
@@ -134,12 +133,12 @@ class RowModels(NamedTuple):
 def settled(models: RowModels, search: Callable[[RowModels], Result], replay: Callable[[LazySearch, Result], bool]) -> Result:
     """Run a search and return its result.
 
-    With lazily composed language models the search is repeated until it enters no new state. All scores of the last run are
-    then those of the complete models.
+    If language models are composed lazily, the search is repeated until it enters no new state. The last run then gives the
+    same scores as the complete models would.
 
     Args:
         search: takes the models and returns the result. It must not change its own initial state, as it may run again.
-        replay: composes the states that a search has entered (`LazySearch.replay`) and returns whether any was new.
+        replay: composes the states that the search has entered (`LazySearch.replay`), and returns whether any state was new.
     """
     lazy = models.lazy
     if lazy is None:
@@ -152,34 +151,37 @@ def settled(models: RowModels, search: Callable[[RowModels], Result], replay: Ca
 
 
 def widened(values: Tensor, shift: int = 0) -> Tensor:
-    """Append a column of zeros for phrases: `[..., M]` -> `[..., M + 1]`. `shift` is added to the other columns."""
+    """Return values with `shift` added and a column of zeros (for phrases) appended: `[..., M]` -> `[..., M + 1]`."""
     return torch.cat([values + shift if shift else values, values.new_zeros((*values.shape[:-1], 1))], -1)
 
 
 def no_models(batch_size: int, device: torch.device) -> RowModels:
-    """Return rows without models: M = 0."""
+    """Return `RowModels` of rows that have no models (M = 0)."""
     none = torch.zeros((batch_size, 0), device=device)
     return RowModels(AutomatonTensors.zeros(1, 0, 0, device), 0, none.to(torch.int32), none, none.to(torch.bool), 0)
 
 
 class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared": lambda: None}):
-    """Language models and phrases with their weights: shared by all rows, or one (or None) per row.
+    """Language models and phrases, with their weights. All rows share them, or each row has its own (or None).
 
-    Automata that share a batch lie in a pool and stay there, so repeating them in the next batch costs nothing.
+    The automata of a batch are copied into a pool. They stay there, so the next batch reuses them at no cost.
 
     Args:
-        lm: a model, several as `LogLinear`, a sequence with one of these (or None) per row, or None.
-        lm_weight: a number, or a tensor `[B]` with one per row.
-        phrases: a `PhraseBooster` or phrases to make one of, a sequence with one (or None) per row, or None.
-        phrase_weight: a number, or a tensor `[B]`.
-        tokenizer: to spell phrases.
-        source_lm: a model of the recogniser's training text, whose log-probabilities are subtracted in rows with a language
-            model; it comes last among their language models.
-        source_weight: its weight, a number or a tensor `[B]`; None: half of `lm_weight`.
+        lm: a model, a `LogLinear` of several models, a sequence with a model, a `LogLinear` or None per row, or None.
+        lm_weight: a number, or a tensor `[B]` with a weight per row.
+        phrases: a `PhraseBooster`, phrases from which to make a `PhraseBooster`, a sequence with either (or None) per row, or
+            None.
+        phrase_weight: a number, or a tensor `[B]` with a weight per row.
+        tokenizer: the tokenizer that spells the phrases.
+        source_lm: a model of the recogniser's training text. Its log-probabilities are subtracted in rows with a language
+            model. It is the last language model of such a row.
+        source_weight: weight of `source_lm`, a number or a tensor `[B]`; None means half of `lm_weight`.
 
     Raises:
-        ValueError: models over vocabularies of different sizes, an empty list, or a weight that isn't a finite number.
-        TokenizerMismatchError: a model or booster that was made for another tokenizer.
+        ValueError: the models' vocabularies have different sizes, `lm` is an empty list, `source_lm` is given without `lm`,
+            `source_weight` is given without `source_lm`, or a weight isn't a finite number.
+        TypeError: a model isn't an `NGramLM`.
+        TokenizerMismatchError: a model or booster was made for another tokenizer.
     """
 
     def __init__(
@@ -195,7 +197,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         self.per_row = list(lm) if isinstance(lm, Sequence) else None
         self.of_all: NGramLM | LogLinear | None = None if isinstance(lm, Sequence) else lm
         every = [parts_of(row) for row in ([lm] if self.per_row is None else self.per_row)]
-        self.num_lms = max(map(len, every), default=0)  # of the row that has most
+        self.num_lms = max(map(len, every), default=0)  # of the row with the most models
         self.models: list[NGramLM] = list({id(model): model for parts in every for model, _ in parts}.values())
         if self.per_row == []:
             raise ValueError("lm is an empty list; pass a language model, a list with one (or None) per row, or lm=None")
@@ -206,7 +208,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         self.source, self.source_weight = source_lm, source_weight
         if source_weight is not None:
             self.source_weight = check("source_weight", source_weight, ROW_WEIGHTS)
-        self.lms = list(self.models)  # without the source's
+        self.lms = list(self.models)  # without `source_lm`
         if source_lm is not None:
             self.num_lms += 1
             self.models += [source_lm] if all(model is not source_lm for model in self.models) else []
@@ -229,7 +231,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
 
     @property
     def told(self) -> dict[str, Any]:
-        """Return its non-default arguments, by the names of a decoder's arguments."""
+        """Return the models and phrases that were given, and their weights, by the names of a decoder's arguments."""
         lm = self.of_all if self.per_row is None else self.per_row
         told: dict[str, Any] = {} if lm is None else {"lm": lm, "lm_weight": self.weight}
         if self.source is not None:
@@ -243,22 +245,23 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
 
     @property
     def held(self) -> frozenset[str]:
-        """Return the fingerprints of the contexts in use by searches and streams."""
+        """Return the fingerprints of the contexts that searches and streams are using."""
         return frozenset().union(*(lease.fingerprints for lease in self._leases))
 
     @property
     def _lock(self) -> Any:
-        """Return the lock for changes of the pools and look-ups in them, as any thread may decode."""
+        """Return the lock that guards the pools. Hold it to change or read a pool, as any thread may decode."""
         return lazy_states.LOCK if self.is_lazy else pools.LOCK
 
     def rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
-        """Return the models of `batch_size` rows, on the device of their logits.
+        """Return the models of a batch of `batch_size` rows.
 
         Args:
-            phrases: of this batch, instead of the decoder's.
+            device: the device of the batch's logits.
+            phrases: phrases of this batch; None means the phrases of this `Fusion`.
 
         Raises:
-            ValueError: a list of models, phrases or weights for another number of rows.
+            ValueError: a list of models or phrases, or a tensor of weights, isn't for `batch_size` rows.
         """
         phrases = self.phrases if phrases is None else phrases
         boosters = None if phrases is None else self.contexts.of_rows(phrases, batch_size)
@@ -271,7 +274,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         if self.models:
             lm_weights = weights_of(self.weight, "lm_weight", batch_size, device)
             num_columns = self.num_lms - (self.source is not None)
-            padding = [(None, 0.0)] * num_columns  # for rows with fewer models than others
+            padding = [(None, 0.0)] * num_columns  # rows with fewer models than another row get empty columns
             every_part = [(*parts_of(row), *padding)[:num_columns] for row in models]
             for place in range(num_columns):
                 columns.append([parts[place][0] for parts in every_part])
@@ -307,7 +310,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             return RowModels(pool.tensors, pool.vocab_size, states, weighted, present, self.num_lms, lazy, lease)
 
     def shared_rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
-        """Return `rows`, read-only: those of the previous batch, if this one has the same models and size."""
+        """Return the same as `rows`, but don't change the result: batches with the same models and size may share it."""
         lm = self.of_all
         varied = (
             self.source is not None
@@ -321,14 +324,14 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         if lm.is_lazy:
             return self._lazy_rows(lm, batch_size)
         kind: tuple[Any, ...] = (batch_size, device, self.weight)
-        of = lm.tensors.arc_offsets  # they change when the model moves to another device
+        of = lm.tensors.arc_offsets  # a model that moves to another device gets new tensors
         cached = self._shared  # read once, as other threads may replace it
         if cached is None or cached[0] != kind or cached[1] is not of:
             self._shared = cached = kind, of, self.rows(batch_size, device)
         return cached[2]
 
     def _lazy_rows(self, lm: NGramLM, batch_size: int) -> RowModels:
-        """Return rows with a single lazily composed language model, which is searched in place."""
+        """Return rows with one lazily composed language model, which is searched without a copy in a pool."""
         with self._lock:
             lazy = LazySearch(None, [lm.automaton])
         states = lm.starts.cpu()[:1].expand(batch_size)[:, None].contiguous()
@@ -336,10 +339,14 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         return RowModels(lazy.tensors, lm.vocab_size, states, weights, torch.ones_like(weights, dtype=torch.bool), 1, lazy)
 
     def row(self, model: NGramLM | LogLinear | None, lm_weight: float, device: torch.device) -> RowModels:
-        """Return the models of a single row: one of the language models or None, its weight, and the shared phrases.
+        """Return the models of a single row, with the phrases that all rows share.
+
+        Args:
+            model: one of the language models of this `Fusion`, or None.
+            lm_weight: the model's weight.
 
         Raises:
-            ValueError: another model, or a weight that isn't a finite number.
+            ValueError: the model isn't one of this `Fusion`, or the weight isn't a finite number.
         """
         rows = [self.of_all] if self.per_row is None else self.per_row
         listed = {id(other): other for other in rows if other is not None}.values()
@@ -351,7 +358,10 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         return one.rows(1, device)
 
     def places(self, contexts: Sequence[Any], device: torch.device) -> tuple[list[Place], list[Lease], AutomatonTensors]:
-        """Return the places of phrases in the pool, their lease, and the tensors."""
+        """Add phrases to the pool, and return their places, a lease for each, and the pool's tensors.
+
+        Contexts without phrases have no place and no lease.
+        """
         boosters = [self.contexts.booster(phrases) for phrases in contexts]
         followed = [booster for booster in boosters if booster is not None]
         leases = [Lease([booster.fingerprint]) for booster in followed]
@@ -361,7 +371,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             return [pool.places[_key(booster)] for booster in followed], leases, pool.tensors
 
     def in_pool(self, models: RowModels, device: torch.device) -> tuple[RowModels, int]:
-        """Return the rows with automata in the pool, and the offset of their states' numbers there."""
+        """Return the rows with automata in the pool, and the number that was added to their states."""
         nothing = self.contexts.booster([])
         with self._lock:
             pool, shift = self._pool(device, [] if nothing is None else [nothing]), 0
@@ -370,10 +380,10 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             return models._replace(tensors=pool.tensors, vocab_size=pool.vocab_size, states=models.states + shift), shift
 
     def select(self, rows: Sequence[int]) -> Fusion:
-        """Return a copy for a batch of some of the rows, in this order; the pools are shared.
+        """Return a copy for a batch of the selected rows. The copy shares the pools.
 
         Args:
-            rows: indices into lists of models and phrases, and into tensors of weights.
+            rows: indices into the lists of models and phrases, and into the tensors of weights, in the order of the batch.
         """
         selected = copy.copy(self)
         if self.per_row is not None:
@@ -386,7 +396,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         return selected
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor) -> Fusion:
-        """Return a copy with other phrases; the pools, and the contexts in them, are shared."""
+        """Return a copy with other phrases. The copy shares the pools and the contexts in them."""
         changed = copy.copy(self)
         changed._take_phrases(phrases, phrase_weight)
         return changed
@@ -397,7 +407,11 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         phrase_weight: float | Tensor | None = None,
         source_weight: float | Tensor | None = None,
     ) -> Fusion:
-        """Return a copy with other weights; None leaves one as it is."""
+        """Return a copy with other weights. A weight of None stays as it is.
+
+        Raises:
+            ValueError: a weight isn't a finite number, or `source_weight` is given but there is no source LM.
+        """
         changed = copy.copy(self)
         if source_weight is not None:
             if self.source is None:
@@ -411,8 +425,8 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
 
     def _take_phrases(self, phrases: Any, phrase_weight: float | Tensor) -> None:
         self.phrase_weight = check("phrase_weight", phrase_weight, ROW_WEIGHTS)
-        # Boosters are made before there is audio, so that mistakes show early; and `phrases` may be an iterator, which can be
-        # read once.
+        # Make the boosters before any audio arrives, so that mistakes show early. Also, `phrases` may be an iterator, which can
+        # be read only once.
         self.phrases: Any = None
         if is_per_row(phrases):
             self.phrases = self.contexts.of_rows(phrases, len(phrases))
@@ -420,15 +434,17 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             self.phrases = self.contexts.booster(phrases)
 
     def _pool(self, device: torch.device, boosters: Sequence[Booster]) -> AutomatonPool:
-        """Return the pool of a device, with all language models and these boosters in it. The caller holds the lock, and leases
-        of the boosters."""
+        """Return the pool of a device, after adding all language models and the boosters to it.
+
+        The caller must hold the lock and leases of the boosters.
+        """
         pool = self._pools.get(device)
         if pool is None:
             vocab_size = self.models[0].vocab_size if self.models else boosters[0].vocab_size if boosters else 1
             pool = AutomatonPool(vocab_size, device)
             if self.models or boosters:
                 self._pools[device] = pool
-            for model in self.models:  # copies, as the caller's models stay on their device
+            for model in self.models:  # the pool holds copies, as the caller's models stay on their device
                 if not model.is_lazy:
                     pool.add(_key(model), model.automaton)
         for model in self.models:
@@ -438,18 +454,18 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         for booster in boosters:
             key = _key(booster)
             pool.add(key, booster)
-            pool.places[key] = pool.places.pop(key)  # ordered by last use
+            pool.places[key] = pool.places.pop(key)  # the least recently used key comes first
         if len(pool.places) > before:
             self._make_room(pool)
         return pool
 
     def _lazy_search(self, pool: AutomatonPool) -> LazySearch | None:
-        """Return the search in the lazily composed models of a pool, None without any."""
+        """Return the search in a pool's lazily composed models; None if no model is composed lazily."""
         lazy = [model.automaton for model in self.models if model.is_lazy]
         return LazySearch(pool, lazy) if lazy else None
 
     def _make_room(self, pool: AutomatonPool) -> None:
-        """Drop the least recently used contexts, if there are too many."""
+        """Drop the least recently used contexts that have no lease, until few enough contexts and arcs remain."""
         sizes = {key: place.arcs[1] for key, place in pool.places.items() if isinstance(key, str)}
         count, arcs, held = len(sizes), sum(sizes.values()), self.held
         for key, size in sizes.items():
@@ -461,18 +477,25 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
 
 
 def _key(model: NGramLM | Booster) -> str | int:
-    """Return a model's key in a pool: by identity for language models, which live as long as the pool; by contents for
-    boosters."""
+    """Return the key of a model in a pool.
+
+    The key of a booster is its fingerprint, so boosters with the same phrases share a place. The key of a language model is the
+    id of its automaton, which lives as long as the pool.
+    """
     return model.fingerprint if isinstance(model, Booster) else id(model.automaton)
 
 
 def select_rows(weight: Any, rows: Sequence[int]) -> Any:
-    """Return the weights of some rows: a selection of a tensor; a number stays."""
+    """Return the weights of some rows: the selected elements of a tensor, or the same number (or None)."""
     return weight[torch.tensor(rows, dtype=torch.int64, device=weight.device)] if isinstance(weight, Tensor) else weight
 
 
 def weights_of(weight: float | Tensor, name: str, batch_size: int, device: torch.device) -> Tensor:
-    """Return a weight per row, float32 `[B]`."""
+    """Return a weight per row, float32 `[B]`, from a number or a tensor `[B]`; `name` is for the error message.
+
+    Raises:
+        ValueError: the tensor doesn't have one weight per row.
+    """
     if not isinstance(weight, Tensor):
         return torch.full((batch_size,), weight, dtype=torch.float32, device=device)
     weights = weight.detach().to(device, torch.float32, copy=True)

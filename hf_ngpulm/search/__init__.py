@@ -1,1 +1,1 @@
-"""Searches: each package has an operation's contract, its reference, and its engines for CPU and GPU."""
+"""Searches. Each package defines an operation and has its reference and its engines for CPU and GPU."""

@@ -20,8 +20,12 @@ def frame_confidence(logits: Tensor, measure: str = "max_prob") -> Tensor:
     """Return the confidence of each frame, `[B, T, C]` logits -> float32 `[B, T]`.
 
     Args:
-        measure: "max_prob", the probability of the likeliest class; or a measure by entropy, normalised by that of C equally
-            likely classes (the paper's section 3): "gibbs" (Shannon) and "renyi" linearly, "tsallis" exponentially.
+        measure: "max_prob" is the probability of the likeliest class. The other measures normalise an entropy of the classes by
+            the entropy of C equally likely classes (the paper's section 3): "gibbs" (Shannon's entropy) and "renyi" linearly,
+            "tsallis" exponentially.
+
+    Raises:
+        ValueError: the measure is unknown.
     """
     if measure not in MEASURES:
         raise ValueError(f"confidence should be one of {MEASURES}, got {measure!r}")
@@ -40,10 +44,13 @@ def frame_confidence(logits: Tensor, measure: str = "max_prob") -> Tensor:
 
 
 def confidence_of_sums(sums: Tensor, measure: str, classes: int) -> Tensor:
-    """Return confidences from sums over the classes' probabilities p, float32 of any shape.
+    """Return the confidences of frames, in the shape of `sums`.
 
     Args:
-        sums: max p ("max_prob"), sum of p log p ("gibbs"), or sum of p ** ALPHA ("tsallis" and "renyi").
+        sums: float32 of any shape. With p the probabilities of a frame's classes: the largest p ("max_prob"), the sum of
+            p log p ("gibbs"), or the sum of p ** ALPHA ("tsallis" and "renyi").
+        measure: one of `MEASURES`.
+        classes: number of classes.
     """
     if measure == "max_prob":
         return sums

@@ -7,11 +7,12 @@ import numpy as np
 from ..engines.native import Struct
 from ..fusion.fusion import RowModels
 
-GOES_ON, PHRASES, SENTENCE = range(3)  # the end's score: none; repaid bonuses; those and </s>
+# What the end of a row adds to its score: nothing; the repaid bonuses of unfinished phrases; these bonuses and `</s>`.
+GOES_ON, PHRASES, SENTENCE = range(3)
 
 
 class CtcRows(Struct):
-    """The rows of a session that a batch belongs to."""
+    """The rows of a session to which the rows of a batch belong."""
 
     @classmethod
     def of(
@@ -21,19 +22,19 @@ class CtcRows(Struct):
         firsts: np.ndarray | None = None,
         sums: np.ndarray | None = None,
     ) -> CtcRows:
-        """View arrays of a session.
+        """Return a view of a session's arrays. S is the number of rows of the session, N of the batch.
 
         Args:
-            rows: int64 `[N]`, numbers of the batch's rows; None for all in order.
+            rows: int64 `[N]`, the row of the session for each row of the batch; None means all rows in order.
             states: `[S]`, state of each row's search.
-            firsts: int64 `[S]`, number of each row's frames before this batch.
-            sums: float64 `[S]`, sum of the confidences of those frames; updated.
+            firsts: int64 `[S]`, number of frames that each row had before this batch.
+            sums: float64 `[S]`, sum of the confidences of the frames that each row had before this batch; updated.
         """
         return cls(rows=rows, states=states, firsts=firsts, sums=sums)
 
 
 class CtcModels(Struct):
-    """`RowModels` for the core; `end` is `GOES_ON`, `PHRASES` or `SENTENCE`."""
+    """`RowModels` for the native core. `end` is `GOES_ON`, `PHRASES` or `SENTENCE`."""
 
     @classmethod
     def of(cls, models: RowModels, end: int) -> CtcModels:

@@ -15,10 +15,12 @@ class Frames(Struct):
 
     @classmethod
     def of(cls, logits: Tensor, lengths: Tensor, blank: int) -> Frames:
-        """View logits `[B, T, C]` of any precision and layout (copied unless float32 and contiguous), with lengths `[B]`.
+        """Return the frames of logits `[B, T, C]` in rows of the given lengths `[B]`.
+
+        Contiguous float32 logits are used in place. Logits of another precision or layout are copied.
 
         Raises:
-            ValueError: `blank` isn't a class.
+            ValueError: `blank` isn't in `0 .. C - 1`.
         """
         batch_size, frames, classes = logits.shape
         if not 0 <= blank < classes:

@@ -1,7 +1,7 @@
 """Keep the tokens of the hypotheses of many streams, at a cost per step that doesn't grow with a stream's length.
 
-All hypotheses of a stream begin with the same tokens. `hand_over` moves these, with their times, out of the history for good.
-Only the rest of each hypothesis, its tail, is kept and rewritten. Tails are as long as the hypotheses differ.
+All hypotheses of a stream begin with the same tokens. `hand_over` removes these tokens, with their times, from the history. The
+history keeps only the rest of each hypothesis, its tail, so a step rewrites only tails.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import numpy as np
 
 from ..engines.native import Function, NativeCoreError, Struct
 
-# A token, as `Token` in csrc/history.hpp. `start` is its first frame, `end` the frame after its last. `before` and `after` are
-# the sums of the confidences of all frames before `start` and before `end`. A transducer's token has one confidence c: 0 and c.
+# A token; same layout as `Token` in csrc/history.hpp. `start` is its first frame, `end` the frame after its last one. `before`
+# is the sum of the confidences of all frames before `start`, `after` of all frames before `end`. A transducer's token has a
+# single confidence c: `before` is 0 and `after` is c.
 TOKEN = np.dtype([("id", np.int64), ("start", np.int64), ("end", np.int64), ("before", np.float64), ("after", np.float64)])
 
 
 class Spoken(NamedTuple):
-    """Tokens with their first frames, the frames after their last ones, and their confidences: arrays of the same shape."""
+    """Tokens, with arrays of the same shape: ids, first frames, frames after the last frames, and confidences."""
 
     ids: np.ndarray
     starts: np.ndarray
@@ -27,11 +28,11 @@ class Spoken(NamedTuple):
 
 
 class Tails(Struct):
-    """See `History`."""
+    """Arrays of a `History` for the native core."""
 
 
 class _Links(Struct):
-    """Links and labels of a search's frames or steps; `live` says which places hold a hypothesis."""
+    """Links and labels of a search's frames or steps. `live` says which places of a beam hold a hypothesis."""
 
     @classmethod
     def of(cls, links: np.ndarray, labels: np.ndarray, live: np.ndarray, length: int) -> _Links:
@@ -49,14 +50,14 @@ def _as(dtype: Any, values: np.ndarray) -> np.ndarray:
 
 
 class History:
-    """Tails of the hypotheses of `S` streams, `K` each.
+    """Tails of the hypotheses of `S` streams, with `K` hypotheses per stream.
 
     Args:
-        goes_on: whether the next frame may continue a last token (CTC), which can't be handed over then.
+        goes_on: whether the next frame may continue a hypothesis's last token (CTC). `hand_over` keeps such a token.
 
     Attributes:
         sizes: int64 `[S, K]`, number of tokens of each tail.
-        common: int64 `[S]`, number of tokens with which all tails of a stream begin.
+        common: int64 `[S]`, number of first tokens that all tails of a stream have in common.
     """
 
     def __init__(self, streams: int, num_beams: int, goes_on: bool) -> None:
@@ -73,7 +74,7 @@ class History:
         self.sizes[...] = self.common[...] = 0
 
     def with_room(self, rows: np.ndarray | None, more: int) -> Tails:
-        """Return the tails for the core, with room for `more` tokens in each tail of `rows` (None: of all)."""
+        """Return the tails for the core, with room for `more` tokens in each tail of `rows` (None means all rows)."""
         needed = int((self.sizes if rows is None else self.sizes[rows]).max(initial=0)) + more
         room = self.tails.shape[2]
         if needed > room or self._native is None:
@@ -92,15 +93,15 @@ class History:
 
         Args:
             rows: int64 `[N]`, the streams.
-            labels, lengths: `[N, T]` and `[N]`, labels of new frames, and the number of frames.
-            firsts: int64 `[S]`, number of the first new frame.
-            last: int32 `[S]`, label of the frame before it; updated.
-            sums: float64 `[S]`, sum of the confidences of all frames before; updated.
-            confidences: float32 `[N, T]`; None without a measure.
+            labels, lengths: `[N, T]` and `[N]`, labels of the new frames, and the number of new frames.
+            firsts: int64 `[S]`, number of each stream's first new frame.
+            last: int32 `[S]`, label of the frame before the first new frame; updated.
+            sums: float64 `[S]`, sum of the confidences of all frames before the first new frame; updated.
+            confidences: float32 `[N, T]`, confidences of the new frames; None if they aren't measured.
         """
         try:
             tails = self.with_room(rows, labels.shape[1])
-        except NativeCoreError:  # on a GPU greedy search does without
+        except NativeCoreError:  # greedy search on a GPU works without the native core
             self._label_slowly(rows, labels, lengths, firsts, last, sums, confidences, blank)
             return
         _label(
@@ -128,7 +129,13 @@ class History:
         self, rows: np.ndarray, links: np.ndarray, labels: np.ndarray, lengths: np.ndarray, firsts: np.ndarray,
         sums: np.ndarray, confidences: np.ndarray | None, live: np.ndarray,
     ) -> None:  # fmt: skip
-        """Append the tokens of CTC beam search. links, labels: `[N, T, K]`, see `BeamFrames`; live: bool `[S, K]`."""
+        """Append the tokens of CTC beam search.
+
+        Args:
+            rows, lengths, firsts, sums, confidences: as for `label`.
+            links, labels: `[N, T, K]`, see `BeamFrames`.
+            live: bool `[S, K]`, whether each place holds a hypothesis after the last frame.
+        """
         _frames(
             len(rows), _as(np.int64, rows), _Links.of(links, labels, live, labels.shape[1]), _as(np.int32, lengths), firsts,
             sums, _measured(confidences), self.with_room(rows, labels.shape[1]),
@@ -138,10 +145,11 @@ class History:
         """Append the tokens of a transducer's search.
 
         Args:
-            steps: links, labels, moves and confidences `[steps, S, K]`.
-            times: int64 `[S, K]`, the hypotheses' frames before the first step.
-            live: bool `[S, K]`, which places hold a hypothesis after the last step.
-            blank: the class that isn't kept.
+            rows: int64 `[N]`, the streams.
+            steps: links, labels, moves and confidences, each `[steps, S, K]`.
+            times: int64 `[S, K]`, frame of each hypothesis before the first step.
+            live: bool `[S, K]`, whether each place holds a hypothesis after the last step.
+            blank: the blank class, which isn't appended.
         """
         links, labels, moves, confidences = steps
         _steps(
@@ -150,7 +158,11 @@ class History:
         )  # fmt: skip
 
     def tails_of(self, rows: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, Spoken]:
-        """Return the sizes `[N]` and tokens `[N, L]` of one tail of each row, in the given place of its beam."""
+        """Return one tail of each row: the number of tokens `[N]` and the tokens `[N, L]`.
+
+        Args:
+            rows, places: `[N]`, the streams, and the place of the tail in each stream's beam.
+        """
         sizes = self.sizes[rows, places]
         return sizes, self._spoken(self.tails[rows, places, : int(sizes.max(initial=0))])
 
@@ -161,10 +173,10 @@ class History:
         return Spoken(tokens["id"], tokens["start"], tokens["end"], confidences)
 
     def hand_over(self, rows: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, Spoken]:
-        """Remove the tokens that all live hypotheses share from the tails, and return them.
+        """Remove the first tokens that all live hypotheses of a row share, and return these tokens.
 
         Returns:
-            The number of tokens of each row, and the tokens of all rows, row by row.
+            The number of removed tokens of each row, and the removed tokens of all rows, row by row.
         """
         counts, total = np.zeros(len(rows), dtype=np.int64), 0
         handed = np.empty(int(self.sizes[rows].max(axis=1, initial=0).sum()), dtype=TOKEN)

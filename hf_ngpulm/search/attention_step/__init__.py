@@ -1,22 +1,23 @@
-"""One step of attention decoding with a language model: adds the LM's weighted scores to the logits in place.
+"""Add the weighted scores of a language model to the logits of one step of attention decoding, in place.
 
-`fuse` computes a row's LM state from its last tokens, so nothing is carried from step to step. A caller that tracks which row a
-hypothesis moves to may carry the states instead (`read` first, then `fuse_at` and `follow` at each step). Each token id has a
-role:
+`fuse` computes a row's LM state from its last tokens, so a caller needn't keep states from step to step. A caller that tracks
+to which row a hypothesis moves may keep the states: it calls `read` first, then `fuse_at` and `follow` at each step. Each token
+id has a role:
 
-- TEXT: the LM scores it and reads it into the state;
-- END: ends the transcript; its score is log p(`</s>`);
-- UNSCORED: anything else. It isn't read into the state.
+- TEXT: the LM scores the token, and the token changes the LM state.
+- END: the token ends the transcript. Its score is log p(`</s>`).
+- UNSCORED: the LM neither scores the token nor changes its state.
 
-Two marks can be added to a role. The transcript begins after the last START of a row. From a HOLD to the next START a row has
-no LM. A row without marks is all transcript.
+A token id may also have one of two marks. The transcript of a row begins after its last START token. From a HOLD token to the
+next START token a row has no LM. If a row has no mark, all of its tokens are transcript.
 
 With `shared` the LM redistributes the model's probability among the N classes that it scores. A scored class with the logit x
-gets `x + w * log p_LM + c`, where c keeps the sum of exp(x) over the scored classes, but is at most `|w| * log N`: if the LM
-finds all of the model's candidates less likely than a guess would, they stay expensive. Unscored classes keep their logits, or
-fall as far as the best scored class has fallen: unscored symbols must not win merely because they cost nothing. END counts as
-unscored while the transcript is empty, so that the LM can't end it there. If the model gives END more than half the
-probability, the LM can't lower it. Without `shared` scores are only added. Logits of -inf stay -inf.
+gets `x + w * log p_LM + c`. The constant c restores the sum of exp(x) over the scored classes, but is at most `|w| * log N`. So
+if the LM finds all of the model's candidates less likely than a random guess, the candidates stay expensive. Unscored classes
+keep their logits, or fall as far as the best scored class has fallen: unscored symbols must not win merely because they cost
+nothing. END counts as unscored while the transcript is empty, so that the LM can't end an empty transcript. If the model gives
+END more than half of the probability, the LM can't lower END. Without `shared` the scores are only added. Logits of -inf stay
+-inf.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ...automaton.ops import define_operator, load_engine
 from ...automaton.tensors import AutomatonTensors
 
 UNSCORED, TEXT, END = range(3)
-KINDS = 3  # bit mask of these three
+KINDS = 3  # bit mask of the three roles
 START, HOLD = 4, 8
 
 
@@ -40,8 +41,8 @@ class Roles(NamedTuple):
 
     Args:
         roles: int8 `[C]`.
-        unscored, ends: int32 `[U]`, `[E]`, the classes that are UNSCORED and END.
-        holds: whether any is a HOLD.
+        unscored, ends: int32 `[U]` and `[E]`, the UNSCORED classes and the END classes.
+        holds: whether any class has the mark HOLD.
     """
 
     roles: Tensor
@@ -57,7 +58,7 @@ class Roles(NamedTuple):
 
     @property
     def log_guess(self) -> float:
-        """Return log N for N scored classes: the cost of a guess."""
+        """Return log N for N scored classes, which is the cost of a random guess."""
         return math.log(max(self.roles.numel() - self.unscored.numel(), 1))
 
     def to(self, device: torch.device) -> Roles:
@@ -68,10 +69,11 @@ class Rows(NamedTuple):
     """The LM of each row.
 
     Args:
-        tensors: one automaton, or several packed into one.
-        vocab_size, context_length: of the automata; the context length is the largest one.
-        starts, roots: int32 `[B]`, the states after `<s>` and without context; a start of -1 means no LM.
-        weights: float32 `[B]`.
+        tensors: tensors of one automaton, or of several automata in one pool.
+        vocab_size: number of token ids that the automata score.
+        context_length: largest context length of the automata.
+        starts, roots: int32 `[B]`, the state after `<s>` and the state without context. A start of -1 means no LM.
+        weights: float32 `[B]`, LM weights.
     """
 
     tensors: AutomatonTensors
@@ -91,15 +93,15 @@ def fuse(
     engine: str = "auto",
     keeps_sums: bool = False,
 ) -> None:
-    """Add the LM's scores to those of a model's classes, in place.
+    """Add the LM's scores to the scores of a model's classes, in place.
 
     Args:
         scores: float32 `[B, C]`, contiguous: logits or log-probabilities of the next token.
         input_ids: int64 `[B, L]`, contiguous: the tokens so far; L may be 0.
-        rows, roles: on the same device; the LM's tokens must all be classes.
-        shared: whether the classes that the LM scores keep their total probability; otherwise scores are only added.
+        rows, roles: LMs and roles, on the device of `scores`. Each token of the LMs must be a class.
+        shared: whether the classes that the LM scores keep their total probability. If not, scores are only added.
         engine: "auto", "reference", "cpu" or "gpu".
-        keeps_sums: whether to subtract a constant from each row that keeps its sum of exp(scores).
+        keeps_sums: whether to restore each row's sum of exp(scores), by subtracting a constant from the row.
     """
     module = load_engine(__package__, engine, scores.device)
     if scores.numel():
@@ -109,13 +111,16 @@ def fuse(
 
 
 def fuse_outside_loops(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bool, ends: Tensor) -> None:
-    """Apply `loops.end_loops` to rows with an LM, and `fuse` to those that are in no loop, in one call of the native core."""
+    """Apply `loops.end_loops` to the rows with an LM, and then `fuse` to the rows that are in no loop.
+
+    Both are done in one call of the native core.
+    """
     if scores.numel():
         load_engine(__package__, "cpu", scores.device).fuse(scores, input_ids, rows, roles, shared, ends)
 
 
 def read(input_ids: Tensor, rows: Rows, roles: Roles, engine: str = "auto") -> Tensor:
-    """Return the LM states after `input_ids`, int32 `[B]`; -1 for rows without an LM. Arguments as for `fuse`."""
+    """Return the LM states after `input_ids`, int32 `[B]`; -1 for rows without an LM. The arguments are as for `fuse`."""
     if not input_ids.shape[1]:
         return rows.starts.clone()
     text, lengths, is_held = text_of(input_ids, roles)
@@ -126,7 +131,12 @@ def read(input_ids: Tensor, rows: Rows, roles: Roles, engine: str = "auto") -> T
 
 
 def text_of(input_ids: Tensor, roles: Roles) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the tokens int64 `[B, L]` with those of the transcripts first, the number of these, and whether a row is held."""
+    """Move the tokens of each row's transcript to the front.
+
+    Returns:
+        The reordered tokens, int64 `[B, L]`; the number of transcript tokens, int64 `[B]`; and whether a HOLD takes a row's LM
+        away, bool `[B]`.
+    """
     inside = (input_ids >= 0) & (input_ids < roles.roles.numel())
     kinds = torch.where(inside, roles.roles[torch.where(inside, input_ids, 0)], UNSCORED)
     places = torch.arange(1, input_ids.shape[1] + 1, device=input_ids.device)
@@ -145,7 +155,7 @@ def fuse_at(
     engine: str = "auto",
     keeps_sums: bool = False,
 ) -> None:
-    """Do as `fuse`, in given LM states, int32 `[B]`; -1 means no LM."""
+    """Do the same as `fuse`, but take the LM states from `states`, int32 `[B]`; -1 means no LM."""
     if scores.numel():
         sums = torch.logsumexp(scores, 1) if keeps_sums else None
         torch.ops.hf_ngpulm.fuse_at(scores, states, *_flat(rows, roles), shared, engine)
@@ -155,13 +165,18 @@ def fuse_at(
 def fuse_less(
     scores: Tensor, less: Tensor, states: Tensor, rows: Rows, roles: Roles, shared: bool = True, engine: str = "auto"
 ) -> None:
-    """Do as `fuse_at`, and subtract the weighted scores `less`, float32 `[B, C]`, of other LMs (internal or source LM) from
-    TEXT.
+    """Do the same as `fuse_at`, and subtract weighted scores of other LMs from the TEXT classes.
 
-    END keeps its score: an internal LM, which hears nothing, can't know where a transcript ends, nor can an LM of text that was
-    cut into other pieces. With `shared` what the LM doesn't score goes down as far as the best scored class has, or all of
-    them together; and all of that is made up for by as much as the model expects something that the LM doesn't score. Nothing
-    else holds of what is said above: what text costs is what tells the hypotheses of a beam apart.
+    Nothing is subtracted from END. An internal LM hears no audio, so it doesn't know where a transcript ends. An LM of text
+    that was cut into other pieces doesn't know it either.
+
+    With `shared` the scored classes don't get back what they have lost, since the hypotheses of a beam differ in the cost of
+    their text. Instead, the unscored classes fall, too. They fall as far as the best scored class or as far as the total
+    probability of the scored classes, whichever has fallen further. Then all classes rise by this fall times the probability
+    that the model gives to unscored classes.
+
+    Args:
+        less: float32 `[B, C]`, weighted scores of the LMs that are subtracted (internal LM or source LM).
     """
     fused, kinds = scores.clone(), roles.roles & KINDS
     fuse_at(fused, states, rows, roles, False, engine)
@@ -185,11 +200,17 @@ def _restore_sums(scores: Tensor, sums: Tensor | None, rows: Rows) -> None:
 
 
 def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles, engine: str = "auto") -> Tensor:
-    """Return the LM states after one more token of each row, int64 `[B]`."""
+    """Return the LM states after one more token of each row.
+
+    Args:
+        states: int32 `[B]`, the LM states before the token.
+        tokens: int64 `[B]`, the token of each row.
+    """
     return torch.ops.hf_ngpulm.follow(states, tokens, *_flat(rows, roles), engine) if len(states) else states
 
 
-# Operators, so that `torch.compile` doesn't trace into the engines. They take tensors one by one.
+# These are operators, so that `torch.compile` doesn't trace into the engines. An operator can't take named tuples, so each
+# tensor is an argument of its own.
 
 _FLAT = "Tensor[] automaton, int vocab_size, Tensor starts, Tensor weights, Tensor roles, Tensor unscored, Tensor ends"
 

@@ -1,4 +1,4 @@
-"""Top-k over the tokens of a row: late pruning needs it at every step, among tens of thousands of tokens."""
+"""Find the best tokens of each row. Late pruning does this at every step, among tens of thousands of tokens."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ _best_of_rows = Function("ngpulm_best_tokens")
 
 
 def best_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` best scores of each row of `scores`, float32 `[R, C]`, best first, and their tokens, int64 `[R,
-    count]`.
+    """Return the best scores of each row, float32 `[R, count]`, and their tokens, int64 `[R, count]`, the best score first.
 
-    The same as `torch.topk`, except that the CPU engine skips NaN; missing entries have the score -inf.
+    This equals `torch.topk`, except that the CPU engine skips NaN. If a row has too few tokens then, the missing entries have
+    the score -inf.
+
+    Args:
+        scores: float32 `[R, C]`.
+        count: number of scores per row.
     """
     if scores.device.type != "cpu":
         return torch.topk(scores, count) if count > 1 else torch.max(scores, 1, keepdim=True)

@@ -1,4 +1,4 @@
-"""The step on the CPU, by the native core (`csrc/attention_step.cpp`)."""
+"""Run the step of attention decoding on the CPU, with the native core (`csrc/attention_step.cpp`)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .loops.cpu import Ends
 
 
 class _Roles(Struct):
-    """`Roles` for the core."""
+    """`Roles` for the native core."""
 
     @classmethod
     def lent(cls, roles: Roles) -> _Roles:
-        """Return them for a call that is made now, see `Struct.kept`."""
+        """Return the roles as a struct for an immediate call. The struct is cached, see `Struct.kept`."""
         key = (*[tensor.data_ptr() for tensor in roles[:3]], roles.unscored.shape[0], roles.ends.shape[0], roles.holds)
         return cls.kept(roles.roles, key, lambda: cls._of(roles))
 
@@ -32,11 +32,11 @@ class _Roles(Struct):
 
 
 class _FusedRows(Struct):
-    """`Rows` for the core."""
+    """`Rows` for the native core, without the automata."""
 
     @classmethod
     def lent(cls, rows: Rows) -> _FusedRows:
-        """Return them for a call that is made now, see `Struct.kept`."""
+        """Return the rows as a struct for an immediate call. The struct is cached, see `Struct.kept`."""
         key = (rows.starts.data_ptr(), rows.roots.data_ptr(), len(rows.weights), rows.context_length)
         return cls.kept(rows.weights, key, lambda: cls._of(rows))
 
@@ -50,7 +50,7 @@ _follow_rows = Function("ngpulm_follow")
 
 
 def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bool, ends: Tensor | None = None) -> None:
-    """Do as `attention_step.fuse`; with `ends`, apply `end_loops` to the rows with an LM first."""
+    """Do the same as `attention_step.fuse`. If `ends` is given, do the same as `fuse_outside_loops`."""
     _fuse(scores, input_ids.contiguous(), rows.starts, rows, roles, shared, ends)
 
 

@@ -1,11 +1,12 @@
-"""Three Triton launches a step: states, scores, and shares.
+"""Run the step of attention decoding on the GPU, with three Triton kernels.
 
-The first reads the rows' states off their tokens. The second has a program per tile of a row's vocabulary, which writes what
-its classes would score to a tensor of its own, longer contexts over shorter ones, and sums up what has been lost and gained in
-the tile. The third puts the sums of a row's tiles together and writes its scores. Where states are carried, none are read, and
-another launch follows the tokens that were chosen.
+`_read_kernel` computes each row's LM state from the row's tokens. `_add_kernel` runs a program for each tile of a row's
+classes. The program writes the fused scores of the tile to a new tensor, from the shortest context to the longest, so that
+longer contexts overwrite shorter ones. It also sums the scores of the tile before and after fusion. `_share_kernel` combines
+the sums of a row's tiles and writes the row's final scores. If the caller keeps the LM states, `_read_kernel` reads no tokens,
+and `_follow_kernel` follows the tokens that the caller has chosen.
 
-Conditions for blocks are made of blocks: the interpreter takes `block & scalar` for a number.
+Masks of blocks are computed from blocks only, since Triton's interpreter mistakes `block & scalar` for a number.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ _UNSCORED, _TEXT, _END, _KINDS = (tl.constexpr(number) for number in (UNSCORED, 
 _START, _HOLD = tl.constexpr(START), tl.constexpr(HOLD)
 _LOG_2 = tl.constexpr(math.log(2))
 READ_BLOCK = 256
-# Of `_add_kernel`: left alone, Triton 3.6 spills some to have one more program at a time.
+# Registers per thread of `_add_kernel`. Without this setting Triton 3.6 spills registers, to run one more program at a time.
 ADD_REGISTERS: dict[str, int] = {} if torch.version.hip else {"maxnreg": 96}
-TAIL = tl.constexpr(32)  # tokens that are looked at at once for the last ones of the text
-ENDS = tl.constexpr(16)  # classes that end a transcript, likewise
-PARTS = 6  # numbers that are kept of each tile
+TAIL = tl.constexpr(32)  # the search for the last TEXT tokens loads this many tokens at a time
+ENDS = tl.constexpr(16)  # `_read_kernel` loads this many END classes at a time
+PARTS = 6  # number of sums per tile, see `_add_kernel`
 _PARTS = tl.constexpr(PARTS)
-_BROKEN = tl.constexpr(-2)  # in place of a state outside the automaton, whose row scores NaN
+_BROKEN = tl.constexpr(-2)  # replaces a state outside the automaton; the row's scores become NaN
 MOST_TILES = 1024
-FEWEST_TILES = 64  # that there is room for: one kernel for batches of most sizes
+FEWEST_TILES = 64  # `_share_kernel` has room for at least this many, so that one compiled kernel serves most batch sizes
 
 
 def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bool) -> None:
@@ -62,7 +63,7 @@ def _fuse(scores: Tensor, input_ids: Tensor, starts: Tensor, rows: Rows, roles: 
     tile = max(tile, triton.next_power_of_2(triton.cdiv(classes, MOST_TILES)))
     tiles = triton.cdiv(classes, tile)
     states = torch.empty(batch_size, dtype=torch.int32, device=scores.device)
-    # Of each row: the score of `</s>`, and what the model gives to all that ends a transcript; then PARTS of each tile.
+    # Each row has the LM score of `</s>`, the logsumexp of the model's scores of END classes, and PARTS sums per tile.
     sums = scores.new_empty((batch_size, 2 + PARTS * tiles))
     fused = torch.empty_like(scores)
     with current(scores.device):
@@ -89,7 +90,7 @@ def _read_kernel(
     length, context_length, num_states, vocab_size, classes, num_ends, tiles,
     HOLDS: tl.constexpr, CARRIED: tl.constexpr, SHARED: tl.constexpr, READ_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A row's state; the score of `</s>` in it; and the log of the sum of exp of the scores of all END classes."""
+    """Write a row's LM state, the score of `</s>` in this state, and (if SHARED) the logsumexp of the END classes' scores."""
     row = tl.program_id(0).to(tl.int64)
     tokens_of_row = input_ids + row * length
     started = -1
@@ -102,8 +103,8 @@ def _read_kernel(
         started = tl.maximum(started, tl.max(tl.where((kinds & _START) != 0, positions, -1), axis=0))
         if HOLDS:
             held = tl.maximum(held, tl.max(tl.where((kinds & _HOLD) != 0, positions, -1), axis=0))
-    # Where the last tokens of the text begin.
-    begin = length * 1  # a tensor, also in the interpreter
+    # Find the position at which the last `context_length` TEXT tokens begin.
+    begin = length * 1  # Triton's interpreter needs a tensor here
     seen = begin * 0
     position = begin
     while (position > started + 1) & (seen < context_length):
@@ -178,10 +179,10 @@ def _add_kernel(
     scores, fused, roles, weights, states, starts, sums, vocab_size, classes, tile, tiles,
     SHARED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write `x + w * log p_LM` of a tile's classes to `fused`, and x where they are scored by no LM.
+    """Write the fused scores of a tile's classes: `x + w * log p_LM` for scored classes, x for unscored classes.
 
-    Of the tile six sums are kept: the highest x of the classes that are scored, and the sum of exp of theirs relative to it;
-    the same of what they have become; the highest x of all others, and their sum.
+    If SHARED, write six sums of the tile, too. They are the highest score and the sum of exp(score - highest score), for three
+    sets of scores: x of the scored classes, the fused scores of the scored classes, and x of the unscored classes.
     """
     row = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * tile
@@ -217,7 +218,7 @@ def _add_kernel(
         while level >= 0:
             low, end, score = link_of(arc_offsets, backoff_states, backoff_weights, state, lows, ends, of_links, level)
             begin, end = arcs_between(arc_tokens, low, end, first, last_text, tiles > 1, BLOCK)
-            tl.debug_barrier()  # what a shorter context wrote must be there before it is overwritten
+            tl.debug_barrier()  # a shorter context's writes must end before a longer context overwrites them
             for block in range(begin, end, BLOCK):
                 arcs = block + lanes
                 inside = arcs < end
@@ -258,7 +259,7 @@ def _add_kernel(
 
 @triton.jit
 def _more(best, total, values):
-    """Take a block of scores into their highest one, and the sum of exp relative to it."""
+    """Return the highest score and the sum of exp(score - highest score), updated with a block of scores."""
     highest = tl.maximum(best, tl.max(values, axis=0))
     shift = tl.where(highest > float("-inf"), highest, 0.0)
     return highest, total * tl.exp(best - shift) + tl.sum(tl.exp(values - shift), axis=0)
@@ -266,7 +267,7 @@ def _more(best, total, values):
 
 @triton.jit
 def _whole(sums, tiles, places):
-    """Return the highest score of all tiles, and the log of the sum of exp of theirs."""
+    """Return the highest score of a row, and the logsumexp of the row's scores, from the sums of its tiles."""
     bests = tl.load(sums + places, mask=places < tiles, other=float("-inf"))
     totals = tl.load(sums + tiles + places, mask=places < tiles, other=0.0)
     best = tl.max(bests, axis=0)
@@ -276,7 +277,7 @@ def _whole(sums, tiles, places):
 
 @triton.jit
 def _finite(value):
-    """Return the same, and 0 for what is no number."""
+    """Return the value if it is finite, else 0."""
     return tl.where((value > float("-inf")) & (value < float("inf")), value, 0.0)
 
 
@@ -285,7 +286,10 @@ def _share_kernel(
     scores, fused, roles, weights, states, starts, sums, log_guess, classes, tile, tiles,
     SHARED: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Have what the LM scores share what the model gave to it before, and write a tile's scores."""
+    """Write the final scores of a tile's classes.
+
+    If SHARED, the scored classes share the probability that the model gave to all of them.
+    """
     row = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * tile
     last = tl.minimum(first + tile, classes)
@@ -315,7 +319,7 @@ def _share_kernel(
             of_all = shift + tl.log(tl.exp(total - shift) + tl.exp(total_other - shift))
             of_ends_now = of_ends + tl.where(begins, of_others, weight * final + gained)
             if (of_ends > of_all - _LOG_2) & (of_ends_now < of_ends):
-                last = first  # the model is sure of the end: all stays as it is
+                last = first  # the model gives END more than half of the probability: write nothing
         for block in range(first, last, BLOCK):
             tokens = block + lanes
             inside = tokens < last
@@ -341,7 +345,7 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
         sizes = ("length", "context_length", "num_states", "vocab_size", "classes", "num_ends", "tiles")
         arguments |= dict.fromkeys(sizes, "i32")
         for holds, carried, shared in ((False, False, True), (True, False, True), (False, True, True), (False, False, False)):
-            read = arguments | ({"input_ids": "*i32"} if carried else {})  # a stand-in, of which nothing is read
+            read = arguments | ({"input_ids": "*i32"} if carried else {})  # the states, as no tokens are read
             constants = {"HOLDS": holds, "CARRIED": carried, "SHARED": shared, "READ_BLOCK": READ_BLOCK, "num_warps": 1}
             yield _read_kernel, automaton | read, constants
         arguments = {"states": "*i32", "tokens": "*i64", "roles": "*i8", "starts": "*i32", "found": "*i32"}

@@ -1,4 +1,7 @@
-"""The step in plain torch, row by row, on any device: the definition against which the engines are tested."""
+"""Run the step of attention decoding in plain torch, row by row, on any device.
+
+This is the definition against which the engines are tested.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ def _after_last(marks: Tensor) -> int:
 
 
 def lm_scores(rows: Rows, roles: Roles, states: Tensor) -> Tensor:
-    """Return the LM's score of every class in one state, `[C]`; 0 for unscored classes."""
+    """Return the LM's scores of all classes in one state, `[C]`; 0 for unscored classes."""
     text = torch.zeros(roles.roles.shape, device=states.device)
     text[: rows.vocab_size] = reference.scores(rows.tensors, states, rows.vocab_size)[0]
     final, _ = reference.step(rows.tensors, states, torch.full_like(states, rows.vocab_size), rows.vocab_size + 1)

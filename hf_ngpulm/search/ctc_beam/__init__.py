@@ -1,31 +1,35 @@
-"""CTC prefix beam search with language models, as one torch operator with an engine each for CPU and GPU.
+"""CTC prefix beam search with language models. It is one torch operator with an engine for CPU and one for GPU.
 
-The search keeps prefixes (token sequences), not alignments. A prefix has the probability of all its alignments that the beam
-kept, in two parts: `p_b` of those that end in a blank, and `p_t` of those that end in its last token (Graves 2012, section
-7.5.3; Hannun et al., arXiv 1408.2873, algorithm 1). The two parts are needed since CTC merges repeated labels: after the last
-token t, the same t continues it, and only after a blank is t a new token. With p the probabilities of a frame,
+The search keeps prefixes (token sequences), not alignments. The probability of a prefix is the sum over all alignments that the
+beam has kept. It has two parts: `p_b` sums the alignments that end in a blank, and `p_t` sums the alignments that end in the
+last token (Graves 2012, section 7.5.3; Hannun et al., arXiv 1408.2873, algorithm 1). The two parts are needed since CTC merges
+repeated labels: directly after the last token t, another t continues the token. Only after a blank is t a new token. With p the
+probabilities of a frame,
 
     p_b(prefix)'     = (p_b(prefix) + p_t(prefix)) * p(blank)
-    p_t(prefix)'     = p_t(prefix) * p(last token) + the extension of its parent by the last token, if the beam has the parent
+    p_t(prefix)'     = p_t(prefix) * p(last token) + p_t(parent + last token)', if the beam has the parent
     p_t(prefix + t)' = p_b(prefix) * p(t) if t is the last token, else (p_b(prefix) + p_t(prefix)) * p(t)
 
-The score of a prefix is
+The parent of a prefix is the prefix without its last token. The third line gives the extension of a prefix by a token t, and
+the second line adds the parent's extension. The score of a prefix is
 
     log p_CTC(prefix) + sum over its tokens of (sum over automata of weight * score of the token + bonus)
 
-At every frame all extensions of all prefixes compete with their LM scores (late pruning): no token is cut by its acoustic score
-beforehand. Prefixes are equal if their length, their last token and a 64-bit hash of the tokens before it are equal.
+At every frame all extensions of all prefixes compete with their LM scores (late pruning). No token is dropped by its acoustic
+score alone. Prefixes count as equal if they have the same length, the same last token, and the same 64-bit hash of the tokens
+before the last one.
 
-With subword tokens one text has many prefixes, which share its probability and fill the beam. `text_hashes` merges them at the
-end of each frame. The best prefix of a text gets the parts `p_b` of all its prefixes, since the future after a blank doesn't
-depend on how the text was cut; and the parts `p_t` of those with the same last token. Each other prefix keeps the rest, if any,
-and soon leaves the beam. The LM score is that of the best prefix. Texts are equal if 64-bit hashes of their characters are.
+With subword tokens one text has many prefixes, which share the text's probability and fill the beam. `text_hashes` merges these
+prefixes at the end of each frame. The best prefix of a text gets `p_b` of all prefixes of the text, since the future after a
+blank doesn't depend on how the text is cut into tokens. Among the prefixes with the same last token, the best one gets `p_t` of
+all. The other prefixes soon leave the beam. The text's LM score is that of the best prefix. Texts count as equal if 64-bit
+hashes of their characters are equal.
 
-The order of prefixes with the same score is part of the definition: prefixes that were in the beam come before new ones, then
-lower last tokens, then lower hashes of the tokens before these.
+The order of prefixes with the same score is part of the definition. Prefixes that were in the beam come before new prefixes,
+then lower last tokens come first, then lower hashes of the tokens before the last one.
 
-The search takes and returns its state as tensors, so cutting the frames into blocks changes nothing. Acoustic scores are
-relative to an offset per row in double precision, as single precision would lose the differences in long utterances.
+The search takes and returns its state as tensors, so it gives the same result if the frames are cut into blocks. Acoustic
+scores are relative to an offset per row in double precision, as single precision would lose the differences in long utterances.
 """
 
 from __future__ import annotations
@@ -38,20 +42,19 @@ from torch import Tensor
 from ...automaton.ops import define_operator, load_engine
 from ...automaton.tensors import AutomatonTensors
 
-# Labels of frames at which a hypothesis gets no new token: its last token continues, or a blank.
+# Labels of frames at which a hypothesis gets no new token: INSIDE if the last token continues, BLANK for a blank.
 INSIDE, BLANK = -1, -2
 FIRST_HASH = 0x2545F491
 
 
 class BeamState(NamedTuple):
-    """State of the search: `B` rows with `K` prefixes each and `M` automata. An empty place has both scores -inf.
+    """State of a search of `B` rows with `K` prefixes per row and `M` automata. An empty place has -inf as both scores.
 
     Args:
-        offsets: float64 `[B]`, to be added to the acoustic scores.
-        blank_scores, token_scores: float32 `[B, K]`, log `p_b` and log `p_t`: of the alignments that end in a blank, and of
-            those that end in the last token.
+        offsets: float64 `[B]`, offset of each row's acoustic scores.
+        blank_scores, token_scores: float32 `[B, K]`, log `p_b` and log `p_t`, minus the offset.
         last_tokens: int32 `[B, K]`, -1 for the empty prefix.
-        hashes, parent_hashes: int64 `[B, K]`, of the prefix, and of the prefix without its last token.
+        hashes, parent_hashes: int64 `[B, K]`, hash of the prefix, and hash of the prefix without its last token.
         sizes: int32 `[B, K]`, number of tokens.
         fused: float32 `[B, K]`, sum of the weighted LM scores and bonuses.
         lm_scores: float32 `[B, K, M]`, each automaton's unweighted score of the tokens.
@@ -73,12 +76,13 @@ class BeamState(NamedTuple):
 
 
 class BeamFrames(NamedTuple):
-    """Trace of the search, by which every prefix can be followed back.
+    """Trace of the search. It gives the likeliest alignment of every prefix, from the last frame back to the first.
 
     Args:
         links: int32 `[B, T, K]`, place in the beam before the frame, on the prefix's likeliest alignment.
-        labels: int32 `[B, T, K]`, the new token of that alignment, or `INSIDE` (the last token continues) or `BLANK`.
-        bad_frames: int32 `[B]`, a row's first frame with NaN or infinity, else -1; the row's search ends there.
+        labels: int32 `[B, T, K]`, label of the frame on this alignment: a new token, `INSIDE` (the last token continues) or
+            `BLANK`.
+        bad_frames: int32 `[B]`, a row's first frame with NaN or infinity, else -1. The row's search ends at this frame.
     """
 
     links: Tensor
@@ -87,17 +91,17 @@ class BeamFrames(NamedTuple):
 
     @classmethod
     def still(cls, batch_size: int, frames: int, num_beams: int, device: torch.device | str = "cpu") -> BeamFrames:
-        """Return the trace of frames that change nothing."""
+        """Return a trace in which every hypothesis keeps its place and every label is `BLANK`."""
         labels = torch.full((batch_size, frames, num_beams), BLANK, dtype=torch.int32, device=device)
         links = torch.arange(num_beams, dtype=torch.int32, device=device).expand(labels.shape).contiguous()
         return cls(links, labels, torch.full((batch_size,), -1, dtype=torch.int32, device=device))
 
 
 def initial_state(num_beams: int, lm_states: Tensor) -> BeamState:
-    """Return the beam before the first frame: the empty prefix alone.
+    """Return the state before the first frame. Each row has only the empty prefix.
 
     Args:
-        num_beams: K.
+        num_beams: K, the number of prefixes per row.
         lm_states: int32 `[B, M]`, initial states of each row's automata.
     """
     batch_size, num_automata = lm_states.shape
@@ -159,19 +163,19 @@ def ctc_beam(
     """Search more frames of a batch.
 
     Args:
-        automaton: tensors of one automaton, or of several packed into one.
+        automaton: tensors of one automaton, or of several automata in one pool.
         state: state of the search.
         logits: `[B, T, C]`, floating point of any precision and layout; need not be normalised.
         lengths: int32 `[B]`, number of frames of each row.
         weights: float32 `[B, M]`, weights of the automata's scores.
         bonuses: float32 `[B]`, bonus per token.
-        unscored: float32 `[B]`, weighted LM score of the classes from `vocab_size` on.
+        unscored: float32 `[B]`, weighted LM score of each class starting at `vocab_size`.
         blank: id of the blank class.
         vocab_size: the automata score the token ids `0 .. vocab_size - 1`, except the blank.
-        threshold: drops prefixes that score this much less than the best one (natural log).
-        skip: frames whose blank has a higher probability than this can only be blanks.
+        threshold: drop a prefix that scores more than this below the best one (natural log).
+        skip: if the blank's probability is higher than this, the frame can only be a blank.
         engine: "auto", "reference", "cpu" or "gpu".
-        text_hashes: int64 `[2, C]`, see `hf_ngpulm.text.hashing`: merges prefixes of the same text; None merges none.
+        text_hashes: int64 `[2, C]`, see `hf_ngpulm.text.hashing`, to merge the prefixes of a text. None means not to merge.
     """
     tensors = torch.ops.hf_ngpulm.ctc_beam(
         automaton, list(state), logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip, text_hashes,

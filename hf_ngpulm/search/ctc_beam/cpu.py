@@ -1,7 +1,7 @@
-"""CTC prefix beam search with language models on the CPU, by the native core (`csrc/ctc_beam.cpp`).
+"""Run CTC prefix beam search on the CPU, with the native core (`csrc/ctc_beam.cpp`).
 
-The state of a row's search is one element of an array of dtype `beams_of`, which the core reads and writes. So the state of a
-whole batch is one allocation.
+The state of a row's search is one element of an array, whose dtype is `beams_of`. The core reads and writes this array. So the
+state of a whole batch is a single allocation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from . import FIRST_HASH, BeamFrames, BeamState
 
 
 class BeamRules(Struct):
-    """The rules of a search, see `hf_ngpulm.search.ctc_beam.ctc_beam`."""
+    """Weights, bonuses and pruning of `hf_ngpulm.search.ctc_beam.ctc_beam`, for the native core."""
 
     @classmethod
     def of(
@@ -45,11 +45,11 @@ class BeamRules(Struct):
 
 
 class _BeamStops(Struct):
-    """`Stops`, and for each state of the automata whether it is unfinished."""
+    """`Stops` for the native core, with a flag for each automaton state: whether the state is unfinished."""
 
 
 class _Ranked(Struct):
-    """See `hf_ngpulm.search.ctc_beam.ranking.Ranked`."""
+    """`hf_ngpulm.search.ctc_beam.ranking.Ranked` for the native core, with the sizes of the prefixes."""
 
 
 _search = Function("ngpulm_ctc_beam")
@@ -59,7 +59,7 @@ REFUSAL = "prefixes of row {} name states or tokens that don't exist".format
 
 @functools.lru_cache(maxsize=64)
 def beams_of(num_beams: int, num_automata: int) -> np.dtype[Any]:
-    """Return the dtype of a row's state, as `Prefixes` in `csrc/ctc_beam.hpp`. The fields are those of `BeamState`."""
+    """Return the dtype of a row's state: the layout of `Prefixes` in `csrc/ctc_beam.hpp`, with the fields of `BeamState`."""
     k, m = (num_beams,), (num_beams, num_automata)
     fields = [
         ("offsets", "f8"), ("hashes", "i8", k), ("parent_hashes", "i8", k), ("texts", "i8", k), ("blank_scores", "f4", k),
@@ -70,7 +70,7 @@ def beams_of(num_beams: int, num_automata: int) -> np.dtype[Any]:
 
 
 def empty_beams(num_beams: int, states: Tensor) -> np.ndarray:
-    """Return beams that hold only the empty prefix, with automata in `states`, int32 `[N, M]`."""
+    """Return beams that hold only the empty prefix. `states`, int32 `[N, M]`, are the automata's states."""
     beams = np.empty(len(states), dtype=beams_of(num_beams, states.shape[1]))
     beams[...] = _empty_prefix(num_beams, states.shape[1])
     beams["lm_states"] = states.numpy()[:, None]
@@ -92,12 +92,14 @@ def search(
     """Search the frames of a batch.
 
     Args:
-        shape: (N, T), T with padding.
-        confidences: float32 `[N, T]`, confidences of the frames.
-        tails: takes the tokens (`History.with_room`). If None, `happened` takes the trace.
+        batch: the rows; the search updates their states.
+        shape: (N, T), where T includes padding.
+        confidences: float32 `[N, T]`, confidences of the frames; None if they aren't measured.
+        tails: gets the tokens (`History.with_room`). If None, `happened` gets the trace.
+        stops: where rows stop at unfinished automaton states (see `search_lazily`); None if all states are finished.
 
     Returns:
-        int32 `[N]`, see `BeamFrames.bad_frames`. The states of rows with a bad frame are undefined; the caller restores them.
+        int32 `[N]`, see `BeamFrames.bad_frames`. The state of a row with a bad frame is undefined. The caller must restore it.
     """
     rows, width = shape
     bad_frames = np.full(rows, -1, dtype=np.int32) if happened is None else happened.bad_frames.numpy()
@@ -113,7 +115,7 @@ class Stops(NamedTuple):
     Args:
         frames: int64 `[B]`, next frame of each row.
         totals: float64 `[B, K]`, score of each prefix.
-        states: int32 `[B, K * M]`, the unfinished states.
+        states: int32 `[B, K * M]`, the unfinished states that a row has entered.
         counts: int64 `[B]`, number of unfinished states.
     """
 
@@ -136,11 +138,11 @@ def search_lazily(
 ) -> None:  # fmt: skip
     """Search the frames of a batch with lazily composed language models.
 
-    A row that enters an unfinished state stops; `LazySearch.search` composes these states and calls the search again.
+    A row stops when it enters an unfinished state. `LazySearch.search` composes the unfinished states and continues the search.
 
     Args:
         beams: `[S]`, states of all rows.
-        slots: int64 `[N]`, the rows of the frames.
+        slots: int64 `[N]`, the row of `beams` for each row of frames.
     """
     stops = Stops.of(len(slots), rules.num_beams, rules.num_automata)
 
@@ -155,14 +157,17 @@ def search_lazily(
 
 
 def is_there(beams: np.ndarray) -> np.ndarray:
-    """Return whether a place holds a prefix, bool `[S, K]`."""
+    """Return whether each place of the beams holds a prefix, bool `[S, K]`."""
     return np.maximum(beams["blank_scores"], beams["token_scores"]) > -np.inf
 
 
 def rank(
     automaton: Automaton, models: CtcModels, batch: CtcRows, rows: int, num_beams: int, joins_texts: bool, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the places, sizes and scores of a batch's best prefixes; for places and scores see `ranking.Ranked`."""
+    """Return the places, the sizes (numbers of tokens) and the scores of a batch's best prefixes.
+
+    See `ranking.Ranked` for places and scores.
+    """
     places, sizes = np.empty((rows, count), dtype=np.int32), np.empty((rows, count), dtype=np.int32)
     scores = np.empty((rows, count, 4))
     ranked = _Ranked(places=places, sizes=sizes, scores=scores, count=count)
@@ -184,7 +189,7 @@ def ctc_beam(
     skip: float,
     text_hashes: Tensor | None = None,
 ) -> tuple[BeamState, BeamFrames]:
-    """See `hf_ngpulm.search.ctc_beam.ctc_beam`."""
+    """Search more frames of a batch, see `hf_ngpulm.search.ctc_beam.ctc_beam`."""
     batch_size, frames, classes = logits.shape
     num_beams = state.lm_states.shape[1]
     happened = BeamFrames.still(batch_size, frames, num_beams)
@@ -198,7 +203,7 @@ def ctc_beam(
 
 
 def packed(state: BeamState) -> np.ndarray:
-    """Return a state as the core keeps it."""
+    """Return a copy of a state as an array of dtype `beams_of`, as the core needs it."""
     batch_size, num_beams, num_automata = state.lm_states.shape
     beams = np.empty(batch_size, dtype=beams_of(num_beams, num_automata))
     for name, tensor in state._asdict().items():
@@ -207,5 +212,5 @@ def packed(state: BeamState) -> np.ndarray:
 
 
 def unpacked(beams: np.ndarray) -> BeamState:
-    """Return a copy of a state that the core keeps."""
+    """Return a copy of an array of dtype `beams_of` as a `BeamState`."""
     return BeamState(*(torch.from_numpy(beams[name].copy()) for name in BeamState._fields))

@@ -14,12 +14,12 @@ from .reference import in_order, join_texts
 
 
 class Ranked(NamedTuple):
-    """The best `N` prefixes of each row, the best one first. Missing ones come last, with a score of -inf.
+    """The best `N` prefixes of each row, the best one first. If a row has fewer prefixes, its last scores are -inf.
 
     Args:
         places: integers `[B, N]`, places in the beam.
-        scores: float64 `[B, N, 4]`: total score with that of the end, acoustic score, and the unweighted scores of the LMs
-            (without `</s>`) and of the phrases.
+        scores: float64 `[B, N, 4]`. The columns are the total score (with the score of the end), the acoustic score, the
+            unweighted score of the LMs (without `</s>`) and the unweighted score of the phrases.
     """
 
     places: np.ndarray
@@ -27,13 +27,13 @@ class Ranked(NamedTuple):
 
 
 def rank(models: RowModels, state: BeamState, count: int, score_eos: bool, engine: str) -> Ranked:
-    """Rank the prefixes of a batch by their scores with that of the end.
+    """Rank the prefixes of a batch by their total scores, which include the score of the end.
 
     Args:
         models: models of the rows.
         state: state of the search.
         count: N, at most K.
-        score_eos: whether `</s>` counts; unfinished phrases repay their bonus in any case.
+        score_eos: whether LMs score `</s>`. Unfinished phrases lose their bonus in either case.
         engine: engine of the automata.
     """
     acoustic, scores = prefix_scores(state)
@@ -46,7 +46,10 @@ def rank(models: RowModels, state: BeamState, count: int, score_eos: bool, engin
 
 
 def with_joined_texts(state: BeamState) -> BeamState:
-    """Return the state at the end of an utterance, with only the best prefix of each text."""
+    """Return the state with only the best prefix of each text, which gets the probability of all prefixes of the text.
+
+    This is right only at the end of an utterance.
+    """
     totals = torch.logaddexp(state.blank_scores, state.token_scores)
     nothing = torch.full_like(totals, -torch.inf)
     totals, _ = join_texts(state.texts, state.last_tokens, state.parent_hashes, state.fused, totals, nothing)

@@ -1,4 +1,4 @@
-"""CTC prefix beam search with language models in plain torch: the definition against which the engines are tested."""
+"""Run CTC prefix beam search in plain torch. This is the definition against which the engines are tested."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from . import BLANK, INSIDE, BeamFrames, BeamState
 def extend_hash(hashes: Tensor, tokens: Tensor) -> Tensor:
     """Return the hash of a prefix with one more token.
 
-    A step of Knuth's linear congruential generator modulo 2**64 (products wrap around), then a shift that mixes high bits into
-    low ones. It depends on the tokens' order, and no prefix needs its tokens to be compared.
+    The hash takes a step of Knuth's linear congruential generator modulo 2**64 (products wrap around). Then a shift mixes the
+    high bits into the low bits. The hash depends on the order of the tokens. The search compares hashes instead of tokens.
     """
     mixed = (hashes + tokens.to(torch.int64) + 1) * 6364136223846793005 + 1442695040888963407
     return mixed ^ (mixed >> 29)
@@ -53,7 +53,7 @@ def ctc_beam(
         new, link, label = _one_frame(
             automaton, state, log_probs, weights, bonuses, unscored, blank, vocab_size, threshold, skip, text_hashes
         )
-        # A row without a possible prefix (sums with huge weights overflowed) keeps its state, too.
+        # If no prefix is possible, as sums with huge weights have overflowed, the row keeps its state, too.
         going = going & (new.blank_scores.maximum(new.token_scores).amax(1) > -torch.inf)
         state = BeamState(*(torch.where(going.view(-1, *[1] * (n.dim() - 1)), n, old) for n, old in zip(new, state)))
         links[:, frame] = torch.where(going[:, None], link, links[:, frame])
@@ -81,7 +81,7 @@ def _one_frame(
     last = state.last_tokens.clamp(min=0).to(torch.int64)
     last_log_probs = torch.where(state.last_tokens < 0, -torch.inf, log_probs.gather(1, last))
 
-    # Every prefix extended by every token: its acoustic score, and the LM scores and bonus of the token.
+    # Extend every prefix by every token: compute the acoustic score, and the LM scores and the bonus of the token.
     per_lm, targets = reference.advance(automaton, state.lm_states.flatten(), vocab_size)
     shape = (batch_size, num_beams, num_automata, vocab_size)
     per_lm, targets = per_lm.view(shape)[..., :classes], targets.view(shape)[..., :classes]
@@ -92,8 +92,8 @@ def _one_frame(
     extended = torch.where(same, state.blank_scores[..., None], totals[..., None]) + log_probs[:, None]
     extended[..., blank] = -torch.inf
 
-    # Prefixes that stay: by a blank, by their last token once more, or by their parent's extension, if the beam has the parent.
-    # The extension is the same prefix, so its probability is added here and it isn't a candidate of its own (`present`).
+    # A prefix stays by a blank, by its last token once more, or by its parent's extension, if the beam has the parent. The
+    # extension is the same prefix. So its probability is added here, and the extension isn't a candidate (`present`).
     by_blank = totals + log_probs[:, blank, None]
     by_token = state.token_scores + last_log_probs
     is_parent = (
@@ -111,7 +111,7 @@ def _one_frame(
     present = (same[:, :, None] & is_parent[..., None]).any(1)  # [B, parent, token]: this extension is in the beam
     extending = torch.where(present | skipped[..., None], -torch.inf, extended + state.fused[..., None] + added)
 
-    # The best candidates. Sorting is stable and candidates are listed in the order of ties.
+    # Choose the best candidates. Ties keep the order of the candidates, as the sort is stable.
     stay_order, by_hash = in_order(state.last_tokens, state.parent_hashes), state.hashes.argsort(dim=1, stable=True)
     extending = extending.gather(1, by_hash[..., None].expand_as(extending)).transpose(1, 2)
     ways = torch.cat([staying.gather(1, stay_order), extending.flatten(1)], dim=1)
@@ -161,7 +161,8 @@ def _one_frame(
         lm_states=lm_states,
         texts=texts,
     )
-    # The likeliest alignment of a prefix that stays comes from its parent, if that part is larger than its own two.
+    # The likeliest alignment of a prefix that stays comes from its parent if the parent's extension is likelier than the
+    # prefix's own alignments.
     by_blank, by_token, from_parent, parents = (of_place(values) for values in (by_blank, by_token, from_parent, parents))
     anew = ~is_new & (from_parent > torch.logaddexp(by_blank, by_token))
     links = torch.where(anew, parents, place).to(torch.int32)
@@ -173,9 +174,10 @@ def _one_frame(
 def join_texts(
     texts: Tensor, last_tokens: Tensor, parent_hashes: Tensor, fused: Tensor, blank_scores: Tensor, token_scores: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Merge prefixes of a text: add `p_b` to the best prefix of the text, and `p_t` to the best with the same last token.
+    """Merge the prefixes of a text.
 
-    After a blank the future of two cuttings of a text is the same. Inside a last token it is the same only if that token is.
+    The best prefix of a text gets `p_b` of all prefixes of the text, since the future after a blank doesn't depend on how the
+    text is cut into tokens. Among the prefixes of a text with the same last token, the best one gets `p_t` of all.
 
     Args:
         texts, last_tokens, parent_hashes, fused, blank_scores, token_scores: `[B, K]`, see `BeamState`.

@@ -1,24 +1,26 @@
-"""Token passing over the product of the CTC topology and backoff automata, with an engine each for CPU and GPU.
+"""Search the product of the CTC topology and backoff automata by token passing. There is an engine for CPU and one for GPU.
 
 This is the search in the composition T o G of WFST decoding (Mohri, Pereira and Riley, "Speech recognition with weighted
-finite-state transducers", 2008), composed on the fly. A search state has two parts: the automata's states s (of a language
-model, and of phrases if there are any), and a label l of the CTC topology T. The label is the last token while it continues, or
-the blank, after which the same token is a new one. At each frame a hypothesis in (s, l) moves to
+finite-state transducers", 2008), composed on the fly. A search state has two parts. The first part s is the automata's states:
+the state of a language model, and the state of the phrases if there are any. The second part l is a label of the CTC topology
+T: the last token while the token continues, or else the blank. After a blank the same token counts as a new token. At each
+frame a hypothesis in (s, l) moves to
 
     (s, blank)   by a blank,
     (s, l)       by the token l once more, if l is a token,
-    (s', t)      by any other token t, where s' are the states after t in s.
+    (s', t)      by any other token t, where s' are the automata's states that t leads to from s.
 
-A new token adds its bonus and the automata's weighted scores. An automaton scores a token by the arc of the longest context
-that has one (failure semantics: each token has one score per state, and there are no epsilon arcs). Of hypotheses that meet in
-a search state only the best is kept (Viterbi), as their futures are the same. In `hf_ngpulm.search.ctc_beam`, by contrast,
-different token sequences never meet, and the alignments of a sequence are summed.
+A new token adds its bonus and the automata's weighted scores. An automaton scores a token by the token's arc in the longest
+context that has such an arc. These are failure semantics: each token has one score per state, and there are no epsilon arcs.
+If several hypotheses meet in a search state, only the best hypothesis is kept (Viterbi), as their futures are the same. In
+`hf_ngpulm.search.ctc_beam`, by contrast, different token sequences never meet, and the alignments of a sequence are summed.
 
-Then the search drops hypotheses that score `threshold` less than the best one, and all but the best `K`. The order of ties is
-part of the definition: hypotheses by a blank come first, then those that continue the last token, then those by other tokens in
-the order of ids; among equals those that come from a blank, then from lower tokens, then from lower automaton states.
+Then the search keeps the best `K` hypotheses, except those that score more than `threshold` less than the best one. The order
+of hypotheses with equal scores is part of the definition. A blank comes first, then the last token once more, then new tokens
+in the order of their ids. If these are equal, too, a hypothesis that comes from a blank comes first, then a lower last token,
+then lower automaton states.
 
-The search takes and returns its state as tensors, so cutting the frames into blocks changes nothing.
+The search takes and returns its state as tensors, so it gives the same result if the frames are cut into blocks.
 """
 
 from __future__ import annotations
@@ -36,13 +38,13 @@ __all__ = ["GraphFrames", "GraphState", "graph_search", "in_order", "initial_sta
 
 
 class GraphState(NamedTuple):
-    """State of the search: `B` rows with up to `K` hypotheses each. An empty place has the score -inf.
+    """State of a search of `B` rows with up to `K` hypotheses per row. An empty place has the score -inf.
 
     Args:
         scores: float64 `[B, K]`, total scores.
-        last_tokens: int32 `[B, K]`, the label: a token, or -1 for the blank.
-        lm_states: int32 `[B, K, M]`, states of the language model, and of the phrases if M is 2.
-        fused: float64 `[B, K]`, the part of `scores` from LMs and bonuses; the rest is acoustic.
+        last_tokens: int32 `[B, K]`, the label of the CTC topology: a token, or -1 for the blank.
+        lm_states: int32 `[B, K, M]`, the automata's states.
+        fused: float64 `[B, K]`, the part of `scores` that comes from LMs and bonuses. The rest is acoustic.
         lm_scores: float64 `[B, K, M]`, the automata's unweighted scores.
     """
 
@@ -54,10 +56,10 @@ class GraphState(NamedTuple):
 
 
 def initial_state(max_active: int, lm_states: Tensor) -> GraphState:
-    """Return the state before the first frame: one hypothesis per row, after a blank.
+    """Return the state before the first frame. Each row has one hypothesis, whose label is the blank.
 
     Args:
-        max_active: K.
+        max_active: K, the maximum number of hypotheses per row.
         lm_states: int32 `[B, M]`, initial states of the rows' automata.
     """
     zeros = torch.zeros((len(lm_states), max_active), dtype=torch.float64, device=lm_states.device)
@@ -74,7 +76,11 @@ def initial_state(max_active: int, lm_states: Tensor) -> GraphState:
 
 
 def in_order(state: GraphState) -> Tensor:
-    """Return the places of hypotheses, `[B, K]`, in the order of ties at an utterance's end: by label, then by states."""
+    """Return the order in which an utterance's end ranks hypotheses of equal score: by label, then by automaton states.
+
+    Returns:
+        int64 `[B, K]`, places of the hypotheses.
+    """
     keys = (*reversed(state.lm_states.unbind(2)), state.last_tokens)
     order = torch.arange(keys[0].shape[1], device=keys[0].device).expand(keys[0].shape)
     for key in keys:
@@ -98,17 +104,17 @@ def graph_search(
     """Search more frames of a batch.
 
     Args:
-        automaton: one automaton, or several packed into one.
-        state: state of the search; not changed.
+        automaton: tensors of one automaton, or of several automata in one pool.
+        state: state of the search, which isn't changed.
         logits: `[B, T, C]`, floating point of any precision and layout; need not be normalised.
         lengths: int32 `[B]`, number of frames of each row.
         weights: float32 `[B, M]`, weights of the automata's scores.
-        bonuses: float32 `[B, C]`, bonus of each class. Classes from `vocab_size` on have no other score, and keep the
-            automata's states.
+        bonuses: float32 `[B, C]`, bonus of each class. Classes starting at `vocab_size` have no score except the bonus, and
+            don't change the automata's states.
         blank: id of the blank class.
         vocab_size: the automata score the token ids `0 .. vocab_size - 1`, except the blank.
-        threshold: drops hypotheses that score this much less than the best one (natural log).
-        skip: frames whose blank has a higher probability than this can only be blanks.
+        threshold: drop a hypothesis that scores more than this below the best one (natural log).
+        skip: if the blank's probability is higher than this, the frame can only be a blank.
         engine: "auto", "reference", "cpu" or "gpu".
     """
     module = load_engine(__package__, engine, logits.device)

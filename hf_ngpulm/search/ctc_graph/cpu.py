@@ -1,4 +1,4 @@
-"""Token passing on the CPU, by the native core (`csrc/ctc_graph.cpp`)."""
+"""Run token passing on the CPU, with the native core (`csrc/ctc_graph.cpp`)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from . import GraphFrames, GraphState
 
 
 class _GraphState(Struct):
-    """See `GraphState`."""
+    """`GraphState` for the native core."""
 
 
 class _GraphRules(Struct):
-    """See `hf_ngpulm.search.ctc_graph.graph_search`."""
+    """Weights, bonuses and pruning of `hf_ngpulm.search.ctc_graph.graph_search`, for the native core."""
 
 
 _search = Function("ngpulm_ctc_graph")

@@ -1,4 +1,7 @@
-"""Token passing with a dictionary of search states per frame: the definition against which the engines are tested."""
+"""Run token passing with a dictionary of search states per frame.
+
+This is the definition against which the engines are tested.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ def graph_search(
                     parts = (score + log_prob + extra, fused + extra, sums)
                     offer(targets, token, (*parts, k, token, order))
             if not met:
-                continue  # no hypothesis is possible: sums with huge weights overflowed
+                continue  # no hypothesis is possible, as sums with huge weights overflowed
             kept = sorted(met.items(), key=lambda item: _rank(item[1]))[:max_active]
             kept = [item for item in kept if item[1][0] >= kept[0][1][0] - threshold]
             places = [(c[0], last, states, *c[1:3]) for (*states, last), c in kept]
@@ -86,14 +89,14 @@ def _rank(candidate: Any) -> Any:
 
 
 class _Graph:
-    """An automaton as lists."""
+    """An automaton whose tensors are copied to Python lists."""
 
     def __init__(self, automaton: AutomatonTensors) -> None:
         offsets, tokens, self.weights, self.targets, self.backoffs, self.backoff_weights = (t.tolist() for t in automaton)
         self.arcs = [{tokens[arc]: arc for arc in range(*bounds)} for bounds in pairwise(offsets)]
 
     def read(self, state: int, token: int) -> tuple[float, int]:
-        """Return the score of a token in a state, and the next state."""
+        """Return the score of a token in a state, and the state after the token."""
         score = 0.0
         while True:
             arc = self.arcs[state].get(token)

@@ -1,20 +1,21 @@
-"""Greedy CTC search with language models, as one torch operator with an engine each for CPU and GPU.
+"""Search CTC logits greedily with language models. The search is one torch operator with an engine for CPU and one for GPU.
 
-The operator labels frames; collapsing the labels (dropping blanks and repeats) gives the tokens.
+The operator labels frames. Collapsing the labels (dropping blanks and repeats) gives the tokens.
 
-A frame whose best acoustic class is the blank, or a class that no LM scores, gets that class. Here the LM has no say: every
-token has an LM cost and the blank has none, so in greedy search an LM would turn tokens into blanks, and words would be lost.
-At any other frame the label is the token with the best acoustic log-probability plus weighted LM score.
+If a frame's best acoustic class is the blank, or a class that no LM scores, the frame gets that class. The LM doesn't change
+it: every token has an LM cost and the blank has no LM cost, so an LM would turn tokens into blanks, and words would be lost. At
+any other frame the label is the token with the best sum of acoustic log-probability and weighted LM score.
 
-Such a frame may also continue the label of the frame before it. That is no new token and has no LM score. Three rules say when:
+A frame of the second kind may also continue the label of the previous frame. A continued label is no new token, so it has no LM
+score. Three rules define when a frame continues the label of the previous frame:
 
-- "label": if the frame's best acoustic class is that label (NeMo's rule). If the LM chose another label than the acoustic best,
-  the rest of the acoustic run isn't a repeat of it, and yields one more token.
-- "run": if the frame's best acoustic class is that of the frame before. A label that the LM chose covers its acoustic run.
-- "stay": if that scores better. The label competes at every frame with its acoustic score minus `stay_cost`.
+- "label": if this label is the frame's best acoustic class (NeMo's rule). Suppose that the LM has chosen another label than the
+  best acoustic class. Then the rest of the acoustic run doesn't repeat the chosen label, and yields one more token.
+- "run": if the two frames have the same best acoustic class. A label that the LM has chosen then covers its acoustic run.
+- "stay": if the continued label scores better than any new token. Its score is its acoustic score minus `stay_cost`.
 
-In the first two rules a new label differs from the label of the frame before, since CTC would merge the two. Ties go to the
-lower class id.
+Under the first two rules a new label always differs from the label of the previous frame, since CTC would merge equal labels.
+Ties go to the lower class id.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class GreedyLabels(NamedTuple):
         acoustic_scores: float32 `[B]`, log-probability of the labels.
         lm_scores: float32 `[B, K]`, each automaton's unweighted score of the tokens.
         states: int32 `[B, K]`, the automata's states after the last token.
-        bad_frames: int32 `[B]`, a row's first frame with NaN or infinity, else -1; the row is blank from there on.
+        bad_frames: int32 `[B]`, a row's first frame with NaN or infinity, else -1. Starting at this frame all labels are blank.
         before: int32 `[B, 2]`, label and best acoustic class of each row's last frame.
     """
 
@@ -90,13 +91,13 @@ def ctc_greedy(
     """Label the frames of a batch.
 
     Args:
-        automaton: tensors of one automaton, or of several packed into one.
+        automaton: tensors of one automaton, or of several automata in one pool.
         logits: `[B, T, C]`, floating point of any precision and layout; need not be normalised.
         lengths: int32 `[B]`, number of frames of each row.
         states: int32 `[B, K]`, initial states of each row's K automata.
         weights: float32 `[B, K]`, weights of the automata's scores.
         stay_costs: float32 `[B]`, cost of continuing a label under the rule "stay" (natural log).
-        before: int32 `[B, 2]`, `GreedyLabels.before` of the preceding call; two blanks at the beginning.
+        before: int32 `[B, 2]`, `GreedyLabels.before` of the previous call; two blanks in the first call.
         blank: id of the blank class.
         vocab_size: the automata score the token ids `0 .. vocab_size - 1`, except the blank.
         rule: "label", "run" or "stay".

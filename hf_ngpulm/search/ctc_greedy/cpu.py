@@ -1,4 +1,4 @@
-"""Greedy CTC search with language models on the CPU, by the native core (`csrc/ctc_greedy.cpp`)."""
+"""Search CTC logits greedily on the CPU, with the native core (`csrc/ctc_greedy.cpp`)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _search = Function("ngpulm_ctc_greedy")
 
 @functools.lru_cache(maxsize=64)
 def greedy_of(num_automata: int) -> np.dtype[Any]:
-    """Return the dtype of a row's state, as `Row` in `csrc/ctc_greedy.cpp`; for the fields see `GreedyLabels`."""
-    m = (1, num_automata)  # `[K, M]`, as in beams
+    """Return the dtype of a row's state, which equals `Row` in `csrc/ctc_greedy.cpp`. See `GreedyLabels` for the fields."""
+    m = (1, num_automata)  # `[K, M]` with K = 1, the same layout as in beams
     return np.dtype(
         [("acoustic_scores", "f8"), ("lm_scores", "f8", m), ("before", "i4", (2,)), ("lm_states", "i4", m)], align=True
     )
@@ -37,14 +37,16 @@ def search(
     """Label the frames of a batch.
 
     Args:
-        states: int32 `[S, M]`, states of all rows, for the error message.
-        shape: (N, T), T with padding.
-        confidences: float32 `[N, T]`, confidences of the frames.
-        tails: takes the tokens (`History.with_room`). If None, `labels` takes the classes of the frames: int32 `[N, T]`, all
-            blank before.
+        weights, stay_costs, rule: as for `hf_ngpulm.search.ctc_greedy.ctc_greedy`.
+        batch: the rows; the search updates their states.
+        states: int32 `[S, M]`, automata's states of all rows, for the error message.
+        shape: (N, T), where T includes padding.
+        confidences: float32 `[N, T]`, confidences of the frames; None if they aren't measured.
+        tails: gets the tokens (`History.with_room`). If None, `labels` gets the classes of the frames.
+        labels: int32 `[N, T]`, filled with the blank.
 
     Returns:
-        int32 `[N]`, see `GreedyLabels.bad_frames`. The caller restores the state of rows with a bad frame.
+        int32 `[N]`, see `GreedyLabels.bad_frames`. The caller must restore the state of a row that has a bad frame.
     """
     rows, width = shape
     bad_frames = np.full(rows, -1, dtype=np.int32)
@@ -72,7 +74,7 @@ def ctc_greedy(
     rule: str,
     composing: Struct | None = None,
 ) -> GreedyLabels:
-    """See `hf_ngpulm.search.ctc_greedy.ctc_greedy`; for `composing` see `Automaton.of`."""
+    """Label the frames of a batch. See `hf_ngpulm.search.ctc_greedy.ctc_greedy`, and `Automaton.of` for `composing`."""
     batch_size, frames, classes = logits.shape
     rows = np.zeros(batch_size, dtype=greedy_of(states.shape[1]))
     rows["lm_states"], rows["before"] = states.numpy()[:, None], before.numpy()

@@ -1,9 +1,10 @@
-"""Greedy CTC search with language models as two Triton kernels.
+"""Search CTC logits greedily on the GPU, with two Triton kernels.
 
-The first finds the best class, the normaliser and the tokens near the best of all frames of all rows in parallel. The second, a
-program per utterance, walks the frames: those of blanks and repeats many at a time, and the others one by one. There the
-automata are asked only about tokens near the best; where those that aren't might win nonetheless, about the full vocabulary.
-There are no launches per frame and nothing waits for the host. A program is one warp, which waits for no other.
+`_best_kernel` finds the best class, the normaliser and the tokens near the best class, for all frames of all rows in parallel.
+`_label_kernel` runs a program per utterance, which walks the frames. It passes many frames of blanks and repeats at a time, and
+labels the other frames one by one. There the automata score only the tokens near the best class. If another token might still
+win, they score the full vocabulary. There are no launches per frame, and nothing waits for the host. A program is a single
+warp, so no warp waits for another one.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from . import RULES
 
 LABEL, RUN, STAY = (tl.constexpr(i) for i in range(len(RULES)))
 ONE_WARP = {"BLOCK": 512, "num_warps": 1, **REGISTERS}
-WALK = {**ONE_WARP, **dict.fromkeys(REGISTERS, 168)}  # of two automata, with fewer some are spilled
-# Tokens that are asked about alone: at most so many, whose log-probabilities are less than so far below the best.
+WALK = {**ONE_WARP, **dict.fromkeys(REGISTERS, 168)}  # with fewer registers, two automata cause spills
+# The tokens near the best class: at most NEAR tokens, with log-probabilities less than DISTANCE below that of the best class.
 NEAR, DISTANCE = tl.constexpr(32), tl.constexpr(10.0)
-SPAN = tl.constexpr(32)  # frames that are passed at a time: as many as threads in a warp, which needn't wait for others
+SPAN = tl.constexpr(32)  # frames that a program passes at a time, one for each thread of its warp
 
 
 def ctc_greedy(
@@ -51,7 +52,7 @@ def ctc_greedy(
     bad_frames = torch.full((batch_size,), -1, dtype=torch.int32, device=device)
     last = before.to(torch.int32).clone(memory_format=torch.contiguous_format)
     if batch_size and frames and classes:
-        # Scores and targets of every token in the row's present states, rewritten after each new token.
+        # Scores and targets of all tokens in the row's present states. Each new token makes the kernel rewrite them.
         scratch_scores = torch.empty((batch_size, num_automata, vocab_size), device=device)
         scratch_targets = torch.empty((batch_size, num_automata, vocab_size), dtype=torch.int32, device=device)
         most = _most_added(automaton, weights).maximum(-stay_costs).contiguous()
@@ -71,22 +72,23 @@ def ctc_greedy(
 
 
 def _most_added(automaton: AutomatonTensors, weights: Tensor) -> Tensor:
-    """Return the most that automata add to any token's score, `[B]`; infinity where that isn't known."""
+    """Return an upper bound of the score that the automata add to a token, `[B]`; infinity if no bound is known."""
     highest = automaton.arc_weights.amax() if automaton.arc_weights.numel() else weights.new_tensor(-torch.inf)
     backoff = automaton.backoff_weights.amax()
-    # Contexts that back off by more than 0 may do so again and again.
+    # Positive backoff weights may add up along a chain of backoffs, so they give no bound.
     most = torch.where(backoff > 0, torch.inf, torch.maximum(highest, backoff))
     return torch.where(weights > 0, weights * most, torch.where(weights < 0, torch.inf, 0.0)).sum(1)
 
 
-# Sizes that change from batch to batch: nothing is gained from compiling anew for those that 16 divides.
+# These sizes change from batch to batch, and kernels compiled for multiples of 16 aren't faster.
 @triton.jit(do_not_specialize=["row_stride", "frame_stride", "frames", "classes", "blank", "vocab_size"])
 def _best_kernel(
     logits, row_stride, frame_stride, class_stride, lengths, best_classes, normalisers, near, counts,
     frames, classes, blank, vocab_size, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Per frame: the class with the highest logit, logsumexp of all of them, and the tokens whose logits are near the highest,
-    if that is a token's.
+    """Write each frame's best class, the logsumexp of the frame's logits, and the tokens whose logits are near the highest one.
+
+    The tokens are written only if the best class is a token that automata score.
     """
     at = tl.program_id(0).to(tl.int64)
     row = at // frames
@@ -104,7 +106,7 @@ def _best_kernel(
             block_best = tl.min(tl.where(values == block_highest, lanes, BLOCK - 1), axis=0)
             best = tl.where(block_highest > highest, block + block_best, best)
             new_highest = tl.maximum(highest, block_highest)
-            shift = tl.where(new_highest > float("-inf"), new_highest, 0.0)  # a block may be -inf all over
+            shift = tl.where(new_highest > float("-inf"), new_highest, 0.0)  # all values of a block may be -inf
             total = total * tl.exp(highest - shift) + tl.exp(values - shift)
             highest = new_highest
         tl.store(best_classes + at, best)
@@ -127,7 +129,7 @@ def _choose(
     x, class_stride, candidates, blank, before, stay_cost, lm_scores, vocab_size, weights,
     RULE: tl.constexpr, NUM_AUTOMATA: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Return the token that scores best at a frame, after the label of the frame before; -1 if none is possible."""
+    """Return the token with the best score at a frame, given the label of the previous frame; -1 if no token is possible."""
     chosen = -1
     best = float("-inf")
     for block in range(0, candidates, BLOCK):
@@ -153,11 +155,12 @@ def _choose_near(
     x, class_stride, before, stay_cost, highest, most, near, count, lm_scores, targets, states, weights,
     num_states, vocab_size, RULE: tl.constexpr, NUM_AUTOMATA: tl.constexpr,
 ):  # fmt: skip
-    """Return what `_choose` does, or -1 where tokens might win that aren't near the highest logit.
+    """Return the same as `_choose`, or -1 if a token that isn't near the highest logit might win.
 
-    Scores and targets of those that are near are left in `lm_scores` and `targets`, as `fill_row` leaves those of all.
+    The scores and targets of the near tokens are written to `lm_scores` and `targets`, where `fill_row` writes the scores and
+    targets of all tokens.
     """
-    tl.debug_barrier()  # what the last label led to must be there
+    tl.debug_barrier()  # the states after the last label must have been written
     lanes = tl.arange(0, NEAR)
     asked = lanes < tl.where(count <= NEAR, count, 0)
     tokens = tl.load(near + lanes, mask=asked, other=0)
@@ -173,12 +176,12 @@ def _choose_near(
         tl.store(lm_scores + k * vocab_size + tokens, scores, mask=asked)
         tl.store(targets + k * vocab_size + tokens, ends, mask=asked)
         fused += tl.load(weights + k) * scores
-    fused = tl.where(tokens == before, values - stay_cost, values + fused)  # (without STAY it isn't near)
+    fused = tl.where(tokens == before, values - stay_cost, values + fused)  # only STAY keeps `before`
     fused = tl.where(asked, fused, float("-inf"))
     best = tl.max(fused, axis=0)
     chosen = tl.sum(tl.where(lanes == tl.argmax(fused, axis=0), tokens, 0), axis=0)
     tl.debug_barrier()
-    return tl.where(best > highest - DISTANCE + most + 1e-3, chosen, -1)  # more than by what rounding can change
+    return tl.where(best > highest - DISTANCE + most + 1e-3, chosen, -1)  # 1e-3 exceeds rounding
 
 
 @triton.jit(do_not_specialize=["row_stride", "frame_stride", "frames", "classes", "blank", "num_states", "vocab_size"])
@@ -208,11 +211,11 @@ def _label_kernel(
     counts += row * frames
     scratch_scores += row * NUM_AUTOMATA * vocab_size
     scratch_targets += row * NUM_AUTOMATA * vocab_size
-    stale = True  # whether the scratch belongs to other states than the row's
+    stale = True  # whether the scratch tensors are for other states than the row's present states
     acoustic_score = 0.0
-    frame = length * 0  # a tensor, also in the interpreter
+    frame = length * 0  # Triton's interpreter needs a tensor here
     while frame < length:
-        # Pass frames that the LM isn't asked about.
+        # Pass the frames that need no LM score.
         numbers = frame + span
         inside = numbers < length
         best = tl.load(best_classes + numbers, mask=inside, other=-1)
@@ -220,7 +223,7 @@ def _label_kernel(
         is_scored = (best != blank) & (best < vocab_size)
         repeats = is_scored & (span < 0)
         if RULE != STAY:
-            # Of frames that are passed only the first ones can go on with a label, which they have in common.
+            # Among the passed frames only the first ones can continue a label, and all of them continue the same label.
             previous = tl.load(best_classes + numbers - 1, mask=inside & (span > 0), other=-1)
             previous = tl.where(span > 0, previous, before if RULE == LABEL else best_before)
             repeats = is_scored & (best == previous) & ((span > 0) | (before != blank))
@@ -281,7 +284,7 @@ def _label_kernel(
             else:
                 tl.store(bad_frames + row, frame)
                 length = 0
-    tl.debug_barrier()  # everybody has read what is overwritten: a row may have no frames in between
+    tl.debug_barrier()  # all threads must have read the initial values, even if a row has no frames
     tl.store(acoustic_scores + row, acoustic_score)
     tl.store(last + 2 * row, before)
     tl.store(last + 2 * row + 1, best_before)

@@ -1,4 +1,4 @@
-"""Greedy CTC search with language models in plain torch: the definition against which the engines are tested."""
+"""Search CTC logits greedily in plain torch. This is the definition against which the engines are tested."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ctc_greedy(
             if not bool(torch.isfinite(normaliser)):
                 bad_frames[row] = frame
                 break
-            best = int(x.argmax())  # of the raw logits: normalised ones may be rounded to a tie
+            best = int(x.argmax())  # from the raw logits, as rounding may make normalised logits equal
             label = best
             if best != blank and best < vocab_size:
                 per_lm, next_states = reference.advance(automaton, last_states[row], len(candidates))

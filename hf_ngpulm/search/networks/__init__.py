@@ -1,1 +1,1 @@
-"""The networks of transducers: predictions, joint."""
+"""The prediction and joint networks of transducers, and the parts that all transducer searches share."""

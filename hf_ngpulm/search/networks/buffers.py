@@ -1,7 +1,7 @@
-"""Searches in buffers of fixed shapes, for a GPU.
+"""Transducer searches in buffers of fixed shapes, for a GPU.
 
-Within a step the host never waits for the device, and a step treats ended rows like all others, so that a block of steps can be
-a CUDA graph (see `graphs`). After each block the host looks whether any row goes on.
+Within a step the host never waits for the device, and a step computes rows that have ended, too. So a block of steps can be a
+CUDA graph (see `graphs`). After each block the host checks whether any row goes on.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from .graphs import Repeated, Work, addresses
 from .model import TransducerModel
 from .search import SearchSettings, TransducerSearch
 
-STEPS = 8  # per block
+STEPS = 8  # number of steps per block
 REPORTED = ("times", "scores", "sizes", "bad_frames")  # attributes of a beam that the host reads after each run
 
 
 class BufferedSearch(TransducerSearch):
-    """A search in buffers. The host waits for the device once per block, and reads everything in one copy.
+    """A search in buffers. The host waits for the device once per block, and reads all results in one copy.
 
     Args:
-        longest: make room for so many frames, which are copied there, of up to `size` rows: `size` may then be set to fewer.
-            None: frames are searched where they lie.
+        longest: maximum number of frames per row. The search then has a buffer to which it copies the frames of up to `size`
+            rows, and the attribute `size` may be set to fewer rows. None means to search the frames without a copy.
         capture: see `Repeated`.
     """
 
@@ -49,9 +49,9 @@ class BufferedSearch(TransducerSearch):
         self.frames = like.new_zeros((size, longest or 1, like.shape[-1]))
         self.durations = torch.tensor(model.durations or (), dtype=torch.int64, device=self.device)
         self.is_open = torch.zeros((), dtype=torch.bool, device=self.device)
-        self.untold: list[tuple[Tensor, ...]] = []  # traces of blocks that the host doesn't know yet
+        self.untold: list[tuple[Tensor, ...]] = []  # traces of blocks that haven't been copied to the host
         self.traced: list[list[np.ndarray]] = []
-        # Of `beam`, as it is now; times are known from the first one on, so that a run doesn't begin with a wait.
+        # The host's copies of arrays of `beam`. Times are always there, so that a run doesn't begin with a wait.
         self.told = {"times": np.zeros((size, settings.num_beams), dtype=np.int64)}
         self.make_buffers(size, models.states.shape[1])
         self.make_room()
@@ -61,7 +61,7 @@ class BufferedSearch(TransducerSearch):
         """Make the buffers that don't depend on the automata's tensors."""
 
     def make_room(self) -> None:
-        """Make the buffers that depend on the number of automata, and drop graphs of the old ones."""
+        """Make the buffers that depend on the number of automata, and drop the graph of the old buffers."""
         self.block = Repeated(self.take_steps, self.carries, self.capture)
         self.known = addresses((self.frames, *self.automaton))
 
@@ -77,11 +77,11 @@ class BufferedSearch(TransducerSearch):
         return self.told[name][: self.size] if name in self.told else super().array(name)
 
     def changed(self) -> None:
-        """Forget the host's copies of `beam`, except times, as the host has changed it."""
+        """Drop the host's copies of arrays of `beam` except times, since the host has changed `beam`."""
         self.told = {name: values for name, values in self.told.items() if name == "times"}
 
     def set_times(self, rows: np.ndarray | slice, less: np.ndarray | None = None) -> None:
-        """Update the host's copy of the times of some rows: subtract `less` frames; None sets them to 0."""
+        """Update the host's copy of the times of some rows: subtract `less` frames, or set the times to 0 if `less` is None."""
         if "times" in self.told:
             times = self.told["times"]
             times[rows] = 0 if less is None else times[rows] - less[:, None]
@@ -109,10 +109,10 @@ class BufferedSearch(TransducerSearch):
 
     @abstractmethod
     def limit(self, lengths: Tensor, reaches: Tensor) -> None:
-        """Set the lengths and reaches of the rows in use, for a new run."""
+        """Set the lengths and reaches of the rows in use for a new run, see `run_on`."""
 
     def run_blocks(self, longest: int) -> None:
-        """Take blocks of steps until no row goes on. `longest` is the largest number of frames of a row."""
+        """Run blocks of steps until no row goes on. `longest` is the largest number of frames of a row."""
         while True:
             self.run_block()
             if not self.look():
@@ -123,7 +123,7 @@ class BufferedSearch(TransducerSearch):
         self.untold.append(tuple(part.clone() for part in self.traces()))
 
     def look(self) -> bool:
-        """Copy the traces of all blocks so far to the host, and return whether any row goes on."""
+        """Copy to the host the traces that aren't there yet and the results, and return whether any row goes on."""
         names = [name for name in REPORTED if name != "sizes" or self.settings.strategy != "greedy"]
         of_beam = [getattr(self.beam, name) for name in names]
         is_open, *arrays = on_host([self.is_open, *of_beam, *(trace for block in self.untold for trace in block)])
@@ -135,11 +135,11 @@ class BufferedSearch(TransducerSearch):
 
     @abstractmethod
     def take_steps(self) -> None:
-        """Take a block of steps, and write to `is_open` whether any row goes on."""
+        """Run a block of steps, and write to `is_open` whether any row goes on."""
 
     @abstractmethod
     def traces(self) -> tuple[Tensor, ...]:
-        """Return the buffers into which a block writes its trace."""
+        """Return the buffers to which a block writes its trace."""
 
     def places(self, *values: np.ndarray) -> list[Any]:
         """Return arrays as tensors on the device."""
@@ -147,5 +147,5 @@ class BufferedSearch(TransducerSearch):
 
 
 def _automata_of(models: RowModels) -> RowModels:
-    """Return models without lease and lazy search, as a kept search must not hold their memory after its batch."""
+    """Return models without lease and lazy search. A search that is kept after its batch must not hold their memory."""
     return models._replace(lease=None, lazy=None)

@@ -19,7 +19,7 @@ from .search import STILL
 
 
 class Networks(Struct):
-    """A copy of the weights of a transducer's networks, laid out for products of matrices."""
+    """A copy of the weights of a transducer's networks, in a layout for fast matrix products."""
 
     @classmethod
     def of(cls, networks: TransducerNetworks) -> Networks:
@@ -53,8 +53,10 @@ class Networks(Struct):
 
 
 class Slots(Struct):
-    """The networks' states and predictions in N slots: states `[P, N, H]` (hidden states of all layers and then cells, or the
-    embeddings of the tokens before the last), predictions `[N, D]`.
+    """States `[P, N, H]` and predictions `[N, D]` of the prediction network in N slots.
+
+    The P parts of a state are the hidden states of all layers, followed by the cells of all layers. With a convolution they are
+    the embeddings of the tokens before the last one.
     """
 
     @classmethod
@@ -67,7 +69,7 @@ class Classes(Struct):
 
     @classmethod
     def of(cls, model: TransducerModel, confidence: str | None) -> Classes:
-        """Return the classes of a model; `confidence` is a measure or None."""
+        """Return the classes of a model. `confidence` is a confidence measure, or None."""
         durations = np.array(model.durations or (), dtype=np.int64)
         measure = -1 if confidence is None else MEASURES.index(confidence)
         return cls(
@@ -77,14 +79,16 @@ class Classes(Struct):
 
 
 class Steps(Struct):
-    """`Trace` for the core, with `room` for steps of each row."""
+    """`Trace` for the native core. Each row has room for `room` steps."""
 
 
 class Trace:
-    """Trace of a search. For each step, row and place in the beam: the place before the step, the label, the frames moved on,
-    and the sum from which the token's confidence is computed (see `hf_ngpulm.search.confidence.confidence_of_sums`).
+    """Trace of a search.
 
-    `used` counts the steps of each row. Room grows by doubling. Initial entries mean that a hypothesis stands still.
+    It has four values for each step, row and place in the beam: the place before the step (link), the label, the number of
+    frames that the hypothesis moves on, and the sum from which the token's confidence is computed (see
+    `hf_ngpulm.search.confidence.confidence_of_sums`). A new entry means that the hypothesis stands still. `used` counts the
+    steps of each row. The room doubles whenever it is too small.
     """
 
     def __init__(self, batch_size: int, num_beams: int) -> None:
@@ -100,11 +104,11 @@ class Trace:
 
     @property
     def room(self) -> int:
-        """Number of steps per row that fit."""
+        """Return the number of steps per row for which there is room."""
         return len(self._arrays[0]) if self._arrays else 0
 
     def native(self, steps: int) -> Steps:
-        """Return the struct for the core, with room for `steps` more steps of each row."""
+        """Return the struct for the core, with room for `steps` more steps per row."""
         room, needed = self.room, self._size + steps
         if needed > room or not self._arrays:
             blocks = self._blocks(max(needed - room, room))
@@ -119,14 +123,14 @@ class Trace:
         return int(self.used.max(initial=0))
 
     def steps(self, confidence: str | None, classes: int) -> list[np.ndarray]:
-        """Return links, labels, moves and confidences of all steps."""
+        """Return the links, labels, moves and confidences of all steps, each `[steps, B, K]`."""
         *arrays, sums = (array[: self._size] for array in self._arrays)
         if confidence not in (None, "max_prob"):
             sums = confidence_of_sums(torch.from_numpy(sums), confidence, classes).numpy()
         return [*arrays, sums]
 
     def clear(self) -> None:
-        """Forget the steps."""
+        """Remove all steps, and keep the room."""
         if size := self._size:
             for array, new in zip(self._arrays, self._blocks(size)):
                 array[:size] = new
@@ -134,7 +138,10 @@ class Trace:
 
 
 def served(model: TransducerModel, like: Tensor) -> TransducerNetworks | None:
-    """Return a model's networks, if the core can run them on frames like these; their width is 0 if it isn't known yet."""
+    """Return a model's networks, or None if the core can't run them on frames like `like`.
+
+    A width of 0 of `like` means that the width of the frames isn't known yet.
+    """
     if like.device.type != CPU.type:
         return None
     networks = model.networks()
@@ -145,7 +152,7 @@ def served(model: TransducerModel, like: Tensor) -> TransducerNetworks | None:
 
 
 def on_the_cpu(models: RowModels) -> RowModels:
-    """Return models with all tensors on the CPU."""
+    """Return the models with all tensors on the CPU."""
     if models.states.device.type == CPU.type:
         return models
     ilm_weights = None if models.ilm_weights is None else models.ilm_weights.cpu()

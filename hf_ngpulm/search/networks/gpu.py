@@ -1,6 +1,4 @@
-"""Share what the searches of transducers have in common as Triton kernels: gathering frames, what a frame's logits say, and the
-internal LM.
-"""
+"""Triton kernels that all transducer searches use: gather frames, find a frame's best class, and score the internal LM."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ LARGEST_TILE = 1024
 
 
 def block_of(classes: int) -> dict[str, int]:
-    """Return how many classes a program looks at in one go, with how many warps, and registers a thread."""
+    """Return the number of classes that a program reads at a time, its number of warps, and its registers per thread."""
     block = min(triton.next_power_of_2(max(classes, 32)), LARGEST_BLOCK)
     return {"BLOCK": block, "num_warps": max(block // ELEMENTS_PER_WARP, 1), **REGISTERS}
 
@@ -36,14 +34,14 @@ def measure_of(confidence: str | None) -> int:
 
 
 def entropy_bounds(classes: int) -> tuple[float, float]:
-    """Return the greatest entropy of a frame, and what is left of 1 at the greatest one of Tsallis."""
+    """Return the maximum of Shannon's and Rényi's entropy of a frame, and exp(-the maximum of Tsallis's entropy)."""
     return math.log(classes), math.exp(-(classes ** (1 - ALPHA) - 1) / (1 - ALPHA))
 
 
 def gather_frames(frames: Tensor, times: Tensor, window: int) -> Tensor:
-    """Return the frames at some times and after: `[R, T, D]` and int64 `[R, P]` -> `[R, P, window, D]`.
+    """Return `window` frames starting at each time: `[R, T, D]` and int64 `[R, P]` -> `[R, P, window, D]`.
 
-    Times outside stand for the nearest frame.
+    A time outside the range `0 .. T - 1` gives the nearest frame.
     """
     rows, longest, width = frames.shape
     places = times[0].numel()
@@ -67,7 +65,7 @@ def _gather_kernel(frames, times, out, places, window, longest, width, TILE: tl.
 
 @triton.jit
 def best_class(x, classes, without, BLOCK: tl.constexpr):
-    """Return the best of a frame's token classes but one, its logit, and the logarithm of the sum of all; scalars."""
+    """Return the best token class of a frame, its logit, and the logsumexp of the logits, all except the class `without`."""
     lanes = tl.arange(0, BLOCK)
     best = 0
     highest = float("-inf")
@@ -78,7 +76,7 @@ def best_class(x, classes, without, BLOCK: tl.constexpr):
         block_highest = tl.max(values, axis=0)
         best = tl.where(block_highest > highest, block + tl.argmax(values, axis=0), best)
         new_highest = tl.maximum(highest, block_highest)
-        shift = tl.where(new_highest > float("-inf"), new_highest, 0.0)  # a block may be -inf all over
+        shift = tl.where(new_highest > float("-inf"), new_highest, 0.0)  # all values of a block may be -inf
         total = total * tl.exp(highest - shift) + tl.sum(tl.exp(values - shift), axis=0)  # NaN stays NaN
         highest = new_highest
     shift = tl.where(highest > float("-inf"), highest, 0.0)
@@ -86,8 +84,9 @@ def best_class(x, classes, without, BLOCK: tl.constexpr):
 
 
 def internal_lm(model: TransducerModel, predictions: Tensor) -> Tensor:
-    """Return `model.internal_lm(predictions)`, `[N, D]` -> float32 `[N, V]`; by one kernel after the joint network, unless
-    the model says it in a way of its own.
+    """Return the same as `model.internal_lm(predictions)`: `[N, D]` -> float32 `[N, V]`.
+
+    A single kernel computes the result from the joint network's logits, unless the model overrides `internal_lm`.
     """
     if type(model).internal_lm is not TransducerModel.internal_lm:
         return model.internal_lm(predictions).contiguous()
@@ -117,7 +116,10 @@ def is_finite(value):
 def confidence_of(
     x, classes, highest, normaliser, greatest, least, MEASURE: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Return the confidence in a frame (see `hf_ngpulm.search.confidence`); with the bounds of its entropies."""
+    """Return the confidence of a frame, see `hf_ngpulm.search.confidence`.
+
+    `greatest` and `least` are the results of `entropy_bounds`.
+    """
     result = tl.exp(highest - normaliser)
     if MEASURE > 0:
         lanes = tl.arange(0, BLOCK)

@@ -1,4 +1,4 @@
-"""Work that is repeated in the same buffers, as a CUDA graph on CUDA."""
+"""Repeat work in the same buffers. On CUDA the work is recorded as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ from ...engines.devices import current
 
 logger = logging.getLogger(__name__)
 
-MOST_KEPT = 8  # searches, with their buffers and graphs
+MOST_KEPT = 8  # maximum number of kept searches, with their buffers and graphs
 Work = Callable[[], None]
 Kept = dict[Hashable, Any]
 
 
 def grown(size: int, least: int) -> int:
-    """Return the buffer size for `size`: a power of two, so that few sizes need a graph of their own."""
+    """Return the buffer size for `size`: a power of two, at least `least`. So only few sizes need a graph of their own."""
     return max(least, 1 << (max(size, 1) - 1).bit_length())
 
 
 @contextmanager
 def recalled(kept: Kept | None, key: tuple[Hashable, ...], tensors: Iterable[Tensor], make: Callable[[], Any]) -> Iterator[Any]:
-    """Lend the object kept under a key, or make it. The least recently used objects are dropped.
+    """Lend the object that is kept under a key, or make a new object. The least recently used objects are dropped.
 
-    While it is lent, another thread gets an object of its own.
+    While an object is lent, another thread gets an object of its own.
 
     Args:
-        tensors: tensors whose addresses are part of the key, since a model's weights may be replaced.
+        kept: the kept objects by key; None means to make a new object each time.
+        key: the key, without the tensors' addresses.
+        tensors: tensors whose addresses become part of the key, since a model's weights may be replaced.
+        make: makes a new object.
     """
     if kept is None:
         yield make()
@@ -56,12 +59,12 @@ class Repeated:
     """Work that reads and writes the same tensors each time.
 
     A search launches more than a dozen kernels in each step, and on a GPU the launches take longer than the kernels. A graph
-    launches them all at once. Recording takes as long as several batches, so it is done for the second batch. Work that can't
-    be recorded (a model that waits for the device) runs without a graph.
+    launches all kernels at once. Recording a graph takes as long as several batches, so only the second batch records it. Work
+    that can't be recorded, such as a model that waits for the device, runs without a graph.
 
     Args:
-        work: has no arguments or result; the shapes and addresses of its tensors must stay the same.
-        carries: returns the tensors that the work changes; recording restores them.
+        work: a function without arguments or result. The shapes and addresses of its tensors must stay the same.
+        carries: returns the tensors that the work changes. Recording restores their values.
         capture: turns the work into its graph (for tests).
     """
 
@@ -81,7 +84,7 @@ class Repeated:
             self.record(device)
 
     def record(self, device: torch.device) -> None:
-        """Record a graph, if possible."""
+        """Record a graph of the work. If that isn't possible, warn and go on without a graph."""
         capture = self._capture or (functools.partial(_cuda_graph, device) if device.type == "cuda" else None)
         if capture is None:
             return
@@ -129,7 +132,7 @@ def _cuda_graph(device: torch.device, work: Work) -> Work:
 
 
 def addresses(tensors: Iterable[Tensor]) -> tuple[Hashable, ...]:
-    """Return the properties of tensors that are fixed in a graph."""
+    """Return the addresses, dtypes and shapes of tensors, which a graph fixes."""
     return tuple((tensor.data_ptr(), tensor.dtype, tensor.shape) for tensor in tensors)
 
 
@@ -142,10 +145,11 @@ def overwrite(buffers: tuple[Tensor, ...], values: tuple[Tensor, ...]) -> None:
 def replace_where(
     condition: Tensor, buffers: tuple[Tensor, ...], values: tuple[Tensor, ...], others: tuple[Tensor, ...] | None = None
 ) -> None:
-    """Copy values into buffers of the same shapes where a condition holds, bool `[R]` by row, and `others` elsewhere.
+    """Copy values to the rows of buffers for which a condition holds, and `others` to the other rows.
 
     Args:
-        others: by default the buffers' present values.
+        condition: bool `[R]`.
+        buffers, values, others: tensors of equal shapes, `[R, ...]`. If `others` is None, the other rows stay as they are.
     """
     for buffer, value, other in zip(buffers, values, others or buffers, strict=True):
         holds = condition.view(-1, *[1] * (buffer.dim() - 1))

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from .networks import TransducerNetworks, is_plain, networks_of
 
-# The state of a prediction network: tensors with the batch as their first dimension.
+# The state of a prediction network: tensors whose first dimension is the batch.
 State = tuple[Tensor, ...]
 
-# Joint networks of Transformers that are a sum, an activation and a linear layer.
+# These joint networks of Transformers consist of a sum, an activation and a linear layer.
 _JOINT_NETWORKS = (
     "ParakeetRNNTJointNetwork", "ParakeetTDTJointNetwork", "NemotronAsrStreamingRNNTJointNetwork",
     "Nemotron3_5AsrRNNTJointNetwork",
@@ -27,7 +27,7 @@ class TransducerModel(ABC):
     To decode a transducer of another library, derive from this class and write `encode`, `start`, `predict` and `join`.
 
     Args:
-        vocab_size: number of token classes, the blank included.
+        vocab_size: number of token classes, including the blank.
         blank_id: class of the blank.
         durations: number of frames of each duration class (TDT); None for an RNN-T.
         max_symbols: maximum number of tokens at one frame.
@@ -54,19 +54,21 @@ class TransducerModel(ABC):
 
     @abstractmethod
     def encode(self, input_features: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Return the frames `[B, T, D]`, already projected for the joint network, and their number in each row, `[B]`."""
+        """Return the frames `[B, T, D]`, projected for the joint network, and the number of frames in each row, `[B]`."""
 
     @abstractmethod
     def start(self, batch_size: int, like: Tensor) -> tuple[Tensor, State]:
-        """Return the projected prediction before the first token, `[B, D]`, and the state, with the device and type of
-        `like`."""
+        """Return the projected prediction before the first token, `[B, D]`, and the prediction network's state.
+
+        Both have the device and dtype of `like`.
+        """
 
     @abstractmethod
     def predict(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read one more token: `[B]` and the state -> the projected prediction `[B, D]` and the new state."""
+        """Read one more token of each row, `[B]`, and return the projected prediction `[B, D]` and the new state."""
 
     def parameters(self) -> Iterator[Tensor]:
-        """Yield the weights that predictions and logits depend on: by default those of all attributes."""
+        """Yield the weights on which predictions and logits depend. The default is the weights of all attributes."""
         for value in vars(self).values():
             if isinstance(value, Tensor):
                 yield value
@@ -75,37 +77,42 @@ class TransducerModel(ABC):
 
     @abstractmethod
     def join(self, frames: Tensor, predictions: Tensor) -> Tensor:
-        """Return logits `[..., C]`, of the token classes and then of the durations, for two `[..., D]` that broadcast."""
+        """Return the logits of the token classes, followed by the logits of the durations.
+
+        Frames and predictions, each `[..., D]`, are broadcast: the result is `[..., C]`.
+        """
 
     def internal_lm(self, predictions: Tensor) -> Tensor:
         """Return the log-probabilities of the internal LM: predictions `[..., D]` -> float32 `[..., V]`.
 
-        It is the joint network with zeros in place of the encoder's frame, and with the blank excluded (-inf): Meng et al.,
-        "Internal language model estimation for domain-adaptive end-to-end speech recognition", SLT 2021; for a HAT, Variani et
-        al., "Hybrid autoregressive transducer", ICASSP 2020, equation 9.
+        The internal LM is the joint network with zeros in place of the encoder's frame, and with the blank excluded (-inf). See
+        Meng et al., "Internal language model estimation for domain-adaptive end-to-end speech recognition", SLT 2021. For a HAT
+        see Variani et al., "Hybrid autoregressive transducer", ICASSP 2020, equation 9.
         """
         logits = self.join(torch.zeros_like(predictions), predictions)[..., : self.vocab_size].float()
         is_blank = torch.arange(self.vocab_size, device=logits.device) == self.blank_id
         return torch.log_softmax(logits.masked_fill(is_blank, -torch.inf), dim=-1)
 
     def networks(self) -> TransducerNetworks | None:
-        """Return the weights of `start`, `predict` and `join`, for engines that run the networks themselves; None if these are
-        of another kind."""
+        """Return the weights of `start`, `predict` and `join`, for engines that run the networks themselves.
+
+        The default is None, which means that the networks are of a kind that the engines can't run.
+        """
         return None
 
 
 def transducer_of(model: Any, frame_seconds: float | None = None) -> TransducerModel:
     """Return a model's `TransducerModel`.
 
-    That is the model itself; or the result of its method `as_transducer(frame_seconds)`, if it has one; or else a
-    `TransformersTransducer`.
+    If the model is a `TransducerModel`, it is returned. If it has a method `as_transducer`, the result of
+    `as_transducer(frame_seconds)` is returned. Any other model is wrapped in a `TransformersTransducer`.
 
     Args:
         model: the model.
         frame_seconds: duration of an encoder frame; None if unknown.
 
     Raises:
-        ValueError: the model is none of these.
+        ValueError: the model isn't a transducer that `TransformersTransducer` can wrap.
     """
     if isinstance(model, TransducerModel):
         return model
@@ -150,7 +157,7 @@ class TransformersTransducer(TransducerModel):
         return frames, outputs.attention_mask.sum(-1).to(torch.int64)
 
     def start(self, batch_size: int, like: Tensor) -> tuple[Tensor, State]:
-        # These models are trained with the blank as the first input, with an embedding like any token's.
+        # These models are trained with the blank as the first input. The blank has an embedding like any token.
         lstm = self.model.decoder.lstm
         zeros = like.new_zeros((batch_size, lstm.num_layers, lstm.hidden_size))
         return self.predict(torch.full((batch_size,), self.blank_id, device=like.device), (zeros, zeros))

@@ -1,4 +1,4 @@
-"""Weights of the usual kinds of prediction and joint networks, for engines that run them themselves."""
+"""Weights of the usual kinds of prediction and joint networks, for engines that run the networks without PyTorch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-# Activations of the joint network that the engines have, in their order in the native core.
+# The joint network's activations that the engines support, in the native core's order.
 ACTIVATIONS = ("relu", "tanh", "sigmoid", "silu")
 
 
@@ -16,7 +16,10 @@ _NO_CONVOLUTION = torch.empty((1, 0), dtype=torch.float32, device="cpu")
 
 
 class LSTMLayer(NamedTuple):
-    """A layer of an LSTM: `[4H, X]`, `[4H, H]`, and `[4H]` twice; gates in torch's order (input, forget, cell, output)."""
+    """Weights of an LSTM layer: `[4H, X]`, `[4H, H]`, `[4H]` and `[4H]`.
+
+    The gates have torch's order: input, forget, cell, output.
+    """
 
     weight_ih: Tensor
     weight_hh: Tensor
@@ -28,18 +31,19 @@ class LSTMLayer(NamedTuple):
 class TransducerNetworks:
     """Weights of a prediction network (embedding, LSTM, projection) and a joint network (sum, activation, head).
 
-    The tensors are the model's own: float32, on the CPU, contiguous. Only the head of a HAT is a copy, of its two heads.
+    The tensors are the model's own tensors: float32, contiguous, on the CPU. Only the head of a HAT is a copy, since it joins
+    two heads of the model.
 
     Args:
-        embedding: `[V, E]`, with that of the blank, the first input of a search.
+        embedding: `[V, E]`, including the embedding of the blank, which is the first input of a search.
         layers: layers of the LSTM, bottom first; empty if the prediction network is a convolution over the last K tokens.
-        convolution, convolution_bias: `[H, K]`, `[H]`: depthwise weights (E = H) by channel and place, followed by a ReLU;
-            empty with an LSTM.
+        convolution, convolution_bias: `[H, K]` and `[H]`, weights of a depthwise convolution (E = H) by channel and place,
+            which a ReLU follows; empty if the prediction network is an LSTM.
         projection, projection_bias: `[D, H]`, `[D]`.
         activation: one of `ACTIVATIONS`.
         head, head_bias: `[C, D]`, `[C]`.
-        separate_blank: True for a HAT (Variani et al. 2020): the last class is the blank, whose probability b is a sigmoid of
-            its logit; the others share 1 - b by a softmax.
+        separate_blank: True for a HAT (Variani et al. 2020). The last class is then the blank, whose probability b is the
+            sigmoid of its logit. A softmax divides 1 - b among the other classes.
     """
 
     embedding: Tensor
@@ -73,11 +77,14 @@ class TransducerNetworks:
 
     @property
     def num_parts(self) -> int:
-        """Number of the state's parts `[N, H]`: hidden and cell of each layer, or the embeddings of all tokens but the last."""
+        """Return the number of the state's parts, each `[N, H]`.
+
+        The parts are the hidden state and the cell of each LSTM layer, or the embeddings of the last K - 1 tokens.
+        """
         return 2 * len(self.layers) if self.layers else self.convolution.shape[1] - 1
 
     def serve(self, frames: Tensor, token_classes: int, duration_classes: int) -> bool:
-        """Return whether the weights fit frames of this type and width, and these numbers of classes."""
+        """Return whether the weights fit the dtype and width of `frames`, and the numbers of classes."""
         return (
             frames.dtype == torch.float32
             and frames.shape[-1] == self.head.shape[1]
@@ -89,7 +96,7 @@ class TransducerNetworks:
 def networks_of(
     embedding: Any, lstm: Any, projector: nn.Module, activation: nn.Module, head: nn.Module
 ) -> TransducerNetworks | None:
-    """Return the weights of modules; None unless the modules are torch's own and of a known kind."""
+    """Return the weights of the modules, or None if a module isn't one of torch's own or isn't of a known kind."""
     name = _activation_if_known({embedding: nn.Embedding, lstm: nn.LSTM, projector: nn.Linear, head: nn.Linear}, activation)
     if name is None or lstm.bidirectional or lstm.proj_size or (lstm.training and lstm.dropout):
         return None
@@ -99,7 +106,10 @@ def networks_of(
 
 
 def with_blank_head(networks: TransducerNetworks | None, blank_head: nn.Module) -> TransducerNetworks | None:
-    """Add a HAT's blank head, `[1, D]`, to networks with a head of labels alone; None if it isn't a plain linear layer."""
+    """Return the networks of a HAT, from networks whose head has only labels, and the blank head, `[1, D]`.
+
+    Returns None if `networks` is None, or if the blank head isn't a plain linear layer with a bias.
+    """
     if networks is None or type(blank_head) is not nn.Linear or not is_plain(blank_head):
         return None
     if blank_head.bias is None or not all(map(_is_readable, (blank_head.weight, blank_head.bias))):
@@ -118,7 +128,7 @@ def stateless_networks(
     activation: nn.Module,
     head: nn.Module,
 ) -> TransducerNetworks | None:
-    """Return the weights of a transducer with a convolution over the last tokens; None as in `networks_of`."""
+    """Return the weights of a transducer with a convolution over the last tokens, or None for the reasons of `networks_of`."""
     kinds: dict[nn.Module, type] = {
         embedding: nn.Embedding, convolution: nn.Conv1d, between: nn.ReLU, projector: nn.Linear, head: nn.Linear
     }  # fmt: skip
@@ -133,7 +143,10 @@ def stateless_networks(
 
 
 def _activation_if_known(kinds: dict[nn.Module, type], activation: nn.Module) -> str | None:
-    """Return the activation's name among `ACTIVATIONS`; None unless all modules are plain, of these kinds and readable."""
+    """Return the activation's name in `ACTIVATIONS`, or None if it has no such name or an engine can't read the modules.
+
+    An engine can read modules that have exactly the given types, are plain (`is_plain`), and have readable parameters.
+    """
     if any(type(module) is not kind for module, kind in kinds.items()) or not all(map(is_plain, (*kinds, activation))):
         return None
     parameters = [parameter for module in kinds for parameter in module._parameters.values() if parameter is not None]
@@ -144,7 +157,7 @@ def _activation_if_known(kinds: dict[nn.Module, type], activation: nn.Module) ->
 
 
 def _value(module: nn.Module, name: str, rows: int) -> Tensor:
-    """Return a parameter; zeros if the module has none of this name."""
+    """Return a module's parameter, or zeros `[rows]` if the module has no parameter of this name."""
     parameter = module._parameters.get(name)
     return torch.zeros(rows, dtype=torch.float32, device="cpu") if parameter is None else parameter.detach()
 
@@ -155,7 +168,7 @@ def _weights(module: Any) -> tuple[Tensor, Tensor]:
 
 
 def _is_readable(parameter: Tensor) -> bool:
-    """Return whether a parameter is plain contiguous float32 memory on the CPU, not a subclass (such as quantised weights)."""
+    """Return whether a parameter is a contiguous float32 tensor on the CPU, not of a subclass (such as quantised weights)."""
     return (
         (type(parameter) is nn.Parameter or type(parameter.detach()) is Tensor)
         and parameter.dtype == torch.float32

@@ -1,4 +1,4 @@
-"""Open searches of transducers by strategy and engine."""
+"""Open the transducer search of a strategy and an engine."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ PACKAGES = {"greedy": f"{_ROOM}.transducer_greedy", "alsd": f"{_ROOM}.transducer
 
 
 def search_kind(settings: SearchSettings, engine: str, device: torch.device) -> Any:
-    """Return the class of a search. On devices without kernels, and for beams too large for the kernels, the search runs on the
-    CPU and only the networks run on the device."""
+    """Return the class of a search.
+
+    If there are no kernels for the device, or the beam is too large for the kernels, the search runs on the CPU and only the
+    networks run on the device.
+    """
     package = PACKAGES[settings.strategy]
     module = load_engine(package, engine, device, elsewhere="cpu")
     if hasattr(module, "holds") and not module.holds(settings):
@@ -33,8 +36,12 @@ def search_kind(settings: SearchSettings, engine: str, device: torch.device) -> 
 def open_search(
     model: TransducerModel, like: Tensor, size: int, models: RowModels, settings: SearchSettings, engine: str = "auto"
 ) -> TransducerSearch:
-    """Open a search of `size` rows. Arguments as for `TransducerSearch`; engine: "auto" (by device), "reference", "cpu" or
-    "gpu"."""
+    """Open a search of `size` rows.
+
+    Args:
+        model, like, size, models, settings: as for `TransducerSearch`.
+        engine: "auto" (by device), "reference", "cpu" or "gpu".
+    """
     return search_kind(settings, engine, like.device)(model, like, size, models, settings)
 
 
@@ -45,7 +52,7 @@ def lent_search(
     """Lend a search for a batch of frames `[B, T, D]`.
 
     Args:
-        kept: keeps buffers and CUDA graphs for the next batch, which passes the same dictionary.
+        kept: a dictionary that keeps buffers and CUDA graphs. Pass the same dictionary with the next batch. None keeps nothing.
     """
     kind, (size, longest) = search_kind(settings, engine, frames.device), frames.shape[:2]
     if not issubclass(kind, BufferedSearch):
@@ -59,6 +66,6 @@ def lent_search(
     weighed = (*(models.tensors if models.states.shape[1] else ()), *model.parameters())
     with recalled(kept, key, weighed, lambda: kind(model, frames, rows, models, settings, room)) as search:
         search.size = size
-        if models.lazy is not None:  # a kept search may still have old tensors
+        if models.lazy is not None:  # a kept search may still have the tensors of an earlier batch
             search.use(models)
         yield search

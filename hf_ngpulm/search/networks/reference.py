@@ -1,4 +1,4 @@
-"""Base of the transducer searches in plain Python, row by row: greedy search and beams."""
+"""Base of the transducer searches in plain Python, which search row by row, greedily or with beams."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ class Path(NamedTuple):
 
     Args:
         tokens: tokens without blanks.
-        prediction, state: `[1, D]` and `[1, ...]`, of the prediction network after the first `read` tokens.
-        lm_states, lm_scores: int32 and float32 `[M]`, after the first `read` tokens.
+        prediction, state: `[1, D]` and `[1, ...]`, output and state of the prediction network after the first `read` tokens.
+        lm_states, lm_scores: int32 and float32 `[M]`, states and unweighted scores of the automata after the first `read`
+            tokens.
         time: the present frame.
-        symbols: number of tokens emitted at this frame.
-        score, acoustic_score: over all merged alignments.
-        ilm_score: in greedy search, the unweighted internal LM score of the tokens chosen with it.
-        steps: steps of the best alignment: label, frame, and number of frames moved on.
+        symbols: number of tokens emitted at the present frame.
+        score, acoustic_score: scores of all merged alignments together.
+        ilm_score: in greedy search, the unweighted internal LM score of the tokens for which the internal LM was subtracted.
+        steps: steps of the best alignment, each a label, a frame, and the number of frames that the path moved on.
         confidences: confidence of each step; 0 for a blank.
         origin: the path's place in the beam at the beginning of the last `run_on`.
-        fresh: number of steps since then.
+        fresh: number of steps since the beginning of the last `run_on`.
     """
 
     tokens: tuple[int, ...]
@@ -56,8 +57,16 @@ class Path(NamedTuple):
 
 
 class RowOfModels(NamedTuple):
-    """Models of one row: automata that score the tokens below `vocab_size` (the first `num_lms` are LMs), their weights `[M]`,
-    the internal LM's weight, and the search in lazily composed automata."""
+    """Models of one row.
+
+    Args:
+        automaton: tensors of the automata.
+        weights: `[M]`, weights of the automata.
+        vocab_size: number of token ids that the automata score.
+        num_lms: number of language models among the automata. They come first.
+        ilm_weight: weight of the internal LM, which is subtracted.
+        lazy: the search in lazily composed automata; None if all automata are complete.
+    """
 
     automaton: AutomatonTensors
     weights: Tensor
@@ -67,7 +76,7 @@ class RowOfModels(NamedTuple):
     lazy: LazySearch | None = None
 
     def read(self, states: Tensor) -> AutomatonTensors:
-        """Return automata that can be queried in some states; lazy states are composed now."""
+        """Return the automata, after composing any of the states that hasn't been composed yet."""
         if self.lazy is None:
             return self.automaton
         self.lazy.enter(states.cpu().numpy())
@@ -75,18 +84,18 @@ class RowOfModels(NamedTuple):
 
 
 class BrokenFrame(Exception):
-    """Logits contain NaN or infinity at frame `args[0]`."""
+    """Raised if logits contain NaN or infinity. `args[0]` is the number of the frame."""
 
 
 def check(model: TransducerModel, logits: Tensor, time: int) -> None:
-    """Raise BrokenFrame if logits `[C]` contain NaN or infinity, or only -inf."""
+    """Raise `BrokenFrame(time)` if the logits `[C]` contain NaN or +inf, or if all of them are -inf."""
     parts = logits.split([model.vocab_size, len(model.durations or ())])
     if not all(bool(part.logsumexp(0).isfinite()) for part in parts if len(part)):
         raise BrokenFrame(time)
 
 
 class PlainSearch(TransducerSearch):
-    """A search whose rows are lists of paths: simple rather than fast, as the engines' definition."""
+    """A search whose rows are lists of paths. It defines the engines' results, so it is simple rather than fast."""
 
     def __init__(self, model: TransducerModel, like: Tensor, size: int, models: RowModels, settings: SearchSettings) -> None:
         super().__init__(model, like, size, models, settings)
@@ -97,10 +106,10 @@ class PlainSearch(TransducerSearch):
 
     @abstractmethod
     def search(self, paths: list[Path], frames: Tensor, of_row: RowOfModels, reach: int) -> list[Path]:
-        """Search the frames `[T, D]` of a row and return its new paths; see `run_on`.
+        """Search the frames `[T, D]` of a row and return the row's new paths. For `reach` see `run_on`.
 
         Raises:
-            BrokenFrame: logits contain NaN or infinity at this frame.
+            BrokenFrame: a frame's logits contain NaN or infinity.
         """
 
     def begin(self, rows: np.ndarray, models: RowModels) -> None:

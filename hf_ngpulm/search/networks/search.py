@@ -22,15 +22,16 @@ class SearchSettings(NamedTuple):
         num_beams: number of hypotheses.
         strategy: "greedy", "alsd" or "aes".
         blank_aware: whether the blank's score depends on the LM's weight (see `hf_ngpulm.search.transducer_beam`).
-        late: whether LM scores are added before the best classes of a hypothesis are chosen, or after. In a TDT, early pruning
-            chooses the `num_beams` classes that are best without LM and durations, and then their `num_beams` best pairs of
-            class and duration with the LM.
-        log_sum: whether merged hypotheses add their probabilities, or the best one counts.
+        late: True (late pruning) adds LM scores before the best classes of a hypothesis are chosen, False (early pruning)
+            afterwards. In a TDT, early pruning first chooses the `num_beams` classes that are best without LM and durations.
+            Then it chooses the `num_beams` best pairs of these classes and durations, with the LM.
+        log_sum: whether a merged hypothesis gets the sum of the probabilities. If not, it gets the best probability.
         max_symbols: maximum number of tokens at one frame (greedy search and ALSD).
         aes_steps: maximum number of tokens at one frame in AES.
-        aes_beta: in one step of AES a hypothesis is extended by at most `num_beams + aes_beta` classes.
-        aes_gamma: these score at most this much less than the hypothesis's best class (natural log).
-        confidence: confidence measure of tokens, see `hf_ngpulm.search.confidence`; None for none.
+        aes_beta: in one step of AES at most `num_beams + aes_beta` classes extend a hypothesis.
+        aes_gamma: in AES only classes that score at most this much less than the hypothesis's best class extend the hypothesis
+            (natural log).
+        confidence: confidence measure of tokens, see `hf_ngpulm.search.confidence`; None means not to measure.
     """
 
     num_beams: int = 4
@@ -55,16 +56,17 @@ class TransducerSearch(ABC):
 
     Args:
         model: the transducer.
-        like: `[..., D]`, a tensor with the device and type of the frames.
+        like: `[..., D]`, a tensor with the device and dtype of the frames.
         size: B.
         models: models of the rows; `begin` sets their states and weights.
         settings: settings of the search.
 
     Attributes:
-        width: D, if the search accepts only frames of that width; else None.
-        beam: the hypotheses, as arrays or tensors: `scores` (-inf for none) and `acoustic_scores`, float64 `[B, K]`; `times`
-            (frames) and, in beam search, `sizes` (tokens), int64 `[B, K]`; `lm_states` and `lm_scores` (unweighted), int32 and
-            float32 `[B, K, M]`; `bad_frames`, int64 `[B]`, the first frame with NaN or infinity in the logits, else -1.
+        width: D if the search accepts only frames of this width, else None.
+        beam: the hypotheses, whose attributes are arrays or tensors. `scores` (-inf for an empty place) and `acoustic_scores`
+            are float64 `[B, K]`. `times` (the present frame) and, in beam search, `sizes` (the number of tokens) are int64
+            `[B, K]`. `lm_states` and the unweighted `lm_scores` are int32 and float32 `[B, K, M]`. `bad_frames` is int64 `[B]`,
+            the first frame with NaN or infinity in the logits, else -1.
     """
 
     width: int | None = None
@@ -85,39 +87,42 @@ class TransducerSearch(ABC):
 
     @abstractmethod
     def run_on(self, frames: Tensor, lengths: np.ndarray, reaches: np.ndarray) -> None:
-        """Search as far as the frames reach.
+        """Search the given frames.
 
         Args:
-            frames: `[B, T, D]`; times of hypotheses count from the first one.
+            frames: `[B, T, D]`. The first frame has the time 0.
             lengths: int64 `[B]`, number of frames of each row.
-            reaches: int64 `[B]`, the largest number of frames that a step can move on, if more frames may come; 0 if none will.
-                In ALSD a row waits if a step might lead past its last frame, as the step's result depends on later frames.
+            reaches: int64 `[B]`, the largest number of frames that a step can move on; 0 if no more frames will come. In ALSD a
+                row waits if a step might lead past the row's last frame, as the step's result depends on later frames.
         """
 
     @abstractmethod
     def steps(self) -> list[np.ndarray]:
-        """Return the trace of the last run, `[S, B, K]` each: the place before the step, the label (`STILL` for none) and the
-        frames moved on, int32; and the confidence of the token, float32."""
+        """Return the trace of the last run: four arrays `[S, B, K]` for its S steps.
+
+        The arrays are the place before the step, the label (`STILL` if the hypothesis stands still), the number of frames that
+        the hypothesis moves on (all int32), and the confidence of the token (float32).
+        """
 
     @abstractmethod
     def shift(self, frames: np.ndarray) -> None:
-        """Subtract `frames`, int64 `[B]`, from all times of each row: its first frames have been dropped."""
+        """Subtract `frames`, int64 `[B]`, from all times of each row, after the row's first frames have been dropped."""
 
     def use(self, models: RowModels) -> None:
-        """Use other tensors, in which the automata have the same places."""
+        """Use the tensors of `models`, in which the automata must have the same places as before."""
         self.models = models
 
     @abstractmethod
     def widen(self, models: RowModels, shift: int) -> None:
-        """Add a column for an automaton that no row has yet, and add `shift` to the states of the others."""
+        """Append a column for an automaton that no row has yet, and add `shift` to the states of the other automata."""
 
     @abstractmethod
     def switch(self, rows: np.ndarray, states: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> None:
         """Switch the hypotheses of some rows, int64 `[N]`, to other phrases.
 
         Args:
-            states, scores: `[N, K]`, states of the new phrases, and the unweighted scores by which old phrases repay their
-                bonus.
+            states, scores: `[N, K]`, states of the new phrases, and the unweighted scores with which the old phrases repay
+                their bonuses.
             weights: `[N]`, weights of the new phrases.
         """
 
@@ -130,11 +135,11 @@ class TransducerSearch(ABC):
         return [part.copy() if isinstance(part, np.ndarray) else part.clone() for part in self.carries()]
 
     def restore(self, saved: Any) -> None:
-        """Restore a state that `saved` has returned."""
+        """Restore the search's state to a copy that `saved` has returned."""
         for part, value in zip(self.carries(), saved):
             part[...] = value
 
 
 def ilm_weights_of(models: RowModels) -> Tensor:
-    """Return the weight of the internal LM in each row, float32 `[B]`; 0 without."""
+    """Return the weight of the internal LM in each row, float32 `[B]`; 0 if it isn't subtracted."""
     return torch.zeros_like(models.lm_weights) if models.ilm_weights is None else models.ilm_weights

@@ -16,16 +16,16 @@ from . import FIRST_HASH
 
 
 class Beam(NamedTuple):
-    """Hypotheses of `B` rows, `K` each. An empty place has the score -inf.
+    """Hypotheses of `B` rows, with `K` places per row. An empty place has the score -inf.
 
     Args:
         scores, acoustic_scores: float64 `[B, K]`.
         times, symbols, sizes, last_tokens, hashes, parent_hashes: int64 `[B, K]`; `symbols` counts the tokens at the present
-            frame, `sizes` all tokens.
-        lm_states, lm_scores: int32 and float32 `[B, K, M]`.
+            frame, `sizes` counts all tokens.
+        lm_states, lm_scores: int32 and float32 `[B, K, M]`, states and unweighted scores of the automata.
         predictions: `[B * K, D]`, projected outputs of the prediction network.
         bad_frames: int64 `[B]`, first frame with NaN or infinity, else -1.
-        state: state of the prediction network, parts `[B * K, ...]`.
+        state: state of the prediction network, whose parts are `[B * K, ...]`.
     """
 
     scores: Tensor
@@ -68,7 +68,7 @@ class BeamBuffers(BufferedSearch):
         return min(self.settings.most_extensions, self.model.vocab_size * max(self.durations.numel(), 1))
 
     def first(self, states: Tensor) -> Beam:
-        """Return beams with one empty hypothesis each, with automata in `states`, `[N, M]`."""
+        """Return beams with one empty hypothesis each. `states`, `[N, M]`, are the automata's states."""
         num_beams, device = self.settings.num_beams, self.device
         shape = (states.shape[0], num_beams)
         scores = torch.full(shape, -torch.inf, dtype=torch.float64, device=device)
@@ -106,7 +106,7 @@ class BeamBuffers(BufferedSearch):
         if self.settings.strategy == "alsd":
             super().run_blocks(longest)
             return
-        for _ in range(0, longest, STEPS):  # in AES a block is `STEPS` frames
+        for _ in range(0, longest, STEPS):  # in AES a block has `STEPS` frames
             self.run_block()
         self.look()
 

@@ -1,9 +1,11 @@
-"""Beam search for transducers by the native core (`csrc/transducer_beam.cpp`). The core also runs networks of the usual kind;
-others are run by PyTorch step by step, on all hypotheses that go on.
+"""Run beam search for transducers on the CPU, with the native core (`csrc/transducer_beam.cpp`).
 
-A prediction depends on the tokens alone, so hypotheses with the same tokens share it. Predictions, and the LM scores of all
-classes after them, lie in slots to which hypotheses point. A row has `SLOTS` times as many slots as hypotheses. A slot without
-a hypothesis is kept until it is needed, since another hypothesis often gets the same tokens soon, at another frame.
+The core also runs networks of the usual kind. PyTorch runs other networks step by step, on all hypotheses that go on.
+
+A prediction depends on the tokens alone, so hypotheses with the same tokens share a prediction. Predictions, and the LM scores
+of all classes after the same tokens, lie in slots to which hypotheses point. A row has `SLOTS` times as many slots as
+hypotheses. A slot without a hypothesis is kept until the space is needed, since another hypothesis often gets the same tokens
+soon, at another frame.
 """
 
 from __future__ import annotations
@@ -23,22 +25,24 @@ from ..networks.model import TransducerModel
 from ..networks.search import SearchSettings, TransducerSearch, ilm_weights_of
 from . import FIRST_HASH
 
-SLOTS = 2  # per hypothesis
+SLOTS = 2  # number of slots per hypothesis
 NO_ROOM = -2
 
 
 class BeamSettings(Struct):
-    """Settings of all rows, see `SearchSettings`; `aes_steps` is 0 for ALSD."""
+    """`SearchSettings` for the native core. `aes_steps` is 0 for ALSD."""
 
 
 class NgpulmBeam(Struct):
-    """`Beam` for the core."""
+    """`Beam` for the native core."""
 
 
 class BeamRows(Struct):
-    """For each row: its number of frames; the frame before which hypotheses go on; the largest number of frames that a step can
-    move on (see `Search.run_on`); the number of steps at this frame (AES); the automata's weights, the sum of the LMs' weights,
-    and the internal LM's weight.
+    """Values of each row for the native core.
+
+    `lengths` has the numbers of frames, `limits` the frames before which hypotheses go on, `reaches` the largest numbers of
+    frames that a step can move on (see `TransducerSearch.run_on`), and `phases` the numbers of steps at the present frame
+    (AES). The other arrays have the automata's weights, the sums of the LMs' weights, and the internal LM's weights.
     """
 
 
@@ -50,11 +54,11 @@ _step = Function("ngpulm_beam_step")
 
 
 class Beam:
-    """Hypotheses of `B` rows, `K` each, as arrays that the core changes in place.
+    """Hypotheses of `B` rows, with `K` places per row, as arrays that the core changes in place.
 
     `slots` has the slot of each hypothesis's prediction, `lines` the weighted LM scores of all classes by slot. `slot_hashes`
-    and `slot_sizes` identify the tokens of a slot (size -1: none). `slot_uses` has the time of its last use by the row's clock,
-    which is the last column.
+    and `slot_sizes` identify the tokens of a slot. The size -1 means an unused slot. `slot_uses` has the time at which each
+    slot was last used. Its last column is the row's clock, which gives these times.
     """
 
     def __init__(self, batch_size: int, num_beams: int, num_automata: int, classes: int, has_lines: bool) -> None:
@@ -72,7 +76,7 @@ class Beam:
         )
 
     def begin(self, rows: np.ndarray, lm_states: np.ndarray) -> None:
-        """Begin some rows with one empty hypothesis each, and LMs in `lm_states`, `[N, M]`."""
+        """Begin some rows with one empty hypothesis each. `lm_states`, `[N, M]`, are the automata's states."""
         self.scores[rows] = self.acoustic_scores[rows] = -np.inf
         self.scores[rows, 0] = self.acoustic_scores[rows, 0] = 0.0
         for zeros in (self.times, self.symbols, self.sizes, self.parent_hashes, self.slots, self.lm_scores, self.slot_uses):
@@ -83,14 +87,14 @@ class Beam:
         self.slot_sizes[rows, 0] = 0
 
     def forget(self, rows: np.ndarray) -> None:
-        """Mark the slots of some rows as nobody's, so that no new hypothesis reuses their outdated LM scores."""
+        """Mark the slots of some rows as unused, so that no new hypothesis reuses their outdated LM scores."""
         self.slot_sizes[rows] = -1
 
     def arrays(self) -> tuple[np.ndarray, ...]:
         return tuple(vars(self).values())
 
     def native(self) -> NgpulmBeam:
-        """Return the struct for the core. It is valid until an array is replaced."""
+        """Return the struct for the core. The struct is valid until an array of the beam is replaced."""
         num_beams, num_automata = self.lm_states.shape[1:]
         members = vars(self) | {"lines": self.lines if len(self.lines) else None}
         return NgpulmBeam(
@@ -99,7 +103,7 @@ class Beam:
 
 
 class Search(TransducerSearch):
-    """Beams in arrays, step by step.
+    """Beam search with beams in arrays.
 
     Attributes:
         lengths, limits, reaches, phases: int64 `[B]`, see `BeamRows`.
@@ -119,7 +123,7 @@ class Search(TransducerSearch):
 
         self.networks = served(model, like)
         self.laid_out: Networks | None = None
-        # By slot. If the core runs the networks, the state is a single tensor of all parts.
+        # Predictions and states by slot. If the core runs the networks, the state is a single tensor of all parts.
         self.predictions: Tensor | None = None
         self.state: tuple[Tensor, ...] = ()
         if self.networks is not None:
@@ -128,10 +132,10 @@ class Search(TransducerSearch):
             self.predictions = projection.new_empty((self.slots, self.width))
             self.state = (projection.new_empty((self.networks.num_parts, self.slots, projection.shape[1])),)
             return
-        # For the hypotheses that go on: their rows of the logits, their slots and their frames.
+        # The rows of the logits, the slots and the frames of the hypotheses that go on.
         self.lines = np.full((size, num_beams), -1, dtype=np.int64)
         self.open_slots, self.open_frames = (torch.empty(size * num_beams, dtype=torch.int64, device=CPU) for _ in range(2))
-        # New tokens: the slot of the state before, the token, and the slot of the new prediction.
+        # For each new token: the slot of the state before the token, the token, and the slot of the new prediction.
         self.new = [torch.empty(size * num_beams, dtype=torch.int64, device=CPU) for _ in range(3)]
 
     def _tell(self) -> None:
@@ -228,7 +232,7 @@ class Search(TransducerSearch):
         self.lengths[:] = self.limits[:] = lengths
         self.reaches[:], self.phases[:] = reaches, 0
         if self.settings.strategy == "aes":
-            self.reaches[:] = self.limits[:] = 0  # frame by frame
+            self.reaches[:] = self.limits[:] = 0  # AES goes frame by frame
         self.trace.clear()
         if self.laid_out is not None:
             self._run_whole(frames.contiguous(), self.laid_out)

@@ -1,11 +1,12 @@
-"""Beam search for transducers with Triton kernels between the networks.
+"""Run beam search for transducers on the GPU, with Triton kernels between the networks.
 
-A program per hypothesis normalises its logits, adds the language models, and notes its best extensions; then a program per row
-merges what is the same, keeps the best, and follows the tokens through the language models. The networks are run by PyTorch.
-A step launches these two kernels, one that gathers frames, the joint and the prediction network, and two operators for each
-part of the prediction network's state.
+`_extend_kernel` runs a program per hypothesis, which normalises the logits, adds the LM scores, and writes the best extensions.
+Then `_choose_kernel` runs a program per row, which merges equal hypotheses, keeps the best ones, and follows their tokens
+through the language models. PyTorch runs the networks. A step launches these two kernels, a kernel that gathers frames, the
+joint network, the prediction network, and two operators for each part of the prediction network's state.
 
-Scores are float64; what a sum adds to the best of its terms is worked out in float32, exactly 0 for a single term.
+Scores are float64. In log(sum of exp) the difference from the largest term is computed in float32. It is exactly 0 if the sum
+has a single term.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from ..networks.graphs import overwrite, replace_where
 from ..networks.search import STILL, SearchSettings
 from .buffers import BeamBuffers
 
-MOST_CANDIDATES = 2048  # of a row, as of 44 beams: a program compares each with each
+MOST_CANDIDATES = 2048  # maximum number per row (44 beams need fewer), as a program compares all pairs
 FEWEST_PLACES, FEWEST_CANDIDATES = 4, 16
 MOST_SYMBOLS = 2**31 - 1
 CANDIDATES_PER_WARP = 64
@@ -44,7 +45,7 @@ MOST_WARPS = 16
 NOTHING = tl.constexpr(STILL)
 CLOSED, OPEN, BROKEN = (tl.constexpr(i) for i in range(3))
 NEVER = tl.constexpr(1 << 62)
-# Hypotheses are told apart by hashes of their tokens, as in the core: a step of a linear congruential generator for each token.
+# Hypotheses are identified by hashes of their tokens, as in the core. Each token is a step of a linear congruential generator.
 MIX, ADD = tl.constexpr(6364136223846793005), tl.constexpr(1442695040888963407)
 
 
@@ -54,7 +55,7 @@ def holds(settings: SearchSettings) -> bool:
 
 
 class Search(BeamBuffers):
-    """The search with kernels between the networks."""
+    """Beam search with kernels between the networks."""
 
     def make_room(self) -> None:
         super().make_room()
@@ -69,7 +70,8 @@ class Search(BeamBuffers):
         self.fused = room(torch.float32, hypotheses, model.vocab_size)
         self.normalisers, self.of_model = (room(torch.float32, hypotheses) for _ in range(2))
         self.conditions = room(torch.int32, hypotheses)
-        # Of each hypothesis its extensions and, last, itself: what tells it from others, and what it adds to the scores.
+        # Keys and gains of each hypothesis's extensions. The last column is for the hypothesis itself. Equal keys mean equal
+        # hypotheses. A gain is added to a score.
         self.keys = room(torch.int64, *extended)
         self.gains, self.acoustic_gains = (room(torch.float64, *extended) for _ in range(2))
         self.labels, self.moves = (room(torch.int32, *extended) for _ in range(2))
@@ -96,15 +98,18 @@ class Search(BeamBuffers):
             first = frame * (merging + steps + 1)
             for turn in range(steps):
                 self.take_step(first + (merging + turn if turn else 0), frame + 1, MOST_SYMBOLS, merges_prefixes=turn == 0)
-            self.take_step(first + merging + steps, frame + 1, 0)  # none but the blank is left
+            self.take_step(first + merging + steps, frame + 1, 0)  # only the blank is left
         self.time += STEPS
 
     def take_step(self, number: int, offset: int, most_symbols: int, merges_prefixes: bool = False) -> None:
         """Extend the hypotheses.
 
         Args:
-            number: of the step in the block's trace; with `merges_prefixes` of the first of its steps.
-            offset: frames since the block's first (AES).
+            number: number of the step in the block's trace. With `merges_prefixes` the call may write several steps, and this
+                is the number of the first one.
+            offset: number of frames since the block's first frame (AES).
+            most_symbols: maximum number of tokens at a frame; 0 allows only the blank.
+            merges_prefixes: whether to merge prefixes first, see `_merge_prefixes`.
         """
         beam, model = self.beam, self.model
         frames = gather_frames(self.frames, beam.times, 1).flatten(0, 2)
@@ -151,7 +156,7 @@ class Search(BeamBuffers):
 
 
 def _tiles(num_beams: int, most_extensions: int) -> dict[str, int]:
-    """Return how many candidates a row may have, and with how many warps they are compared."""
+    """Return the room for a row's candidates, and the number of warps that compare the candidates."""
     candidates = max(triton.next_power_of_2(num_beams * (most_extensions + 1)), FEWEST_CANDIDATES)
     warps = min(max(candidates // CANDIDATES_PER_WARP, 1), MOST_WARPS)
     return {"CANDIDATES": candidates, "num_warps": warps, **REGISTERS}
@@ -165,14 +170,14 @@ def _extend_hash(hashes, tokens):
 
 @triton.jit
 def _take(values, at):
-    """Return `values[at]` of arrays by place; 0 where `at` is no place."""
+    """Return `values[at]` of arrays by place; 0 if `at` isn't a place."""
     is_place = (at >= 0) & (at < values.shape[0])
     return tl.where(is_place, tl.gather(values, tl.where(is_place, at, 0), 0), 0)
 
 
 @triton.jit
 def _limit_of(scores, times, length, reach):
-    """Return the frame before which the hypotheses of a row go on (ALSD): none if one may lead beyond what there is."""
+    """Return the frame before which a row's hypotheses go on (ALSD); 0 if a step might lead past the last frame."""
     latest = tl.max(tl.where(scores > float("-inf"), times, 0), axis=0)
     return tl.where(latest + reach > length, 0, length)
 
@@ -190,7 +195,7 @@ def _fuse(
     x, line, fused, internal, weights, normaliser, total, unscored, blank, classes, vocab_size, num_lms, ilm_weight,
     NUM_AUTOMATA: tl.constexpr, HAS_ILM: tl.constexpr, BLANK_AWARE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write the scores of a hypothesis's classes with the language models."""
+    """Write the scores of a hypothesis's classes to `fused`, including the LM scores."""
     lanes = tl.arange(0, BLOCK)
     of_blank = tl.load(x + blank).to(tl.float32) - normaliser
     others = total * 0.0
@@ -223,7 +228,7 @@ def _fuse(
 def _picks(
     x, fused, normaliser, begin, end, picked, LATE: tl.constexpr, PICKS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Return those of the classes `begin .. end - 1` that rank highest, best first, and their ranks."""
+    """Return the classes in `begin .. end - 1` that have the highest ranks, the best one first, and their ranks."""
     lanes = tl.arange(0, BLOCK)
     picks = tl.arange(0, PICKS)
     ranks = tl.full((PICKS,), float("-inf"), tl.float32)
@@ -254,7 +259,7 @@ def _picks(
 
 @triton.jit
 def _pairs(gains, labels, of_durations, most, DURATIONS: tl.constexpr, PICKS: tl.constexpr, EXTENSIONS: tl.constexpr):
-    """Return the best pairs of class and duration: place of the class, duration, and gain."""
+    """Return the best pairs of class and duration: the place of the class, the duration, and the gain."""
     extensions = tl.arange(0, EXTENSIONS)
     numbers = tl.arange(0, PICKS)[:, None] * DURATIONS + tl.arange(0, DURATIONS)[None, :]
     left = gains[:, None] + of_durations.to(tl.float64)[None, :]
@@ -269,7 +274,7 @@ def _pairs(gains, labels, of_durations, most, DURATIONS: tl.constexpr, PICKS: tl
     return pairs // DURATIONS, pairs % DURATIONS, found
 
 
-# Nothing is gained from compiling anew for numbers that 16 divides.
+# Kernels compiled for multiples of 16 aren't faster.
 @triton.jit(
     do_not_specialize=[
         "num_states", "num_beams", "classes", "num_durations", "vocab_size", "blank", "picked", "most", "most_symbols",
@@ -335,7 +340,7 @@ def _extend_kernel(
                 NUM_AUTOMATA, HAS_ILM, BLANK_AWARE, BLOCK,
             )  # fmt: skip
             tl.debug_barrier()
-            exhausted = tl.load(beam_symbols + at) >= most_symbols  # then only the blank is left
+            exhausted = tl.load(beam_symbols + at) >= most_symbols  # if so, only the blank is left
             begin = tl.where(exhausted, blank, 0)
             end = tl.where(exhausted, blank + 1, classes)
             label, rank = _picks(x, fused + at * classes, normaliser, begin, end, picked, LATE, PICKS, BLOCK)
@@ -355,7 +360,7 @@ def _extend_kernel(
             is_token = label != blank
             hashes = tl.where(is_token, _extend_hash(own, label), own)
             sizes = size + is_token.to(tl.int64)
-            if AES:  # what the beam has already isn't found anew
+            if AES:  # an extension that equals a hypothesis of the beam isn't a candidate
                 row_hashes = tl.load(beam_hashes + row * num_beams + places, mask=inside, other=0)
                 row_sizes = tl.load(beam_sizes + row * num_beams + places, mask=inside, other=-1)
                 same = (hashes[:, None] == row_hashes[None, :]) & (sizes[:, None] == row_sizes[None, :])
@@ -381,9 +386,10 @@ def _merge_prefixes(
     x, width, fused, classes, normalisers, scores, acoustic, is_open, last_tokens, hashes, parent_hashes, sizes, confidences,
     links, labels, moves, found_confidences, step_stride, num_beams, places, LOG_SUM: tl.constexpr,
 ):  # fmt: skip
-    """Let hypotheses that are another one and a token gain what that gives them at this frame; shorter ones first.
+    """Add the probability of the parent's extension to each hypothesis whose parent is in the beam, shorter ones first.
 
-    Returns the new scores. Each way by a parent that has itself changed its way is one step more of the trace.
+    The parent is the hypothesis without its last token. Returns the new scores and acoustic scores. If the best alignment of a
+    hypothesis changes to one from its parent, this is a step of the trace. A parent's own change is an earlier step.
     """
     inside = places < num_beams
     last = tl.load(last_tokens + places, mask=inside, other=0)
@@ -395,7 +401,7 @@ def _merge_prefixes(
     parents = tl.min(tl.where(is_parent, places[None, :], num_beams), axis=1)
     has_parent = parents < num_beams
     parents = tl.where(has_parent, parents, places)
-    levels = places * 0  # how many shorter ones lead here
+    levels = places * 0  # the number of ancestors in the beam
     for _ in range(1, num_beams):
         levels = tl.where(has_parent, _take(levels, parents) + 1, 0)
     token = tl.maximum(last, 0)
@@ -428,9 +434,10 @@ def _merge_prefixes(
 
 @triton.jit
 def _merge(keys, scores, acoustic, own_keys, own_scores, own_acoustic, numbers, count, LOG_SUM: tl.constexpr):
-    """Return the scores of candidates that are the best of those that are the same, with what these add; -inf for others.
+    """Return the merged scores and acoustic scores of candidates. Candidates with equal keys are merged.
 
-    Each thread compares its candidates with all, one after the other: no thread waits for what another finds.
+    The best of them gets the merged score, the others get -inf. Each thread compares its own candidates with all candidates,
+    so no thread waits for another one.
     """
     best = own_scores
     of_model = own_acoustic
@@ -487,7 +494,7 @@ def _choose_kernel(
     step_stride = (row * 0 + num_rows) * num_beams
     at_step = number * step_stride + base
 
-    # A row whose outputs can't be normalised ends here.
+    # A row whose logits can't be normalised ends at this frame.
     condition = tl.load(conditions + base + places, mask=inside, other=CLOSED)
     old_times = tl.load(beam_times + base + places, mask=inside, other=0)
     worst = tl.max(condition, axis=0)
@@ -514,7 +521,7 @@ def _choose_kernel(
         tl.store(beam_acoustic + base + places, acoustic, mask=inside)
     tl.debug_barrier()
 
-    # Candidates: extensions, and hypotheses that stand still.
+    # The candidates are the extensions, and the hypotheses that stand still.
     numbers = tl.arange(0, CANDIDATES)
     there = numbers < count
     parent = numbers // (most + 1)
@@ -530,7 +537,7 @@ def _choose_kernel(
     of_model = tl.load(beam_acoustic + base + parent, mask=possible, other=float("-inf")) + acoustic_gain
     of_model = tl.where(possible, of_model, float("-inf"))
     key = tl.load(keys + first + numbers, mask=there, other=0)
-    key = tl.where(possible, key, numbers)  # those that can't be are like no other
+    key = tl.where(possible, key, numbers)  # an impossible candidate equals no other
     tl.debug_barrier()
     tl.store(keys + first + numbers, key, mask=there)
     tl.store(gains + first + numbers, total, mask=there)
@@ -542,7 +549,7 @@ def _choose_kernel(
     tl.debug_barrier()
     tl.store(acoustic_gains + first + numbers, of_model, mask=there)
 
-    # The best of them.
+    # Choose the best candidates.
     chosen = places * 0
     score = tl.full((PLACES,), float("-inf"), tl.float64)
     for place in range(0, num_beams):
@@ -554,7 +561,7 @@ def _choose_kernel(
     chosen = tl.minimum(chosen, count - 1)
     tl.debug_barrier()
 
-    # Where they come from, and what has become of them.
+    # Load the parents, labels and moves of the chosen candidates.
     parent = chosen // (most + 1)
     label = tl.load(labels + first + chosen)
     move = tl.load(moves + first + chosen)

@@ -1,4 +1,7 @@
-"""Beam search for a transducer and one utterance in plain Python: the definition against which the engines are tested."""
+"""Run beam search for a transducer and one utterance in plain Python.
+
+This is the definition against which the engines are tested.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ class RowSearch:
             check(self.model, self.logits(path, path.time), path.time)
 
     def extensions(self, path: Path, time: int) -> list[Extension]:
-        """Return all classes (and durations) that may follow, the highest rank first.
+        """Return all extensions of a path at a frame, the highest rank first.
 
         With early pruning a TDT pairs durations only with the `num_beams` classes that are best without LMs.
         """
@@ -136,7 +139,7 @@ class RowSearch:
         )  # fmt: skip
 
     def merged(self, ways: list[Path]) -> Path:
-        """Merge alignments of the same tokens up to the same frame."""
+        """Return one path for several alignments of the same tokens up to the same frame, with the merged scores."""
         best = max(ways, key=lambda way: way.score)
         if not self.settings.log_sum:
             return best

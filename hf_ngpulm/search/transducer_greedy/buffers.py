@@ -12,7 +12,7 @@ from ...fusion.fusion import RowModels, widened
 from ..networks.buffers import STEPS, BufferedSearch
 from .rows import GreedyBeam, Rows
 
-WINDOW = 4  # frames per row and step
+WINDOW = 4  # number of frames per row and step
 
 
 class LoopingBuffers(BufferedSearch):
@@ -26,7 +26,7 @@ class LoopingBuffers(BufferedSearch):
         prediction, state = self.model.start(rows, self.frames)
         self.prediction, self.state = prediction.clone(), tuple(part.clone() for part in state)
         self.internal = self.internal_lm(self.prediction).clone()
-        # By step, row and place in the window: the class. At most one is a token, the last one.
+        # The class by step, row and place in the window. Only the last class of a window may be a token.
         self.tokens = torch.zeros((STEPS, rows, self.window), dtype=torch.int32, device=self.device)
         self.moves, self.confidences = torch.zeros_like(self.tokens), torch.zeros(self.tokens.shape, device=self.device)
 

@@ -1,7 +1,7 @@
-"""Label looping by the native core (`csrc/transducer_greedy.cpp`): all of it; or, if the core doesn't know the networks, the
-steps between their calls.
+"""Run label looping on the CPU, with the native core (`csrc/transducer_greedy.cpp`).
 
-The core's copy of the model's weights is renewed whenever rows begin, since the weights may have changed.
+If the core can't run the networks, PyTorch runs them and the core takes the steps between their calls. The core copies the
+model's weights again whenever rows begin, since the weights may have changed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ..networks.model import TransducerModel
 from ..networks.search import SearchSettings, TransducerSearch
 from .rows import GreedyBeam, Rows
 
-WINDOW = 2  # frames per row and step, if the core runs the networks: a step costs it next to nothing
-WINDOW_OF_OTHERS = 4  # if PyTorch runs the networks
+WINDOW = 2  # number of frames per row and step if the core runs the networks, as its steps are cheap
+WINDOW_OF_OTHERS = 4  # number of frames per row and step if PyTorch runs the networks
 LINES = 4  # minimum number of frames of all rows in a product of matrices
 
 
@@ -31,7 +31,7 @@ class GreedyRules(Struct):
 
 
 class GreedyRows(Struct):
-    """`Rows` for the core."""
+    """`Rows` for the native core."""
 
 
 _window = Function("ngpulm_greedy_window")
@@ -42,7 +42,7 @@ class Search(TransducerSearch):
     """Label looping on arrays.
 
     Attributes:
-        window: frames per row and step.
+        window: number of frames per row and step.
     """
 
     def __init__(self, model: TransducerModel, like: Tensor, size: int, models: RowModels, settings: SearchSettings) -> None:
@@ -51,7 +51,7 @@ class Search(TransducerSearch):
         self.classes = Classes.of(model, settings.confidence)
         self.networks = served(model, like)
         self.laid_out: Networks | None = None
-        # Predictions `[B, D]`, and the prediction network's state: for the core a single tensor of all parts.
+        # Predictions `[B, D]` and the prediction network's state. The core's state is a single tensor of all parts.
         self.predictions: Tensor | None = None
         self.state: tuple[Tensor, ...] = ()
         self.internal: Tensor | None = None  # `[B, V]`, if PyTorch runs the networks
@@ -119,7 +119,7 @@ class Search(TransducerSearch):
         return (self.rows.times < self.rows.ends) & (self.rows.bad_frames < 0)
 
     def _run_by_turns(self, frames: Tensor, room: int) -> None:
-        """Search with networks that PyTorch runs on the rows that go on; the core takes the steps between."""
+        """Search by turns: PyTorch runs the networks on the rows that go on, then the core takes a step."""
         window, places, device = self.window, np.arange(self.window), frames.device
         steps = self.trace.native(room)
         while len(going := np.flatnonzero(self._going())):

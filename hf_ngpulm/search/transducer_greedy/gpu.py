@@ -1,8 +1,8 @@
-"""Label looping with Triton kernels between the networks: a program per row follows the blanks in its window and chooses the
-token after them, with the language model.
+"""Run label looping on the GPU, with Triton kernels between the networks.
 
-The networks are run by PyTorch. A step launches a kernel that gathers the windows' frames, the joint network, the kernel that
-walks, the prediction network, and one operator for each part of its state.
+PyTorch runs the networks. A step launches a kernel that gathers the frames of the windows, the joint network, `_window_kernel`,
+the prediction network, and one operator for each part of the prediction network's state. `_window_kernel` runs a program per
+row, which follows the blanks in the row's window and chooses the token after the blanks with the language model.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Search(LoopingBuffers):
     def make_room(self) -> None:
         super().make_room()
         rows, num_automata = self.rows.lm_states.shape
-        # Scores and targets of every token in a row's states.
+        # LM scores and targets of all tokens in each row's states.
         self.scores = torch.empty((rows, num_automata, self.vocab_size), device=self.device)
         self.targets = torch.empty_like(self.scores, dtype=torch.int32)
         self.emits, self.open_rows = (torch.zeros(rows, dtype=torch.bool, device=self.device) for _ in range(2))
@@ -51,7 +51,7 @@ class Search(LoopingBuffers):
         torch.any(self.open_rows, out=self.is_open)
 
     def step(self, number: int) -> None:
-        """Take a step, the block's `number`-th: the networks, and the walk between them."""
+        """Take step `number` of the block: run the networks, and the kernel between them."""
         rows, model, window = self.rows, self.model, self.tokens.shape[2]
         frames = gather_frames(self.frames, rows.times[:, None], window)[:, 0]
         logits = self.model.join(frames, self.prediction[:, None]).contiguous()
@@ -73,9 +73,9 @@ class Search(LoopingBuffers):
 
 @triton.jit
 def _says(x, durations, classes, num_durations, DURATIONS: tl.constexpr, BLOCK: tl.constexpr):
-    """Return the best class of a frame, its logit, normaliser and log-probability, and the frames that it moves on.
+    """Return a frame's best class, its logit, the normaliser, its log-probability, and the number of frames that it moves on.
 
-    The log-probability holds that of the best duration, and isn't finite where anything is broken.
+    The log-probability includes the log-probability of the best duration. It isn't finite if a logit is NaN or infinity.
     """
     best, highest, normaliser = best_class(x, classes, -1, BLOCK)
     log_prob = highest - normaliser
@@ -91,7 +91,7 @@ def _says(x, durations, classes, num_durations, DURATIONS: tl.constexpr, BLOCK: 
     return best, highest, normaliser, log_prob, move, is_finite(checked)
 
 
-# Nothing is gained from compiling anew for numbers that 16 divides.
+# Kernels compiled for multiples of 16 aren't faster.
 @triton.jit(
     do_not_specialize=[
         "num_states", "number", "num_rows", "window", "classes", "num_durations", "vocab_size", "blank", "max_symbols",
@@ -121,7 +121,7 @@ def _window_kernel(
         tl.store(confidences + at + begin + lanes, tl.zeros((BLOCK,), tl.float32), mask=begin + lanes < window)
     tl.debug_barrier()
 
-    # The blanks.
+    # Follow the blanks.
     last = tl.where(bad < 0, tl.minimum(end - time, window), 0)
     limit = last
     place = time * 0
@@ -140,7 +140,7 @@ def _window_kernel(
     time += place
     count = tl.where(place > 0, 0, count)
 
-    # The token after them.
+    # Choose the token after the blanks.
     emits = (place < last) & (bad < 0)
     label = blank
     if emits:
@@ -170,7 +170,7 @@ def _window_kernel(
         if valid & (token < candidates):
             best_fused = float("-inf")
             ilm_weight = tl.load(ilm_weights + row)
-            broken = 0  # scores that aren't numbers: then the model's own choice stays
+            broken = 0  # whether any score is NaN; then the model's own choice stays
             for block in range(0, candidates, BLOCK):
                 classes_of_block = block + lanes
                 inside = classes_of_block < candidates
@@ -184,7 +184,7 @@ def _window_kernel(
                 if HAS_ILM:
                     of_internal = tl.load(internal + row * classes + classes_of_block, mask=inside, other=0.0)
                     fused -= tl.where(ilm_weight != 0.0, ilm_weight * of_internal, 0.0)
-                    fused = tl.where(fused == fused, fused, float("-inf"))  # classes that are impossible
+                    fused = tl.where(fused == fused, fused, float("-inf"))  # impossible classes
                 fused = tl.where(inside & (classes_of_block != blank), fused, float("-inf"))
                 broken = tl.maximum(broken, tl.max((fused != fused).to(tl.int32), axis=0))
                 block_highest = tl.max(fused, axis=0)
@@ -194,7 +194,7 @@ def _window_kernel(
             if HAS_ILM:
                 so_far = tl.load(ilm_scores + row)
                 of_token = tl.load(internal + row * classes + chosen).to(tl.float64)
-                tl.debug_barrier()  # everybody has read it
+                tl.debug_barrier()  # all threads must have read it
                 tl.store(ilm_scores + row, so_far + tl.where(ilm_weight != 0.0, of_token, 0.0))
         change = tl.load(heard + chosen).to(tl.float32) - tl.load(heard + token).to(tl.float32)
         score += (log_prob + tl.where(chosen == token, 0.0, change)).to(tl.float64)

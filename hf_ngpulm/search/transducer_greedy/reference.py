@@ -1,13 +1,13 @@
-"""Greedy transducer search with language models for one utterance in plain Python: the definition for the engines.
+"""Run greedy transducer search with language models for one utterance in plain Python. This defines the engines' results.
 
 At each step the joint network scores the classes at a frame. If the blank is best, the search moves on: by one frame (RNN-T) or
-by the predicted duration, at least one frame (TDT). The LM has no say in that: it scores no blanks, so it would turn tokens
-into blanks and lose words. If a token is best, the token with the best acoustic logit plus weighted LM score is emitted. An
-RNN-T then stays at the frame, a TDT moves on by the duration. After `max_symbols` tokens at a frame the search moves on by one
-frame.
+by the predicted duration, at least one frame (TDT). The LM doesn't change this: it scores no blanks, so it would turn tokens
+into blanks and lose words. If a token is best, the search emits the token with the best sum of acoustic logit and weighted LM
+score. An RNN-T then stays at the frame, a TDT moves on by the duration. After `max_symbols` tokens at a frame the search moves
+on by one frame.
 
-The log-probabilities of the transducer's internal LM can be subtracted, with a weight of their own. Without an LM, or with an
-LM weight of 0, the token is chosen among all by its logit minus them alone.
+The weighted log-probabilities of the transducer's internal LM can be subtracted. If there is no LM, or all LM weights are 0,
+the search then emits the token with the best difference of logit and internal LM score, among all tokens.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Search(PlainSearch):
 
 
 def greedy(model: TransducerModel, frames: Tensor, row: RowOfModels, settings: SearchSettings, path: Path) -> Path:
-    """Return a path extended to the end of frames `[T, D]`.
+    """Return the path after searching to the end of the frames `[T, D]`.
 
     Raises:
-        BrokenFrame: logits contain NaN or infinity at this frame.
+        BrokenFrame: a frame's logits contain NaN or infinity.
     """
     listens = bool((row.weights != 0).any())
     candidates = torch.arange(min(row.vocab_size, model.vocab_size) if listens else model.vocab_size, device=frames.device)
@@ -77,7 +77,7 @@ def greedy(model: TransducerModel, frames: Tensor, row: RowOfModels, settings: S
 def _chosen(
     token: int, logits: Tensor, candidates: Tensor, listens: bool, model: TransducerModel, row: RowOfModels, path: Path
 ) -> tuple[int, float]:
-    """Return the token that the LMs choose in place of the model's best, and its unweighted internal LM score (or 0)."""
+    """Return the token that the LMs choose instead of the model's best token, and its unweighted internal LM score (or 0)."""
     if token >= len(candidates):
         return token, 0.0
     fused = logits[candidates]
@@ -87,7 +87,7 @@ def _chosen(
     if row.ilm_weight:
         internal = model.internal_lm(path.prediction[0])
         fused = fused - row.ilm_weight * internal[candidates]
-        fused[fused.isnan()] = -torch.inf  # -inf minus -inf: impossible classes
+        fused[fused.isnan()] = -torch.inf  # impossible classes, for which -inf minus -inf gives NaN
     fused[candidates == model.blank_id] = -torch.inf
     if bool(fused.max() > -torch.inf):
         token = int(fused.argmax())

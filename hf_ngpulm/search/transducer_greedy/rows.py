@@ -25,10 +25,11 @@ class Rows(NamedTuple):
     Args:
         ends: int64 `[B]`, number of frames.
         weights: float32 `[B, M]`, weights of the automata.
-        ilm_weights: float32 `[B]`, weights of the internal LM, which is subtracted.
-        times, symbols: int64 `[B]`, next frame, and number of tokens already emitted at it.
-        lm_states: int32 `[B, M]`.
-        acoustic_scores, lm_scores, ilm_scores: float64 `[B]`, float32 `[B, M]`, float64 `[B]`; LM scores are unweighted.
+        ilm_weights: float32 `[B]`, weights of the internal LM, whose scores are subtracted.
+        times, symbols: int64 `[B]`, next frame, and number of tokens that have been emitted at the next frame.
+        lm_states: int32 `[B, M]`, states of the automata.
+        acoustic_scores: float64 `[B]`.
+        lm_scores, ilm_scores: float32 `[B, M]` and float64 `[B]`, unweighted scores of the automata and of the internal LM.
         bad_frames: int64 `[B]`, first frame with NaN or infinity in the logits, else -1.
     """
 
@@ -45,7 +46,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def room(cls, size: int, num_automata: int, device: torch.device | None = None) -> Rows:
-        """Return `size` rows without frames: tensors on a device, or arrays."""
+        """Return `size` rows without frames: tensors on `device`, or arrays if `device` is None."""
         library: Any = np if device is None else torch
         zeros = np.zeros if device is None else functools.partial(torch.zeros, device=device)
         return cls(**{
@@ -62,7 +63,7 @@ class Rows(NamedTuple):
         self.ilm_weights[rows] = 0 if models.ilm_weights is None else ilm_weights_of(models).float()
 
     def switch(self, rows: Any, states: Any, scores: Any, weights: Any) -> None:
-        """Switch some rows `[N]` to other phrases; arguments as for `TransducerSearch.switch`."""
+        """Switch some rows `[N]` to other phrases. The arguments are as for `TransducerSearch.switch`."""
         self.lm_scores[rows, -1] += scores[:, 0]
         self.lm_states[rows, -1] = states[:, 0]
         self.weights[rows, -1] = weights

@@ -1,13 +1,13 @@
-"""Loops in transcripts: a row that ends in several repeats of a phrase.
+"""Detect and end loops in transcripts. A row is in a loop if it ends in several repeats of a phrase.
 
-Attention decoders fall into loops now and then, and a language model must neither prolong one nor cause an endless one. While a
+Attention decoders sometimes fall into loops. A language model must neither prolong a loop nor cause an endless loop. So while a
 row is in a loop, the LM has no effect: the model alone decides. Some models never leave a loop by themselves. So after a long
 loop only the transcript's end remains, with the model's own score.
 
-Only the last `WINDOW` tokens of a row count, back to the transcript's last START token or to an id that is no class. A row is
-in a loop if it ends in `TIMES` repeats of a phrase of up to `LONGEST` tokens, `SHORTEST` tokens or more in total (people say
-"no no no", too). The loop is ended after `ENDLESS_TIMES` repeats and `ENDLESS` tokens. There a share of `ENDLESS_OTHERS` of the
-tokens may differ, since a beam would otherwise find variants around the rule.
+Only the last `WINDOW` tokens of a row count, back to the row's last START token or to its last id that isn't a class. A row is
+in a loop if it ends in `TIMES` repeats of a phrase of up to `LONGEST` tokens. The repeats must have at least `SHORTEST` tokens
+in total, as people also say "no no no". The loop is ended after `ENDLESS_TIMES` repeats with at least `ENDLESS` tokens in
+total. Of these tokens a share of `ENDLESS_OTHERS` may differ, since a beam search would otherwise evade the rule with variants.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ WINDOW = ENDLESS_TIMES * LONGEST
 
 
 def end_loops(scores: Tensor, input_ids: Tensor, roles: Tensor, rows: Tensor, ends: Tensor, engine: str = "auto") -> Tensor:
-    """Return whether a row is in a loop, bool `[B]`; in rows with a long loop set all scores except those of `ends` to -inf.
+    """Return whether each row is in a loop, bool `[B]`. In a row with a long loop set all scores except of `ends` to -inf.
 
     Args:
         scores: float32 `[B, C]`, contiguous, changed in place.
         input_ids: int64 `[B, L]`, contiguous: the tokens so far.
-        roles: int8 `[C']`, what classes are (see `Roles`).
-        rows: bool `[B]`, those whose scores may be changed.
-        ends: int64 `[E]`, classes that end a transcript; a row in which all of them are -inf isn't changed.
+        roles: int8 `[C']`, roles of the classes (see `Roles`).
+        rows: bool `[B]`, whether a row's scores may be changed.
+        ends: int64 `[E]`, the classes that end a transcript. A row in which all of these classes score -inf isn't changed.
         engine: "auto", "reference", "cpu" or "gpu".
 
     Raises:
-        IndexError: an end isn't a class (checked on the CPU only).
+        IndexError: an id in `ends` isn't a class (only the CPU engine checks this).
     """
     # Only torch.compile needs the operator; the direct call is faster.
     run = torch.ops.hf_ngpulm.end_loops if torch.compiler.is_compiling() else _run

@@ -1,4 +1,4 @@
-"""Loops on the CPU, by the native core (`csrc/loops.cpp`)."""
+"""Detect and end loops on the CPU, with the native core (`csrc/loops.cpp`)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _end = Function("ngpulm_end_loops")
 
 
 class Ends(Struct):
-    """The classes that end a transcript, and the roles of all classes, for the core."""
+    """The classes that end a transcript, and the roles of all classes, for the native core."""
 
     @classmethod
     def lent(cls, roles: Tensor, ends: Tensor, classes: int) -> Ends:
-        """Return them for a call that is made now, see `Struct.kept`."""
+        """Return the classes and roles as a struct for an immediate call. The struct is cached, see `Struct.kept`."""
         key = (roles.data_ptr(), len(roles), len(ends), classes)
         return cls.kept(ends, key, lambda: cls._of(roles, ends, classes))
 

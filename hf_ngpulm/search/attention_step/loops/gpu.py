@@ -1,4 +1,8 @@
-"""Loops on the GPU: one launch, a program per row, which compares the row's last tokens with those a period before."""
+"""Detect and end loops on the GPU, with one Triton kernel.
+
+The kernel runs a program per row. For each length of a phrase the program compares the row's last tokens with the tokens that
+are one phrase earlier.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ def _end_loops_kernel(
     known = (tokens >= 0) & (tokens < num_roles)
     role = tl.load(roles + tokens, mask=known, other=_START).to(tl.int32)
     size = tl.min(tl.where((role & _START) != 0, lanes, LANES), 0)
-    in_loop = length * 0  # a tensor, also in the interpreter
+    in_loop = length * 0  # Triton's interpreter needs a tensor here
     endless = length * 0
     for period in range(1, _LONGEST + 1):
         there = lanes + period < size
@@ -68,7 +72,7 @@ def _end_loops_kernel(
             for block in range(0, classes, BLOCK):
                 at = block + tl.arange(0, BLOCK)
                 tl.store(x + at, float("-inf"), mask=at < classes)
-            tl.debug_barrier()  # before the ends come back
+            tl.debug_barrier()  # all scores must be -inf before the scores of `ends` are written back
             tl.store(x + end_tokens, kept, mask=places < num_ends)
 
 

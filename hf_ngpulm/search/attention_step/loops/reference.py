@@ -1,4 +1,7 @@
-"""Loops in plain Python, row by row, on any device: the definition against which the engines are tested."""
+"""Detect and end loops in plain Python, row by row, on any device.
+
+This is the definition against which the engines are tested.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def end_loops(scores: Tensor, input_ids: Tensor, roles: Tensor, rows: Tensor, en
 
 
 def _transcript(tokens: list[int], roles: Tensor) -> list[int]:
-    """Return the tokens after the last START token or id that is no class, in reverse order."""
+    """Return the tokens after the last START token or the last id that isn't a class, in reverse order."""
     said: list[int] = []
     for token in reversed(tokens):
         if not 0 <= token < roles.numel() or int(roles[token]) & START:
