@@ -123,7 +123,7 @@ class PhraseBudget:
 
     def take(self, cost: float) -> float:
         """Take a share; return the seconds that the client must wait for it, at most `Limits.phrase_seconds`."""
-        # The debt is limited. Otherwise a client that reconnects instead of waiting would lock out the other clients of its address.
+        # The debt is limited. Otherwise a client that reconnects instead of waiting would lock out others of its address.
         self._left = max(self._now() - cost, -float(self.contexts))
         self._at = self._clock()
         wait = max(0.0, -self._left / self.contexts * self.limits.phrase_seconds)

@@ -103,7 +103,7 @@ class Realtime(Connection):
         self._heard = 0  # samples of this stream, at the client's rate
         self._before = 0.0  # seconds of audio before this stream
         self._resample: Resampler | None = None
-        # Positions in the stream, in seconds: the end of the silence at the start of this item, and the end of the decoded audio.
+        # Positions in the stream, in seconds: the end of the silence that begins this item; the end of the decoded audio.
         self._quiet = self._decoded = 0.0
         # Only the writer uses the following. Times are in seconds: the start of the stream in the session; the end of the
         # decoded audio in the stream; the start of the item in the stream.
