@@ -163,7 +163,7 @@ class StreamingRecognizer:
         return sid
 
     def set_context(self, sid: int, phrases: Any) -> None:
-        """Replace a stream's phrases, starting at the next step, even within an utterance; see `StreamingDecoder.set_context`."""
+        """Replace a stream's phrases, starting at the next step, even amid an utterance; see `StreamingDecoder.set_context`."""
         self._check_open(sid)
         self.decoder.set_context(sid, phrases)
 
@@ -209,7 +209,7 @@ class StreamingRecognizer:
         audio.append(samples)
 
     def waiting_seconds(self, sid: int) -> float:
-        """Return how many seconds of a stream's audio aren't decoded yet. Up to `latency_seconds` of it wait for later audio."""
+        """Return the seconds of a stream's undecoded audio. Up to `latency_seconds` of it wait for later audio."""
         self._check_open(sid)
         return self.encoder.waiting(sid) / self.sampling_rate
 
