@@ -66,8 +66,8 @@ class ErrorCounts(Summed):
 def word_errors(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation = None) -> ErrorCounts:
     """Return word errors; `rate` is the word error rate (WER).
 
-    The alignment has the fewest edits that turn the reference into the hypothesis (Levenshtein 1966). If several alignments have
-    equally few edits, jiwer chooses one; this decides which edits are substitutions, deletions and insertions.
+    The alignment has the fewest edits that turn the reference into the hypothesis (Levenshtein 1966). If several alignments
+    have equally few edits, jiwer chooses one; this decides which edits are substitutions, deletions and insertions.
 
     Args:
         references, hypotheses: the transcripts and the recognised texts, one text per utterance.

@@ -66,7 +66,7 @@ class EntityErrors:
 
     @property
     def entity_wer(self) -> float:
-        """Return the errors per word of an entity; NaN if no reference has an entity (`entities.rate` isn't NaN then)."""
+        """Return the errors per word of an entity; NaN if no reference has an entity (`entities.rate` is 0 then)."""
         return share(self.entities.errors, self.entities.length)
 
     @property
@@ -205,7 +205,7 @@ def aligned_counts(
 ) -> tuple[ErrorCounts, ErrorCounts, int]:
     """Return errors on words of entities and on others, and the number of entities recognised as a whole.
 
-    `entity_errors` defines the alignment. Each step of the alignment adds to six counts: edits, errors on entities, entities not
+    `entity_errors` defines the alignment. Each of its steps adds to six counts: edits, errors on entities, entities not
     recognised as a whole, substitutions, substitutions in entities, and insertions in entities. Dynamic programming over both
     texts (`csrc/alignment.cpp`) finds the alignment with the lowest counts, compared in this order. The counts are packed into
     two integers, so one addition or comparison of the integers handles three counts. No alignment has to be traced back.

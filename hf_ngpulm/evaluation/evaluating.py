@@ -104,7 +104,7 @@ def evaluate(
             settings.setdefault("phrases", [])
         model, settings = load_pipeline(os.fspath(model), device, dtype, **settings), {}
     if isinstance(model, NGramPipeline) and settings.get("lm") is not None:
-        settings["lm"] = loaded_models(settings["lm"], model.tokenizer, model.device)  # loaded once, and identified by its content
+        settings["lm"] = loaded_models(settings["lm"], model.tokenizer, model.device)  # once; its content identifies it
     entities = [recording.entities for recording in described] if entities_as_phrases else None
     recogniser = Recogniser(model, settings, entities, chunk_seconds)
     about = _about(recogniser, recordings, settings) | {"entities_as_phrases": entities_as_phrases, "batch_size": batch_size}
@@ -213,7 +213,7 @@ class _Run:
         return found
 
     def _records(self, step: Step, heard: Sequence[Heard], spent: Sequence[float]) -> Iterator[dict[str, Any]]:
-        """Yield the records of the recordings that a step has finished; each gets a share of the time in proportion to its length."""
+        """Yield the records of recordings that a step has finished; the time is divided in proportion to their lengths."""
         seconds = sum(step.seconds) or 1.0
         for number, one, length in zip(dict.fromkeys(step.numbers), heard, step.seconds):
             record = {"number": number, "id": self.recordings.described(number).id}

@@ -29,8 +29,8 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-# Seconds without new results after which a process counts as lost, if its lock can't tell. It can't if the process hasn't opened
-# its file yet (the file may be from an earlier run), or if it runs on another machine: not all shared folders show locks.
+# Seconds without new results after which a process counts as lost, if its lock can't tell. It can't if the process hasn't
+# opened its file yet (the file may be from an earlier run), or runs on another machine: not all shared folders show locks.
 PATIENCE = 300.0
 
 
