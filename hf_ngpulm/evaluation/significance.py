@@ -1,8 +1,8 @@
 """Bootstrap confidence intervals of an error rate, and of the difference between two.
 
 Each draw takes as many utterances as there are, with replacement (Bisani and Ney, "Bootstrap estimates for confidence intervals
-in ASR performance evaluation", ICASSP 2004). Errors within an utterance may depend on each other; errors of different utterances
-are assumed to be independent. Draws without any reference word (or word of an entity) have no rate and are left out.
+in ASR performance evaluation", ICASSP 2004). Errors within an utterance may depend on each other; errors of different
+utterances are assumed to be independent. Draws without any reference word (or word of an entity) have no rate and are left out.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def tune_weights(
         model = sweep.model if model is None else model
         identity = None if model is None else ModelIdentity.of(model)
         standing = {name: value for name, value in sweep.standing.items() if isinstance(value, float | int)}
-        # An internal LM that nobody asked for is begun with in the middle of its grid: without it, the best LM weight is lower.
+        # If the caller gave no grid for the internal LM, start in the middle of its grid: with 0, the best LM weight is lower.
         unasked = {"ilm_weight"} & usual.keys() - given.keys()
         start = {name: value for name, value in standing.items() if name not in unasked}
         search = GridSearch(grids, start, refine, extend, joint=not unasked)
@@ -161,7 +161,7 @@ def tune_weights(
         if name in without and name not in grids and (value or name in sweep.told)
     }
     if "source_weight" not in grids and sweep.standing.get("source_weight", 0.0) is None and "lm_weight" in chosen.setting:
-        fixed["source_weight"] = SOURCE_SHARE * chosen.setting["lm_weight"]  # else nothing tells of the source
+        fixed["source_weight"] = SOURCE_SHARE * chosen.setting["lm_weight"]  # otherwise the result would lack the source's weight
     warnings += _doubts(chosen, by, least_words, at_edge, extend)
     for warning in warnings:
         logger.warning("%s", warning)
@@ -205,8 +205,13 @@ def _sweep_of(decoder: Any, kept: KeptTensors, batch_size: int) -> Sweep:
 def _hold(
     sweep: Sweep, dataset: Iterable[Any], progress: bool, report: Callable[[str], None]
 ) -> tuple[list[Utterance], list[str]]:
-    """Run the model over a dataset; its utterances, those that can't be read among them so that what is listed for utterances
-    stays theirs, and what is odd about it."""
+    """Run the model over a dataset; return its utterances with transcripts, and warnings.
+
+    Unreadable utterances are included, so that lists with a value per utterance still match.
+
+    Raises:
+        ValueError: the dataset is empty or has no transcripts, or a list has not one value per utterance.
+    """
     if isinstance(dataset, str | bytes | Mapping) or not isinstance(dataset, Iterable):
         raise ValueError(f"dataset should be utterances, got {dataset!r}; see hf_ngpulm.evaluation.read_recordings")
     held: list[Utterance] = []
@@ -250,7 +255,7 @@ def _parts(every: Sequence[int], held_out: float) -> tuple[list[int], list[int]]
 
 
 def _points(sweep: Sweep, scorer: Scorer, numbers: Sequence[int], settings: Sequence[Settings]) -> list[TuningPoint]:
-    """Return the errors of some utterances with each of some settings."""
+    """Return the errors of the utterances `numbers` with each setting."""
     texts: list[dict[int, str]] = [{} for _ in settings]
     for number, i, text in sweep.decode(numbers, settings):
         texts[i][number] = text
@@ -264,7 +269,7 @@ def _nothing_added(sweep: Sweep) -> Settings:
 
 
 def _doubts(best: TuningPoint, by: str, least_words: int, at_edge: Sequence[str], extend: bool) -> Iterator[str]:
-    """Yield warnings on a choice."""
+    """Yield warnings about the chosen setting."""
     words, what = (best.counts[by].length, "words of entities") if by == "entity_wer" else (best.words.length, "words")
     if words < least_words:
         yield f"only {words} {what}: the choice isn't reliable; take {least_words} or more"
