@@ -67,8 +67,8 @@ def read_recordings(
             the id of a dataset on the Hub, `org/name` or `org/name:config`.
         split: split of a dataset; by default "test", or the only split. For a folder of audio: a subfolder.
         config: configuration of a dataset on the Hub.
-        audio_field, text_field, entities_field: fields or columns. By default the transcript is the first field there of "text",
-            "sentence", "transcription", "transcript", "normalized_text", "raw_transcription".
+        audio_field, text_field, entities_field: fields or columns. By default the transcript is the first field there
+            of "text", "sentence", "transcription", "transcript", "normalized_text", "raw_transcription".
         limit: the most recordings to read; None reads all.
 
     Raises:

@@ -89,13 +89,13 @@ class Session:
 class Engine:
     """One recogniser for all clients, driven by one thread.
 
-    A step decodes the next chunk of every client that has one. The thread begins a step at most once per tick, so that chunks
+    A step decodes the next chunk of every client that has one. While no whole chunk waits, the thread begins one step per tick, so that chunks
     that arrive at about the same time share a batch. It doesn't wait while a client has another whole chunk. Another thread,
     `contexts`, compiles phrases.
 
     Args:
         recognizer: only the engine may use it from now on.
-        tick: the least time from the begin of a step to the next, in seconds.
+        tick: seconds between the begins of two steps, unless a whole chunk waits.
         utterance_seconds: see `Limits`.
         most, seconds: the most streams, and the most seconds of audio, in a step; see `StreamingRecognizer.step`.
         work_seconds: seconds of decoding that a stream may take.
