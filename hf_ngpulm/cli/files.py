@@ -1,4 +1,4 @@
-"""The files that a command reads and writes: folders, patterns, and no overwriting by accident."""
+"""Find the files that a command reads, name the files that it writes, and refuse to overwrite files by accident."""
 
 from __future__ import annotations
 

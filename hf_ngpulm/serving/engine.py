@@ -89,9 +89,9 @@ class Session:
 class Engine:
     """One recogniser for all clients, driven by one thread.
 
-    A step decodes the next chunk of every client that has one. While no whole chunk waits, the thread begins one step per tick, so that chunks
-    that arrive at about the same time share a batch. It doesn't wait while a client has another whole chunk. Another thread,
-    `contexts`, compiles phrases.
+    A step decodes the next chunk of every client that has one. While no whole chunk waits, the thread begins one step per tick,
+    so that chunks that arrive at about the same time share a batch. If a whole chunk waits, the next step begins at once.
+    Another thread, `contexts`, compiles phrases.
 
     Args:
         recognizer: only the engine may use it from now on.

@@ -112,7 +112,7 @@ class KeptTensors:
     def __init__(self, memory: int | str = "2G", folder: str | os.PathLike[str] | None = None) -> None:
         self.room = parse_bytes(memory)
         self.on_disk = 0  # bytes
-        self._kept: list[Tensor | tuple[int, torch.dtype, torch.Size]] = []  # a tensor, or its place in the file, dtype and shape
+        self._kept: list[Tensor | tuple[int, torch.dtype, torch.Size]] = []  # or place in the file, dtype and shape
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # closed where this ends
 
     def __enter__(self) -> KeptTensors:
