@@ -33,7 +33,7 @@ class Counting:
 
 @dataclass(frozen=True)
 class Writing:
-    """How to normalise the text or rewrite it in a recogniser's style."""
+    """Normalise the text, or rewrite it in a recogniser's style."""
 
     normalise: str | None = option("lower, upper, no-punctuation, nfc, nfkc, whisper, whisper-en; several with commas.")
     style_of: str | None = option(
