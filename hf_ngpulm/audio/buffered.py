@@ -1,4 +1,4 @@
-"""Buffered streaming: an encoder made for whole recordings gets a window of audio around each chunk."""
+"""Buffered streaming: an encoder for whole recordings gets a window of audio around each chunk."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ MOST_SECONDS = 600.0
 
 
 class BufferedEncoder(StreamEncoder):
-    """Encodes a chunk with audio before and after it, and keeps the chunk's own frames.
+    """Encodes a chunk together with audio before and after it, and keeps only the frames of the chunk.
 
-    Windows begin at whole frames, so no frame is lost or doubled where they meet. The windows of all streams are one batch;
-    models without an attention mask, which would hear the padding, get a batch for each length. If a window covers the whole
-    recording, its frames are those of offline recognition. Otherwise they differ, since the encoder hears less, and since
-    many feature extractors normalise over the window.
+    Windows begin at whole frames, so no frame is lost or repeated between two chunks. The windows of all streams form one
+    batch. A model without an attention mask would hear the padding, so it gets one batch per window length. If a window covers
+    the whole recording, the frames equal those of offline recognition. Otherwise they differ, because the encoder hears less
+    audio, and because many feature extractors normalise over the window.
 
     Args:
         model: a CTC model or a transducer.
         extractor: its feature extractor.
-        chunk_seconds, left_seconds, right_seconds: the chunk, and the audio before and after it, rounded to whole frames.
+        chunk_seconds, left_seconds, right_seconds: lengths of the chunk and of the audio before and after it, rounded to whole
+            frames.
 
     Raises:
-        ValueError: lengths out of range, or a model without a number of frames for a number of samples.
+        ValueError: a length is out of range, the model's frames aren't evenly spaced, or the model can't tell how many frames
+            it makes from a number of samples.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class BufferedEncoder(StreamEncoder):
         super().__init__()
         self.model, self.extractor = model, extractor
         self.sampling_rate = extractor.sampling_rate
-        # Samples of each frame, and how many more (or fewer) the first frame takes.
+        # `stride` is the number of samples per frame; the first frame needs `overhang` more (or fewer) samples.
         needed = [self._samples_for(frames) for frames in (_PROBE, 2 * _PROBE)]
         self.stride, rest = divmod(needed[1] - needed[0], _PROBE)
         if rest or self.stride <= 0:
@@ -91,11 +93,11 @@ class BufferedEncoder(StreamEncoder):
         return chunks
 
     def _enough(self, frames: int) -> int:
-        """Return the number of samples that so many frames need."""
+        """Return the number of samples that `frames` frames need."""
         return max(1, frames * self.stride + self.overhang)
 
     def _window_end(self, done: int) -> int:
-        """Return the position after the window of the chunk that begins at some frame."""
+        """Return the end position, in samples, of the window of the chunk that begins at frame `done`."""
         return max((done + self.chunk + self.right) * self.stride, self._enough(done + self.chunk))
 
     def _frames(self, windows: list[np.ndarray]) -> list[Tensor]:
@@ -119,7 +121,7 @@ class BufferedEncoder(StreamEncoder):
         return [of_row[:length] for of_row, length in zip(frames, lengths.tolist())]
 
     def _samples_for(self, frames: int) -> int:
-        """Return the fewest samples from which the model makes so many frames, by bisection."""
+        """Return the smallest number of samples from which the model makes `frames` frames, found by bisection."""
         low, high = 0, 256
         while self._count(high) < frames:
             low, high = high, 2 * high
@@ -131,10 +133,10 @@ class BufferedEncoder(StreamEncoder):
         return high
 
     def _count(self, samples: int) -> int:
-        """Return the number of frames that the model makes from so many samples."""
+        """Return the number of frames that the model makes from a number of samples."""
         try:
             inputs = extract(self.extractor, np.sin(np.arange(samples, dtype=np.float32)))
-        except (ValueError, RuntimeError, AssertionError):  # some refuse less than one of their windows
+        except (ValueError, RuntimeError, AssertionError):  # some extractors refuse audio shorter than one analysis window
             return 0
         mask = inputs.get("attention_mask")
         size = inputs[self.model.main_input_name].shape[1] if mask is None else int(mask.sum())

@@ -1,4 +1,4 @@
-"""Cache-aware streaming: Nemotron's encoder, chunk by chunk, with the caches of its layers."""
+"""Cache-aware streaming: run Nemotron's encoder chunk by chunk with the caches of its layers."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from .encoder import StreamEncoder
 
 
 class CacheAwareEncoder(StreamEncoder):
-    """Makes every frame once; it equals, up to rounding, the frame of the whole recording with the same look-ahead.
+    """Encodes every frame once. Up to rounding, it equals the frame of the whole recording with the same look-ahead.
 
-    The encoder's attention and convolutions reach back over each stream's caches, and ahead to the end of the chunk of
-    `num_lookahead_tokens + 1` frames. Transformers' own streaming takes one recording, or several that begin together and have
-    whole chunks; here a batch has the caches of streams of any age.
+    The encoder's attention and convolutions see the past through each stream's caches. They see ahead to the end of the chunk,
+    which has `num_lookahead_tokens + 1` frames. The streaming of Transformers takes one recording, or several that begin
+    together and have whole chunks. Here, a batch may combine streams that began at different times.
 
-    Mel frame `8 t` is the last that frame t hears (with a subsampling of 8); so the first chunk lacks 7 mel frames. They are
-    zeros, as is all that convolutions make of them, like the zeros with which the model itself pads.
+    With a subsampling of 8, frame t hears mel frames up to `8 t`, so the first chunk lacks 7 mel frames. They are set to zero,
+    and so are the outputs of convolutions at these positions, like the zeros with which the model itself pads.
 
     Args:
         model: a `NemotronAsrStreamingForRNNT`, or `Nemotron3_5AsrForRNNT`.
         extractor: its feature extractor.
-        max_streams: the caches are allocated for so many streams.
-        num_lookahead_tokens: frames after a chunk's first one that it may hear; the latency is one more, in frames.
-        prompt_id: the language, for models that take it (`Nemotron3_5Asr`).
+        max_streams: the number of streams to allocate caches for.
+        num_lookahead_tokens: number of frames that the first frame of a chunk hears ahead. The latency is one frame more.
+        prompt_id: the number of the language, for models that take a language (`Nemotron3_5Asr`).
 
     Raises:
-        ValueError: an encoder of another architecture.
+        ValueError: the encoder has another architecture, `extractor` can't mark the last chunk of a stream, or
+            `num_lookahead_tokens` is out of range.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class CacheAwareEncoder(StreamEncoder):
         self._free = list(range(max_streams))
         self._max_streams = max_streams
         self._slots: dict[int, int] = {}
-        self._caches: dict[str, Tensor] = {}  # `[S, ...]`, by layer
+        self._caches: dict[str, Tensor] = {}  # `[S, ...]` each, by the layer's name; S is `max_streams`
 
     @torch.inference_mode()
     def open(self, sid: int) -> None:
@@ -80,15 +81,15 @@ class CacheAwareEncoder(StreamEncoder):
         return max(0, self.audio[sid].received - self._first_mel(self.done[sid]) * self.hop)
 
     def _first_mel(self, chunk: int) -> int:
-        """Return the mel frame with which a chunk begins."""
+        """Return the number of the first mel frame of a chunk; negative for the first chunk."""
         return chunk * self.chunk * self.factor - (self.factor - 1)
 
     def _chunk_end(self, chunk: int) -> int:
-        """Return the position after the samples that a chunk hears."""
+        """Return the end position, in samples, of the audio that a chunk hears."""
         return (self._first_mel(chunk + 1) - 1) * self.hop + self.reach
 
     def _lengths(self, mels: int) -> list[int]:
-        """Return a recording's number of frames before each convolution of the subsampling, and after the last."""
+        """Return a recording's number of frames before each convolution of the subsampling, and after the last convolution."""
         lengths, rate = [mels], self.factor
         while rate > 1:
             lengths.append(lengths[-1] // 2 + 1 if mels else 0)
@@ -125,16 +126,18 @@ class CacheAwareEncoder(StreamEncoder):
         return [of_row[:count] for of_row, count in zip(frames, own)]
 
     def _features(self, sids: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-        """Return mel frames of the streams' next chunks, `[N, F, M]`, and which frames are real.
+        """Return the mel frames of the streams' next chunks, and which of these frames lie inside the recordings.
 
-        The latter for each level of the subsampling: the places of the first real frame and after the last, int64 `[N, 2]`.
+        Returns:
+            The mel frames, `[N, F, M]`; and for each level of the subsampling int64 `[N, 2]`, the first frame inside the
+            recording and the frame after the last one inside.
         """
         pieces, bounds = [], []
         for sid in sids:
             audio, chunk = self.audio[sid], self.done[sid]
             first, end = self._first_mel(chunk), self._chunk_end(chunk)
             pieces.append(audio.slice(first * self.hop - self.reach, end))
-            # Before the audio's end a chunk is full at every level.
+            # While the audio goes on, a chunk is full at every level.
             lengths = self._lengths(audio.received // self.hop if audio.ended else 1 << 40)
             of_stream, rate = [], self.factor
             for length in lengths:
@@ -151,7 +154,7 @@ class CacheAwareEncoder(StreamEncoder):
         return features * _inside(places[0], features.shape[1])[..., None], places
 
     def _projected(self, hidden: Tensor) -> Tensor:
-        """Return the encoder's output, projected for the joint network."""
+        """Project the encoder's output for the joint network; return `[N, T, D]`."""
         model = self.model
         if hasattr(model, "prompt_projector"):
             prompt = model.config.default_prompt_id if self.prompt_id is None else self.prompt_id
@@ -162,13 +165,14 @@ class CacheAwareEncoder(StreamEncoder):
 
 
 class _Caches:
-    """The caches of a batch, in place of two of Transformers: of keys and values, and of convolutions' padding.
+    """The caches of a batch. It replaces two caches of Transformers: one of keys and values, one of convolutions' padding.
 
     Args:
-        kept: the caches of all streams, by layer; grows with the first batch.
-        slots: the batch's streams, int64 `[N]`.
-        places: see `CacheAwareEncoder._features`.
-        memory: the number of keys and values that are kept.
+        kept: the caches of all streams, by the layer's name; the first batch allocates them.
+        max_streams: the number of streams to allocate caches for.
+        slots: for each stream of the batch, its row in the caches, int64 `[N]`.
+        places: the second result of `CacheAwareEncoder._features`.
+        memory: the number of frames whose keys and values are kept.
     """
 
     def __init__(self, kept: dict[str, Tensor], max_streams: int, slots: Tensor, places: list[Tensor], memory: int) -> None:
@@ -177,9 +181,10 @@ class _Caches:
         self.new: dict[str, Tensor] = {}
 
     def update(self, first: Tensor, second: Any, third: Any) -> Any:
-        """Return keys and values with the cached ones before them, or a convolution's input with its cached padding.
+        """Prepend the cached keys and values to new ones, or the cached padding to the input of a convolution.
 
-        Transformers calls it with keys, values and a layer's number, or with an input, a convolution's name and the module.
+        Transformers calls it in two ways: with keys, values and a layer's number; or with the input, name and module of a
+        convolution.
         """
         if isinstance(second, Tensor):
             return tuple(
@@ -192,7 +197,7 @@ class _Caches:
         return self._extended(second, first, third.left_pad)
 
     def _extended(self, name: str, states: Tensor, count: int) -> Tensor:
-        """Append states to the last `count` cached ones, along dimension 2."""
+        """Append states to the cached states along dimension 2; remember the last `count` states for `keep`."""
         if name not in self.kept:
             shape = list(states.shape)
             shape[0], shape[2] = self.max_streams, count
@@ -208,6 +213,6 @@ class _Caches:
 
 
 def _inside(places: Tensor, size: int) -> Tensor:
-    """Return which of `size` frames lie between a first one and the one after the last, bool `[N, size]`."""
+    """Return a mask of `size` frames, bool `[N, size]`: True from the first place of a row up to, not including, the second."""
     numbers = torch.arange(size)
     return (numbers >= places[:, :1]) & (numbers < places[:, 1:])

@@ -13,11 +13,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 
 class Samples:
-    """The latest samples of a recording. Positions count from the recording's begin.
+    """Holds the latest samples of a recording. Positions count from the begin of the recording.
 
     Attributes:
         received: the number of samples so far.
-        ended: whether no more will come.
+        ended: whether the recording has ended.
     """
 
     def __init__(self) -> None:
@@ -32,24 +32,24 @@ class Samples:
             self.received += len(samples)
 
     def slice(self, begin: int, end: int) -> np.ndarray:
-        """Return samples from `begin` to `end`; zeros before the recording's begin, none after its end."""
+        """Return the samples from `begin` to `end`. Positions before the recording are zeros; the result stops at its end."""
         whole = np.concatenate([np.zeros(max(0, -begin), dtype=np.float32), *self._pieces])
         first = self._first if begin >= 0 else begin
         return whole[begin - first : max(0, min(end, self.received) - first)]
 
     def forget(self, before: int) -> None:
-        """Drop pieces that lie wholly before a position."""
+        """Drop every piece that lies entirely before a position."""
         while self._pieces and self._first + len(self._pieces[0]) <= before:
             self._first += len(self._pieces.popleft())
 
 
 class StreamEncoder(ABC):
-    """Encodes a chunk of each of several streams as one batch. Streams have numbers.
+    """Encodes a chunk of each of several streams as one batch. Each stream has a number, its id.
 
     Attributes:
-        sampling_rate: in hertz.
+        sampling_rate: rate of the audio, in hertz.
         chunk_seconds: the length of a chunk.
-        latency_seconds: how far frames are behind the audio at most: a chunk and the audio that is needed after it.
+        latency_seconds: the longest delay of frames after the audio: a chunk, and the audio that is needed after it.
     """
 
     sampling_rate: int
@@ -68,17 +68,20 @@ class StreamEncoder(ABC):
 
     @abstractmethod
     def ready(self, sid: int) -> bool:
-        """Return whether a stream has the audio for its next frames or, after the audio's end, whether frames are left."""
+        """Return whether a stream has the audio for its next frames. After the audio's end, return whether frames are left."""
 
     @abstractmethod
     def waiting(self, sid: int) -> int:
-        """Return the number of samples that have no frames yet."""
+        """Return the number of a stream's samples that aren't encoded yet."""
 
     @abstractmethod
     def encode(self, sids: Sequence[int]) -> list[Tensor]:
-        """Return the next frames of some streams, all of them `ready`: `[T, D]` each, or logits `[T, C]`.
+        """Encode the next chunk of streams that are all `ready`.
 
         If it fails, the streams are unchanged.
+
+        Returns:
+            For each stream, its next frames `[T, D]`, or its logits `[T, C]`.
         """
 
 
@@ -88,9 +91,9 @@ def extract(extractor: Any, samples: np.ndarray) -> Any:
 
 
 def extract_batch(extractor: Any, pieces: list[np.ndarray]) -> dict[str, Tensor]:
-    """Return the features of several pieces, the short ones padded, as in a pipeline.
+    """Return the features of several pieces, with short pieces padded as in a pipeline.
 
-    One by one is faster than all at once, whose spectra no longer fit into a core's cache.
+    The pieces are extracted one by one. This is faster than all at once, because the spectra then fit into a core's cache.
     """
     made = [extract(extractor, samples) for samples in pieces]
 

@@ -1,4 +1,4 @@
-"""The events of a stream as dictionaries for JSON, for the command line and the server. Times in seconds of its audio."""
+"""Events of a stream, as dictionaries for JSON, for the command line and the server. Times are seconds of the audio."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from .recognizer import StreamingRecognizer
 
 
 def partial_event(recognizer: StreamingRecognizer, sid: int, partial: Partial) -> dict[str, Any]:
-    """Return the utterance so far: its `text`, the part that can no longer change (`stable`), and how far the audio is decoded
-    (`end`)."""
+    """Return the utterance so far.
+
+    The event has its `text`, the part that can no longer change (`stable`), and the end of the decoded audio (`end`).
+    """
     end = recognizer.utterance_begin(sid) + partial.frames * (recognizer.frame_seconds or 0.0)
     return {"type": "partial", "end": round(end, 3), "text": partial.text, "stable": partial.stable_text}
 
 
 def final_event(hypotheses: list[Hypothesis], begin: float, has_words: bool = True) -> dict[str, Any] | None:
-    """Return a finished utterance; None if nothing was said in it.
+    """Return the event of a finished utterance; None if its transcript is empty.
 
     Args:
-        hypotheses: from `StreamingRecognizer.close` or `reset`.
-        begin: where the utterance begins, in seconds.
-        has_words: whether to list its words, which takes longer than the text.
+        hypotheses: a result of `StreamingRecognizer.close` or `reset`.
+        begin: the begin of the utterance, in seconds.
+        has_words: whether to list the words; this takes longer than the text alone.
     """
     if not hypotheses or not hypotheses[0].token_ids:
         return None
@@ -33,5 +35,5 @@ def final_event(hypotheses: list[Hypothesis], begin: float, has_words: bool = Tr
             if time is not None:
                 shown[name] = round(begin + time, 3)
         words.append(shown | ({} if word.confidence is None else {"confidence": round(word.confidence, 3)}))
-    segments = getattr(hypotheses[0], "segments", None)  # of models that segment by themselves
+    segments = getattr(hypotheses[0], "segments", None)  # from models that segment the text themselves
     return {"type": "final", "text": hypotheses[0].text, "words": words, **({"segments": segments} if segments else {})}

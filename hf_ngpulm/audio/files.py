@@ -1,4 +1,4 @@
-"""The reader of audio files under the name that the documentation has had for it; it stands in `hf_ngpulm.sound.files`."""
+"""Re-export `hf_ngpulm.sound.files` under the module name that earlier documentation used."""
 
 from ..sound.files import Resampler, decode_audio, file_pieces, read_audio, resample
 

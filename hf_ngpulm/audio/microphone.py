@@ -1,4 +1,4 @@
-"""Audio from microphones, piece by piece."""
+"""Read audio from microphones, piece by piece."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ MOST_QUEUED = 600  # pieces of a microphone's audio that wait to be decoded
 
 
 def microphone_pieces(sampling_rate: int, seconds: float = 0.1, device: int | str | None = None) -> Iterator[np.ndarray]:
-    """Yield a microphone's audio until the caller stops asking.
+    """Yield the audio of a microphone until the caller closes the iterator.
 
     Args:
-        sampling_rate: of the pieces, in hertz.
+        sampling_rate: rate of the pieces, in hertz.
         seconds: the length of a piece.
-        device: number or name of the input; None for the system's own choice.
+        device: number or name of the input; None for the system's default input.
 
     Yields:
-        Float32 `[N]`.
+        The samples of a piece, float32 `[N]`.
 
     Raises:
         ValueError: there is no such microphone, it can't be opened, or its audio isn't decoded fast enough.

@@ -1,4 +1,4 @@
-"""StreamingRecognizer: audio of many streams in, what they say out."""
+"""StreamingRecognizer: transcribe the audio of many streams."""
 
 from __future__ import annotations
 
@@ -28,52 +28,53 @@ CACHE_AWARE = ("nemotron_asr_streaming", "nemotron3_5_asr")
 
 
 class StreamingRecognizer:
-    """Recognises the audio of many streams while it comes.
+    """Recognises the audio of many streams while it arrives.
 
         recognizer = StreamingRecognizer(model, processor, lm=lm, num_beams=8, max_streams=64)
         sid = recognizer.open(phrases=["ryanair one sierra golf"])
-        recognizer.push(sid, samples)  # float32 at `sampling_rate`, any number of them, as often as there are more
-        partials = recognizer.step()  # the next chunk of every stream that has one, as one batch; {} if none has
-        recognizer.end(sid)  # no more audio; steps go on with what is left
+        recognizer.push(sid, samples)  # float32 at `sampling_rate`, any number of samples; call it for each new piece
+        partials = recognizer.step()  # decodes the next chunk of every stream that has one; {} if no stream has one
+        recognizer.end(sid)  # the audio has ended; further steps decode the rest
         hypotheses = recognizer.close(sid)
 
-    CTC models, and transducers whose encoder is made for whole recordings (Parakeet), are *buffered*: each chunk is encoded
-    with some audio before and after it. If this context covers the recording, the result is that of offline recognition;
-    otherwise it differs, since the encoder hears less. Nemotron is *cache-aware*: its encoder keeps a state, makes every frame
-    once, and gives the result of the whole recording with the same look-ahead. In both cases a frame depends neither on the
-    pieces in which the audio came nor, but for rounding, on other streams. The search is that of `StreamingDecoder`.
+    CTC models, and transducers with an encoder for whole recordings (Parakeet), are *buffered*: each chunk is encoded with some
+    audio before and after it. If this context covers the whole recording, the result equals that of offline recognition.
+    Otherwise it differs, because the encoder hears less. Nemotron is *cache-aware*: its encoder keeps a state, encodes every
+    frame once, and gives the result of the whole recording with the same look-ahead. In both cases a frame doesn't depend on
+    how the audio was cut into pieces. Except for rounding, it doesn't depend on other streams either. `StreamingDecoder` does
+    the search.
 
-    The memory of a stream is bounded: the buffered window, or the layers' state (for Nemotron 0.6b about 14 MB in float32,
-    allocated for `max_streams` with the first chunk), undecoded audio, and the transcript of its utterance, which grows until
-    `reset` begins a new one.
+    A stream's memory holds the buffered window or the layers' state, its undecoded audio, and the transcript of its current
+    utterance. The transcript grows until `reset` begins a new utterance. The layers' state takes about 14 MB per stream for
+    Nemotron 0.6b in float32; the first chunk allocates it for all `max_streams`.
 
-    Only `context` may be called by several threads at a time.
+    Only `context` may be called by several threads at the same time.
 
     Args:
         model: a CTC model, or a transducer, of Transformers.
-        processor: its processor: whatever has its `feature_extractor` and its `tokenizer`.
+        processor: its processor, or any object with its `feature_extractor` and its `tokenizer`.
         max_streams: streams that may be open at the same time.
         chunk_seconds: for buffered models, the audio decoded at a time (default 1.28), rounded to whole frames.
         left_seconds, right_seconds: audio before a chunk (default 4.0) and after it (default 1.28) that the encoder hears. A
             transcript lags behind the audio by up to the chunk and the right context.
-        num_lookahead_tokens: for cache-aware models, the frames that a chunk's first frame hears ahead; by default the
-            processor's, else the model config's. The lag is one frame more.
-        language: the spoken language, for models that take it (Nemotron 3.5).
+        num_lookahead_tokens: for cache-aware models, the number of frames that the first frame of a chunk hears ahead. The
+            default comes from the processor, or else from the model's config. The lag is one frame more.
+        language: the spoken language, for models that take a language (Nemotron 3.5).
         endpoint_seconds, endpoint_frames: as for `StreamingDecoder`.
-        max_waiting_seconds: the most undecoded audio of a stream.
+        max_waiting_seconds: the most seconds of undecoded audio of a stream.
         decoding: settings of `CTCDecoder` or `TransducerDecoder`: lm, lm_weight, num_beams, strategy ... For CTC models
-            `strategy` may be "graph": `num_beams` and `phrase_weight` are then a `GraphDecoder`'s `max_active` and `discount`.
-            Without a weight, the one that the LM remembers for the model holds.
+            `strategy` may be "graph": `num_beams` and `phrase_weight` then set `max_active` and `discount` of a `GraphDecoder`.
+            If you pass no weight, the weight that the LM remembers for the model applies.
 
     Attributes:
-        sampling_rate: of the audio, in hertz.
+        sampling_rate: rate of the audio, in hertz.
         frame_seconds: the length of a frame.
         chunk_seconds: the audio decoded at a time.
         latency_seconds: the audio that a stream needs for its first chunk.
-        language_models: those of the decoder.
+        language_models: the decoder's language models.
 
     Raises:
-        ValueError: a model that can't be streamed, or settings that are out of range or not for this kind of model.
+        ValueError: the model can't be streamed, or a setting is out of range or doesn't apply to this kind of model.
         TokenizerMismatchError: an LM was made for another tokenizer.
     """
 
@@ -132,9 +133,9 @@ class StreamingRecognizer:
         self.frame_seconds = decoder.frame_seconds
         self.language_models = decoder.fusion.models
         self.decoder = StreamingDecoder(decoder, max_streams, endpoint_frames, endpoint_seconds, model.device)
-        self._begins: dict[int, int] = {}  # frames of each stream before its utterance
-        self._frames: dict[int, int] = {}  # of each stream
-        self._problems: dict[int, str] = {}  # of streams that can only be closed
+        self._begins: dict[int, int] = {}  # number of frames of each stream before its current utterance
+        self._frames: dict[int, int] = {}  # number of frames of each stream so far
+        self._problems: dict[int, str] = {}  # why a stream can only be closed
 
     def __repr__(self) -> str:
         seconds = {"chunk_seconds": self.chunk_seconds, "latency_seconds": self.latency_seconds}
@@ -148,13 +149,13 @@ class StreamingRecognizer:
         """Open a stream.
 
         Args:
-            settings: for this stream alone, as for `StreamingDecoder.open`: phrases, phrase_weight, lm and lm_weight.
+            settings: settings of this stream, as for `StreamingDecoder.open`: phrases, phrase_weight, lm and lm_weight.
 
         Returns:
-            The stream's number, which no other stream ever has.
+            The stream's number; numbers are never reused.
 
         Raises:
-            ValueError: `max_streams` are open, or a setting is wrong.
+            ValueError: `max_streams` streams are open, or a setting is invalid.
         """
         sid = self.decoder.open(**settings)
         self.encoder.open(sid)
@@ -162,32 +163,32 @@ class StreamingRecognizer:
         return sid
 
     def set_context(self, sid: int, phrases: Any) -> None:
-        """Give a stream other phrases from the next step on, also within an utterance, as `StreamingDecoder.set_context`."""
+        """Replace a stream's phrases, starting at the next step, even amid an utterance; see `StreamingDecoder.set_context`."""
         self._check_open(sid)
         self.decoder.set_context(sid, phrases)
 
     def unwritable(self, phrases: Any) -> dict[str, str]:
-        """Return phrases that the tokenizer can't write, with the part of each that it lacks."""
+        """Return each phrase that the tokenizer can't write, with the part of it that the tokenizer can't write."""
         made = self.context(phrases)
         return {} if made is None else made.left_out
 
     def context(self, phrases: Any, **settings: Any) -> Any:
-        """Compile phrases for streams, as `StreamingDecoder.context`; other threads may, while one decodes."""
+        """Compile phrases for streams, as `StreamingDecoder.context` does. Other threads may call it while one decodes."""
         return self.decoder.context(phrases, **settings)
 
     def keep_contexts(self, most: int) -> None:
-        """Keep at most so many contexts that no stream uses, in case they come again; 1,024 by default."""
+        """Set how many contexts to keep for reuse after no stream uses them any longer; 1,024 by default."""
         self.decoder.decoder.fusion.contexts.most = most
 
     def push(self, sid: int, samples: np.ndarray | Tensor) -> None:
         """Add audio to a stream.
 
         Args:
-            samples: floating point `[N]`, from -1 to 1, at `sampling_rate`; any number of them, also 0.
+            samples: floating point `[N]`, in the range -1 to 1, at `sampling_rate`; N may be 0.
 
         Raises:
-            StreamError: the stream isn't open, has ended or can only be closed; the audio holds NaN or infinity, has a wrong
-                shape or type, or is more than `max_waiting_seconds`. The stream is unchanged.
+            StreamError: the stream isn't open, has ended or can only be closed; the audio holds NaN or infinity, or has a
+                wrong shape or dtype; or more than `max_waiting_seconds` of audio would wait. The stream is unchanged.
         """
         self._check_open(sid)
         audio = self.encoder.audio[sid]
@@ -208,12 +209,12 @@ class StreamingRecognizer:
         audio.append(samples)
 
     def waiting_seconds(self, sid: int) -> float:
-        """Return the seconds of a stream's audio that aren't decoded yet; up to `latency_seconds` wait for later audio."""
+        """Return the seconds of a stream's undecoded audio. Up to `latency_seconds` of it wait for later audio."""
         self._check_open(sid)
         return self.encoder.waiting(sid) / self.sampling_rate
 
     def ready(self) -> list[int]:
-        """Return the streams with a chunk to decode."""
+        """Return the numbers of the streams with a chunk to decode."""
         return [sid for sid in self._frames if sid not in self._problems and self.encoder.ready(sid)]
 
     def for_recordings(
@@ -221,13 +222,14 @@ class StreamingRecognizer:
     ) -> StreamingRecognizer:
         """Return a recogniser of the same model and search for whole recordings, with longer chunks and no endpoints.
 
-        Recordings up to `chunk_seconds + context_seconds` are decoded as a whole. The two recognisers share nothing that
-        changes, so another thread may use the new one.
+        Recordings of up to `chunk_seconds + context_seconds` are decoded as a whole. The two recognisers share no mutable
+        state, so another thread may use the new one.
 
         Args:
-            chunk_seconds: the audio decoded at a time; of no effect for cache-aware models.
-            context_seconds: audio before and after a chunk that the encoder hears; likewise.
-            decoding: settings in place of this recogniser's, such as `num_beams`.
+            max_streams: number of streams that may be open at the same time.
+            chunk_seconds: the audio decoded at a time; has no effect for cache-aware models.
+            context_seconds: audio before and after a chunk that the encoder hears; has no effect for cache-aware models.
+            decoding: settings that replace this recogniser's, such as `num_beams`.
         """
         cut = {"chunk_seconds": chunk_seconds, "left_seconds": context_seconds, "right_seconds": context_seconds}
         cut = cut if isinstance(self.encoder, BufferedEncoder) else {}
@@ -238,15 +240,16 @@ class StreamingRecognizer:
         """Encode and decode the next chunk of every stream that has one, as one batch.
 
         Args:
-            most: at most so many streams: the one that has waited longest, and those with about as much to decode.
-            seconds: at most so many seconds of audio, each stream counted as long as the longest.
+            most: the most streams in the batch. The batch has the stream that has waited longest, and the streams whose
+                amount of audio is closest to its own.
+            seconds: the most seconds of audio in the batch; each stream counts as much as the longest stream.
 
         Returns:
-            The transcript so far of each of these streams; empty if no stream has a chunk.
+            The transcript so far of each decoded stream, by its number; empty if no stream has a chunk.
 
         Raises:
-            StreamError: the model's outputs for some streams are broken (NaN); these can only be closed. The others are
-                decoded, with their partials in the error's `partials`.
+            StreamError: the model's outputs for some streams contain NaN; these streams can only be closed. The other
+                streams are decoded; their transcripts are in the error's `partials`.
         """
         sids = self.ready()
         if most is not None or seconds is not None:
@@ -256,7 +259,7 @@ class StreamingRecognizer:
         return self._step(sids)
 
     def _chosen(self, sids: list[int], most: int, seconds: float) -> list[int]:
-        """Return the first stream and those most like it in length, as many as a step may take."""
+        """Return the first stream and the streams closest to it in length, as many as a step may take."""
         length = {sid: min(self.waiting_seconds(sid), self.latency_seconds) for sid in sids}
         longest, chosen = 0.0, list[int]()
         for sid in sorted(sids, key=lambda sid: (sid != sids[0], abs(length[sid] - length[sids[0]]))):
@@ -279,19 +282,22 @@ class StreamingRecognizer:
             raise
 
     def end(self, sid: int) -> None:
-        """End a stream's audio. Steps decode the rest, and then `ready` no longer has the stream."""
+        """End a stream's audio. Further steps decode the rest; then `ready` no longer lists the stream."""
         self._check_open(sid)
         self.encoder.audio[sid].ended = True
 
     def utterance_begin(self, sid: int) -> float:
-        """Return the begin of a stream's utterance, in seconds of its audio; times in hypotheses count from there."""
+        """Return the begin of a stream's utterance, in seconds of its audio. Times in hypotheses count from this point."""
         self._check_open(sid)
         return self._begins[sid] * (self.frame_seconds or 0.0)
 
     def reset(self, sid: int) -> list[Hypothesis]:
-        """End a stream's utterance where it is decoded so far, and begin a new one, as `StreamingDecoder.reset`.
+        """End a stream's utterance after the last decoded frame, and begin a new utterance; see `StreamingDecoder.reset`.
 
-        The audio and the encoder's context go on.
+        The stream keeps its audio and the encoder's context.
+
+        Returns:
+            Hypotheses of the ended utterance, the best first.
         """
         self._check_open(sid)
         hypotheses = self.decoder.reset(sid)
@@ -299,13 +305,15 @@ class StreamingRecognizer:
         return hypotheses
 
     def close(self, sid: int) -> list[Hypothesis]:
-        """Decode what is left of a stream, and close it.
+        """Decode the rest of a stream, and close the stream.
 
         Returns:
-            Hypotheses of its (last) utterance, the best one first; of a stream with broken outputs, of what came before them.
+            Hypotheses of its last utterance, the best first. If the model's outputs contained NaN, the hypotheses end before
+            those outputs.
 
         Raises:
-            StreamError: the stream isn't open, or the model's outputs for the rest are broken; it is closed then, too.
+            StreamError: the stream isn't open, or the model's outputs for the rest contain NaN. In the second case the stream
+                is closed, too.
         """
         self.end(sid)
         try:
@@ -317,7 +325,7 @@ class StreamingRecognizer:
 
     @torch.inference_mode()
     def discard(self, sid: int) -> list[Hypothesis]:
-        """Close a stream without decoding what is left of it."""
+        """Close a stream without decoding the rest; return the hypotheses of its last utterance, the best first."""
         self._check_open(sid)
         self.encoder.close(sid)
         del self._begins[sid], self._frames[sid]
@@ -351,7 +359,7 @@ def _cache_aware(
 
 
 def _ctc_decoder(tokenizer: Any, decoding: dict[str, Any], model: Any) -> CTCDecoder | GraphDecoder:
-    """Return the decoder that is asked for, else the one that was tuned: a search in a graph, or of prefixes."""
+    """Return a prefix or a graph decoder. Without `strategy`, use the strategy that the LM remembers as tuned."""
     if decoding.get("strategy") is None:
         searched = {name: decoding.get(name) for name in ("lm_weight", "num_beams", "repeats", "merge")}
         decoding["strategy"] = with_remembered(decoding.get("lm"), model, {**searched, "strategy": None})["strategy"]

@@ -1,28 +1,28 @@
-"""Segments of transcripts, cut by the times of their words, and subtitles."""
+"""Cut transcripts into segments by the times of their words, and write subtitles."""
 
 from __future__ import annotations
 
 from typing import Any
 
-PAUSE_SECONDS, LONGEST_SECONDS, LONGEST_CHARACTERS = 0.8, 7.0, 84  # a segment, and so a subtitle, ends at these
+PAUSE_SECONDS, LONGEST_SECONDS, LONGEST_CHARACTERS = 0.8, 7.0, 84  # limits that end a segment, and so a subtitle
 
 Segment = dict[str, Any]
 
 
 def segments(text: str, words: list[Segment]) -> list[Segment]:
-    """Cut a text into segments, at pauses and before they are too long for a subtitle.
+    """Cut a text into segments, at pauses and before a segment gets too long for a subtitle.
 
     Args:
-        words: the text's words, with `text`, and `start` and `end` in seconds.
+        words: the words of the text: dictionaries with `text`, and `start` and `end` in seconds.
 
     Returns:
-        Mappings with `start`, `end` and `text`.
+        The segments: dictionaries with `text`, and `start` and `end` in seconds.
     """
     cut: list[Segment] = []
     begin = at = 0
     for word in words:
         place = text.find(word["text"], at)
-        if place < 0:  # the text writes the word otherwise
+        if place < 0:  # the text spells the word differently
             place = at
         start, end = word.get("start", 0.0), word.get("end", 0.0)
         last = cut[-1] if cut else None

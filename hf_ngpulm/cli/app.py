@@ -1,4 +1,4 @@
-"""The table of commands, and how errors end."""
+"""List the commands, run one, and turn errors into messages and exit statuses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COMMANDS = {
 
 
 def function_of(name: str) -> Callable[..., None]:
-    """Import a command and return its function, as Typer takes it."""
+    """Import a command and return its function in the form that Typer takes."""
     # A command's output has no progress bars of weights being loaded, and no advice for programmers.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
@@ -42,16 +42,16 @@ def function_of(name: str) -> Callable[..., None]:
 
 
 class Commands(TyperGroup):
-    """All commands; each is imported when it is called."""
+    """The group of all commands; a command is imported when it is called."""
 
     _listing = False
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names."""
+        """Return the names of all commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, or None if there is none of the name."""
+        """Return a command; None if no command has this name."""
         if cmd_name not in COMMANDS:
             return None
         if self._listing:

@@ -125,7 +125,7 @@ def _of_orders(name: str) -> Evaluations:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the messages on tuned weights, which the tables show."""
+    """Silence the messages about tuned weights, because the tables show these weights."""
     logger = logging.getLogger("hf_ngpulm")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -136,7 +136,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _phrases(name: str, clips: Any) -> list[str]:
-    """Return all entities of the clips, and as many others."""
+    """Return all entities of the clips, and equally many other phrases as distractors."""
     here = list(dict.fromkeys(entity for clip in clips for entity in clip.entities))
     others = bundled(f"examples/speech/{name}/others.txt").read_text(encoding="utf-8").splitlines()
     return here + others[: len(here)]

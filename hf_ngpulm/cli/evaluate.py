@@ -127,7 +127,7 @@ def end_if_unreadable(unreadable: int, recordings: int) -> None:
 
 
 def _kept(output: str | None) -> str:
-    """Return a message on what an interrupted run keeps."""
+    """Return a message that says which results an interrupted run keeps."""
     if output is None:
         return "nothing is kept; with --output results.jsonl it is, and a run goes on where it was"
     return f"what was found is kept beside {output}: run the same command again to go on"

@@ -1,4 +1,4 @@
-"""The files that a command reads and writes: folders, patterns, and no overwriting by accident."""
+"""Find the files that a command reads, name the files that it writes, and refuse to overwrite files by accident."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ KINDS = ("txt", "srt", "vtt", "json")  # of transcripts
 
 
 def audio_of(arguments: Iterable[str]) -> dict[str, str]:
-    """Return the paths of audio files, each with its name within its folder or pattern.
+    """Return a map from the path of each audio file to its name within its folder or pattern.
 
     Args:
-        arguments: files, folders (with those within), and patterns such as `calls/**/*.wav`.
+        arguments: files, folders (including subfolders), and patterns such as `calls/**/*.wav`.
 
     Raises:
-        ValueError: a folder without audio.
-        FileNotFoundError: a pattern that matches nothing. (A missing file is noticed when it is read.)
+        ValueError: a folder has no audio.
+        FileNotFoundError: a pattern matches no file. (A missing file causes an error only when it is read.)
     """
     names: dict[str, str] = {}
     for text in arguments:
@@ -53,7 +53,7 @@ def transcript_files(output: str, kind: str | None, audio: dict[str, str]) -> tu
         audio: from `audio_of`.
 
     Raises:
-        ValueError: an unknown ending, or one file for several recordings.
+        ValueError: the ending is unknown, or one file was named for several recordings.
     """
     ending = Path(output).suffix[1:].lower()
     is_folder = os.path.isdir(output) or output.endswith(("/", os.sep)) or not ending
@@ -80,7 +80,7 @@ def refuse_existing(paths: Sequence[str | os.PathLike[str]], overwrite: bool) ->
     """Refuse to overwrite files, or folders of models.
 
     Raises:
-        FileExistsError: one exists, and `overwrite` is false.
+        FileExistsError: a file or model exists, and `overwrite` is false.
     """
     if overwrite:
         return

@@ -1,4 +1,4 @@
-"""The names that commands use of the library, each loaded on first use: `--help` needs neither torch nor the extras."""
+"""Names of the library that commands use. Each is an import on first access, so `--help` needs no torch and no extras."""
 
 # ruff: noqa: F401
 from typing import TYPE_CHECKING

@@ -17,7 +17,7 @@ LISTS = ("txt", "tsv", "csv", "json", "jsonl", "lst", "list")  # endings of file
 
 
 def load_tokenizer(name: str | None) -> Any:
-    """Load the tokenizer of a folder or repo; None for None."""
+    """Load the tokenizer of a folder or Hub repo; return None if `name` is None."""
     if name is None:
         return None
     check_folder(name)
@@ -94,7 +94,7 @@ def load_streaming(
 def load_serving(
     model: str, device: str | None, decoding: Decoding, chunks: Chunks, max_streams: int, more_lms: Sequence[str]
 ) -> library.StreamingRecognizer | Any:
-    """Load the same for a server; for a model with an attention decoder an `AttentionRecognizer`."""
+    """Load the recogniser of a server: an `AttentionRecognizer` for an encoder-decoder, else a streaming recogniser."""
     asr = load_recogniser(model, device)
     if not library.is_seq2seq(asr.model):
         return _streaming(asr, model, decoding, chunks, max_streams, more_lms)

@@ -1,4 +1,4 @@
-"""Options that several commands have: aliases, and dataclasses whose fields are options."""
+"""Options that several commands share: type aliases, and dataclasses whose fields are options."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def beams(value: Any) -> int | str:
 
 
 def argument(help: str, default: Any = MISSING) -> Any:
-    """Describe an argument, likewise."""
+    """Describe a positional argument, as the default of a command's parameter."""
     return field(default=default, metadata={"make": Argument, "names": (), "more": {"help": help}})
 
 
 def of_decoders(name: str, *names: str, **more: Any) -> Any:
-    """Describe an option of decoders, by its name there, likewise."""
+    """Describe an option that a decoder also has, by the decoder's name for it; the help text comes from the decoder."""
     return option(OPTIONS[name].line(), *names, **more)
 
 
@@ -107,7 +107,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Decoding(Search):
-    """These, and the language model's weight."""
+    """The language model, its weight, and the search."""
 
     lm_weight: float | None = of_decoders("lm_weight")
 
@@ -125,7 +125,7 @@ class Adjusted:
 
 @dataclass(frozen=True)
 class Boosting:
-    """Phrases that shall be recognised."""
+    """Phrases to boost, and their weight."""
 
     phrases: PhrasesOption = None
     phrase_weight: float | None = of_decoders("phrase_weight")

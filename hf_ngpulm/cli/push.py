@@ -86,7 +86,7 @@ def _refuse(told: dict[str, Any], card: str) -> None:
 
 
 def _card_of(api: HfApi, repo_id: str, branch: str | None) -> ModelCard | None:
-    """Return a repo's card."""
+    """Return the model card of a repo; None if it has no card."""
     try:
         path = api.hf_hub_download(repo_id, library.CARD_FILE, revision=branch)
     except LocalEntryNotFoundError:  # the Hub can't be reached
@@ -101,7 +101,7 @@ def _hub_errors(repo: str) -> Iterator[None]:
     """Turn the Hub's errors into ones that name the remedy.
 
     Raises:
-        PermissionError: you aren't logged in, or mustn't write there.
+        PermissionError: the user isn't logged in, or may not write to the repo.
         ConnectionError: the Hub can't be reached.
     """
     try:

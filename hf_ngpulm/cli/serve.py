@@ -23,7 +23,7 @@ KEY = "HF_NGPULM_API_KEY"
 
 @dataclass(frozen=True)
 class Address:
-    """Name the server's addresses, and those who may use it."""
+    """Name the server's addresses, and the keys and origins that may use it."""
 
     host: str = option("Address to listen on; 0.0.0.0 lets other machines in.", default="127.0.0.1")
     port: int = option("0: any free port.", default=8765, min=0, max=65535)
@@ -45,7 +45,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Most:
-    """The limits that are options, by their names in `Limits`."""
+    """The fields of `Limits` that are options."""
 
     clients: int = option("Clients with live audio at the same time.", "--max-clients", default=Limits.clients, min=1)
     clients_per_address: int = option(
@@ -122,7 +122,7 @@ def work(
     port: int, wyoming: str | None, keys: list[str], tls: tuple[str | None, str | None], origins: list[str],
     proxies: list[str], tick: float, json_logs: bool, device: str | None, as_json: bool, shared: bool, number: int = 0,
 ) -> None:  # fmt: skip
-    """Run a server, one of several processes if `shared`; the first prints the address."""
+    """Run a server. If `shared`, it is one of several processes, and only the first prints the address."""
     if json_logs:
         log_json()
     recognizer = load_serving(model, device, decoding, chunks, limits.clients, list(lms.values()))
@@ -161,7 +161,7 @@ def work(
 
 
 def _keys(given: list[str] | None, file: str | None) -> list[str]:
-    """Return all keys: from the options, the file and the variable."""
+    """Return the keys from the options, the file and the environment variable."""
     keys = [*(given or ()), *os.environ.get(KEY, "").split()]
     if file is not None:
         in_file = Path(file).read_text(encoding="utf-8").split()

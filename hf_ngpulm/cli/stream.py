@@ -73,7 +73,7 @@ def _until_interrupted(pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
 def _events(
     recognizer: library.StreamingRecognizer, pieces: Iterable[np.ndarray], context: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the events of a stream as they come."""
+    """Decode pieces of audio as one stream; yield its events."""
     sid = recognizer.open(**context)
 
     def decoded() -> Iterator[dict[str, Any] | None]:

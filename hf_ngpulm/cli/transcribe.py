@@ -146,7 +146,7 @@ def _subtitles(kind: str, result: dict[str, Any], seconds: float, of_words: bool
 
 
 def _shown(result: dict[str, Any]) -> str:
-    """Return the text, and in lines below it hypotheses and times, if they were asked for."""
+    """Return the text; on further lines, the hypotheses and times that the user asked for."""
     lines = [result["text"]]
     lines += [f"  {hypothesis['score']:9.2f}  {hypothesis['text']}" for hypothesis in result.get("hypotheses", [])]
     for chunk in result.get("chunks", []):

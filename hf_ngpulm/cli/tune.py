@@ -43,7 +43,7 @@ class Grids:
 
 @dataclass(frozen=True)
 class Keep:
-    """Keep the results."""
+    """Save the results to files or to the language model."""
 
     save: bool = options.option("Write the best setting to the LM's folder, to decode by.", "--save", default=False)
     save_to: str | None = options.option("Or save the LM with it to another folder.")

@@ -1,4 +1,4 @@
-"""Error rates of words, characters and entities, with confidence intervals; evaluation of recognisers, and tuning of weights.
+"""Compute error rates of words, characters and entities with confidence intervals; evaluate recognisers; tune weights.
 
 The functions need `jiwer`, and the metrics WER, CER and EntityWER need `evaluate` (`pip install 'hf-ngpulm[eval]'`). Both are
 imported on first use.
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 
-# Names whose modules need more than numpy and jiwer, imported on first use.
+# The modules of these names need more than numpy and jiwer, so they are imported on first access.
 _ELSEWHERE = {
     **dict.fromkeys(("CER", "WER", "EntityWER"), "metrics"),
     **dict.fromkeys(("Clock", "Compared", "Evaluation", "Scores", "Utterance", "read_results"), "results"),

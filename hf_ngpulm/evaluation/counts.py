@@ -1,4 +1,4 @@
-"""Word and character error rates: the edits that turn references into hypotheses."""
+"""Word and character error rates, from the edits that turn references into hypotheses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Counts = TypeVar("Counts", bound="Summed")
 
 @dataclass(frozen=True)
 class Summed:
-    """Counts of one utterance, or sums over several with the counts of each in the last field, `utterances`."""
+    """Counts of one utterance, or sums over several. In sums, the last field `utterances` has the counts of each utterance."""
 
     @classmethod
     def together(cls: type[Counts], utterances: Iterable[Counts]) -> Counts:
@@ -28,7 +28,7 @@ class Summed:
 
 @dataclass(frozen=True)
 class ErrorCounts(Summed):
-    """Errors of one utterance, or of several together, in units: words or characters.
+    """Errors of one utterance, or sums over several utterances. The units are words or characters.
 
     Args:
         substitutions: units of the reference that were replaced.
@@ -46,19 +46,19 @@ class ErrorCounts(Summed):
 
     @property
     def errors(self) -> int:
-        """Substitutions, deletions and insertions."""
+        """Return the sum of substitutions, deletions and insertions."""
         return self.substitutions + self.deletions + self.insertions
 
     @property
     def length(self) -> int:
-        """Units of the reference."""
+        """Return the number of units of the reference."""
         return self.substitutions + self.deletions + self.hits
 
     @property
     def rate(self) -> float:
-        """Errors per unit of the reference, 0.1 for 10%; above 1 if much was inserted.
+        """Return the errors per unit of the reference: 0.1 means 10%. Many insertions can raise it above 1.
 
-        Without any unit it is the number of errors, as in jiwer: 0 if nothing was recognised either.
+        For an empty reference, return the number of errors, as jiwer does: 0 if the hypothesis is empty, too.
         """
         return self.errors / max(self.length, 1)
 
@@ -66,16 +66,16 @@ class ErrorCounts(Summed):
 def word_errors(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation = None) -> ErrorCounts:
     """Return word errors; `rate` is the word error rate (WER).
 
-    The edits are the fewest that turn the reference into the hypothesis (Levenshtein 1966). Among alignments with as few edits
-    jiwer's choice decides which are substitutions, deletions and insertions.
+    The alignment has the fewest edits that turn the reference into the hypothesis (Levenshtein 1966). If several alignments
+    have equally few edits, jiwer chooses one; this decides which edits are substitutions, deletions and insertions.
 
     Args:
-        references, hypotheses: what was said and what was recognised, one text per utterance.
+        references, hypotheses: the transcripts and the recognised texts, one text per utterance.
         normalise: normalisation of both, as in `hf_ngpulm.text.normaliser`: names such as "lower", "lower,no-punctuation" or
             "whisper-en", a function, or a list of these. Blanks separate words.
 
     Raises:
-        ValueError: lists of different length, or items that aren't text; an unknown name in `normalise`.
+        ValueError: the lists differ in length, an item isn't text, or `normalise` has an unknown name.
     """
     with needed("eval", "error rates"):
         import jiwer
@@ -86,7 +86,7 @@ def word_errors(references: Iterable[str], hypotheses: Iterable[str], normalise:
 def character_errors(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation = None) -> ErrorCounts:
     """Return character errors; `rate` is the character error rate (CER).
 
-    Characters are Unicode code points. Blanks between words count, several in a row once. See `word_errors`.
+    Characters are Unicode code points. Each run of blanks between words counts as one character. See `word_errors`.
     """
     with needed("eval", "error rates"):
         import jiwer
@@ -95,7 +95,11 @@ def character_errors(references: Iterable[str], hypotheses: Iterable[str], norma
 
 
 def pairs(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation) -> list[tuple[str, str]]:
-    """Return the normalised reference and hypothesis of each utterance, checked."""
+    """Check references and hypotheses; return the normalised pair of each utterance.
+
+    Raises:
+        ValueError: the lists differ in length, or an item isn't text.
+    """
     said, heard = _texts("references", references), _texts("hypotheses", hypotheses)
     if len(said) != len(heard):
         raise ValueError(f"one hypothesis per reference is needed, got {len(said)} references and {len(heard)} hypotheses")

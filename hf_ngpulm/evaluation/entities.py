@@ -1,4 +1,4 @@
-"""Error rates inside and outside of entities, and the number of entities recognised as a whole."""
+"""Count errors inside and outside of entities, and the entities that were recognised as a whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..engines.native import Function
 from ..text.normalisation import Normaliser, normaliser
 from .counts import ErrorCounts, Normalisation, Summed, pairs, share
 
-BITS = 21  # of each count; the native core packs three into an integer
+BITS = 21  # bits of each count; the native core packs three counts into an integer
 MASK = (1 << BITS) - 1
 
 _lowest_counts = Function("ngpulm_lowest_counts")
@@ -20,10 +20,10 @@ _lowest_counts = Function("ngpulm_lowest_counts")
 
 @dataclass(frozen=True)
 class EntityMatches(Summed):
-    """Occurrences of entities, and those recognised as a whole.
+    """Counts of entities that were recognised as a whole, wrongly recognised, or missed.
 
     Args:
-        true_positives: occurrences in the reference that the hypothesis has, word by word, in their place.
+        true_positives: occurrences in the reference that the hypothesis has, word by word, at the aligned place.
         false_positives: all other occurrences in the hypothesis.
         false_negatives: all other occurrences in the reference.
         utterances: the counts of each utterance; empty for a single one.
@@ -36,28 +36,28 @@ class EntityMatches(Summed):
 
     @property
     def precision(self) -> float:
-        """Share of the occurrences in hypotheses that are right; NaN if there are none."""
+        """Return the share of correct occurrences in hypotheses; NaN if hypotheses have no occurrences."""
         return share(self.true_positives, self.true_positives + self.false_positives)
 
     @property
     def recall(self) -> float:
-        """Share of the occurrences in references that were recognised; NaN if there are none."""
+        """Return the share of recognised occurrences in references; NaN if references have no occurrences."""
         return share(self.true_positives, self.true_positives + self.false_negatives)
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of precision and recall, 2 TP / (2 TP + FP + FN); NaN if no entity occurs anywhere."""
+        """Return the harmonic mean of precision and recall, 2 TP / (2 TP + FP + FN); NaN if no entity occurs anywhere."""
         return share(2 * self.true_positives, 2 * self.true_positives + self.false_positives + self.false_negatives)
 
 
 @dataclass(frozen=True)
 class EntityErrors:
-    """Result of `entity_errors`.
+    """The result of `entity_errors`.
 
     Args:
         entities: errors on words of entities.
         others: errors on all other words.
-        matches: entities that were recognised as a whole.
+        matches: counts of entities recognised as a whole.
     """
 
     entities: ErrorCounts
@@ -66,17 +66,17 @@ class EntityErrors:
 
     @property
     def entity_wer(self) -> float:
-        """Errors per word of an entity; NaN if no reference has any (`entities.rate` is 0 then)."""
+        """Return the errors per word of an entity; NaN if no reference has an entity (`entities.rate` is 0 then)."""
         return share(self.entities.errors, self.entities.length)
 
     @property
     def other_wer(self) -> float:
-        """Errors per other word; NaN if no reference has any."""
+        """Return the errors per word outside of entities; NaN if no reference has such a word."""
         return share(self.others.errors, self.others.length)
 
     @property
     def wer(self) -> float:
-        """Errors per word: the rate of `word_errors`."""
+        """Return the errors per word, as the rate of `word_errors`."""
         return (self.entities.errors + self.others.errors) / max(self.entities.length + self.others.length, 1)
 
 
@@ -136,7 +136,11 @@ def entity_errors(
 
 
 def per_utterance(entities: Iterable[str] | Iterable[Iterable[str]], count: int) -> list[tuple[str, ...]]:
-    """Return the phrases of each of `count` utterances, checked."""
+    """Check entities; return the phrases of each of `count` utterances.
+
+    Raises:
+        ValueError: `entities` isn't a list of texts or a list of lists of texts, or has not `count` lists.
+    """
     remedy = "give a list of phrases for each utterance, or one for all"
     if isinstance(entities, str):
         raise ValueError(f"entities should be a list, got the text {entities!r}; {remedy}")
@@ -157,7 +161,7 @@ def per_utterance(entities: Iterable[str] | Iterable[Iterable[str]], count: int)
 
 
 class _Phrases(NamedTuple):
-    """The number of each entity by its words, and all lengths, longest first."""
+    """A map from the words of each entity to its number; and the lengths of entities in words, longest first."""
 
     numbers: dict[tuple[str, ...], int]
     lengths: list[int]
@@ -173,7 +177,7 @@ class _Phrases(NamedTuple):
         return cls(numbers, sorted({len(words) for words in numbers}, reverse=True))
 
     def occurrences(self, words: Sequence[str]) -> list[Occurrence]:
-        """Return the occurrences in a text."""
+        """Return the occurrences of entities in a text."""
         occurrences: list[Occurrence] = []
         start = 0
         while start < len(words):
@@ -186,7 +190,7 @@ class _Phrases(NamedTuple):
 
 
 class Occurrence(NamedTuple):
-    """Words `start` to `end` (exclusive) of a text are the entity of this number."""
+    """An occurrence of the entity number `entity` at the words `start` to `end` (exclusive) of a text."""
 
     start: int
     end: int
@@ -201,14 +205,14 @@ def aligned_counts(
 ) -> tuple[ErrorCounts, ErrorCounts, int]:
     """Return errors on words of entities and on others, and the number of entities recognised as a whole.
 
-    `entity_errors` defines the alignment. Each step adds to six counts: edits, errors on entities, entities not recognised as a
-    whole; substitutions, those in entities, insertions in entities. Dynamic programming over both texts
-    (`csrc/alignment.cpp`) finds the alignment with the lowest counts, compared in this order. The counts are packed into two
-    integers, so adding and comparing these is adding and comparing all six; no alignment has to be traced back.
+    `entity_errors` defines the alignment. Each of its steps adds to six counts: edits, errors on entities, entities not
+    recognised as a whole, substitutions, substitutions in entities, and insertions in entities. Dynamic programming over both
+    texts (`csrc/alignment.cpp`) finds the alignment with the lowest counts, compared in this order. The counts are packed into
+    two integers, so one addition or comparison of the integers handles three counts. No alignment has to be traced back.
 
     Args:
         reference, hypothesis: words of one utterance.
-        reference_occurrences, hypothesis_occurrences: of entities in these, none overlapping.
+        reference_occurrences, hypothesis_occurrences: occurrences of entities in these texts; they don't overlap.
     """
     words_said, words_heard = len(reference), len(hypothesis)
     if words_said + words_heard > MASK:
@@ -221,7 +225,7 @@ def aligned_counts(
     covered, inside = np.zeros(words_said + 1, dtype=np.bool_), np.zeros(words_said + 1, dtype=np.bool_)
     for start, end, _ in reference_occurrences:
         covered[start:end] = True  # words
-        inside[start + 1 : end] = True  # places between words: number i is in front of word i
+        inside[start + 1 : end] = True  # gaps between words: gap i is in front of word i
     ends = _ends(reference_occurrences, words_said), _ends(hypothesis_occurrences, words_heard)
     longest = max((end - start for start, end, _ in reference_occurrences), default=1)
     packed = np.zeros(2, dtype=np.int64)
@@ -232,7 +236,7 @@ def aligned_counts(
     first, second = packed.tolist()
     edits, errors_in_entities, missed = first >> 2 * BITS, first >> BITS & MASK, first & MASK
     substitutions, entity_substitutions, entity_insertions = second >> 2 * BITS, second >> BITS & MASK, second & MASK
-    # The other edits are deletions and insertions, whose difference is that of the texts' lengths.
+    # The other edits are deletions and insertions. Their difference equals the difference of the texts' lengths.
     deletions = (edits - substitutions + words_said - words_heard) // 2
     insertions = edits - substitutions - deletions
     entity_deletions = errors_in_entities - entity_substitutions - entity_insertions
@@ -249,7 +253,7 @@ def aligned_counts(
 
 
 def _ends(occurrences: Sequence[Occurrence], words: int) -> np.ndarray:
-    """Return int64 `[words + 1, 2]`: number and length of the entity that ends in front of each word; -1 and 0 for none."""
+    """Return int64 `[words + 1, 2]`: number and length of the entity that ends before each word, or -1 and 0 for no entity."""
     ends = np.full((words + 1, 2), (-1, 0), dtype=np.int64)
     for start, end, entity in occurrences:
         ends[end] = entity, end - start

@@ -1,4 +1,4 @@
-"""`evaluate`: a recogniser on recordings with transcripts, in one process or several, from the start or resumed."""
+"""`evaluate`: measure a recogniser on recordings with transcripts, in one or several processes; it can resume a run."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from .recording_sources import read_recordings
 from .recordings import Recording, Recordings, listed
 from .results import Clock, Evaluation, Scores, Utterance, read_results, summary_path
 
-FORMAT = 1  # of a run's files; results in another format don't count as results of this run
+FORMAT = 1  # version of the files; results with another version aren't resumed
 SHOWN = 8
-FOREIGN = 0.02  # share of letters that the model can't write, above which there is a warning
+FOREIGN = 0.02  # a larger share of letters that the model can't write causes a warning
 Report = Callable[[str], None]
-Records = dict[int, dict[str, Any]]  # of recordings, by their numbers
+Records = dict[int, dict[str, Any]]  # results of recordings, by the recordings' numbers
 
 
 def evaluate(
@@ -48,42 +48,42 @@ def evaluate(
     progress: Callable[[int], Any] | None = None,
     **settings: Any,
 ) -> Evaluation | None:
-    """Transcribe recordings, and compare with their transcripts.
+    """Transcribe recordings, and compare the hypotheses with their transcripts.
 
-    The result has error rates with confidence intervals, speed, and every hypothesis. It depends neither on the number of
-    processes nor on where an earlier run was stopped: the batches are always the same.
+    The result has error rates with confidence intervals, the speed, and every hypothesis. The batches are always the same, so
+    the hypotheses don't depend on the number of processes or on where an earlier run was stopped.
 
     *Long audio.* Recordings of more than `chunk_seconds` are encoded in chunks that overlap by a third, as in pipelines with
-    `chunk_length_s`. CTC models and transducers are then decoded over the frames of all chunks at once; memory holds the
-    samples of one recording, the features of a few batches of chunks, and one recording's frames. Encoder-decoders get parts
-    of at most so many seconds, cut at quiet places, and their texts are joined.
+    `chunk_length_s`. CTC models and transducers then decode the frames of all chunks at once. The memory holds the samples
+    of one recording, the features of a few batches of chunks, and the frames of one recording. Encoder-decoders get parts of at
+    most `chunk_seconds`, cut at quiet places, and the texts of the parts are joined.
 
-    *Several processes* (`accelerate launch`): each takes its share of the batches and appends results to its own file in
-    `OUTPUT.parts`, a folder that all must see. The first waits for the others, joins the results and removes the folder. After
-    a kill, the same call in any number of processes does what is missing.
+    *Several processes* (`accelerate launch`): each process takes its share of the batches and appends results to its own file
+    in the folder `OUTPUT.parts`, which all processes must share. The first process waits for the others, joins the results and
+    removes the folder. If a run was killed, the same call, with any number of processes, computes the missing results.
 
     Args:
         model: a pipeline of Transformers ("automatic-speech-recognition") made after hf_ngpulm was imported, or the folder or
             Hub id of a model.
-        data: what `read_recordings` takes or returns, or recordings.
+        data: a source that `read_recordings` takes, or a sequence of recordings.
         batch_size: recordings, or chunks of a long one, in a batch of the model.
         chunk_seconds: length above which recordings are cut.
         entities_as_phrases: boost each recording's entities, in addition to `phrases`.
         normalise: normalisation of transcripts and hypotheses, as in `word_errors`.
         device, dtype: for a model that is loaded here; by default this process's GPU if there is one, float32 on a CPU.
-        output: file for results (see `Evaluation.save`); results of the same settings in it aren't computed again.
-        report: called with messages about unreadable recordings and other doubts, a line each.
-        progress: called with the number of recordings that this process has done.
-        settings: settings of the model's pipeline, in place of its own: `lm`, `lm_weight`, `phrases`, `phrase_weight`,
+        output: file for results (see `Evaluation.save`). If it has results with the same settings, they aren't computed again.
+        report: called with a line about each unreadable recording.
+        progress: called with the number of recordings that this process has transcribed.
+        settings: settings that replace those of the model's pipeline: `lm`, `lm_weight`, `phrases`, `phrase_weight`,
             `num_beams`, `strategy`, `beta`, `ilm_weight` ...
 
     Returns:
-        The result; None in processes other than the first.
+        The evaluation; None in every process except the first.
 
     Raises:
         ValueError: no recording has a transcript, or none can be read; the pipeline refuses a setting; several processes
             without `output`.
-        SettingsMismatchError: `output` has results of other settings.
+        SettingsMismatchError: `output` has results with other settings.
         WorkerLostError: another process died or failed; all results so far are kept.
     """
     check("batch_size", batch_size, whole())
@@ -104,7 +104,7 @@ def evaluate(
             settings.setdefault("phrases", [])
         model, settings = load_pipeline(os.fspath(model), device, dtype, **settings), {}
     if isinstance(model, NGramPipeline) and settings.get("lm") is not None:
-        settings["lm"] = loaded_models(settings["lm"], model.tokenizer, model.device)  # once, and identified by its content
+        settings["lm"] = loaded_models(settings["lm"], model.tokenizer, model.device)  # once; its content identifies it
     entities = [recording.entities for recording in described] if entities_as_phrases else None
     recogniser = Recogniser(model, settings, entities, chunk_seconds)
     about = _about(recogniser, recordings, settings) | {"entities_as_phrases": entities_as_phrases, "batch_size": batch_size}
@@ -144,7 +144,7 @@ class _Run:
         return self._of(self._batches())
 
     def of_share(self, parts: Parts, rank: int, size: int) -> Records | None:
-        """Process this process's batches; in the first process return the records of all, in others None."""
+        """Recognise this process's batches. Return the records of all processes in the first process, None in the others."""
         watch = Watch(parts, size) if rank == 0 else None
         found: Records = {}
 
@@ -155,9 +155,9 @@ class _Run:
 
         is_done = parts.output.exists()
         if not is_done:
-            look()  # results of other settings are refused before anything is written beside them
+            look()  # refuses results with other settings before anything is written
             parts.open()
-            if is_done := parts.output.exists():  # the first process has joined all in the meantime
+            if is_done := parts.output.exists():  # meanwhile the first process has joined all results
                 parts.leave()
         self.resumed = is_done or bool(found)
         if is_done:
@@ -174,7 +174,7 @@ class _Run:
         return found
 
     def clock(self) -> Clock:
-        """Return how the time was spent until now."""
+        """Return how the time was spent so far."""
         warm_up = self.warm_up or 0.0
         wall = time.perf_counter() - self.begin - warm_up
         return Clock(wall, self.recogniser.model_seconds, self.recogniser.decoder_seconds, self.waiting, warm_up)
@@ -183,11 +183,11 @@ class _Run:
         return batches(self.recordings, self.batch_size, self.recogniser.chunk_seconds)
 
     def _of(self, chosen: Iterable[list[int]], parts: Parts | None = None) -> Records:
-        """Recognise batches; write their records to the file, and return them."""
+        """Recognise batches; write their records to this process's file, if there is one, and return them."""
         recogniser = self.recogniser
         found: Records = {}
         pending: list[dict[str, Any]] = []
-        before = (0.0, 0.0)  # what the clocks showed when the last recording ended
+        before = (0.0, 0.0)  # the clocks at the end of the last recording
         with closing(ahead(steps(self.recordings, chosen, recogniser, self.batch_size))) as loaded:
             asked = time.perf_counter()
             for step in loaded:
@@ -213,7 +213,7 @@ class _Run:
         return found
 
     def _records(self, step: Step, heard: Sequence[Heard], spent: Sequence[float]) -> Iterator[dict[str, Any]]:
-        """Yield the records of recordings that a step has finished; each has a share of the time, by its length."""
+        """Yield the records of recordings that a step has finished; the time is divided in proportion to their lengths."""
         seconds = sum(step.seconds) or 1.0
         for number, one, length in zip(dict.fromkeys(step.numbers), heard, step.seconds):
             record = {"number": number, "id": self.recordings.described(number).id}
@@ -237,7 +237,7 @@ def _recordings(data: Any) -> Recordings:
 
 
 def _about(recogniser: Recogniser, recordings: Recordings, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return everything that the results depend on, as JSON."""
+    """Return all settings that the results depend on, as a dictionary for JSON."""
     pipeline = recogniser.pipeline
     effective = {**(pipeline._ngram_settings or {}), **settings}
     effective |= pipeline.remembered(effective, pipeline._search_given(dict(settings)))
@@ -251,7 +251,7 @@ def _about(recogniser: Recogniser, recordings: Recordings, settings: dict[str, A
         "device": pipeline.device.type,
     }
     for name, value in {**recogniser.forward_settings, **effective}.items():
-        if value is None or name == "tuned_beams":  # repeats the number of beams
+        if value is None or name == "tuned_beams":  # it repeats the number of beams
             continue
         if isinstance(value, NGramLM):
             value = f"order {value.order} {_digest_of(value.named_buffers())}"
@@ -263,9 +263,9 @@ def _about(recogniser: Recogniser, recordings: Recordings, settings: dict[str, A
 
 
 def _digest_of(tensors: Iterable[tuple[str, Any]]) -> str:
-    """Return a fingerprint of tensors: of their names, their shapes, and some of their numbers.
+    """Return a fingerprint of tensors, from their names, shapes, and a sample of their values.
 
-    Reading all numbers of a large model would take seconds; training changes every one of them.
+    Reading all values of a large model would take seconds. A sample is enough, because training changes every value.
     """
     digest = hashlib.blake2b(digest_size=8)
     for name, tensor in tensors:
@@ -277,7 +277,13 @@ def _digest_of(tensors: Iterable[tuple[str, Any]]) -> str:
 
 
 def _saved(parts: Parts) -> Records:
-    """Return the records of a finished run; transcripts and normalisation may have changed since."""
+    """Return the records of a finished run.
+
+    Transcripts and normalisation may have changed since then; the records don't depend on them.
+
+    Raises:
+        ValueError: the output isn't a result of an evaluation of the same settings and recordings.
+    """
     path = summary_path(parts.output)
     if not path.exists():
         raise ValueError(
@@ -301,7 +307,7 @@ def _utterance(recording: Recording, record: dict[str, Any]) -> Utterance:
 
 
 def _doubts(utterances: Sequence[Utterance], clean: Callable[[str], str], recogniser: Recogniser) -> Iterator[str]:
-    """Yield warnings on the figures."""
+    """Yield warnings about the error rates."""
     texts = (clean(utterance.reference or "") for utterance in utterances if utterance.scored)
     share, letters = unwritable_letters(texts, recogniser.pipeline.tokenizer)
     if share > FOREIGN:

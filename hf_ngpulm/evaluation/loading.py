@@ -1,4 +1,4 @@
-"""The order and the batches of audio for the model, and their loading ahead in another thread."""
+"""Order recordings, batch them for the model, and load them ahead in another thread."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import numpy as np
 from .recognition import Recogniser, Step
 from .recordings import Recording, load_audio
 
-BATCHES_PER_WINDOW = 64  # recordings of so many batches are sorted by length together
-AHEAD = 4  # items that wait at most
+BATCHES_PER_WINDOW = 64  # batches whose recordings are sorted by length together
+AHEAD = 4  # the most items that wait
 T = TypeVar("T")
 
 
 def audio_or_problem(recording: Recording, sampling_rate: int) -> np.ndarray | str:
-    """Return a recording's samples, float32 `[N]`, or a line that says why they can't be read."""
+    """Return a recording's samples, float32 `[N]`; if they can't be read, return a line that says why."""
     try:
         return load_audio(recording, sampling_rate)
     except (ValueError, OSError) as error:
@@ -27,18 +27,19 @@ def audio_or_problem(recording: Recording, sampling_rate: int) -> np.ndarray | s
 
 
 def batches(recordings: Sequence[Recording], batch_size: int, longest: float) -> Iterator[list[int]]:
-    """Yield numbers of recordings in batches of similar length, the longest first.
+    """Yield batches of recordings of similar length, as lists of recordings' numbers, the longest first.
 
-    Every process, of any number, makes the same batches, so the model's outputs are the same.
+    The batches don't depend on the number of processes, so the model's outputs don't either.
 
     Args:
-        recordings: their headers are read when batches are asked for.
-        batch_size: recordings of a batch; a recording of more than `longest` seconds is a batch by itself.
+        recordings: the recordings; their headers are read while batches are made.
+        batch_size: recordings in a batch.
+        longest: seconds; a longer recording is a batch by itself.
     """
     window = BATCHES_PER_WINDOW * batch_size
     for first in range(0, len(recordings), window):
         numbers = range(first, min(first + window, len(recordings)))
-        # Recordings with unreadable headers come last, and are reported when they are loaded.
+        # Recordings with unreadable headers come last; loading reports them.
         seconds = {number: -1.0 if math.isnan(length := recordings[number].seconds) else length for number in numbers}
         ordered = sorted(numbers, key=lambda number: (-seconds[number], number))
         long = [number for number in ordered if seconds[number] > longest]
@@ -50,11 +51,11 @@ def batches(recordings: Sequence[Recording], batch_size: int, longest: float) ->
 def steps(
     recordings: Sequence[Recording], chosen: Iterable[list[int]], recogniser: Recogniser, batch_size: int
 ) -> Iterator[Step | None]:
-    """Load batches of recordings and make their features; yield the steps of each batch, and None at its end.
+    """Load batches of recordings and make their features; yield the steps of each batch, and None after each batch.
 
     Args:
-        chosen: numbers of the recordings of each batch.
-        batch_size: chunks of a long recording in a step.
+        chosen: for each batch, the numbers of its recordings.
+        batch_size: number of chunks of a long recording in a step.
     """
     for numbers in chosen:
         whole: list[tuple[int, np.ndarray]] = []
@@ -74,7 +75,7 @@ def steps(
 
 
 def ahead(items: Iterator[T], most: int = AHEAD) -> Generator[T, None, None]:
-    """Yield items that another thread makes ahead, at most so many; close it to end the thread early."""
+    """Yield items that another thread makes ahead, at most `most` of them. Close the generator to end the thread early."""
     end: Any = object()
     with ThreadPoolExecutor(1, "ahead") as thread:
         made = deque(thread.submit(next, items, end) for _ in range(most))

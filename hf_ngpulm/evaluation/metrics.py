@@ -1,6 +1,6 @@
-"""The error rates as metrics of Hugging Face `evaluate` that load offline: `WER().compute(predictions=, references=)`.
+"""Error rates as metrics of Hugging Face `evaluate` that load offline: `WER().compute(predictions=, references=)`.
 
-They have `add` and `add_batch`, as all metrics of that library. Undefined rates (an entity WER without entities) are NaN.
+They have `add` and `add_batch`, like all metrics of that library. Undefined rates (an entity WER without entities) are NaN.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ENTITIES = """    entities: phrases; a list for each utterance, or in compute a
 
 
 class WER(evaluate.Metric):
-    """Word error rate: "wer", with "substitutions", "deletions", "insertions", "hits" and "words" of the references."""
+    """Word error rate "wer", with "substitutions", "deletions", "insertions", "hits" and "words" of the references."""
 
     def _info(self) -> evaluate.MetricInfo:
         return _info("Word error rate: (substitutions + deletions + insertions) / words of the references.")
@@ -40,7 +40,7 @@ class WER(evaluate.Metric):
 
 
 class CER(evaluate.Metric):
-    """Character error rate: "cer", with "substitutions", "deletions", "insertions", "hits" and "characters"."""
+    """Character error rate "cer", with "substitutions", "deletions", "insertions", "hits" and "characters"."""
 
     def _info(self) -> evaluate.MetricInfo:
         return _info("Character error rate: (substitutions + deletions + insertions) / characters of the references.")
@@ -53,8 +53,9 @@ class CER(evaluate.Metric):
 class EntityWER(evaluate.Metric):
     """Error rates inside and outside of entities, and precision, recall and F1 of entities; see `entity_errors`.
 
-    "entity_wer", "other_wer", "wer", "precision", "recall", "f1"; the counts behind the first two as "entity_words",
-    "entity_substitutions", "other_words", ..., and "true_positives", "false_positives" and "false_negatives".
+    The result has the rates "entity_wer", "other_wer", "wer", "precision", "recall" and "f1"; the counts behind the first two
+    rates ("entity_words", "entity_substitutions", "other_words", ...); and "true_positives", "false_positives" and
+    "false_negatives".
     """
 
     def _info(self) -> evaluate.MetricInfo:
@@ -69,7 +70,14 @@ class EntityWER(evaluate.Metric):
         entities: Iterable[str] | Iterable[Iterable[str]] | None = None,
         **others: Any,
     ) -> None:
-        """Add utterances."""
+        """Add a batch of utterances.
+
+        Args:
+            entities: a list of phrases for each utterance, or one list for all.
+
+        Raises:
+            ValueError: predictions, references or entities are missing, or their numbers differ.
+        """
         if predictions is None or references is None or entities is None:
             raise ValueError("predictions, references and entities belong together: give all to compute, or all to add_batch")
         lists = per_utterance(entities, len(references))

@@ -1,11 +1,13 @@
-"""Processes that share an evaluation, and their results so far, in files that survive a kill.
+"""Share an evaluation between processes; their results are in files that survive a kill.
 
-`accelerate launch` starts them (or `torchrun`, or any launcher that sets RANK and WORLD_SIZE). They communicate only by the
-files in `results.jsonl.parts/`, a folder that all see, so none can hang in a call that another never makes.
+`accelerate launch` (or `torchrun`, or any launcher that sets RANK and WORLD_SIZE) starts the processes. They communicate only
+through files in the folder `results.jsonl.parts/`, which all share. So no process can hang in a collective call that another
+process never makes.
 
-Each process has a file there, locked while it runs: a first line with the settings, then a line for each recording. It appends
-the lines of a batch at once. A line that a kill cut short is dropped. The files of all processes together say what is done,
-whatever their number was. The first process waits for the others; a process whose lock is free has ended or was killed.
+Each process has a file in that folder and locks it while it runs. The first line has the settings; each further line has the
+result of a recording. A process appends the lines of a batch at once. A line that a kill cut short is dropped. All files
+together show which recordings are done, even if the number of processes has changed. The first process waits for the others. A
+process whose file isn't locked has ended or was killed.
 """
 
 from __future__ import annotations
@@ -27,17 +29,17 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-# Seconds without news after which a process is lost, if its lock says nothing: it may not have opened its file yet (which may
-# be of an earlier run), or it runs on another machine, and not all shared folders show locks.
+# Seconds without new results after which a process counts as lost, if its lock can't tell. It can't if the process hasn't
+# opened its file yet (the file may be from an earlier run), or runs on another machine: not all shared folders show locks.
 PATIENCE = 300.0
 
 
 class WorkerLostError(RuntimeError):
-    """A process of an evaluation has died, or has failed."""
+    """Raised if a process of an evaluation has died or failed."""
 
 
 class SettingsMismatchError(ValueError):
-    """Existing results have other settings."""
+    """Raised if existing results have other settings."""
 
 
 class Parts:
@@ -48,14 +50,19 @@ class Parts:
         self.folder = self.output.with_name(self.output.name + ".parts")
         self.path = self.path_of(rank)
         self._file: IO[bytes] | None = None
-        self._read: dict[Path, int] = {}  # bytes of each file that were read
+        self._read: dict[Path, int] = {}  # number of bytes that were read of each file
 
     def path_of(self, rank: int) -> Path:
         """Return the file of a process."""
         return self.folder / f"{rank:05}.jsonl"
 
     def found(self) -> Iterator[dict[str, Any]]:
-        """Yield the records that came into any file since the last call; refuse files of other settings."""
+        """Yield the records that were added to any file since the last call.
+
+        Raises:
+            SettingsMismatchError: a file has other settings.
+            ValueError: a file isn't part of an evaluation, or is damaged.
+        """
         for path in sorted(self.folder.glob("[0-9]*.jsonl")) if self.folder.is_dir() else ():
             begin = self._read.get(path, 0)
             with open(path, "rb") as file:
@@ -78,7 +85,11 @@ class Parts:
                 yield record
 
     def check(self, settings: dict[str, Any], path: Path) -> None:
-        """Refuse results of other settings."""
+        """Refuse results with other settings.
+
+        Raises:
+            SettingsMismatchError: `settings` differ from this evaluation's.
+        """
         ours, theirs = json.loads(json.dumps(self.settings)), settings
         if ours == theirs:
             return
@@ -90,7 +101,7 @@ class Parts:
         )
 
     def write(self, records: Iterable[dict[str, Any]]) -> None:
-        """Append the records of a batch, whole."""
+        """Append the records of a batch in one write."""
         self.open()
         assert self._file is not None
         lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
@@ -98,7 +109,11 @@ class Parts:
         self._file.flush()
 
     def open(self) -> None:
-        """Open and lock this process's file, and drop a line that was cut short."""
+        """Open and lock this process's file; drop a last line that was cut short.
+
+        Raises:
+            ValueError: another process has locked the file.
+        """
         if self._file is not None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -115,7 +130,7 @@ class Parts:
         if b"\n" not in content:
             file.write((json.dumps({"settings": self.settings}, ensure_ascii=False) + "\n").encode())
             file.flush()
-        os.utime(self.path)  # shows others that it has begun
+        os.utime(self.path)  # shows other processes that this one has begun
 
     def close(self) -> None:
         if self._file is not None:
@@ -123,12 +138,12 @@ class Parts:
             self._file = None
 
     def remove(self) -> None:
-        """Remove the files, once all is in the output."""
+        """Remove the folder after all results are in the output."""
         self.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def leave(self) -> None:
-        """Remove this process's file, opened when all was in the output already."""
+        """Remove this process's file, if all results were already in the output when it was opened."""
         self.close()
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
@@ -136,7 +151,7 @@ class Parts:
 
 
 class Watch:
-    """The first process's watch over the others; `patience` in seconds, see `PATIENCE`."""
+    """Lets the first process watch the others; `patience` is in seconds, see `PATIENCE`."""
 
     def __init__(self, parts: Parts, size: int, patience: float = PATIENCE) -> None:
         self.patience, self.local = patience, local_size(size) if fcntl is not None else 0
@@ -145,23 +160,27 @@ class Watch:
         self._seen = {rank: (changed, time.monotonic()) for rank, changed in self._before.items()}
 
     def wait(self, complete: Callable[[], bool], remedy: str) -> None:
-        """Wait until all is done; raise `WorkerLostError` if another process died or failed."""
+        """Wait until `complete` returns True.
+
+        Raises:
+            WorkerLostError: another process died or failed; the message ends with `remedy`.
+        """
         while not complete():
             lost = [(rank, why) for rank in self._paths if (why := self._lost(rank))]
-            # More may have come since the results were looked at.
+            # More results may have arrived since the last check.
             if (lost or not self._paths) and not complete():
                 told = "; ".join(f"process {rank} {why}" for rank, why in lost) or "results are missing"
                 raise WorkerLostError(f"{told}. {remedy}")
             time.sleep(0.1)
 
     def _lost(self, rank: int) -> str | None:
-        """Return why a process is lost, None if it isn't."""
+        """Return why a process counts as lost; None if it doesn't."""
         changed, now = _changed(self._paths[rank]), time.monotonic()
         if changed != self._seen[rank][0]:
             self._seen[rank] = changed, now
         is_quiet = now - self._seen[rank][1] > self.patience
         has_begun = rank < self.local and changed not in (None, self._before[rank])
-        # Before a process has begun its lock isn't tried, since the process may just be taking it.
+        # The lock isn't tried before a process has begun, because the process may be about to take it.
         if not (is_quiet or has_begun) or (changed is not None and _is_locked(self._paths[rank])):
             return None
         return "has died, or failed" if has_begun else f"has died, or not begun: nothing is new from it for {self.patience:g} s"
@@ -186,7 +205,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def fingerprint_of(settings: Any) -> str:
-    """Return a fingerprint of settings."""
+    """Return a fingerprint of JSON settings, 32 hexadecimal digits."""
     return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 

@@ -1,8 +1,8 @@
-"""A pipeline taken apart for evaluation: features, model and search, each timed by itself.
+"""Run the features, model and search of a pipeline separately for evaluation, and time model and search.
 
-The thread that loads audio also makes the features (see `hf_ngpulm.evaluation.loading`); the model runs in another. CTC models
-and transducers always use this project's decoders, also without a language model, so that the search can be timed, and a
-row's result doesn't depend on the other rows.
+The thread that loads audio also makes the features (see `hf_ngpulm.evaluation.loading`); the model runs in another thread. CTC
+models and transducers always use this project's decoders, even without a language model. So the search can be timed, and the
+result of a row doesn't depend on the other rows.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from transformers.pipelines.base import pad_collate_fn
 from ..decoding.graph import GraphDecoder
 from ..pipelines import CTCNGramPipeline, Seq2SeqNGramPipeline, TransducerNGramPipeline
 
-SHORTEST = 0.1  # seconds; shorter audio is padded with silence, since some models make no frame of it
-QUIET, HOP = 0.1, 0.01  # seconds: audio is cut in the quietest window of the first length, searched in steps of the second
+SHORTEST = 0.1  # seconds; shorter audio is padded with silence, because some models make no frame from it
+QUIET, HOP = 0.1, 0.01  # seconds: audio is cut in the quietest window of length QUIET; windows begin every HOP
 LONGEST = 40.0  # seconds; longer recordings are cut
-LONGEST_PROMPT = 8  # tokens before a transcript, which some limits count
+LONGEST_PROMPT = 8  # tokens before a transcript; some limits count them
 SUBTRACTED = ("beta", "ilm_weight", "source_lm", "source_weight")  # only of use with a language model
 MEASURED = {
     CTCNGramPipeline: "search over the model's outputs, with texts",
@@ -40,8 +40,8 @@ class Step:
 
     Args:
         inputs: the model's inputs, `[B, T, ...]`; None for a recording without audio, or one that can't be read.
-        numbers: the recording of each row; the same one for all if `chunked`.
-        seconds: length of each recording; empty while more chunks follow.
+        numbers: the number of each row's recording; the same for all rows if `chunked`.
+        seconds: length of each recording, in seconds; empty while more chunks follow.
         chunked: whether the rows are chunks of one recording.
         problem: why the recording can't be read.
     """
@@ -54,7 +54,7 @@ class Step:
 
     @property
     def ends(self) -> bool:
-        """Return whether it ends its recordings."""
+        """Return whether this step has the last audio of its recordings."""
         return bool(self.seconds)
 
 
@@ -68,13 +68,16 @@ class Heard:
 
 
 class Recogniser:
-    """A pipeline, taken apart.
+    """Runs a pipeline step by step, and times model and search.
 
     Args:
-        pipeline: of a class of `hf_ngpulm.pipelines`.
-        settings: `lm`, `lm_weight`, `num_beams` ..., in place of the pipeline's own.
-        entities: each recording's entities, if they are boosted in addition to the phrases of all.
-        chunk_seconds: longer recordings are cut into chunks of so many seconds.
+        pipeline: a pipeline of a class of `hf_ngpulm.pipelines`.
+        settings: `lm`, `lm_weight`, `num_beams` ...; they replace the pipeline's own settings.
+        entities: the entities of each recording, to boost in addition to the phrases of all recordings; or None.
+        chunk_seconds: length of chunks, in seconds; longer recordings are cut.
+
+    Raises:
+        ValueError: the pipeline isn't one of `hf_ngpulm.pipelines`, or a setting has a value for each recording.
     """
 
     def __init__(
@@ -111,11 +114,11 @@ class Recogniser:
         window = getattr(pipeline.feature_extractor, "chunk_length", None)  # Whisper's, in seconds
         self.chunk_seconds = min(chunk_seconds, float(window)) if window and family is Seq2SeqNGramPipeline else chunk_seconds
         self._collate = pad_collate_fn(pipeline.tokenizer, pipeline.feature_extractor)
-        self._frames: list[Tensor] = []  # of the chunks so far
+        self._frames: list[Tensor] = []  # frames of the chunks so far
         self._parts: list[Heard] = []
         self.model_seconds = self.decoder_seconds = 0.0
 
-    # What the loading thread calls
+    # The loading thread calls these methods.
 
     def is_long(self, samples: int) -> bool:
         return samples > self.chunk_seconds * self.sampling_rate
@@ -126,7 +129,7 @@ class Recogniser:
         return Step(self._collate([piece for audio in audios for piece in self._pieces(audio)]), tuple(numbers), seconds)
 
     def steps_of_long(self, audio: np.ndarray, number: int, batch_size: int) -> Iterator[Step]:
-        """Yield the batches of a recording that is cut; features are made when they are asked for."""
+        """Yield the batches of a recording that is cut; the features of a batch are made when it is requested."""
         pieces: Iterator[dict[str, Any]]
         if self.family is Seq2SeqNGramPipeline:
             parts = cut_where_quiet(audio, self.chunk_seconds, self.sampling_rate)
@@ -146,12 +149,12 @@ class Recogniser:
             audio = np.pad(audio, (0, least - len(audio)))
         yield from self.pipeline.preprocess(audio, **chunks, ngram_decoder=self.decoder)
 
-    # What runs the model
+    # The thread that runs the model calls these methods.
 
     def __call__(self, step: Step) -> list[Heard]:
-        """Run a step; return the transcripts of its recordings, none before a recording's last chunk.
+        """Run a step; return the transcripts of its recordings, or an empty list before a recording's last chunk.
 
-        Adds the time to `model_seconds` (all from features to texts) and `decoder_seconds`.
+        Add the time from features to texts to `model_seconds`, and the time of the decoder to `decoder_seconds`.
         """
         begin = self._now()
         decoder = self._decoder_for(step)
@@ -163,9 +166,9 @@ class Recogniser:
         return heard
 
     def warm_up(self, step: Step) -> float:
-        """Run a step once for compilation and allocation; return the seconds it took, which don't count."""
+        """Run a step once for compilation and allocation; return its duration in seconds, which the clocks don't count."""
         begin, before = self._now(), (self.model_seconds, self.decoder_seconds)
-        self(replace(step, seconds=step.seconds or (0.0,)))  # and nothing of it is kept
+        self(replace(step, seconds=step.seconds or (0.0,)))  # as a last chunk, so that no frames are kept
         self.model_seconds, self.decoder_seconds = before
         return self._now() - begin
 
@@ -216,8 +219,11 @@ class Recogniser:
 
     @contextmanager
     def _decoder_timed(self) -> Iterator[None]:
-        """Measure the decoder's time: for CTC models and transducers the pipeline's `_decode`; for encoder-decoders all but the
-        encoder's forward pass."""
+        """Measure the decoder's time.
+
+        For CTC models and transducers it is the time of the pipeline's `_decode`. For encoder-decoders it is the whole time
+        except the encoder's forward pass.
+        """
         pipeline, begin, of_encoder = self.pipeline, self._now(), 0.0
 
         def count(sign: int) -> None:
@@ -251,7 +257,7 @@ class Recogniser:
 def without_lm(pipeline: Any) -> dict[str, Any]:
     """Return settings for the same search without the pipeline's language model and phrases.
 
-    A graph is made from its language model: there the weights become 0.
+    A graph contains its language model, so for a `GraphDecoder` the settings set the weights to 0.
     """
     decoder, given = pipeline._forward_params["ngram_decoder"], pipeline._ngram_settings
     if isinstance(decoder, GraphDecoder):
@@ -278,9 +284,9 @@ def beams_of(pipeline: Seq2SeqNGramPipeline) -> int:
 
 
 def cut_where_quiet(audio: np.ndarray, seconds: float, sampling_rate: int) -> Iterator[np.ndarray]:
-    """Yield parts of audio of at most so many seconds.
+    """Cut audio into parts of at most `seconds`, and yield the parts.
 
-    Each is cut at the quietest place of its last sixth, so that few words are cut in two.
+    Each cut is at the quietest place in the last sixth of a part, so that few words are cut in two.
     """
     longest, window, hop = (round(length * sampling_rate) for length in (seconds, QUIET, HOP))
     while len(audio) > longest:

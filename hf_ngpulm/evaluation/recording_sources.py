@@ -28,7 +28,7 @@ _DATASET_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 
 
 class Fields(NamedTuple):
-    """Names of fields or columns; None for the usual ones."""
+    """Names of fields or columns; None for the usual names."""
 
     audio: str | None
     text: str | None
@@ -36,7 +36,7 @@ class Fields(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A line of a manifest or a row of a dataset, its place for error messages, and the folder of relative paths."""
+    """A row of a manifest or dataset: its values, its place for error messages, and the folder that paths are relative to."""
 
     values: dict[str, Any]
     where: str
@@ -56,7 +56,7 @@ def read_recordings(
     """Return the recordings and transcripts of a manifest, folder or dataset.
 
     Args:
-        source: one of
+        source: one of these:
             a manifest: JSON lines (`.jsonl`, `.json`, `.ndjson`) or a table with a header (`.tsv`, `.csv`). Fields: the audio
             ("audio", or NeMo's "audio_filepath", "file_name", "path", "file", "wav"; paths are relative to the manifest), the
             transcript (see `text_field`), and optionally entities (a list; in tables separated by ";" or a JSON list), "id",
@@ -65,15 +65,15 @@ def read_recordings(
             LibriSpeech's `*.trans.txt`, or a `.txt` beside each file;
             a folder saved by `datasets`, a Parquet file, or a folder of these;
             the id of a dataset on the Hub, `org/name` or `org/name:config`.
-        split: of a dataset; by default "test" if there is one, or the only one. Of a folder of audio: a subfolder.
-        config: of a dataset on the Hub.
-        audio_field, text_field, entities_field: fields or columns. By default the transcript is the first there is of "text",
-            "sentence", "transcription", "transcript", "normalized_text", "raw_transcription".
-        limit: only the first so many recordings.
+        split: split of a dataset; by default "test", or the only split. For a folder of audio: a subfolder.
+        config: configuration of a dataset on the Hub.
+        audio_field, text_field, entities_field: fields or columns. By default the transcript is the first field there
+            of "text", "sentence", "transcription", "transcript", "normalized_text", "raw_transcription".
+        limit: the most recordings to read; None reads all.
 
     Raises:
-        FileNotFoundError: there is no such file, and the name can't be a dataset's.
-        ValueError: no recordings, or a missing or invalid field; names the place.
+        FileNotFoundError: there is no such file, and `source` can't be the id of a dataset.
+        ValueError: the source has no recordings, or a field is missing or invalid; the message names the place.
     """
     if limit is not None:
         check("limit", limit, whole())
@@ -125,7 +125,7 @@ def _rows_of_json(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _rows_of_table(path: Path) -> Iterator[tuple[str, Any]]:
-    # In tab-separated values quotes are part of the text.
+    # In tab-separated files, quotes are part of the text.
     kind: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix.lower() == ".tsv" else {}
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
@@ -149,7 +149,7 @@ def _recording(row: Row, fields: Fields, root: Path | None = None) -> Recording:
     """Return the recording of a manifest's row.
 
     Args:
-        root: the folder that ids made from paths are relative to, if it isn't the manifest's.
+        root: the folder that ids made from paths are relative to; None for the folder of the manifest.
     """
     values = row.values
     candidates = AUDIO_FIELDS if fields.audio is None else (fields.audio,)
@@ -164,7 +164,7 @@ def _recording(row: Row, fields: Fields, root: Path | None = None) -> Recording:
     if identity in (None, ""):
         identity = name if root is None else (row.folder / name).relative_to(root).as_posix()
         identity += f"@{offset:g}" if offset else ""
-    # A duration without an offset is the whole file's, in NeMo's manifests too.
+    # A duration without an offset is the duration of the whole file, as in NeMo's manifests.
     part = offset or 0.0, duration if offset is not None else None
     path = row.folder / Path(name).expanduser()
     return Recording(str(identity), path, None, _text(row, fields), _entities(row, fields), *part)
@@ -209,12 +209,12 @@ def _seconds(row: Row, name: str) -> float | None:
 
 
 def audio_files(folder: Path) -> list[Path]:
-    """Return the audio files in a folder and its subfolders, by their endings, sorted by name."""
+    """Return the files in a folder and its subfolders whose names end as audio files do, sorted by name."""
     return list(filter(_is_audio, _files_in(folder)))
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """Return all files in a folder and its subfolders, but for hidden ones, sorted by name."""
+    """Return all files in a folder and its subfolders, except hidden files and folders, sorted by name."""
     found = []
     for root, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -250,7 +250,7 @@ def _recordings_beside(folder: Path, files: list[Path], fields: Fields) -> Itera
 
 
 def _dataset(name: str, fields: Fields, split: str | None, config: str | None, limit: int | None) -> Recordings:
-    """Return a dataset on the Hub, saved in a folder, or in Parquet files."""
+    """Return the recordings of a dataset that is on the Hub, saved in a folder, or in Parquet files."""
     with needed("eval", "datasets"):
         import datasets
 
@@ -318,7 +318,11 @@ def _rows_of_dataset(name: str, split: str | None, config: str | None) -> Any:
 
 
 def _content(row: Row, column: str) -> tuple[Path | np.ndarray | bytes, int | None]:
-    """Return the audio in a cell, and its rate if it is samples."""
+    """Return the audio in a cell, and its sampling rate if the audio is an array of samples.
+
+    Raises:
+        ValueError: the cell holds no audio.
+    """
     value = row.values[column]
     cell = value if isinstance(value, dict) else {"path" if isinstance(value, str) else "bytes": value}
     if isinstance(cell.get("bytes"), bytes):

@@ -21,12 +21,12 @@ class Recording:
     """A recording, or a part of one.
 
     Args:
-        id: its name, unique among the recordings that were read together.
-        audio: a file, the bytes of one, or samples: `[N]` or `[channels, N]`, integers in their full range or floats.
-        sampling_rate: of samples, in hertz; files have their own.
-        text: the transcript; None if there is none, "" if nothing was said.
+        id: its name, unique among recordings that were read together.
+        audio: a path, the bytes of a file, or samples: `[N]` or `[channels, N]`, integers in their full range or floats.
+        sampling_rate: rate of samples, in hertz; None for files, which have their own.
+        text: the transcript; None if it is unknown, "" if the recording has no words.
         entities: important phrases in it, such as names (see `hf_ngpulm.evaluation.entity_errors`).
-        offset, duration: the part of the file, in seconds; without a duration, all after `offset`.
+        offset, duration: the part of the file, in seconds; without a duration, everything after `offset`.
     """
 
     id: str
@@ -39,7 +39,7 @@ class Recording:
 
     @property
     def seconds(self) -> float:
-        """Return its length by its header; NaN if that can't be read, or the file doesn't exist."""
+        """Return the length in seconds, from the header of the file; NaN if the header can't be read."""
         if self.duration is not None:
             return self.duration
         if isinstance(self.audio, np.ndarray):
@@ -54,14 +54,14 @@ class Recording:
 
 
 class Recordings(Sequence[Recording]):
-    """A sequence of recordings; those of a dataset are read on access.
+    """A sequence of recordings; the recordings of a dataset are read on access.
 
     Args:
-        source: their source, for messages.
+        source: name of their source, for messages.
         rows: recordings, or a sequence whose items `made` turns into recordings.
         fingerprint: identifies the data.
         made: makes a recording from a number and a row; None if rows are recordings.
-        described: makes the recording of a number without its audio, if reading audio takes time.
+        described: makes a recording, from its number, without reading its audio; None if reading audio costs no time.
     """
 
     def __init__(
@@ -93,7 +93,11 @@ class Recordings(Sequence[Recording]):
 
 
 def listed(source: str, recordings: Iterable[Recording], limit: int | None = None) -> Recordings:
-    """Return recordings with unique ids, and a fingerprint that doesn't depend on transcripts."""
+    """Return recordings as `Recordings` with unique ids and a fingerprint that doesn't depend on transcripts.
+
+    Raises:
+        ValueError: there are no recordings.
+    """
     rows: list[Recording] = []
     taken: set[str] = set()
     digest = hashlib.blake2b(digest_size=16)
@@ -108,7 +112,7 @@ def listed(source: str, recordings: Iterable[Recording], limit: int | None = Non
 
 
 def unique(name: str, taken: set[str]) -> str:
-    """Return a name that isn't taken, "name#2" for a second one, and take it."""
+    """Add a name to `taken` and return it; if it is taken already, use "name#2", "name#3" ... instead."""
     names = itertools.chain([name], (f"{name}#{number}" for number in itertools.count(2)))
     found = next(each for each in names if each not in taken)
     taken.add(found)
@@ -116,12 +120,12 @@ def unique(name: str, taken: set[str]) -> str:
 
 
 def load_audio(recording: Recording, sampling_rate: int) -> np.ndarray:
-    """Return a recording's samples, float32 `[N]`, with its channels mixed, and resampled.
+    """Return a recording's samples, float32 `[N]`, with its channels averaged, at `sampling_rate` hertz.
 
     Long files are read and resampled in blocks, so memory holds little more than the result.
 
     Raises:
-        ValueError: it isn't audio, is damaged or too short for its part, or holds infinite samples or NaN.
+        ValueError: the file isn't audio, is damaged, ends before the part, or holds infinite samples or NaN.
         FileNotFoundError: there is no such file.
     """
     audio = recording.audio

@@ -1,4 +1,4 @@
-"""The results of an evaluation, by utterance and in all."""
+"""The results of an evaluation, for each utterance and in total."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Utterance:
     """A recording and its hypothesis.
 
     Args:
-        id: of the recording.
-        reference: its transcript, None if there is none.
+        id: the id of the recording.
+        reference: its transcript; None if it is unknown.
         hypothesis: the recognised text; None if the audio couldn't be read.
         score: the hypothesis's score (natural log), if the decoder has one.
-        audio_seconds: length.
-        model_seconds, decoder_seconds: its share, by length, of its batch's time from features to text, and of the decoder's
-            part of that.
-        entities: important phrases in it.
+        audio_seconds: length, in seconds.
+        model_seconds: its share of its batch's time from features to text, in proportion to its length.
+        decoder_seconds: its share of the decoder's part of that time.
+        entities: important phrases in the transcript.
         problem: why the audio couldn't be read.
         cut: whether the hypothesis was cut at the limit of tokens.
     """
@@ -51,17 +51,17 @@ class Utterance:
 
     @property
     def ran_away(self) -> bool:
-        """Return whether it was cut, or repeats a phrase that its transcript doesn't repeat."""
+        """Return whether the hypothesis was cut, or repeats a phrase that the transcript doesn't repeat."""
         said = [(text or "").lower().split() for text in (self.hypothesis, self.reference)]
         return self.cut or (runs_away(said[0]) and not runs_away(said[1]))
 
     @property
     def scored(self) -> bool:
-        """Return whether it counts in error rates."""
+        """Return whether the utterance has both a transcript and a hypothesis, and so counts in error rates."""
         return self.reference is not None and self.hypothesis is not None
 
     def line(self) -> dict[str, Any]:
-        """Return it as a line of a results file."""
+        """Return the utterance as a line of a results file, a dictionary for JSON."""
         names = ("id", "reference", "hypothesis", "score", "audio_seconds", "model_seconds")
         found = {name: getattr(self, name) for name in names} | {"decode_seconds": self.decoder_seconds}
         if self.entities:
@@ -70,7 +70,7 @@ class Utterance:
 
     @classmethod
     def from_line(cls, line: dict[str, Any]) -> Utterance:
-        """Return the utterance of such a line."""
+        """Make an utterance from a line of a results file."""
         found = {field.name: line[field.name] for field in fields(cls) if field.name in line}
         found |= {"id": str(line["id"]), "entities": tuple(line.get("entities", ()))}
         return cls(**found, decoder_seconds=line.get("decode_seconds", 0.0))
@@ -78,11 +78,11 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Scores:
-    """Errors of the utterances with both texts, in their order.
+    """Errors of the utterances that have a transcript and a hypothesis, in the order of the data.
 
     Args:
-        words, characters: their `rate` is WER and CER.
-        entities: None if the data have none.
+        words, characters: error counts; their `rate` is the WER and the CER.
+        entities: errors on entities; None if the data have no entities.
     """
 
     words: ErrorCounts
@@ -91,11 +91,11 @@ class Scores:
 
     @classmethod
     def of(cls, utterances: Sequence[Utterance], normalise: Normalisation) -> Scores:
-        """Compare texts."""
+        """Count the errors of utterances."""
         scored = [utterance for utterance in utterances if utterance.scored]
         texts = _texts(scored)
         clean = normaliser(normalise)
-        # An entity that normalisation leaves empty can't be searched.
+        # An entity that is empty after normalisation can't be searched for.
         lists = [tuple(phrase for phrase in utterance.entities if clean(phrase)) for utterance in scored]
         entities = entity_errors(*texts, lists, normalise) if any(lists) else None
         return cls(word_errors(*texts, normalise), character_errors(*texts, normalise), entities)
@@ -116,17 +116,17 @@ class Scores:
 
     @property
     def entity_wer(self) -> float:
-        """NaN where there are no entities."""
+        """Return the errors per word of an entity; NaN without entities."""
         return math.nan if self.entities is None else self.entities.entity_wer
 
     @property
     def edits(self) -> dict[str, int]:
-        """Substitutions, deletions and insertions of words, and words."""
+        """Return the numbers of substituted, deleted and inserted words, and of words in the references."""
         return {name: getattr(self.words, name) for name in EDITS} | {"words": self.words.length}
 
     @property
     def of_matches(self) -> dict[str, float]:
-        """Precision, recall and F1 of entities, if there are any."""
+        """Return precision, recall and F1 of entities; empty without entities."""
         names = ("precision", "recall", "f1") if self.entities is not None else ()
         return {name: getattr(self.entities.matches, name) for name in names}  # type: ignore[union-attr]
 
@@ -136,11 +136,11 @@ class Clock:
     """The time of this process, in seconds.
 
     Args:
-        wall: all, from the first header to the last text, without warm-up.
-        model: from features to text, `decoder` included.
-        decoder: in the decoder.
-        waiting: the model's wait for audio and features, which another thread makes.
-        warm_up: a first run of the first step, which counts nowhere else.
+        wall: total time from the first header to the last text, without warm-up.
+        model: time from features to text, including `decoder`.
+        decoder: time in the decoder.
+        waiting: time in which the model waits for audio and features, which another thread makes.
+        warm_up: time of an extra first run of the first step; no other figure includes it.
     """
 
     wall: float
@@ -151,21 +151,21 @@ class Clock:
 
     @property
     def outside(self) -> float:
-        """Share of the wall time that is neither the model's nor the decoder's."""
+        """Return the share of the wall time outside of model and decoder."""
         return 1 - share(self.model, self.wall)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Result of `evaluate`.
+    """The result of `evaluate`.
 
     Args:
-        utterances: in the order of the data.
+        utterances: the utterances in the order of the data.
         scores: their errors.
-        settings: all that they depend on.
-        measured: what the decoder's time includes, which differs between families.
+        settings: all settings that the results depend on.
+        measured: a description of the work in the decoder's time, which differs between model families.
         normalise: normalisation of the texts.
-        clock: the time; None if some results are of an earlier run or another process.
+        clock: the time; None if some results are from an earlier run or another process.
         warnings: doubts about the figures.
     """
 
@@ -189,7 +189,7 @@ class Evaluation:
 
     @property
     def without_transcript(self) -> int:
-        """Return the number of utterances that were recognised but have no transcript, and count in no error rate."""
+        """Return the number of recognised utterances without a transcript; no error rate counts them."""
         return sum(utterance.reference is None and utterance.problem is None for utterance in self.utterances)
 
     @property
@@ -208,12 +208,12 @@ class Evaluation:
 
     @property
     def rtfx(self) -> float:
-        """Return seconds of audio per second from features to text, in one process, after warm-up."""
+        """Return the seconds of audio per second of processing, from features to text, in one process, without warm-up."""
         return share(self.audio_seconds, math.fsum(utterance.model_seconds for utterance in self.utterances))
 
     @property
     def rtfx_decoder(self) -> float:
-        """Return seconds of audio per second of the decoder alone; see `measured`."""
+        """Return the seconds of audio per second of the decoder alone; see `measured`."""
         return share(self.audio_seconds, math.fsum(utterance.decoder_seconds for utterance in self.utterances))
 
     def interval(self, of: str = "wer", level: float = 0.95) -> Interval | None:
@@ -222,10 +222,10 @@ class Evaluation:
         return bootstrap(counts, level) if counts is not None and counts.length else None
 
     def compare(self, other: Evaluation, level: float = 0.95) -> Compared:
-        """Return paired significance of the difference in WER to another run on the same data.
+        """Return the difference in WER to another run on the same data, with its paired significance.
 
         Raises:
-            ValueError: the runs have no scored utterance in common, or different transcripts.
+            ValueError: the runs share no scored utterance, or the transcripts of a shared utterance differ.
         """
         theirs = {utterance.id: utterance for utterance in other.scored}
         common = [utterance for utterance in self.scored if utterance.id in theirs]
@@ -243,7 +243,7 @@ class Evaluation:
         return Compared(ours.rate, of_other.rate, paired_significance(ours, of_other, level), len(common), alone)
 
     def summary(self, level: float = 0.95) -> dict[str, Any]:
-        """Return the figures for JSON; rates in percent, None for a missing one."""
+        """Return the figures as a dictionary for JSON. Rates are in percent; a missing rate is None."""
         scores = self.scores
         told: dict[str, Any] = {
             "utterances": len(self.utterances),
@@ -272,7 +272,7 @@ class Evaluation:
         return told | {"warnings": list(self.warnings)}
 
     def save(self, path: str | os.PathLike[str], level: float = 0.95) -> None:
-        """Write a line of JSON for each utterance, and settings and figures beside it as NAME.summary.json."""
+        """Write a line of JSON for each utterance to `path`; write settings and figures to NAME.summary.json beside it."""
         with write_beside(summary_path(path)) as beside:
             about = {"settings": self.settings, "figures": self.summary(level)}
             beside.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -295,10 +295,10 @@ class Compared:
     """Two runs on the same data.
 
     Args:
-        wer, other_wer: on the utterances that both have scored.
-        comparison: of the difference.
-        utterances: the number of these utterances.
-        alone: the number of utterances that only one run has; they are left out.
+        wer, other_wer: the WER of each run on the utterances that both runs have scored.
+        comparison: the difference of the two rates, with its significance.
+        utterances: the number of utterances that both runs have scored.
+        alone: the number of utterances that only one run has scored; they are left out.
     """
 
     wer: float
@@ -308,7 +308,7 @@ class Compared:
     alone: int
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures for JSON; rates in percent."""
+        """Return the figures as a dictionary for JSON, with rates in percent."""
         found = self.comparison
         return {
             "wer": _percent(self.wer),
@@ -323,10 +323,10 @@ class Compared:
 
 
 def read_results(path: str | os.PathLike[str], normalise: Normalisation = None) -> Evaluation:
-    """Return an evaluation that was saved.
+    """Read an evaluation that `Evaluation.save` wrote.
 
     Raises:
-        ValueError: the file doesn't hold one; names the line.
+        ValueError: a line of the file isn't a result of an evaluation; the message names the line.
     """
     utterances, about, summary = [], {}, summary_path(path)
     if summary.exists():
@@ -343,7 +343,7 @@ def read_results(path: str | os.PathLike[str], normalise: Normalisation = None) 
 
 
 def summary_path(path: str | os.PathLike[str]) -> Path:
-    """Return the path of the settings and figures of results."""
+    """Return the path of the file with settings and figures that belongs to a results file."""
     return Path(path).with_suffix(".summary.json")
 
 

@@ -1,8 +1,8 @@
 """Bootstrap confidence intervals of an error rate, and of the difference between two.
 
-Utterances are drawn with replacement, as many as there are, again and again (Bisani and Ney, "Bootstrap estimates for
-confidence intervals in ASR performance evaluation", ICASSP 2004): errors depend on each other within an utterance, but not, by
-assumption, between utterances. Draws without any word (of a reference, or of an entity) have no rate and are left out.
+Each draw takes as many utterances as there are, with replacement (Bisani and Ney, "Bootstrap estimates for confidence intervals
+in ASR performance evaluation", ICASSP 2004). Errors within an utterance may depend on each other; errors of different
+utterances are assumed to be independent. Draws without any reference word (or word of an entity) have no rate and are left out.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Interval:
     """A rate and its confidence interval.
 
     Args:
-        rate: of all utterances.
+        rate: the rate of all utterances.
         low, high: bounds of the interval.
-        level: share of such intervals that contain the true rate.
+        level: the share of intervals, over repeated experiments, that contain the true rate.
     """
 
     rate: float
@@ -38,10 +38,10 @@ class Comparison:
     """Compare A with B on the same utterances.
 
     Args:
-        difference: A's rate less B's; negative if A has fewer errors.
-        low, high, level: bounds of its confidence interval, and the level of that.
-        p_value: one-sided, low if A is better: (1 + draws in which A has at least as many errors as B) / (1 + draws). 1 minus
-            it is Bisani and Ney's probability of improvement.
+        difference: A's rate minus B's rate; negative if A has fewer errors.
+        low, high, level: bounds and level of the confidence interval of the difference.
+        p_value: a one-sided p-value, low if A is better. It equals (1 + draws in which A has at least as many errors as B) /
+            (1 + draws). 1 minus the p-value is Bisani and Ney's probability of improvement.
     """
 
     difference: float
@@ -58,10 +58,10 @@ def bootstrap(counts: ErrorCounts, level: float = 0.95, resamples: int = 10_000,
         counts: from `word_errors` or `character_errors`, or the `entities` or `others` of `entity_errors`.
         level: between 0 and 1.
         resamples: number of draws.
-        seed: of the random numbers; the same seed, the same interval.
+        seed: seed of the random numbers; the same seed gives the same interval.
 
     Raises:
-        ValueError: counts without utterances or words; an invalid level or number of draws.
+        ValueError: `counts` has no utterances or no words, or `level` or `resamples` is out of range.
     """
     table = _table("counts", counts)
     drawn = _drawn(table, resamples, seed)
@@ -77,7 +77,7 @@ def paired_significance(
         a, b: counts of two recognisers on the same utterances in the same order; otherwise as in `bootstrap`.
 
     Raises:
-        ValueError: as in `bootstrap`, or utterances that can't be the same.
+        ValueError: as in `bootstrap`, or the utterances of `a` and `b` differ in number or length.
     """
     table, other = _table("a", a), _table("b", b)
     if len(table) != len(other):
@@ -96,7 +96,7 @@ def paired_significance(
 
 
 def _table(name: str, counts: ErrorCounts) -> np.ndarray:
-    """Return int64 `[utterances, 2]`: errors and length of each."""
+    """Return int64 `[utterances, 2]`: the errors and the length of each utterance."""
     if not counts.utterances:
         raise ValueError(f"{name} should be counts of several utterances, got {counts!r} of a single one")
     table = np.array([(each.errors, each.length) for each in counts.utterances], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""A server that decodes the audio of many clients as one batch: OpenAI's API for recordings and live audio, and Wyoming."""
+"""A server that decodes the audio of many clients in one batch, with OpenAI's API and the Wyoming protocol."""
 
 from typing import TYPE_CHECKING
 

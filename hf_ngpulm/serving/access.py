@@ -1,4 +1,4 @@
-"""Access to the server: the address, the key and the page that a request comes from, and the name it calls the server by."""
+"""Access to the server: check the address, key and page (origin) of a request, and the host name that it names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aiohttp import hdrs, web
 
 Network: TypeAlias = "ipaddress.IPv4Network | ipaddress.IPv6Network"
 Address: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
-IN_PROTOCOL = "openai-insecure-api-key."  # before a key in a subprotocol: browsers can't send it as a header
+IN_PROTOCOL = "openai-insecure-api-key."  # prefix of a key in a subprotocol: browsers can't send a key as a header
 
 
 @dataclass(frozen=True)
@@ -23,17 +23,18 @@ class Access:
     """Say who may use a server.
 
     Args:
-        origins: origins (`https://example.org`) whose pages may connect, besides the server's own; `"*"` for all. Clients
-            other than browsers send no origin, and may always connect.
-        hosts: names by which the server may be called; None for any. A guard against pages that have their own name lead to
-            this machine (DNS rebinding). `local_hosts` returns those of this machine.
-        proxies: addresses, or networks (`10.0.0.0/8`), of reverse proxies. The address in their `X-Forwarded-For` counts for
-            `Limits.clients_per_address`. Proxies on this machine needn't be named; their clients without that header don't
-            count. All clients of any other proxy that isn't named count as one address.
-        keys: one of them is needed for all requests but those for pages, `/health` and `/ready`; none: no key is needed.
+        origins: origins (`https://example.org`) whose pages may connect, besides the server's own; `"*"` allows all.
+            Clients other than browsers send no origin and may always connect.
+        hosts: the host names that a request may use; None allows any name. This stops a page whose own name resolves to
+            this machine (DNS rebinding). `local_hosts` returns the names of this machine.
+        proxies: addresses or networks (`10.0.0.0/8`) of reverse proxies. The address in their `X-Forwarded-For` counts for
+            `Limits.clients_per_address`. Proxies on this machine needn't be listed; requests from them without that header
+            don't count. All clients of any other unlisted proxy count as one address.
+        keys: accepted keys. Every request needs one, except requests for pages, `/health` and `/ready`. If empty, no
+            request needs a key.
 
     Raises:
-        ValueError: a proxy that isn't an address.
+        ValueError: an entry of `proxies` isn't an address or a network.
     """
 
     origins: Collection[str] = ()
@@ -61,10 +62,10 @@ class Access:
         return bool(self.keys)
 
     def address(self, request: web.Request) -> str | None:
-        """Return the client's address, as `counted_address` does.
+        """Return the client's address in the form that `counted_address` returns.
 
-        A proxy appends the address that asked it to `X-Forwarded-For`, so the last one that isn't a proxy itself is the
-        client's; anybody could write what comes before it.
+        Each proxy appends the address of its own client to `X-Forwarded-For`. So the last address that isn't a proxy
+        belongs to the client. The entries before it are ignored, because the client could have forged them.
         """
         client = _address(request.remote or "")
         forwarded = ",".join(request.headers.getall(hdrs.X_FORWARDED_FOR, ())).split(",")
@@ -76,7 +77,7 @@ class Access:
         return _counted(client)
 
     def check_host(self, request: web.Request) -> None:
-        """Refuse a request that calls the server by another name."""
+        """Refuse a request whose Host header isn't in `hosts`."""
         if self.hosts is None:
             return
         host = _host(request)
@@ -88,32 +89,35 @@ class Access:
             )
 
     def check_origin(self, request: web.Request) -> None:
-        """Refuse pages of other origins than the server's own and those that are named."""
+        """Refuse a page unless its origin is the server's own or is in `origins`."""
         origin = request.headers.get(hdrs.ORIGIN)
         if origin is None or "*" in self.origins or origin in self.origins:
             return
         try:
             page = urlsplit(origin).netloc.lower()
-        except ValueError:  # brackets without an end, and the like
+        except ValueError:  # for example a bracket that isn't closed
             page = ""
         if not page or page != _host(request).lower():
             raise web.HTTPForbidden(text=f"pages of {origin!r} may not connect\n")
 
     def check_key(self, request: web.Request) -> None:
-        """Refuse a request without a key, as `Authorization: Bearer KEY` or the subprotocol `openai-insecure-api-key.KEY`."""
+        """Refuse a request without a valid key.
+
+        Clients send a key as `Authorization: Bearer KEY` or as the subprotocol `openai-insecure-api-key.KEY`.
+        """
         if not self.keys:
             return
         scheme, _, named = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
         tried = [named.strip()] if scheme.lower() == "bearer" else []
         tried += [name.removeprefix(IN_PROTOCOL) for name in subprotocols(request) if name.startswith(IN_PROTOCOL)]
-        # All are compared, each in constant time: how long it takes tells nothing.
+        # Every key is compared, each in constant time, so that the duration reveals nothing about the keys.
         if not any([hmac.compare_digest(_hash(key), known) for key in tried[:2] for known in self._hashes]):
             raise web.HTTPUnauthorized(
                 text="a key is needed, as Authorization: Bearer KEY\n", headers={"WWW-Authenticate": "Bearer"}
             )
 
     def allow_origin(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Let browsers give the answer to pages of the named origins (CORS)."""
+        """Add the header that lets a page of an allowed origin read the response (CORS)."""
         origin = request.headers.get(hdrs.ORIGIN)
         if origin is not None and ("*" in self.origins or origin in self.origins) and not response.prepared:
             response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
@@ -121,7 +125,7 @@ class Access:
 
 
 def preflight(request: web.Request) -> web.Response:
-    """Answer a browser that asks what pages of other origins may send; `Access.allow_origin` adds which origins."""
+    """Answer a CORS preflight request with the allowed methods and headers; `Access.allow_origin` adds the allowed origin."""
     return web.Response(
         status=204,
         headers={
@@ -138,19 +142,20 @@ def subprotocols(request: web.Request) -> list[str]:
 
 
 def counted_address(remote: str) -> str | None:
-    """Return the address that counts for limits by address.
+    """Return the address, or network, that limits per address count.
 
-    An IPv4 address; the network of 64 bits of an IPv6 address, since one customer has all addresses in it; None for this
-    machine.
+    An IPv4 address counts by itself. An IPv6 address counts as its /64 network, because one customer owns that whole
+    network. Addresses of this machine and unreadable addresses don't count: the result is None.
     """
     return _counted(_address(remote))
 
 
 def local_hosts(host: str, origins: Collection[str] = ()) -> set[str] | None:
-    """Return the names of a server that listens on an address which only this machine reaches; else None, for any name.
+    """Return the host names of a server on a loopback address; None, which allows any name, for another address.
 
     Args:
-        origins: whose pages may connect. A reverse proxy before the server is called by one of them.
+        host: the address that the server listens on.
+        origins: origins whose pages may connect. Their names are included, because a reverse proxy may use one of them.
     """
     try:
         is_local = ipaddress.ip_address(host).is_loopback
@@ -173,11 +178,11 @@ def _hash(key: str) -> bytes:
 
 
 def _host(request: web.Request) -> str:
-    return request.headers.get(hdrs.HOST, "")  # request.host would look up a name where there is none
+    return request.headers.get(hdrs.HOST, "")  # without the header, request.host would look up a name
 
 
 def _name(host: str) -> str:
-    """Return a host without its port; nothing if it can't be read."""
+    """Return a host without its port; an empty string if the host can't be parsed."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -185,7 +190,7 @@ def _name(host: str) -> str:
 
 
 def _address(text: str) -> Address | None:
-    """Return an address, with or without a port; None for what isn't one. IPv4 within IPv6 is IPv4."""
+    """Parse an address with or without a port; return None if the text isn't one. IPv4 mapped into IPv6 becomes IPv4."""
     for written in (text.strip(), _name(text.strip())):
         try:
             address = ipaddress.ip_address(written)

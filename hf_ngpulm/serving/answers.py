@@ -8,7 +8,8 @@ from typing import Any
 
 from ..audio.subtitles import segments, subtitles
 
-# The last word; nothing in scripts without spaces: kana and Chinese characters, Thai, Lao, Burmese and Khmer.
+# Matches the last word. In scripts without spaces (kana, Chinese characters, Thai, Lao, Burmese, Khmer) it matches no
+# characters.
 _NO_SPACES = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _UNFINISHED = re.compile(rf"\s*[^\s{_NO_SPACES}]*\Z")
 
@@ -18,15 +19,16 @@ Answer = dict[str, Any]
 def answer(
     kind: str, final: Answer | None, seconds: float, granularities: frozenset[str], language: str, warned: Answer, task: str
 ) -> Answer | str:
-    """Return the answer to a client: a text, or a dictionary for JSON.
+    """Return the response body for a client: a string, or a dictionary for JSON.
 
     Args:
         kind: one of `FORMATS`.
         final: a `final_event`; None if nothing was said.
-        seconds: length of the audio.
-        granularities: "segment" and "word", for verbose_json.
-        language: as the client named it; a translation's is English.
-        warned: `warnings` for JSON.
+        seconds: length of the audio, in seconds.
+        granularities: which times verbose_json includes: "segment", "word" or both.
+        language: the language that the client named. For a translation the answer says English instead.
+        warned: the result of `warnings`, added to JSON.
+        task: "transcribe" or "translate".
     """
     text = "" if final is None else final["text"]
     usage = {"type": "duration", "seconds": round(seconds, 3)}
@@ -48,20 +50,20 @@ def answer(
 
 
 def warnings(context: Any) -> Answer:
-    """Return `{"warnings": [...]}` for an answer if the tokenizer can't write some phrases of a context, else nothing."""
+    """Return `{"warnings": [...]}` if the tokenizer can't write some phrases of a context, else an empty dictionary."""
     left_out = {} if context is None else context.left_out
     told = [f"{phrase!r} isn't listened for: the model can't write {what!r}" for phrase, what in left_out.items()]
     return {"warnings": told} if told else {}
 
 
 def whole_words(text: str) -> str:
-    """Return the whole words of a text that goes on, without the last one; in scripts without spaces all of it."""
+    """Return an unfinished text without its last word, which may still grow; in scripts without spaces return all of it."""
     return _UNFINISHED.sub("", text)
 
 
 def _verbose(number: int, segment: Answer) -> Answer:
     text = segment["text"].encode()
-    # Some clients expect Whisper's measures in each segment; those that this search doesn't have are constant.
+    # Some clients expect all of Whisper's fields in each segment. Fields that this search can't compute are constant.
     ratio = len(text) / len(zlib.compress(text))
     constant = {"seek": 0, "tokens": [], "temperature": 0.0, "avg_logprob": 0.0, "no_speech_prob": 0.0}
     return {"id": number, **segment, **constant, "compression_ratio": round(ratio, 3)}

@@ -1,4 +1,4 @@
-"""The server as an application: its paths and handlers, who may use them, and how it starts and stops."""
+"""The server as an aiohttp application: paths, handlers, access checks, start and stop."""
 
 from __future__ import annotations
 
@@ -49,12 +49,13 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-# Small, so that a client that doesn't read is soon noticed.
+# Small, so that the server soon notices a client that doesn't read.
 _SEND_BUFFER = 32 * 1024
-# Seconds after which a busy thread yields to one that waits. PyTorch yields in each of the thousands of operations of a step:
-# with Python's 5 ms a step could take seconds while phrases are compiled or messages read.
+# Seconds after which a busy thread hands the interpreter to a waiting thread. PyTorch releases the interpreter in each of the
+# thousands of operations of a step. With Python's default of 5 ms, a step could take seconds while another thread compiles
+# phrases or reads messages.
 _TURN = 0.0005
-_STEP_SECONDS = 1.5  # how long a step of decoding may go on after the server has stopped
+_STEP_SECONDS = 1.5  # how long the stopping server waits for a decoding step to end
 
 
 def make_app(
@@ -66,35 +67,36 @@ def make_app(
     wyoming: str | None = None,
     reuse_port: bool = False,
 ) -> web.Application:
-    """Return an aiohttp application that recognises the speech of many clients as one batch.
+    """Return an aiohttp application that decodes the audio of many clients in one batch.
 
-    It answers these paths; `/openapi.json` describes them:
+    It serves these paths, which `/openapi.json` describes:
 
     - `/v1/audio/transcriptions`, `/v1/audio/translations` and `/v1/models`: OpenAI's API for recordings.
     - `/v1/realtime`: OpenAI's realtime transcription, a websocket for live audio (see `hf_ngpulm.serving.realtime`).
-    - `/`: a page with a microphone and files; `/docs`: a page that shows `/openapi.json`.
-    - `/health`: the number of clients; `/ready`: whether more may come; `/metrics`: counts for Prometheus.
+    - `/`: a page that transcribes the microphone or files; `/docs`: a page that shows `/openapi.json`.
+    - `/health`: the number of clients; `/ready`: whether the server takes more clients; `/metrics`: metrics for Prometheus.
 
-    Nothing that clients send becomes a path or a command. `hf_ngpulm.serving.process.listen` serves the application and cuts
-    off connections that send no request; any other way to serve it needs a reverse proxy for that.
+    The server never uses client input as a path or a command. `hf_ngpulm.serving.process.listen` runs the application and
+    cuts off connections that send no request. If you run it another way, put a reverse proxy in front to do so.
 
-    While the server runs, Python's threads take turns ten times as often as usual (`sys.setswitchinterval`): decoding gives up
-    its turn in each operation, and shouldn't wait behind messages and phrases.
+    While the server runs, Python switches threads ten times as often as usual (`sys.setswitchinterval`). Decoding releases
+    the interpreter in each operation, and shouldn't wait long for threads that read messages or compile phrases.
 
     Args:
-        recognizer: serves `limits.clients` streams at least, or is one for models with attention, which takes recordings only.
-            The server's alone from now on. Other recognisers like it decode recordings
-            (`StreamingRecognizer.for_recordings`).
+        recognizer: a recogniser with room for at least `limits.clients` streams, or an `AttentionRecognizer`, which takes
+            recordings only. Only the server may use it from now on. The server decodes recordings with further recognisers
+            that it makes from this one (`StreamingRecognizer.for_recordings`).
         limits: see `Limits`.
-        access: who may use the server; by default everybody, but for pages of other origins. See `Access`.
-        voices: the model's names, and the language models that clients may choose; by default all of the recogniser's, named
-            by numbers from 1 on.
+        access: who may use the server; by default everybody except pages of other origins. See `Access`.
+        voices: the model's names, and the language models that clients may choose. By default clients may choose any LM of
+            the recogniser; the LMs are named by numbers that start at 1.
         tick: seconds that chunks wait for each other to share a batch.
-        wyoming: address (`tcp://HOST:PORT`) for the Wyoming protocol. It knows no keys.
-        reuse_port: whether other processes listen at that address, too.
+        wyoming: address (`tcp://HOST:PORT`) for the Wyoming protocol. That protocol has no keys.
+        reuse_port: whether other processes listen at the Wyoming address, too.
 
     Raises:
-        ValueError: a recogniser for fewer streams than `limits.clients`, or with open streams; a proxy that isn't an address.
+        ValueError: `recognizer` has room for fewer streams than `limits.clients`, or has open streams; or `wyoming` isn't
+            such an address.
     """
     server = Server(recognizer, limits or Limits(), access or Access(), voices, tick)
     if wyoming is not None:
@@ -103,7 +105,7 @@ def make_app(
 
 
 class Server:
-    """The handlers of requests, and what they share; see `make_app`."""
+    """The request handlers and their shared state; see `make_app`."""
 
     wyoming: Wyoming | None = None
 
@@ -122,7 +124,7 @@ class Server:
             )
         if len(recognizer):
             raise ValueError(f"the recogniser has {len(recognizer)} streams open; close them, or make another for the server")
-        # A client may always send a whole chunk: with less, nothing would ever be decoded.
+        # The buffer must hold a whole chunk, or the server would never decode anything.
         self.limits = limits = replace(limits, buffered_seconds=max(limits.buffered_seconds, recognizer.latency_seconds))
         self.access = access
         self.live = not isinstance(recognizer, AttentionRecognizer)
@@ -209,19 +211,19 @@ class Server:
         return web.json_response({**facts, "recordings": len(self.uploads)}, status=200 if sound else 503)
 
     async def ready(self, _: web.Request) -> web.Response:
-        """Say whether more clients may come."""
+        """Say whether the server takes more clients."""
         is_ready = self.engine.sound and self.recordings.sound and not self.stopping
         return web.json_response({"ready": is_ready}, status=200 if is_ready else 503)
 
     async def show_metrics(self, _: web.Request) -> web.Response:
-        """Return all counts for Prometheus."""
+        """Return all metrics for Prometheus."""
         self.metrics.clients.labels("live").set(len(self.places))
         self.metrics.clients.labels("recording").set(len(self.uploads))
         return web.Response(body=self.metrics.shown(), content_type=CONTENT_TYPE, charset="utf-8")
 
     @web.middleware
     async def answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Check who asks, answer errors as OpenAI does below `/v1/`, and count and log each answer."""
+        """Check access, turn errors below `/v1/` into OpenAI's error format, and count and log each response."""
         begin, status = time.monotonic(), 500
         if request.transport is not None:
             self.requested.add(request.transport)
@@ -236,7 +238,7 @@ class Server:
                     if request.path not in _OPEN:
                         self.access.check_key(request)
                     response = await handler(request)
-            except ConnectionError:  # it is gone; nobody reads this
+            except ConnectionError:  # the client is gone, so nobody reads this response
                 response = web.Response(status=499)
             except Exception as error:
                 if not request.path.startswith("/v1/"):
@@ -266,7 +268,7 @@ class Server:
             await self.wyoming.start()
 
     async def end(self, _: web.Application) -> None:
-        """Finish all clients' audio within `Limits.shutdown_seconds`; tell those whose isn't finished by then."""
+        """Decode the audio of all clients within `Limits.shutdown_seconds`; then tell the remaining clients to leave."""
         self.stopping = True
         log.info("stopping")
         seconds = self.limits.shutdown_seconds

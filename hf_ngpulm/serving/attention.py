@@ -1,4 +1,7 @@
-"""A recogniser for models with attention (Whisper, Canary): recordings in pieces, many clients' in a batch; no streams."""
+"""A recogniser for models with attention (Whisper, Canary).
+
+It cuts recordings into pieces and batches the pieces of many clients. It doesn't take live audio.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +23,22 @@ from ..phrases import PhraseBooster
 
 log = logging.getLogger(__name__)
 PIECE_SECONDS = 30.0  # the longest piece; Whisper's window has the same length
-SEARCHED = 1 / 3  # the last part of a piece, in which the quietest place is looked for
+SEARCHED = 1 / 3  # the share of a piece, at its end, in which a recording may be cut
 QUIET_SECONDS, SHORTEST = 0.1, 0.1
-TRANSLATED = "en"  # into which language
+TRANSLATED = "en"  # the target language of translations
 _CODE = re.compile(r"<\|[a-z]{2}\|>")
 STREAMED = "this model hears whole recordings (/v1/audio/transcriptions); for live audio serve a CTC model or a transducer"
 
 
 class Texts(list):
-    """Phrases; `left_out` are those that the tokenizer can't write, and what in them."""
+    """A list of phrases. `left_out` maps each phrase that the tokenizer can't write to the part that it can't write."""
 
     left_out: dict[str, str]
 
 
 @dataclass
 class Transcript:
-    """A recording's transcript. Times in seconds; `words` only if they were asked for."""
+    """The transcript of a recording. Times are in seconds; `words` is empty unless the client asked for words."""
 
     text: str
     token_ids: list[int]
@@ -45,7 +48,7 @@ class Transcript:
 
 @dataclass
 class Piece:
-    """A recording's transcript so far, in place of `hf_ngpulm.decoding.partials.Partial`."""
+    """The transcript of a recording so far; it replaces `hf_ngpulm.decoding.partials.Partial` here."""
 
     frames: int
     text: str
@@ -69,15 +72,19 @@ class _Recording:
 
 
 class AttentionRecognizer:
-    """Transcribes recordings by a pipeline, with the methods of `StreamingRecognizer` that an engine needs.
+    """Transcribes recordings with a pipeline; it has the methods of `StreamingRecognizer` that an engine needs.
 
-    A piece is transcribed as a whole, as the pipeline does offline. Longer recordings are cut into pieces, each at the quietest
-    place of its last third, so that nobody waits for the whole of another's.
+    The pipeline transcribes each piece as it would transcribe a file. A long recording is cut into pieces, so that no client
+    waits for the whole recording of another. Each cut is at the quietest place in the last third of a piece.
 
     Args:
         pipeline: a `Seq2SeqNGramPipeline` without a language model of its own.
         lms: language models for recordings; the first is the default.
-        settings: `lm_weight`, `num_beams` and other settings of the pipeline; by default what the first LM remembers.
+        settings: `lm_weight`, `num_beams` and other settings of the pipeline. The defaults are the settings that the first
+            LM remembers.
+
+    Raises:
+        ValueError: settings other than `num_beams` were passed without a language model.
     """
 
     def __init__(self, pipeline: Any, lms: Any = (), **settings: Any) -> None:
@@ -108,22 +115,22 @@ class AttentionRecognizer:
     def for_recordings(
         self, max_streams: int, chunk_seconds: float, context_seconds: float, num_beams: int | None = None
     ) -> AttentionRecognizer:
-        """Return another for the same pipeline; only one of them generates at a time."""
+        """Return another recogniser that shares this pipeline; only one of the two generates at a time."""
         beams = {} if num_beams is None else {"num_beams": num_beams}
         made = AttentionRecognizer(self.pipeline, self.language_models, **{**self.settings, **beams})
         made._lock = self._lock
         return made
 
-    # As `StreamingRecognizer` has it.
+    # The methods of `StreamingRecognizer`.
 
     def keep_contexts(self, _: int) -> None:
-        """Do nothing: phrases are compiled for each batch."""
+        """Do nothing, because each batch compiles its own phrases."""
 
     def context(self, phrases: Any = None, phrase_weight: float | None = None, **_: Any) -> Texts | None:
-        """Return phrases, checked.
+        """Check phrases and return them; return None for no phrases.
 
         Raises:
-            ValueError: they can't be followed.
+            ValueError: the phrases are invalid.
         """
         if not phrases:
             return None
@@ -155,7 +162,7 @@ class AttentionRecognizer:
         return len(self._recordings)
 
     def ready(self) -> list[int]:
-        """Return recordings with a whole piece, or the last one; the one that has waited longest first."""
+        """Return the ids of recordings that have a whole piece or their last piece; the one that waited longest comes first."""
         most = self.chunk_seconds * self.sampling_rate
         return [sid for sid, each in self._recordings.items() if each.size > most or (each.ended and each.size)]
 
@@ -165,13 +172,24 @@ class AttentionRecognizer:
         return [Transcript(text, self.tokenizer(text).input_ids, recording.words, recording.segments)] if text else []
 
     def step(self, most: int | None = None, seconds: float | None = None) -> dict[int, Piece]:
-        """Transcribe the next piece of several recordings as one batch; return each one's transcript so far."""
+        """Transcribe the next piece of several recordings as one batch.
+
+        Args:
+            most: the most recordings in the batch; None sets no limit.
+            seconds: the most seconds of audio in the batch; None sets no limit.
+
+        Returns:
+            For each recording of the batch, its id and its transcript so far.
+
+        Raises:
+            StreamError: some recordings failed; it has their problems and the transcripts of the others.
+        """
         sids = self._chosen(self.ready(), most or len(self._recordings), seconds)
         pieces = {sid: self._next(self._recordings[sid]) for sid in sids}
         problems: dict[int, str] = {}
         try:
             results = self._transcribed(pieces)
-        except Exception as error:  # to find the one that is to blame, each by itself
+        except Exception as error:  # transcribe each recording alone, to find the one that fails
             log.warning("a batch failed, its recordings are transcribed one by one: %s", error)
             results = {}
             for sid, samples in pieces.items():
@@ -185,25 +203,25 @@ class AttentionRecognizer:
         return partials
 
     def _chosen(self, sids: list[int], most: int, seconds: float | None) -> list[int]:
-        """Return the first of some recordings and those with its language, task and times, as many as a step may take."""
+        """Return the first recording and others with the same language, task and times, as many as a step may take."""
         alike = [sid for sid in sids if self._key(sid) == self._key(sids[0])]
         whole = max(1, int(seconds // self.chunk_seconds)) if seconds else most
         return alike[: min(most, whole)]
 
     def _key(self, sid: int) -> tuple[Any, Any, Any]:
-        """Return the language, task and times of a recording, which a batch has in common."""
+        """Return the language, task and times of a recording; all recordings of a batch must share them."""
         settings = self._recordings[sid].settings
         return settings.get("language"), settings.get("task"), settings.get("times")
 
     def _prompt(self, source: str, target: str) -> list[int] | None:
-        """Return Canary's prompt (version 2) with punctuation, without times; None if the tokenizer lacks a token of it."""
+        """Return Canary's prompt (version 2) for punctuation and no times; None if the tokenizer lacks one of its tokens."""
         names = f"startofcontext startoftranscript emo:undefined {source} {target} pnc noitn notimestamp nodiarize".split()
         vocabulary = self.tokenizer.get_vocab()
         tokens = [f"<|{name}|>" for name in names]
         return [vocabulary[token] for token in tokens] if vocabulary.keys() >= set(tokens) else None
 
     def _told(self, language: str | None, task: str | None, count: int) -> dict[str, Any]:
-        """Return arguments of `generate` for a language and a task, for so many recordings."""
+        """Return the arguments of `generate` that select a language and a task for a batch of `count` recordings."""
         if self.is_whisper:
             return {name: value for name, value in (("language", language), ("task", task)) if value is not None}
         if language is None:
@@ -215,7 +233,7 @@ class AttentionRecognizer:
         return settings.get("lm", self.language_models[0] if self.language_models else None)
 
     def _next(self, recording: _Recording) -> np.ndarray:
-        """Take the next piece of a recording."""
+        """Remove the next piece from a recording and return it."""
         samples, most = np.concatenate(recording.waiting), round(self.chunk_seconds * self.sampling_rate)
         size = len(samples) if len(samples) <= most else _quietest(samples[:most], round(QUIET_SECONDS * self.sampling_rate))
         recording.waiting = [samples[size:]] if size < len(samples) else []
@@ -246,9 +264,9 @@ class AttentionRecognizer:
             return dict(zip(pieces, self.pipeline(raw, batch_size=len(raw), **options)))
 
     def _kept(self, sid: int, result: dict[str, Any], size: int) -> Piece:
-        """Keep a piece's transcript."""
+        """Append the transcript of a piece to its recording; return the recording's transcript so far."""
         recording = self._recordings.pop(sid)
-        self._recordings[sid] = recording  # at the end of the queue
+        self._recordings[sid] = recording  # to the end of the queue
         begin, recording.heard = recording.heard / self.sampling_rate, recording.heard + size
         end, text = recording.heard / self.sampling_rate, result["text"].strip()
         if text:
@@ -256,7 +274,7 @@ class AttentionRecognizer:
         times = recording.settings.get("times")
         chunks = result.get("chunks") if times else [{"text": text, "timestamp": (0.0, end - begin)}]
         for chunk in chunks or ():
-            # The last one may end after the piece, or nowhere.
+            # The last chunk may end after the piece, or may have no end.
             start, stop = (min(end, begin + (time if time is not None else end)) for time in chunk["timestamp"])
             said = chunk["text"].strip()
             if times == "word":
@@ -268,7 +286,7 @@ class AttentionRecognizer:
 
 
 def _quietest(samples: np.ndarray, width: int) -> int:
-    """Return where to cut: in the middle of the quietest `width` samples of the end."""
+    """Return the sample to cut at: the middle of the quietest `width` samples in the last third."""
     begin = round(len(samples) * (1 - SEARCHED))
     energy = np.cumsum(np.square(samples[begin:], dtype=np.float64))
     return begin + int(np.argmin(energy[width:] - energy[:-width])) + width // 2 if len(energy) > width else len(samples)

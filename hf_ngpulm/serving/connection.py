@@ -1,4 +1,4 @@
-"""One client of a websocket: its messages to the engine, and what the engine says back."""
+"""One websocket client: its messages go to the engine, and the engine's events go back to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .problems import Problem
 if sys.version_info >= (3, 11):
     from asyncio import timeout
 else:
-    from async_timeout import timeout  # before 3.12 asyncio.wait_for loses cancellations: a cancelled task goes on for ever
+    from async_timeout import timeout  # asyncio.wait_for can lose a cancellation before 3.12: the task would never end
 
 log = logging.getLogger(__name__)
 SHUTTING_DOWN = "the server is shutting down"
@@ -27,10 +27,10 @@ _REASON = 120  # bytes of a reason that fit in a close frame
 
 
 class Connection:
-    """Carries messages between a client and the engine; a protocol says what they mean (`_read`, `_messages`).
+    """Carries messages between a client and the engine; a subclass implements the protocol (`_read`, `_messages`).
 
-    Two tasks: one reads, and waits while too much of the client's audio is undecoded, so that the network slows the client
-    down; one writes. Of partials only the latest is sent. A client that doesn't read is cut off.
+    One task reads and another writes. The reader waits while too much of the client's audio is undecoded, so that the network
+    slows the client down. The writer sends only the latest partial. A client that doesn't read is cut off.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Connection:
         self._stopping = self._ended = False
 
     async def run(self) -> tuple[int, str]:
-        """Serve until the client leaves or must leave; return the code and the reason to close it with."""
+        """Serve until the client leaves or must leave; return the code and the reason for closing the websocket."""
         writer = asyncio.create_task(self._write())
         reader = asyncio.create_task(self._read())
         try:
@@ -58,7 +58,7 @@ class Connection:
             return (writer if writer.done() else reader).result()
         except Problem as error:
             return WSCloseCode.POLICY_VIOLATION, str(error)
-        except (asyncio.TimeoutError, ConnectionError):  # it doesn't read
+        except (asyncio.TimeoutError, ConnectionError):  # the client doesn't read
             self._cut()
             return WSCloseCode.OK, ""
         except Exception:
@@ -72,7 +72,7 @@ class Connection:
             await asyncio.gather(writer, reader, return_exceptions=True)
 
     def shut_down(self) -> None:
-        """Decode what the client has sent, send it the result, and close."""
+        """Decode the audio that the client has sent, send the result, and close the connection."""
         self._stopping = True
         if self.session is None:
             self._deliver({"type": "failed", "code": WSCloseCode.GOING_AWAY, "reason": SHUTTING_DOWN})
@@ -81,20 +81,20 @@ class Connection:
             self.engine.end(self.session)
 
     def abort(self) -> None:
-        """Close at once, without a word."""
+        """Close the connection at once, without a message to the client."""
         self._deliver({"type": "failed", "code": WSCloseCode.GOING_AWAY, "reason": ""})
         self._cut()
 
     async def _read(self) -> tuple[int, str]:
-        """Read messages until the client has left."""
+        """Read messages until the client has left; return the code and the reason for closing the websocket."""
         raise NotImplementedError
 
     def _messages(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
-        """Return the protocol's messages for an event of the stream."""
+        """Return the protocol's messages that report an event of the stream."""
         raise NotImplementedError
 
     async def _push(self, session: Session, samples: np.ndarray) -> None:
-        """Hand audio on, and wait until no more of the client's audio is undecoded than `Limits.buffered_seconds`."""
+        """Pass audio to the engine; then wait until at most `Limits.buffered_seconds` of the client's audio is undecoded."""
         if len(samples):
             self.engine.push(session, samples)
         while session.backlog > self.limits.buffered_seconds * self.engine.recognizer.sampling_rate and not self._is_gone():
@@ -102,7 +102,11 @@ class Connection:
             await self._room.wait()
 
     async def _receive(self, seconds: float) -> Any:
-        """Return the next message; None when the client has left (or broken the protocol of websockets itself)."""
+        """Return the next message; None if the client has left or has broken the websocket protocol.
+
+        Raises:
+            Problem: no message came within `seconds`.
+        """
         try:
             async with timeout(seconds):
                 message = await self.ws.receive()
@@ -144,7 +148,7 @@ class Connection:
 
 
 async def close(ws: web.WebSocketResponse, transport: asyncio.Transport | None, code: int, reason: str, seconds: float) -> None:
-    """Close a websocket with a reason; cut off a client that doesn't answer within some seconds."""
+    """Close a websocket with a reason; cut off a client that doesn't answer within `seconds`."""
     message = " ".join(reason.split()).encode(errors="replace")[:_REASON].decode(errors="ignore").encode()
     try:
         async with timeout(seconds):

@@ -1,4 +1,4 @@
-"""A thread that compiles clients' phrases into what streams follow, so that nobody's decoding waits for it."""
+"""A thread that compiles clients' phrases into contexts for streams, so that decoding doesn't wait for the compilation."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from .problems import Problem
 class ContextMaker:
     """Makes contexts one at a time, in a fair order.
 
-    A request's key is its cost added to the key that was served last; the lowest key is served next (self-clocked fair
-    queueing, Golestani 1994). Short lists don't wait for the long ones of others, and a long list waits for others no longer
-    than its own cost. Only this thread calls `make`, with settings.
+    The key of a request is its cost plus the key of the request that was served last. The request with the lowest key is
+    served next (self-clocked fair queueing, Golestani 1994). So a short list doesn't wait for the long list of another client,
+    and a long list waits for other lists no longer than its own cost. Only this thread calls `make`, with the settings of a
+    request as keyword arguments.
     """
 
     def __init__(self, make: Callable[..., Any]) -> None:
@@ -35,17 +36,18 @@ class ContextMaker:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and cancel what hasn't been made."""
+        """End the thread, and cancel the waiting requests."""
         self._asked.put((-math.inf, 0, None, Future()))
         self._thread.join()
         while not self._asked.empty():
             self._asked.get()[-1].cancel()
 
     async def of(self, settings: dict[str, Any], cost: float) -> Any:
-        """Return, or raise, what `make` does with settings; nothing is made for a task that is cancelled while it waits.
+        """Return the result of `make`, or raise its error; if the task is cancelled while it waits, `make` isn't called.
 
         Args:
-            cost: about how long making takes, in any unit.
+            settings: the keyword arguments of `make`.
+            cost: an estimate of the time that `make` takes, in the same unit for all requests.
         """
         future: Future[Any] = Future()
         self._asked.put((self._turn + cost, next(self._numbers), settings, future))
@@ -55,7 +57,7 @@ class ContextMaker:
         """Return settings with their phrases compiled, as soon as the client's budget allows it.
 
         Raises:
-            Problem: these phrases can't be followed.
+            Problem: the phrases are invalid.
         """
         texts = texts_of(settings.get("phrases"))
         cost = budget.cost(len(texts), sum(len(text.encode()) for text in texts))

@@ -24,25 +24,25 @@ from .attention import AttentionRecognizer
 from .contexts import ContextMaker
 
 log = logging.getLogger(__name__)
-KEPT_CONTEXTS = 128  # compiled lists of phrases that are kept when no client uses them; one of 500 takes half a megabyte
-DECODING = "hf-ngpulm-decoding"  # the thread
-_CLOSE = 0.01  # seconds between arrivals that count as one
+KEPT_CONTEXTS = 128  # compiled phrase lists to keep after their last use; a list of 500 phrases takes 0.5 MB
+DECODING = "hf-ngpulm-decoding"  # the name of the thread
+_CLOSE = 0.01  # arrivals less than so many seconds apart count as one
 
 
 class Session:
     """A client's stream, between its connection and the decoding thread.
 
     Args:
-        settings: for `StreamingRecognizer.open`; phrases as `StreamingRecognizer.context` has made them.
-        deliver: called with the stream's events, dictionaries with a `type`: `partial`, `final`, `room` when audio has been
-            decoded, and at the end `done`, or `failed` with `code` and `reason`.
+        settings: arguments of `StreamingRecognizer.open`; its phrases are a result of `StreamingRecognizer.context`.
+        deliver: called with each event of the stream, a dictionary with a `type`. The types are `partial`, `final`, `room`
+            (audio has been decoded), and at the end `done`, or `failed` with `code` and `reason`.
         loop: the event loop that calls `deliver`.
-        endpoints: whether an utterance ends where the recogniser finds its end.
-        words: whether `final` events have words, or only the text.
+        endpoints: whether an utterance ends where the recogniser detects its end.
+        words: whether `final` events have words besides the text.
 
     Attributes:
-        backlog: samples that wait to be decoded.
-        work: seconds of decoding so far; the streams of a step share its time equally.
+        backlog: number of samples that wait to be decoded.
+        work: seconds of decoding so far. The time of a step is divided equally between its streams.
     """
 
     def __init__(
@@ -56,16 +56,16 @@ class Session:
         self.settings, self.deliver, self.loop, self.endpoints, self.words = settings, deliver, loop, endpoints, words
         self.backlog = 0
         self.work = 0.0
-        self._received, self._arrivals = 0, deque[tuple[int, float]]()  # samples in all, and when so many had come
-        # Left for the decoding thread, under the engine's lock.
+        self._received, self._arrivals = 0, deque[tuple[int, float]]()  # total samples; (total samples, time) of arrivals
+        # Connections leave these for the decoding thread, under the engine's lock.
         self.pieces: list[np.ndarray] = []
         self.context: tuple[Any] | None = None
         self.ended = False
-        # The decoding thread's own.
+        # Only the decoding thread uses this.
         self.sid: int | None = None
 
     def arrived(self, count: int) -> None:
-        """Note when so many samples came."""
+        """Record the arrival time of `count` samples."""
         self._received += count
         now = time.monotonic()
         if self._arrivals and now - self._arrivals[-1][1] < _CLOSE:
@@ -74,13 +74,13 @@ class Session:
             self._arrivals.append((self._received, now))
 
     def lag(self, waiting: int) -> float:
-        """Return the seconds since the last decoded sample came, if so many samples after it still wait."""
+        """Return the seconds since the last decoded sample arrived, if `waiting` samples after it still wait."""
         while self._arrivals and self._arrivals[0][0] < self._received - waiting:
             self._arrivals.popleft()
         return time.monotonic() - self._arrivals[0][1] if self._arrivals else 0.0
 
     def taken(self) -> tuple[list[np.ndarray], tuple[Any] | None, bool]:
-        """Return, and forget, the audio, context and end that connections have left."""
+        """Return the audio pieces, the new context, and whether the audio has ended; forget the pieces and the context."""
         left = self.pieces, self.context, self.ended
         self.pieces, self.context = [], None
         return left
@@ -89,22 +89,23 @@ class Session:
 class Engine:
     """One recogniser for all clients, driven by one thread.
 
-    A step takes the next chunk of every client that has one. Between steps the thread waits for a tick, so that chunks that
-    come at about the same time share a batch; it doesn't wait while a client has more than one chunk. Another thread,
-    `contexts`, compiles phrases.
+    A step decodes the next chunk of every client that has one. While no whole chunk waits, the thread begins one step per tick,
+    so that chunks that arrive at about the same time share a batch. If a whole chunk waits, the next step begins at once.
+    Another thread, `contexts`, compiles phrases.
 
     Args:
-        recognizer: the engine's alone from now on.
-        tick: seconds.
+        recognizer: only the engine may use it from now on.
+        tick: seconds between the begins of two steps, unless a whole chunk waits.
         utterance_seconds: see `Limits`.
-        most, seconds: the most streams, and seconds of audio, of a step; see `StreamingRecognizer.step`.
+        most, seconds: the most streams, and the most seconds of audio, in a step; see `StreamingRecognizer.step`.
         work_seconds: seconds of decoding that a stream may take.
-        defaults: settings of streams and contexts that don't set their own.
-        watch: called after each step with the number of its streams, its duration and the lag of each stream, in seconds.
+        defaults: default settings of streams and contexts.
+        watch: called after each step with the number of streams, the duration of the step, and the lag of each stream. Both
+            times are in seconds.
 
     Attributes:
-        threads: the number of torch's threads for a step; may be changed at any time.
-        sound: False once streams couldn't be freed after an error.
+        threads: the number of torch threads for a step; may be changed at any time.
+        sound: True until a stream couldn't be freed.
     """
 
     def __init__(
@@ -118,23 +119,23 @@ class Engine:
         defaults: dict[str, Any] | None = None,
         watch: Callable[[int, float, list[float]], None] | None = None,
     ) -> None:
-        self.recognizer: Any = recognizer  # one for attention has as much of the other as recordings need
+        self.recognizer: Any = recognizer  # an AttentionRecognizer has the methods that recordings need
         self.defaults = defaults or {}
         self.contexts = ContextMaker(lambda **settings: recognizer.context(**{**self.defaults, **settings}))
         self.tick, self.most, self.seconds, self.work_seconds, self.watch = tick, most, seconds, work_seconds, watch
         self.utterance_frames = utterance_seconds / (recognizer.frame_seconds or 0.01)
         self.threads = torch.get_num_threads()
         self.sound = True
-        self._sessions: list[Session] = []  # of the connections, under the lock
-        self._streams: dict[int, Session] = {}  # open ones, the decoding thread's own
-        self._unsent: list[tuple[Session, dict[str, Any]]] = []  # likewise
+        self._sessions: list[Session] = []  # that connections have entered; under the lock
+        self._streams: dict[int, Session] = {}  # open streams; only the decoding thread uses them
+        self._unsent: list[tuple[Session, dict[str, Any]]] = []  # only the decoding thread uses it
         self._changed = threading.Condition()
         self._is_new = self._stopping = False
         self._thread = threading.Thread(target=self._run, name=DECODING, daemon=True)
 
     def start(self) -> None:
         self.recognizer.keep_contexts(KEPT_CONTEXTS)
-        # Each client is told of its own phrases; a warning would come once for all.
+        # Each client is told about its own phrases. Python would show the warning only once for all clients.
         warnings.filterwarnings("ignore", message="the tokenizer can't write")
         self.contexts.start()
         self._thread.start()
@@ -143,10 +144,10 @@ class Engine:
         """End the threads, and close all streams.
 
         Args:
-            seconds: how long to wait for a step that is under way; None for its end.
+            seconds: how long to wait for the current step; None waits until it ends.
 
         Returns:
-            Whether the threads have ended. One within a longer step ends with the step, or with the process.
+            Whether the decoding thread has ended. If not, it ends after its current step, or with the process.
         """
         with self._changed:
             self._stopping = True
@@ -155,32 +156,32 @@ class Engine:
         self.contexts.stop()
         return not self._thread.is_alive()
 
-    # For connections, in any thread.
+    # Connections may call these methods in any thread.
 
     def enter(self, session: Session) -> None:
         with self._told():
             self._sessions.append(session)
 
     def leave(self, session: Session) -> None:
-        """Free a session's stream, whether it has ended or not."""
+        """Remove a session and free its stream, even if the stream hasn't ended."""
         with self._told():
             if session in self._sessions:
                 self._sessions.remove(session)
 
     def push(self, session: Session, samples: np.ndarray) -> None:
-        """Take audio at the recogniser's rate, float32 `[N]`."""
+        """Queue audio, float32 `[N]` at the recogniser's rate."""
         with self._told():
             session.pieces.append(samples)
             session.backlog += len(samples)
             session.arrived(len(samples))
 
     def set_context(self, session: Session, context: Any) -> None:
-        """Follow another compiled context, or none, from the next step on."""
+        """Replace the compiled context of a session, starting at the next step; None removes it."""
         with self._told():
             session.context = (context,)
 
     def end(self, session: Session) -> None:
-        """Decode the rest, and take no more audio."""
+        """Mark the audio of a session as complete; the engine decodes the rest and delivers `done`."""
         with self._told():
             session.ended = True
 
@@ -204,7 +205,7 @@ class Engine:
                     break
                 self._is_new = False
                 sessions = [(session, session.taken()) for session in self._sessions]
-            if threads != self.threads:  # of torch each thread has a number of its own
+            if threads != self.threads:  # torch keeps this number per thread
                 threads = self.threads
                 torch.set_num_threads(threads)
             try:
@@ -221,7 +222,7 @@ class Engine:
             self._free(session)
 
     def _round(self, sessions: list[tuple[Session, Any]]) -> bool:
-        """Take what clients have left, and decode one chunk of each; return whether there is more to decode."""
+        """Take the new audio of clients, and decode one step; return whether there is more to decode."""
         present = {id(session) for session, _ in sessions}
         for session in list(self._streams.values()):
             if id(session) not in present:
@@ -294,13 +295,13 @@ class Engine:
         self._unsent.append((session, event))
 
     def _send(self) -> None:
-        """Deliver all events at once: each call wakes a thread that takes the interpreter from this one."""
+        """Deliver all events with one call per event loop, because each call wakes a thread that interrupts this one."""
         unsent, self._unsent = self._unsent, []
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Session, dict[str, Any]]]] = {}
         for session, event in unsent:
             by_loop.setdefault(session.loop, []).append((session, event))
         for loop, said in by_loop.items():
-            with suppress(RuntimeError):  # the server's loop has ended
+            with suppress(RuntimeError):  # the event loop has ended
                 loop.call_soon_threadsafe(_deliver, said)
 
     def _fail(self, session: Session, code: int, reason: str) -> None:
@@ -318,7 +319,7 @@ class Engine:
                 self.sound = False
 
     def _forget(self, session: Session) -> None:
-        """Forget a session; its connection leaves later."""
+        """Remove a session from the engine; its connection calls `leave` later."""
         if session.sid is not None:
             del self._streams[session.sid]
         with self._changed:

@@ -1,4 +1,4 @@
-"""Receive forms: their texts, and a recording that goes to a temporary file. The size of all such files is bounded."""
+"""Receive forms: text fields, and a recording that goes to a temporary file. The total size of these files is limited."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .connection import timeout
 from .limits import Full, Limits
 from .problems import Problem
 
-_PIECE = 256 * 1024  # bytes that are received before they are written
+_PIECE = 256 * 1024  # bytes to collect before they are written to disk
 _MOST_TEXT = 64 * 1024  # bytes of a form's texts, besides phrases
 _MOST_FIELDS = 64  # besides keywords
-_AS_IT_IS = ("", "identity", "binary", "8bit", "7bit")  # codings that are none
+_AS_IT_IS = ("", "identity", "binary", "8bit", "7bit")  # codings that leave the data unchanged
 
 
 @dataclass
@@ -27,10 +27,10 @@ class Form:
     """A form that was received.
 
     Args:
-        file: the recording, at its begin.
-        texts: all values of each field.
-        name: the client's name of the file.
-        size: of the file, in bytes.
+        file: the recording, positioned at its begin.
+        texts: all values of each field, by the field's name.
+        name: the client's name for the file.
+        size: size of the file, in bytes.
     """
 
     file: IO[bytes]
@@ -48,11 +48,11 @@ class Forms:
 
     @asynccontextmanager
     async def received(self, request: web.Request) -> AsyncIterator[Form]:
-        """Receive a form, whose file lives as long as the `with` block.
+        """Receive a form; its file is deleted at the end of the `with` block.
 
         Raises:
-            Problem: the form is damaged, or too large.
-            Full: the files of all clients leave no room.
+            Problem: the form is damaged, too large, or took too long to arrive.
+            Full: the files of all clients together reach `Limits.spool_bytes`.
             ConnectionError: the client is gone.
         """
         limits = self.limits
@@ -101,7 +101,7 @@ class Forms:
                 form.texts.setdefault(name, []).append(data.decode())
         except UnicodeDecodeError:
             raise Problem("the form's texts should be UTF-8") from None
-        # aiohttp's errors for what isn't a form, for headers of its parts, and for a body that doesn't fit its headers.
+        # aiohttp raises these if the body isn't a form or contradicts its headers, or if the headers of a part are wrong.
         except (ValueError, AssertionError, RuntimeError, HttpProcessingError, web.RequestPayloadError) as error:
             why = getattr(error, "message", None) or str(error)
             raise Problem(f"the form is damaged: {' '.join(why.split())[:200]}") from None
@@ -142,7 +142,7 @@ def is_gone(request: web.Request) -> bool:
 
 
 def _check_coding(headers: Any, name: str, param: str | None = None) -> None:
-    """Refuse compressed content, since a little of it can become very much, and other codings."""
+    """Refuse every content coding. A small compressed body could expand to a huge one."""
     coding = headers.get(name, "").strip()
     if coding.lower() not in _AS_IT_IS:
         raise Problem(f"{name} {coding[:40]!r} isn't taken; send it as it is", param and param[:40], 415)

@@ -1,4 +1,4 @@
-"""Limits of a server and its clients, and the counters that hold them."""
+"""Limits of a server and its clients, and the counters that enforce them."""
 
 from __future__ import annotations
 
@@ -15,34 +15,38 @@ class Limits:
     """Limits of a server and of each of its clients.
 
     Args:
-        clients: clients with live audio at the same time; others must try again later (1013).
-        clients_per_address: clients from one IPv4 address, or one IPv6 network of 64 bits. The server's own machine has no
-            such limit; for clients of a reverse proxy see `Access`.
+        clients: number of clients with live audio at the same time; further clients are told to try again later (1013).
+        clients_per_address: number of clients from one IPv4 address or one IPv6 /64 network. Clients on the server's own
+            machine have no such limit; for clients of a reverse proxy see `Access`.
         message_bytes: size of a message.
-        phrases: phrases of a context.
+        phrases: number of phrases in a context.
         phrase_characters: length of a phrase.
         phrase_bytes: size of all phrases of a context, in UTF-8.
-        phrase_seconds: time in which a client may change as many phrases as a context may have, and all clients of an address
-            `clients_per_address` times as many. A client that is faster is read more slowly.
-        buffered_seconds: undecoded audio of a client; at least a chunk. A client that sends more is read more slowly.
-        utterance_seconds: length at which an utterance is ended.
+        phrase_seconds: time in which a client may replace one full context. All clients of an address together may replace
+            `clients_per_address` full contexts in that time. The server waits before it takes more phrases.
+        buffered_seconds: seconds of undecoded audio of a client, at least one chunk. The server waits before it reads more.
+        utterance_seconds: longest utterance; a longer one is ended at this length.
         hello_seconds: time until a client's first message, or a connection's first request.
-        idle_seconds: time between a client's messages.
+        idle_seconds: time between two messages of a client.
         heartbeat_seconds: time between pings; a client that doesn't answer within half of it is disconnected.
-        send_seconds: time in which a client must read what it is sent.
-        close_seconds: time in which a client must answer a close; its place is free before.
-        unsent: events that may wait to be sent to a client.
-        shutdown_seconds: time in which a server that stops finishes what was sent.
-        uploads: recordings at the same time, Wyoming's included, `clients_per_address` of them from one address; others must
-            try again later (503, 429).
+        send_seconds: time in which a client must read a message from the server.
+        close_seconds: time in which a client must answer a close frame; its place is free before that.
+        unsent: number of events that may wait to be sent to a client.
+        shutdown_seconds: time in which a stopping server decodes the audio that it has received.
+        uploads: number of recordings at the same time, including Wyoming's. At most `clients_per_address` of them may come
+            from one address. Further clients are told to try again later (503, 429).
         upload_bytes: size of a recording.
-        spool_bytes: size of all current recordings; one that would be too much must try again later (503).
+        spool_bytes: size of all current recordings together; a recording beyond it is told to try again later (503).
         upload_memory: size above which a recording is kept in a temporary file.
-        upload_seconds: time in which a recording must arrive; without a byte for `send_seconds` it is refused sooner.
+        upload_seconds: time in which a recording must arrive. A recording is refused sooner if no byte arrives for
+            `send_seconds`.
         audio_seconds: length of a recording.
         work_seconds: time that decoding a recording may take.
-        connections_per_address: HTTP connections, whatever they ask for; see `hf_ngpulm.serving.process.listen`.
+        connections_per_address: number of HTTP connections of any kind; see `hf_ngpulm.serving.process.listen`.
         beams: the largest `num_beams` that clients may ask for.
+
+    Raises:
+        ValueError: a limit isn't a positive number, or `spool_bytes` is less than `upload_bytes`.
     """
 
     clients: int = 64
@@ -84,7 +88,7 @@ class Limits:
 
 
 class Full(Exception):
-    """The server has no place for a client; the message and the HTTP status are for the client."""
+    """Raised if the server has no place for a client; the message and the HTTP status go to the client."""
 
     def __init__(self, message: str, status: int = 503) -> None:
         super().__init__(message)
@@ -92,11 +96,13 @@ class Full(Exception):
 
 
 class PhraseBudget:
-    """Phrases that a client may still have compiled: a token bucket of one full context, refilled in `Limits.phrase_seconds`.
+    """Limits how many phrases are compiled for a client.
+
+    It is a token bucket that holds one full context and refills in `Limits.phrase_seconds`.
 
     Args:
-        contexts: the number of full contexts that it holds instead, for several clients.
-        within: a budget that is charged, too.
+        contexts: the number of full contexts in the bucket; more than one for a budget that several clients share.
+        within: another budget that is charged as well.
     """
 
     def __init__(
@@ -108,7 +114,7 @@ class PhraseBudget:
 
     @property
     def is_full(self) -> bool:
-        """Return whether nothing has been taken, or all has come back."""
+        """Return whether the bucket is full."""
         return self._now() >= self.contexts
 
     def cost(self, count: int, size: int) -> float:
@@ -117,7 +123,7 @@ class PhraseBudget:
 
     def take(self, cost: float) -> float:
         """Take a share; return the seconds that the client must wait for it, at most `Limits.phrase_seconds`."""
-        # The debt is bounded, or a client that comes again without waiting would lock out others of its address.
+        # The debt is limited. Otherwise a client that reconnects instead of waiting would lock out others of its address.
         self._left = max(self._now() - cost, -float(self.contexts))
         self._at = self._clock()
         wait = max(0.0, -self._left / self.contexts * self.limits.phrase_seconds)
@@ -129,24 +135,30 @@ class PhraseBudget:
 
 
 class Places:
-    """The places of clients, in all and by address, and their budgets of phrases."""
+    """Counts clients, in total and per address, and holds their phrase budgets."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic, most: int | None = None) -> None:
         self.limits, self.most = limits, limits.clients if most is None else most
         self._clock = clock
         self._taken: Counter[str | None] = Counter()  # by address
-        self._budgets: dict[str, PhraseBudget] = {}  # of addresses: a client that comes again has no new one
+        self._budgets: dict[str, PhraseBudget] = {}  # by address, so that a client that reconnects gets no new budget
 
     def __len__(self) -> int:
-        """Return clients that have a place."""
+        """Return the number of clients that have a place."""
         return self._taken.total()
 
     @contextmanager
     def taken(self, address: str | None) -> Iterator[PhraseBudget]:
-        """Take a place for the `with` block, or raise `Full`; None is an address that doesn't count.
+        """Take a place for the duration of the `with` block.
 
-        Returns:
-            The client's budget, within that of its address.
+        Args:
+            address: a result of `counted_address`; None for an address without a limit.
+
+        Yields:
+            The client's phrase budget, which also charges the budget of its address.
+
+        Raises:
+            Full: all places, or all places of this address, are taken.
         """
         most, of_address = self.limits.clients_per_address, None
         if len(self) >= self.most:
@@ -160,4 +172,4 @@ class Places:
         try:
             yield PhraseBudget(self.limits, within=of_address, clock=self._clock)
         finally:
-            self._taken -= Counter([address])  # which keeps no zeros
+            self._taken -= Counter([address])  # this subtraction drops zero counts

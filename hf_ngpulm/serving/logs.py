@@ -1,4 +1,4 @@
-"""Logs as lines of JSON. They never hold what was said, nor keys."""
+"""Logs as lines of JSON. They never contain transcripts or keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 
 
 class JsonLines(logging.Formatter):
-    """Writes a record as an object: time, level, logger, message, and the record's `facts`."""
+    """Formats a record as a JSON object with time, level, logger, message, and the record's `facts`."""
 
     def format(self, record: logging.LogRecord) -> str:
         shown = {
@@ -25,7 +25,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_json() -> None:
-    """Write all logs to standard error as lines of JSON, and a line for each answer of the server."""
+    """Write all logs to standard error as lines of JSON, including a line for each response of the server."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(handlers=[handler], force=True)

@@ -1,4 +1,4 @@
-"""Check what clients send: JSON, audio, phrases and weights. Nothing of it ever names a file."""
+"""Check the JSON, audio, phrases and weights that clients send. The server never uses any of them as a file name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ LOWEST_RATE, HIGHEST_RATE = 4_000, 192_000  # hertz
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Return a message as a dictionary with a `type`."""
+    """Parse a message; return a dictionary with a `type`.
+
+    Raises:
+        Problem: the text isn't a JSON object with a `type`.
+    """
     try:
         message = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
@@ -26,14 +30,25 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def samples(data: bytes) -> np.ndarray:
-    """Return 16-bit PCM, one channel, little-endian, as float32 `[N]` from -1 to 1."""
+    """Convert 16-bit little-endian PCM with one channel to float32 `[N]` in the range -1 to 1.
+
+    Raises:
+        Problem: the number of bytes is odd.
+    """
     if len(data) % 2:
         raise Problem(f"audio of {len(data)} bytes isn't made of 2-byte samples")
     return np.frombuffer(data, dtype="<i2").astype(np.float32) / 32768
 
 
 def checked_phrases(phrases: Any, limits: Limits, param: str) -> list[str | tuple[str, float]]:
-    """Return a list of phrases, each alone or with its weight, within the limits; `param` is the field that has them."""
+    """Check a client's phrases against the limits; return them, each as a text or as a pair of text and weight.
+
+    Args:
+        param: the field that the phrases come from, for error messages.
+
+    Raises:
+        Problem: a phrase is invalid, or the phrases exceed a limit.
+    """
     if not isinstance(phrases, list):
         raise Problem("phrases should be a list", param)
     if len(phrases) > limits.phrases:
@@ -46,7 +61,7 @@ def checked_phrases(phrases: Any, limits: Limits, param: str) -> list[str | tupl
 
 
 def texts_of(phrases: Any) -> list[str]:
-    """Return phrases without their weights."""
+    """Return the texts of phrases, without weights."""
     return [phrase if isinstance(phrase, str) else phrase[0] for phrase in phrases or ()]
 
 
@@ -64,9 +79,13 @@ def _phrase(phrase: Any, limits: Limits, param: str) -> str | tuple[str, float]:
 
 
 def checked_number(name: str, value: Any, least: float, most: float, param: str) -> float:
-    """Return a number within bounds."""
+    """Return a number as a float.
+
+    Raises:
+        Problem: the value isn't a number from `least` to `most`.
+    """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not least <= value <= most:  # so NaN isn't taken, either; whole numbers may be larger than any float
+    if not is_number or not least <= value <= most:  # this refuses NaN, too, and integers that no float can hold
         raise Problem(f"{name} should be a number from {least:g} to {most:g}", param)
     return float(value)
 

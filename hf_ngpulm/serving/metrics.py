@@ -1,4 +1,4 @@
-"""Counts for Prometheus; several processes that share a folder (PROMETHEUS_MULTIPROC_DIR) give their sums."""
+"""Metrics for Prometheus. Processes that share a folder (PROMETHEUS_MULTIPROC_DIR) report their sums."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ CONTENT_TYPE = "text/plain"
 
 
 class Metrics:
-    """Counts of one server.
+    """The metrics of one server.
 
     Attributes:
-        clients: clients by `kind`, "live" or "recording".
-        requests: requests by path and status.
+        clients: number of connected clients by `kind`, "live" or "recording".
+        requests: number of answered requests by path and status.
     """
 
     def __init__(self) -> None:
@@ -39,10 +39,11 @@ class Metrics:
         )
 
     def watch(self, kind: str, chunk_seconds: float | None = None) -> Callable[[int, float, list[float]], None]:
-        """Return an engine's `watch`.
+        """Return a function for the `watch` argument of `Engine`.
 
         Args:
-            chunk_seconds: of live audio, the seconds that each stream has in a step.
+            kind: "live" or "recording".
+            chunk_seconds: for live audio, the seconds of audio that each stream contributes to a step; None for recordings.
         """
 
         def step(size: int, seconds: float, lags: list[float]) -> None:
@@ -60,7 +61,7 @@ class Metrics:
         self._recording.observe(seconds)
 
     def shown(self) -> bytes:
-        """Return all counts in Prometheus's format."""
+        """Return all metrics in Prometheus's text format."""
         registry = self.registry
         if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
             registry = CollectorRegistry()

@@ -1,4 +1,4 @@
-"""The server's OpenAPI document: its routes, and the fields that requests are checked by."""
+"""The server's OpenAPI document: its routes, and the schema that requests are checked against."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def description(
     """Return an OpenAPI document.
 
     Args:
-        routes: the routes to describe, by their handlers' docstrings.
+        routes: the routes to describe; the descriptions are the docstrings of their handlers.
         needs_key: whether requests need a key.
     """
     paths: dict[str, Any] = {}
@@ -54,7 +54,7 @@ def description(
 
 
 def form(voices: Voices, limits: Limits) -> dict[str, Any]:
-    """Return the schema of a form with a recording; lists have the names that OpenAI's clients give them."""
+    """Return the schema of a form with a recording; list fields end in `[]`, as OpenAI's clients name them."""
     fields = {name: dict(schema) for name, schema in FIELDS.items()}
     fields["model"]["examples"] = list(voices.models)
     fields["num_beams"]["anyOf"] = [{"type": "integer", "minimum": 1, "maximum": limits.beams}, {"const": "auto"}]

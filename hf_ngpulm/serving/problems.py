@@ -1,4 +1,4 @@
-"""Errors of requests, as OpenAI's clients expect them."""
+"""Errors of requests, in the format that OpenAI's clients expect."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ RETRY_SECONDS = 1
 
 
 class Problem(Exception):
-    """A request can't be served.
+    """Raised if a request can't be served.
 
     Args:
-        message: for the client.
-        param: the wrong field.
-        status: HTTP status.
-        code: OpenAI's name of the problem.
+        message: the message for the client.
+        param: the name of the wrong field.
+        status: the HTTP status.
+        code: OpenAI's name for the problem.
     """
 
     def __init__(self, message: str, param: str | None = None, status: int = 400, code: str | None = None) -> None:
@@ -27,7 +27,7 @@ class Problem(Exception):
         self.message, self.param, self.status, self.code = message, param, status, code
 
     def body(self) -> dict[str, Any]:
-        """Return the problem as JSON, for HTTP and websockets."""
+        """Return the problem as a dictionary in OpenAI's error format, for HTTP and websockets."""
         kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
@@ -39,7 +39,7 @@ class Problem(Exception):
 
 
 def problem_of(error: Exception) -> Problem:
-    """Return an error as a problem; an unexpected one without its message, which may be private."""
+    """Convert an error to a problem; the message of an unexpected error is left out, because it may be private."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, Full):

@@ -1,4 +1,4 @@
-"""The server as a process, or as several at one address: what they listen on, and how they end."""
+"""Run the server in one process, or in several that share an address, until it is told to stop."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from .access import Access, counted_address
 from .engine import DECODING
 from .limits import Limits
 
-# Seconds. `_ANSWER`: how long answers may still take after all work has ended; aiohttp waits for it twice.
+# In seconds. `_ANSWER` is the time to send responses after all work has ended; aiohttp waits twice as long.
 KEEP_ALIVE, _LOOK, _ANSWER = 15.0, 0.02, 0.5
-REQUESTED: web.AppKey[Any] = web.AppKey("REQUESTED", WeakSet)  # connections with a request
+REQUESTED: web.AppKey[Any] = web.AppKey("REQUESTED", WeakSet)  # connections that have sent a request
 
 
 async def listen(
@@ -42,16 +42,16 @@ async def listen(
     access: Access | None = None,
     stopping: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Serve until SIGTERM or SIGINT; then finish what clients have sent.
+    """Serve until SIGTERM or SIGINT; then decode the audio that clients have sent.
 
     Args:
         tell: called with the address, `host:port`, once the server listens.
-        reuse_port: whether other processes listen there, too.
-        access: names the proxies, which may have any number of connections.
+        reuse_port: whether other processes listen at the same address, too.
+        access: lists the proxies, which may open any number of connections.
         stopping: called when the server begins to stop.
 
     Returns:
-        Whether a thread still decodes. A process that exits as usual then unloads torch around that thread, and may crash.
+        Whether a thread is still decoding. If so, a normal exit may crash, because it unloads torch while the thread runs.
     """
     logger = logging.getLogger(f"{__name__}.http")
     logger.addFilter(_is_ours)
@@ -83,12 +83,12 @@ async def listen(
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Return False for records of bytes that aren't HTTP, so that nobody can fill the logs with them."""
+    """Return False for a record about bytes that aren't HTTP, so that such bytes can't fill the logs."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 class _Guarded:
-    """Makes the protocols of connections; cuts off those without a request, and those beyond an address's limit."""
+    """Makes the protocol of each connection. Cuts off a connection that sends no request or exceeds its address's limit."""
 
     def __init__(self, server: web.Server, requested: Collection[Any], limits: Limits, access: Access) -> None:
         self.server, self.requested, self.limits, self.access = server, requested, limits, access
@@ -125,7 +125,7 @@ def certificate(cert: str | None, key: str | None) -> ssl.SSLContext | None:
     """Return the TLS context of a certificate and its key, both PEM files; None without a certificate.
 
     Raises:
-        ValueError: a key without a certificate, or files that hold none.
+        ValueError: there is a key but no certificate, or the files don't hold a certificate and its key.
     """
     if cert is None:
         if key is not None:
@@ -134,7 +134,7 @@ def certificate(cert: str | None, key: str | None) -> ssl.SSLContext | None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(cert, key)
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # includes ssl.SSLError
         raise ValueError(f"{cert}: no certificate with its key, as PEM: {error}") from None
     return context
 
@@ -143,13 +143,15 @@ def run_workers(count: int, work: Callable[..., None], options: dict[str, Any], 
     """Run several processes that share an address, until SIGTERM or SIGINT, or until one fails.
 
     Args:
-        work: called in each process with `options`, the `port`, and `number`, from 0.
+        count: number of processes.
+        work: called in each process with `options`, `port`, and `number`, the number of the process starting at 0.
+        port: the port to share; 0 lets the system choose one.
 
     Returns:
-        The exit status.
+        The exit status: 0 if a signal stopped the processes and none failed, else 1.
 
     Raises:
-        ValueError: on this system only one process can listen at an address.
+        ValueError: the system lets only one process listen at an address.
     """
     if not hasattr(socket, "SO_REUSEPORT"):
         raise ValueError(
@@ -158,7 +160,7 @@ def run_workers(count: int, work: Callable[..., None], options: dict[str, Any], 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with closing(socket.socket(family)) as reserved, tempfile.TemporaryDirectory(prefix="hf-ngpulm-") as folder:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        reserved.bind((host, port))  # it doesn't listen, so nothing comes to it
+        reserved.bind((host, port))  # this socket doesn't listen, so it gets no connections
         os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", folder)
         spawn = multiprocessing.get_context("spawn")
         more = {"port": reserved.getsockname()[1]}

@@ -1,8 +1,9 @@
 """OpenAI's realtime transcription: `/v1/realtime?intent=transcription`, a websocket with OpenAI's events.
 
-Each item of a conversation is an utterance. An item ends where the client commits its audio and, if turns are detected, where
-the recogniser finds the end of an utterance. Deltas are words that can no longer change. Beyond OpenAI's: phrases, language
-models and weights in `transcription`, words with times in `completed`, and on request `partial` events.
+Each item of a conversation is an utterance. An item ends where the client commits its audio. If turn detection is on, an item
+also ends where the recogniser detects the end of an utterance. Deltas contain words that can no longer change. The server adds
+to OpenAI's protocol: phrases, language models and weights in `transcription`, words with times in `completed`, and, on request,
+`partial` events.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _OF_TURNS = (
 
 
 def ulaw(codes: np.ndarray) -> np.ndarray:
-    """Return samples of G.711 u-law, uint8 -> float32 from -1 to 1 (ITU-T G.711, table 2)."""
+    """Decode G.711 u-law, uint8 `[N]`, to samples, float32 `[N]` in the range -1 to 1 (ITU-T G.711, table 2)."""
     inverted = ~codes
     exponent, mantissa = (inverted >> 4 & 7).astype(np.int32), (inverted & 15).astype(np.int32)
     magnitude = ((mantissa << 3) + 132 << exponent) - 132
@@ -45,7 +46,7 @@ def ulaw(codes: np.ndarray) -> np.ndarray:
 
 
 def alaw(codes: np.ndarray) -> np.ndarray:
-    """Return samples of G.711 A-law, likewise (table 1)."""
+    """Decode G.711 A-law, uint8 `[N]`, to samples, float32 `[N]` in the range -1 to 1 (ITU-T G.711, table 1)."""
     even = codes ^ 0x55
     exponent, mantissa = (even >> 4 & 7).astype(np.int32), (even & 15).astype(np.int32)
     magnitude = np.where(exponent == 0, (mantissa << 4) + 8, (mantissa << 4) + 264 << np.maximum(exponent - 1, 0))
@@ -57,10 +58,11 @@ class Config:
     """Hold the configuration of a session.
 
     Args:
-        form, rate: encoding of the audio, and samples a second.
-        search: fields of `transcription` that the client has set, of `OF_SEARCH`.
-        turns: whether an utterance's end ends an item.
-        partials: whether words that may still change are sent, too.
+        form: encoding of the audio.
+        rate: sampling rate of the audio, in hertz.
+        search: the fields of `OF_SEARCH` that the client has set in `transcription`.
+        turns: whether the detected end of an utterance ends an item.
+        partials: whether the client also gets words that may still change.
     """
 
     form: str = PCM
@@ -70,7 +72,7 @@ class Config:
     partials: bool = False
 
     def samples(self, data: bytes) -> np.ndarray:
-        """Return audio as float32 `[N]` from -1 to 1."""
+        """Decode audio to float32 `[N]` in the range -1 to 1."""
         if self.form == PCM:
             return samples(data)
         return (ulaw if self.form == PCMU else alaw)(np.frombuffer(data, dtype=np.uint8))
@@ -96,21 +98,21 @@ class Realtime(Connection):
         self._settings = self.voices.settings({}, limits, engine.recognizer)
         self._context: Any = None  # compiled phrases
         self._id = f"sess_{secrets.token_hex(12)}"
-        self._generation = 0  # of the stream: events of one that was cleared are dropped
+        self._generation = 0  # number of the current stream; events of earlier streams are dropped
         self._done = asyncio.Event()
-        self._heard = 0  # samples of the stream, at the client's rate
-        self._before = 0.0  # seconds of audio before the stream
+        self._heard = 0  # samples of this stream, at the client's rate
+        self._before = 0.0  # seconds of audio before this stream
         self._resample: Resampler | None = None
-        # Seconds of the stream: up to where nothing was said in this item, and in all.
+        # Positions in the stream, in seconds: the end of the silence that begins this item; the end of the decoded audio.
         self._quiet = self._decoded = 0.0
-        # The writer's own. Seconds: where the stream begins in the session; in the stream, how far it has been decoded, and
-        # where the item begins.
+        # Only the writer uses the following. Times are in seconds: the start of the stream in the session; the end of the
+        # decoded audio in the stream; the start of the item in the stream.
         self._events = 0
         self._previous: str | None = None
         self._stream_begins = self._until = self._begin = 0.0
         self._next_item()
 
-    # What the client says.
+    # Messages from the client.
 
     async def _read(self) -> tuple[int, str]:
         self._say(self._session("created"))
@@ -119,7 +121,7 @@ class Realtime(Connection):
             message = await self._receive(seconds)
             seconds = self.limits.idle_seconds
             if message is None or self._is_gone():
-                return WSCloseCode.OK, ""  # audio of a client that is gone isn't decoded
+                return WSCloseCode.OK, ""  # the audio of a client that has left isn't decoded
             if self._stopping:
                 continue
             event: Event = {}
@@ -150,7 +152,7 @@ class Realtime(Connection):
                 )  # fmt: skip
 
     async def _update(self, session: Any) -> None:
-        """Take the fields of a `session.update`: all of them, or none."""
+        """Apply a `session.update`. If one field is invalid, no field is applied."""
         heard = _input(session)
         config, context, transcription = self._config, self._context, heard.get("transcription")
         if heard.get("format") is not None:
@@ -172,7 +174,7 @@ class Realtime(Connection):
                 raise Problem("this server doesn't detect turns; set turn_detection to null", "turn_detection")
         settings = self.voices.settings(config.search, self.limits, self.engine.recognizer)
         if transcription is not None:
-            # Nothing that comes after it is read before it is compiled.
+            # The reader waits for the compilation, so later messages use the new phrases.
             context = (await self.engine.contexts.compiled(settings, self._budget)).get("phrases")
         if self.session is not None:
             self.session.endpoints = config.turns
@@ -203,7 +205,7 @@ class Realtime(Connection):
         self._deliver({"type": "commit", "until": self._heard / self._config.rate})
         self._ended = True
         self.engine.end(session)
-        await self._done.wait()  # nothing that follows is read before: a client has one stream at a time
+        await self._done.wait()  # later messages wait, because a client has one stream at a time
         self._forget()
 
     def _stream(self) -> Session:
@@ -219,7 +221,7 @@ class Realtime(Connection):
         return self._resample
 
     def _forget(self) -> None:
-        """Leave the stream; the next audio opens another."""
+        """Leave the stream; the next audio opens a new stream."""
         if self.session is not None:
             self.engine.leave(self.session)
         self._before += self._heard / self._config.rate
@@ -229,11 +231,11 @@ class Realtime(Connection):
         self._deliver({"type": "begin", "before": self._before})
 
     def _take(self, generation: int, event: Event) -> None:
-        """Take an event of the stream."""
+        """Deliver an event of the current stream; drop an event of an earlier stream."""
         if generation != self._generation:
             return
         if event["type"] == "partial":
-            # Kept here, since a later partial replaces one that waits to be sent.
+            # Computed here, because a later partial replaces one that waits to be sent.
             self._quiet = self._quiet if event["text"] else event["end"]
             self._decoded, event = event["end"], {**event, "quiet": self._quiet}
         elif event["type"] == "final":
@@ -245,7 +247,7 @@ class Realtime(Connection):
     def _say(self, message: Event) -> None:
         self._deliver({"type": "say", "message": message})
 
-    # What the client is told.
+    # Messages to the client.
 
     def _messages(self, event: Event) -> Iterator[Event]:
         for message in self._unnumbered(event):
@@ -263,7 +265,7 @@ class Realtime(Connection):
             case "commit":
                 self._until = event["until"]  # the last partials may have been skipped
                 return self._committed()
-            case "done" if self._is_committed:  # nothing was said in the item
+            case "done" if self._is_committed:  # the item contains no speech
                 return self._completed("", [])
             case "begin":
                 self._stream_begins, self._until, self._begin = event["before"], 0.0, 0.0
@@ -335,7 +337,11 @@ class Realtime(Connection):
 
 
 def _input(session: Any) -> Event:
-    """Return `audio.input` of a session."""
+    """Check a session; return its `audio.input`.
+
+    Raises:
+        Problem: the session has an unknown field or an unsupported value.
+    """
     _only(session, ("type", "audio", "include"), "session")
     if session.get("type", "transcription") != "transcription":
         raise Problem("this server has sessions of the type transcription", "session.type")
@@ -349,7 +355,11 @@ def _input(session: Any) -> Event:
 
 
 def _format(form: Any) -> tuple[str, int]:
-    """Return the encoding of audio, and its rate in hertz."""
+    """Return the encoding of audio and its sampling rate in hertz.
+
+    Raises:
+        Problem: the server doesn't support this format.
+    """
     _only(form, ("type", "rate"), "format")
     kind = form.get("type")
     if kind in (PCMU, PCMA) and form.get("rate", 8000) == 8000:
@@ -370,7 +380,7 @@ def _detects(turns: Any) -> bool:
 
 
 def _only(fields: Any, names: Iterable[str], where: str) -> None:
-    """Refuse what isn't an object, and fields of other names."""
+    """Refuse a value that isn't an object, or that has fields other than `names`."""
     if not isinstance(fields, dict):
         raise Problem(f"{where} should be an object", where)
     unknown = sorted(fields.keys() - set(names))

@@ -1,4 +1,4 @@
-"""Whole recordings: many at once, of any length, decoded in batches."""
+"""Transcribe whole recordings of any length, many at once, in batches."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from .engine import Engine, Session
 from .limits import Limits
 
 BATCH = 16  # recordings that a step takes
-# Seconds of audio in a step on the CPU. With more, activations are so large that malloc asks the system for each, which takes
-# half of the time.
+# Seconds of audio in a step on the CPU. With longer batches, malloc requests each (large) activation from the system, and these
+# requests take half of the time.
 BATCH_SECONDS = 100.0
 CHUNK_SECONDS, CONTEXT_SECONDS = 30.0, 5.0
-WAITING_SECONDS = 60.0  # of audio of a recording that waits to be decoded
-PIECE_SECONDS, PIECES = 10.0, 3  # of audio that are read, and how many at a time
-LOOK_SECONDS = 0.5  # between looks at whether the client is still there
-MOST_SEARCHES = 4  # numbers of beams for which there are recognisers at the same time
-MOST_LANES = 4  # engines that have the same search, on the CPU
+WAITING_SECONDS = 60.0  # of a recording's audio that may wait to be decoded
+PIECE_SECONDS, PIECES = 10.0, 3  # length of a piece of audio, and number of pieces that are read at a time
+LOOK_SECONDS = 0.5  # between checks that the client is still connected
+MOST_SEARCHES = 4  # different beam widths that have recognisers at the same time
+MOST_LANES = 4  # engines with the same beam width, on the CPU
 
-Lane: TypeAlias = tuple["int | None", int]  # a number of beams, and which of the engines that have it
+Lane: TypeAlias = tuple["int | None", int]  # a beam width, and the number of the engine among those with that beam width
 
 
 class Failure(Exception):
-    """A recording can't be transcribed; the message is for the client.
+    """Raised if a recording can't be transcribed; the message is for the client.
 
     Args:
-        code: as websockets have it: 1008 if the recording is to blame.
+        code: a websocket close code; 1008 if the recording is the cause.
     """
 
     def __init__(self, message: str, code: int = 1008) -> None:
@@ -47,15 +47,15 @@ class Failure(Exception):
 
 
 class Recordings:
-    """Transcribes recordings: each is a stream of an engine, with chunks so long that most recordings are one chunk.
+    """Transcribes recordings. Each recording is a stream of an engine, with chunks so long that most recordings are one chunk.
 
-    A step takes a chunk of each of `BATCH` recordings, so nobody waits for the whole of another's long one. Each number of
-    beams has engines of its own, a few numbers at a time. On the CPU it has several, and the busy ones share torch's threads:
-    two batches in parallel take less time than one after the other with twice the threads, which mostly wait for each other
-    between a model's many small operations.
+    A step decodes one chunk of each of up to `BATCH` recordings, so no client waits for the whole recording of another. Each
+    beam width has its own engines, for a few beam widths at a time. On the CPU, a beam width has several engines, and the busy
+    engines share torch's threads. Two batches in parallel take less time than two batches in sequence with twice the threads,
+    because threads mostly wait for each other between the many small operations of a model.
 
     Args:
-        recognizer: has the model and the search.
+        recognizer: provides the model and the search.
         watch: see `Engine`.
     """
 
@@ -66,7 +66,7 @@ class Recordings:
         watch: Callable[[int, float, list[float]], None] | None = None,
     ) -> None:
         self.recognizer, self.limits, self.watch = recognizer, limits, watch
-        self._engines: dict[Lane, Engine] = {}  # the one used last at the end
+        self._engines: dict[Lane, Engine] = {}  # in order of last use, the latest at the end
         self._users: Counter[Lane] = Counter()
         self._making = threading.Lock()
         self._threads = torch.get_num_threads()
@@ -75,23 +75,26 @@ class Recordings:
 
     @property
     def sound(self) -> bool:
-        """Return whether all engines are."""
+        """Return whether all engines are sound; see `Engine`."""
         return all(engine.sound for engine in list(self._engines.values()))
 
     def stop(self, seconds: float | None = None) -> bool:
         """Stop all engines; see `Engine.stop`."""
         engines = list(self._engines.values())
         for engine in engines:
-            engine.stop(0.0)  # all are told before one is waited for
+            engine.stop(0.0)  # tell all engines to stop before waiting for the first
         until = time.monotonic() + (seconds or 0.0)
         return all([engine.stop(seconds and max(0.0, until - time.monotonic())) for engine in engines])
 
     @contextlib.asynccontextmanager
     async def engine(self, num_beams: int | None) -> AsyncIterator[Engine]:
-        """Lend the engine for a number of beams, None for the server's own, to the `with` block.
+        """Lend an engine to the `with` block.
+
+        Args:
+            num_beams: the beam width; None for the server's own.
 
         Raises:
-            ValueError: the search has no such number of beams.
+            ValueError: the search doesn't support this beam width.
         """
         lane = num_beams, min(range(self._lanes), key=lambda number: self._users[num_beams, number])
         self._users[lane] += 1
@@ -106,12 +109,12 @@ class Recordings:
         finally:
             self._users[lane] -= 1
             self._share_threads()
-            dropped = self._dropped()  # all before the first stops: a new client gets none of them
+            dropped = self._dropped()  # remove all of them first, so that no new client gets one that stops
             for engine in dropped:
                 await asyncio.to_thread(engine.stop)
 
     def _dropped(self) -> list[Engine]:
-        """Remove and return idle engines: those of all but the `MOST_SEARCHES` numbers of beams that were used last."""
+        """Remove and return the idle engines, except those of the `MOST_SEARCHES` beam widths that were used last."""
         lately = dict.fromkeys(beams for beams, _ in reversed(list(self._engines)))
         used = {beams for (beams, _), users in self._users.items() if users}
         idle = [beams for beams in lately if beams not in used]
@@ -129,7 +132,7 @@ class Recordings:
             if engine is None:
                 beams = {} if lane[0] is None else {"num_beams": lane[0]}
                 recognizer = self.recognizer.for_recordings(self.limits.uploads, CHUNK_SECONDS, CONTEXT_SECONDS, **beams)
-                utterance = self.limits.audio_seconds + PIECE_SECONDS  # a recording is one
+                utterance = self.limits.audio_seconds + PIECE_SECONDS  # a recording is one utterance
                 seconds = BATCH_SECONDS if recognizer.model.device.type == "cpu" else None
                 engine = Engine(recognizer, 0.02, utterance, BATCH, seconds, self.limits.work_seconds, watch=self.watch)
                 engine.start()
@@ -138,7 +141,7 @@ class Recordings:
 
 
 async def _in_thread(function: Callable[[], Any]) -> Any:
-    """Call a function in another thread; a cancelled caller waits for its end, so that its file stays open until then."""
+    """Call a function in another thread. A cancelled caller still waits for the function, so its file stays open until then."""
     future = asyncio.ensure_future(asyncio.to_thread(function))
     try:
         return await asyncio.shield(future)
@@ -148,15 +151,15 @@ async def _in_thread(function: Callable[[], Any]) -> Any:
 
 
 class Take:
-    """One recording on its way through an engine, within a `with` block.
+    """Decodes one recording with an engine, within a `with` block.
 
     Args:
-        settings: for `StreamingRecognizer.open`.
-        check: called now and then; raises to give the recording up.
-        words: whether words are wanted, and not the text alone.
+        settings: arguments of `StreamingRecognizer.open`.
+        check: called from time to time; raises an error to stop decoding.
+        words: whether final events have words besides the text.
 
     Attributes:
-        seconds: of audio so far.
+        seconds: seconds of audio so far.
     """
 
     def __init__(
@@ -178,17 +181,17 @@ class Take:
     async def events(
         self, pieces: Iterable[np.ndarray], turns: contextlib.AbstractAsyncContextManager[Any] | None = None
     ) -> AsyncIterator[dict[str, Any]]:
-        """Yield the recording's partial events and its final one, while it is read.
+        """Read the recording; yield its partial events and its final event.
 
         Args:
-            pieces: float32 `[N]` at the recogniser's rate.
-            turns: entered for each read, which another thread does. None reads in this thread: changing threads costs as much
-                as reading a few seconds of plain samples.
+            pieces: audio, each piece float32 `[N]` at the recogniser's rate.
+            turns: a context manager that is entered for each read; another thread does the read. None reads in this thread,
+                because a change of thread costs as much as reading a few seconds of uncompressed samples.
 
         Raises:
-            Failure: it is too long, or the model can't hear it.
-            ValueError: from `pieces`.
-            Exception: from `check`.
+            Failure: the recording is too long, or decoding it failed.
+            ValueError: raised by `pieces`.
+            Exception: any error that `check` raises.
         """
         reading: Iterator[np.ndarray] = iter(pieces)
         is_more = True
@@ -216,7 +219,11 @@ class Take:
         return self._session.backlog <= WAITING_SECONDS * self.engine.recognizer.sampling_rate
 
     def push(self, samples: np.ndarray) -> None:
-        """Take audio at the recogniser's rate."""
+        """Pass audio, float32 `[N]` at the recogniser's rate, to the engine.
+
+        Raises:
+            Failure: the recording is longer than `Limits.audio_seconds`.
+        """
         self.seconds += len(samples) / self.engine.recognizer.sampling_rate
         if self.seconds > self.limits.audio_seconds:
             raise Failure(f"the recording is longer than {self.limits.audio_seconds:g} s, as long as it may be; cut it")
@@ -224,7 +231,7 @@ class Take:
             self.engine.push(self._session, samples)
 
     async def room(self) -> None:
-        """Wait until more audio may be pushed."""
+        """Wait until `has_room` is true."""
         while not self.has_room:
             await self._event()
 

@@ -1,4 +1,4 @@
-"""Check the fields of a form or a session, as OpenAI names them: settings of a stream, and the form of the answer."""
+"""Check the fields of a form or a session, which have OpenAI's names: settings of a stream, and the response format."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRANSCRIBE, TRANSLATE = "transcribe", "translate"
 GRANULARITIES = ("segment", "word")
 NO_LM = "none"
 OF_SEARCH = ("prompt", "hotwords", "keywords", "lm", "lm_weight", "phrase_weight")
-# The fields of a form as JSON Schema: requests are checked by them, and `openapi` describes them.
+# The fields of a form as JSON Schema. Requests are checked against it, and `openapi` publishes it.
 _PHRASES = "Phrases to listen for (hotwords): separated by commas, semicolons or line ends, or a JSON list, also with weights."
 _IGNORED = "Ignored."
 FIELDS: dict[str, dict[str, Any]] = {
@@ -63,11 +63,11 @@ class Voices:
     """The models and language models that clients may ask for.
 
     Args:
-        models: names of the model; the first is its own.
+        models: names of the model; the first is the primary name.
         lms: language models by name; the first is the default.
-        languages: the model's languages, for clients of Wyoming.
-        aliases: more names of the model, which no list shows; by default those of OpenAI's models, for programs made for
-            OpenAI.
+        languages: the model's languages, for Wyoming clients.
+        aliases: further names of the model, which no list shows. By default the names of OpenAI's models, for programs that
+            were written for OpenAI.
     """
 
     models: Sequence[str] = ("hf-ngpulm",)
@@ -85,14 +85,14 @@ class Voices:
     def settings(
         self, given: Mapping[str, Any], limits: Limits, recognizer: StreamingRecognizer | AttentionRecognizer
     ) -> dict[str, Any]:
-        """Return settings for `StreamingRecognizer.open`, with phrases as texts.
+        """Return arguments of `StreamingRecognizer.open`; the phrases aren't compiled yet.
 
         Args:
-            given: fields by name; those of `OF_SEARCH` count.
-            recognizer: language models may remember weights for its model.
+            given: fields by name; only the fields of `OF_SEARCH` are used.
+            recognizer: the recogniser whose model a language model may remember a weight for.
 
         Raises:
-            Problem: a value is wrong.
+            Problem: a value is invalid.
         """
         phrases = [phrase for name in _LISTS for phrase in _phrases(given.get(name), name)]
         blamed = next((name for name in _LISTS if given.get(name)), "keywords")
@@ -113,7 +113,7 @@ class Voices:
         lm = self.lms[name or next(iter(self.lms))]
         if len(self.lms) > 1:
             settings["lm"] = lm
-            if "lm_weight" not in settings:  # a list of several remembers nothing, each by itself may
+            if "lm_weight" not in settings:  # a list of language models remembers no weight, but each single model may
                 remembered = with_remembered(lm, recognizer.model, {"lm_weight": None})["lm_weight"]
                 settings |= {} if remembered is None else {"lm_weight": remembered}
         return settings
@@ -121,7 +121,7 @@ class Voices:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Say how to transcribe a recording, and what to answer."""
+    """Hold how to transcribe a recording, and how to format the response."""
 
     settings: dict[str, Any]
     num_beams: int | None
@@ -133,7 +133,11 @@ class Wanted:
 
 
 def check_translates(recognizer: StreamingRecognizer | AttentionRecognizer) -> None:
-    """Refuse a model that doesn't translate."""
+    """Refuse a model that doesn't translate.
+
+    Raises:
+        Problem: the recogniser isn't for a model with attention, or its model doesn't translate.
+    """
     if not (isinstance(recognizer, AttentionRecognizer) and recognizer.translates):
         name = type(recognizer.model).__name__
         raise Problem(
@@ -149,10 +153,14 @@ def wanted(
     recognizer: StreamingRecognizer | AttentionRecognizer,
     task: str = TRANSCRIBE,
 ) -> Wanted:
-    """Read a form: the values of each field.
+    """Check the fields of a form; return the settings and the response format.
+
+    Args:
+        form: all values of each field.
+        task: "transcribe" or "translate".
 
     Raises:
-        Problem: a field is unknown, or its value wrong.
+        Problem: a field is unknown, or its value is invalid.
     """
     unknown = sorted(form.keys() - FIELDS.keys())
     if unknown:
@@ -194,10 +202,10 @@ def wanted(
 
 
 def of_attention(wanted: Wanted, recognizer: AttentionRecognizer) -> dict[str, Any]:
-    """Return settings that only models with attention have: a language, a translation, and times.
+    """Return the settings that only models with attention have: language, translation task and times.
 
     Raises:
-        Problem: the model has no such language, translation or times.
+        Problem: the model doesn't support the language or word times, or it needs a language to translate.
     """
     settings: dict[str, Any] = {}
     if wanted.language and recognizer.languages:
@@ -217,7 +225,7 @@ def of_attention(wanted: Wanted, recognizer: AttentionRecognizer) -> dict[str, A
 
 
 def _is_unguided(recognizer: Any) -> bool:
-    """Return whether a recogniser searches greedily only because it has no LM and no phrases."""
+    """Return whether a recogniser searches greedily just because it has neither an LM nor phrases."""
     return hasattr(recognizer, "decoder") and recognizer.decoder.decoder.unguided is not None
 
 
@@ -229,7 +237,7 @@ def _auto_beams(recognizer: Any) -> int:
 
 
 def _phrases(given: Any, name: str) -> list[Any]:
-    """Return phrases: a list as it is; of a text a JSON list, or what commas, semicolons and line ends separate."""
+    """Return a list of phrases. A text is parsed as a JSON list, or else split at commas, semicolons and line ends."""
     if given is None or isinstance(given, list):
         return given or []
     if not isinstance(given, str):
@@ -246,7 +254,11 @@ def _phrases(given: Any, name: str) -> list[Any]:
 
 
 def _number(name: str, value: Any) -> float:
-    """Return the value of a field that is a number, within the field's bounds."""
+    """Return the value of a numeric field as a float.
+
+    Raises:
+        Problem: the value isn't a number within the bounds of the field.
+    """
     if isinstance(value, str):
         try:
             value = float(value)

@@ -1,4 +1,4 @@
-"""OpenAI's `POST /v1/audio/transcriptions` and `translations`: a form with a recording in, its text out."""
+"""OpenAI's `POST /v1/audio/transcriptions` and `translations`: they take a form with a recording and return its text."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from .recordings import LOOK_SECONDS, PIECE_SECONDS, Failure, Recordings, Take
 from .requests import TRANSCRIBE, TRANSLATE, Voices, Wanted, check_translates, of_attention, wanted
 
 log = logging.getLogger(__name__)
-_PLAIN = 512 * 1024  # bytes of WAV, 16 s of speech, that are read without another thread
+_PLAIN = 512 * 1024  # bytes: a WAV file up to this size (16 s of speech) is read in the main thread
 
 
 class Transcriptions:
-    """The handlers for recordings.
+    """The request handlers for recordings.
 
     Args:
-        places: the places of recordings.
+        places: counts the current recordings.
         address: returns the address that a request counts for.
-        count: called for each recording with its length and the time it took, in seconds.
+        count: called for each recording with its length and its processing time, both in seconds.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class Transcriptions:
         self.closed = self._is_cut = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._streaming: set[asyncio.Task[Any]] = set()
-        # Fewer than asyncio's threads (32 at most, four more than cores), so that some are left for others.
+        # asyncio has four threads more than cores, at most 32. This limit leaves four threads for other work.
         self._unpacking = asyncio.Semaphore(min(28, os.cpu_count() or 1))
 
     async def close(self, seconds: float) -> None:
-        """Take no more recordings, and finish the current ones within some seconds; tell those that aren't done by then."""
+        """Refuse new recordings, and finish the current ones within `seconds`; then cancel the rest and tell their clients."""
         self.closed = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
@@ -86,7 +86,7 @@ class Transcriptions:
         return await self._within(self._transcribed(request, TRANSLATE))
 
     async def _within(self, work: Coroutine[Any, Any, web.StreamResponse]) -> web.StreamResponse:
-        """Await work that `close` may cut off."""
+        """Await work that `close` may cancel."""
         if self.closed:
             work.close()
             raise Full(SHUTTING_DOWN)
@@ -137,7 +137,7 @@ class Transcriptions:
             raise ConnectionResetError("the client is gone")
 
     def _read(self, form: Form, rate: int, request: web.Request) -> tuple[Any, Any]:
-        """Return the pieces of a recording, and whose turn it is to read them; see `Take.events`."""
+        """Return the `pieces` and the `turns` of a recording for `Take.events`."""
         file, is_short = form.file, form.size <= _PLAIN
         plain, packed = is_short and Wave.opened(file) is not None, container_of(_head(file)) is not None
         pieces = file_pieces(file, rate, PIECE_SECONDS, name=form.name, give_up=lambda: self._is_cut or is_gone(request))

@@ -1,6 +1,7 @@
-"""Wyoming, the protocol of Home Assistant: JSON lines and audio on a plain TCP connection.
+"""Wyoming, Home Assistant's protocol: JSON lines and audio on a plain TCP connection.
 
-The package `wyoming` has the events. They are read here, since its own reader takes any length that a client names.
+The package `wyoming` defines the events. This module reads them itself, because the package's reader accepts any length that
+a client claims.
 """
 
 from __future__ import annotations
@@ -35,17 +36,18 @@ _CHANNELS = 8
 
 
 class Wyoming:
-    """A server of Wyoming.
+    """A server for the Wyoming protocol.
 
     Args:
         uri: `tcp://HOST:PORT`.
-        places: the places of recordings; a client has one as long as it is connected.
+        places: counts the current recordings; a connected client counts as one.
+        reuse_port: whether other processes listen at the same address, too.
 
     Attributes:
-        at: the address once the server listens, with the port that the system chose for 0.
+        at: the address, set once the server listens. If the port was 0, it has the port that the system chose.
 
     Raises:
-        ValueError: `uri` isn't such an address.
+        ValueError: `uri` isn't `tcp://HOST:PORT`, or its port is 0 although other processes share it.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class Wyoming:
         self.at = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
     async def stop(self, seconds: float) -> None:
-        """Take no more clients, and give the current ones so many seconds."""
+        """Refuse new clients; disconnect the current clients after at most `seconds`."""
         if self._server is not None:
             self._server.close()
         if self._tasks:
@@ -91,7 +93,7 @@ class Wyoming:
         except (Problem, Full, Failure) as error:
             with contextlib.suppress(OSError, asyncio.TimeoutError):
                 await _send(writer, Error(str(error)).event(), self.limits)
-        except (asyncio.TimeoutError, asyncio.IncompleteReadError, ConnectionError):  # the client is silent, or gone
+        except (asyncio.TimeoutError, asyncio.IncompleteReadError, ConnectionError):  # the client is silent or has left
             pass
         except asyncio.CancelledError:  # by `stop`
             with contextlib.suppress(OSError, asyncio.TimeoutError):
@@ -107,10 +109,10 @@ def host_and_port(uri: str, is_shared: bool = False) -> tuple[str, int]:
     """Return the host and the port of `tcp://HOST:PORT`.
 
     Args:
-        is_shared: whether several processes listen there; port 0 is refused then.
+        is_shared: whether several processes listen at the address. If so, port 0 is refused.
 
     Raises:
-        ValueError: another kind of address.
+        ValueError: `uri` isn't `tcp://HOST:PORT`, or its port is 0 although several processes share it.
     """
     try:
         parts = urlsplit(uri)
@@ -125,7 +127,7 @@ def host_and_port(uri: str, is_shared: bool = False) -> tuple[str, int]:
 
 
 class _Client:
-    """One connection: any number of recordings, one after the other."""
+    """Serves one connection, which may send any number of recordings in sequence."""
 
     def __init__(
         self, server: Wyoming, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, budget: PhraseBudget
@@ -149,7 +151,7 @@ class _Client:
                 asked = {}
 
     async def _transcribe(self, asked: dict[str, Any], event: Event | None) -> Event:
-        """Read audio up to its end, and return the transcript."""
+        """Read audio until it ends; return the transcript as an event."""
         voices, recordings = self.server.voices, self.server.recordings
         voices.check_model(asked.get("name"))
         names = [asked.get(field) or [] for field in ("transcript_names", "transcript_terms")]
@@ -185,7 +187,7 @@ class _Client:
         """Return the next event; None at the end of the connection.
 
         Raises:
-            Problem: what came isn't an event, or is too long.
+            Problem: the data isn't a valid event, or is too long.
         """
         async with timeout(seconds):
             try:
@@ -245,7 +247,11 @@ def _length(head: dict[str, Any], name: str, most: int) -> int:
 
 
 def _format(chunk: Event) -> tuple[int, int]:
-    """Return the rate and the number of channels of a piece of audio."""
+    """Return the sampling rate, in hertz, and the number of channels of a piece of audio.
+
+    Raises:
+        Problem: the format isn't supported, or the audio ends within a sample.
+    """
     values = [chunk.data.get(name) for name in ("rate", "width", "channels")]
     rate, width, channels = (value if isinstance(value, int) and not isinstance(value, bool) else 0 for value in values)
     if width != 2 or not LOWEST_RATE <= rate <= HIGHEST_RATE or not 1 <= channels <= _CHANNELS:

@@ -1,1 +1,1 @@
-"""Audio files and their samples, as recognisers want them."""
+"""Read audio files into the samples that recognisers take."""

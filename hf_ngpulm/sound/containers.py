@@ -1,4 +1,4 @@
-"""WebM and MP4, which browsers and phones record and libsndfile doesn't read: a process decodes them (see `unpack`)."""
+"""Read WebM and MP4, which browsers and phones record. libsndfile can't read them, so a process decodes them (`unpack`)."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ HEAD = 12  # bytes that identify a container
 
 
 def container_of(head: bytes) -> str | None:
-    """Return FFmpeg's name of a file's container by its first bytes; None for another kind of file."""
+    """Detect a file's container from its first bytes; return FFmpeg's name for it, or None for other files."""
     return "matroska" if head.startswith(b"\x1aE\xdf\xa3") else "mov" if head[4:8] == b"ftyp" else None
 
 
 class Unpacked:
-    """The audio of such a file, read from begin to end like a `soundfile.SoundFile`, within a `with` block.
+    """The audio of a WebM or MP4 file, read from begin to end like a `soundfile.SoundFile`, within a `with` block.
 
-    `frames` is None: the length shows only at the end.
+    `frames` is None, because the length is known only at the end.
 
     Args:
         source: a path, or an open binary file.
-        form: from `container_of`.
-        name: the file's name in errors.
-        give_up: called while samples are awaited; returns whether nobody wants them any more.
+        form: a result of `container_of`.
+        name: the file's name in error messages.
+        give_up: called while waiting for samples; returns True if they are no longer needed.
 
     Raises:
-        ValueError: here or in `read`: PyAV is missing, the file has no audio or is damaged, or decoding falls more than
-            `PATIENCE` seconds behind real time.
+        ValueError: PyAV is missing, the file has no audio or is damaged, or decoding falls more than `PATIENCE` seconds
+            behind real time. `read` raises it, too.
     """
 
     channels, frames = 1, None
@@ -95,7 +95,7 @@ class Unpacked:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Stop the process if its output takes too long, or nobody wants it any more."""
+        """Kill the process if its output takes too long, or if `give_up` returns True."""
         begin, done = time.monotonic(), threading.Event()
 
         def watch() -> None:
@@ -113,7 +113,7 @@ class Unpacked:
             self._patience -= time.monotonic() - begin
 
     def _check(self) -> None:
-        """Raise the error of a process whose output has ended, if it failed."""
+        """Wait for the process, whose output has ended; raise `ValueError` if the process failed."""
         assert self._process.stderr is not None
         said, code = self._process.stderr.read(1000).decode(errors="replace").strip(), self._process.wait()
         if code < 0:
@@ -123,7 +123,7 @@ class Unpacked:
 
 
 def _on_disk(source: str | os.PathLike[str] | IO[bytes]) -> IO[bytes]:
-    """Return the source, or a copy, as a file that a process can inherit; closing it leaves an open source open."""
+    """Return the source, or a copy, as a file that a process can inherit. Closing that file doesn't close an open source."""
     if isinstance(source, str | os.PathLike):
         return open(source, "rb")
     try:

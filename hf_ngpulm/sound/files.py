@@ -1,4 +1,4 @@
-"""Audio files as recognisers take them: one channel, float32, at the model's rate; whole or in pieces."""
+"""Read audio files, whole or in pieces, as one channel of float32 samples at the model's rate."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import numpy as np
 from .containers import HEAD, Unpacked, container_of
 from .waves import Wave
 
-FRAMES_AT_ONCE = 1 << 20  # read, mixed and resampled together: an hour of stereo takes little more than its mono samples
-SLACK = 64  # samples by which a resampler's count may differ from the exact one
-LONGEST = 24  # hours; a header that says more is refused before the memory is allocated
-RATES, MOST_CHANNELS = (1_000, 1_000_000), 256  # hertz; other headers are damaged or hostile
-LEAST_READ = 0.95  # share of the header's frames (an estimate for MP3) below which a file counts as cut short
+FRAMES_AT_ONCE = 1 << 20  # per block; so an hour of stereo needs little more memory than its mono samples
+SLACK = 64  # samples by which a resampler's output may exceed the exact length
+LONGEST = 24  # hours; a header that claims more is refused before memory is allocated
+RATES, MOST_CHANNELS = (1_000, 1_000_000), 256  # hertz, and channels; a header with other values is damaged or hostile
+LEAST_READ = 0.95  # a file with a smaller share of the frames in its header (an estimate for MP3) counts as cut short
 
 
 class Resampler:
-    """Resamples in pieces, which together equal the resampled whole.
+    """Resamples audio piece by piece. The joined pieces equal the result of resampling the whole audio.
 
     Args:
         rate: input rate in hertz.
-        wanted: output rate.
+        wanted: output rate in hertz.
     """
 
     def __init__(self, rate: int, wanted: int) -> None:
@@ -36,22 +36,22 @@ class Resampler:
             self._stream = soxr.ResampleStream(rate, wanted, 1, dtype="float32")
 
     def __call__(self, samples: np.ndarray, last: bool = False) -> np.ndarray:
-        """Return float32 `[N]` -> `[M]`; the last piece includes samples that were held back."""
+        """Resample a piece, `[N]`, to float32 `[M]`; the result for the last piece includes samples that were held back."""
         samples = np.ascontiguousarray(samples, dtype=np.float32)
         return samples if self._stream is None else self._stream.resample_chunk(samples, last=last)
 
 
 def resample(samples: np.ndarray, rate: int, sampling_rate: int) -> np.ndarray:
-    """Return float32 `[N]` -> `[M]`, from one rate in hertz to another."""
+    """Resample `[N]` to float32 `[M]`; both rates are in hertz."""
     return Resampler(rate, sampling_rate)(samples, last=True)
 
 
 def read_audio(path: str | os.PathLike[str], sampling_rate: int) -> np.ndarray:
-    """Read a file, mix its channels, and resample it if need be.
+    """Read a file, average its channels, and resample it if necessary.
 
     Args:
-        path: a file that libsndfile opens (WAV, FLAC, Ogg, MP3 ...), or with PyAV WebM and MP4 (M4A).
-        sampling_rate: in hertz.
+        path: a file that libsndfile reads (WAV, FLAC, Ogg, MP3 ...); if PyAV is installed, also WebM and MP4 (M4A).
+        sampling_rate: rate of the result, in hertz.
 
     Returns:
         Samples, float32 `[N]`.
@@ -74,16 +74,16 @@ def decode_audio(
     offset: float = 0.0,
     duration: float | None = None,
 ) -> np.ndarray:
-    """Read a file or a part of one, mix its channels, and resample it if need be.
+    """Read a file or a part of it, average its channels, and resample it if necessary.
 
     Args:
-        source: a path, or an open binary file, of a kind that `read_audio` takes.
-        sampling_rate: in hertz.
-        name: the source's name in errors; by default its path.
-        offset, duration: the part to read, in seconds; without a duration, all after `offset`.
+        source: a path, or an open binary file, in a format that `read_audio` reads.
+        sampling_rate: rate of the result, in hertz.
+        name: the source's name in error messages; by default its path.
+        offset, duration: the part to read, in seconds; without a duration, everything after `offset`.
 
     Returns:
-        Samples, float32 `[N]`; none, if the file has none.
+        Samples, float32 `[N]`; empty if the file has no samples.
 
     Raises:
         ValueError: the file isn't audio, is damaged or cut short, holds infinite samples or NaN, or ends before the part.
@@ -97,7 +97,7 @@ def decode_audio(
         rate = file.samplerate
         begin = round(offset * rate)
         wanted = file.frames - begin if duration is None else round(duration * rate)
-        # Durations in manifests are rounded, by less than half a second.
+        # Durations in manifests may be rounded up, by less than half a second.
         if wanted < 0 or begin + wanted > file.frames + rate // 2:
             raise _too_short(name, file.frames / rate, offset, duration)
         wanted = min(wanted, file.frames - begin)
@@ -106,7 +106,7 @@ def decode_audio(
         if begin:
             file.seek(begin)
         resampled = Resampler(rate, sampling_rate)
-        # Filled piece by piece: putting pieces together at the end would take twice the memory.
+        # The array is filled piece by piece. Joining pieces at the end would need twice the memory.
         samples = np.empty(-(-wanted * sampling_rate // rate) + SLACK, dtype=np.float32)
         read = done = 0
         while True:
@@ -124,7 +124,7 @@ def decode_audio(
 
 
 def _part_unpacked(file: Unpacked, sampling_rate: int, name: str, offset: float, duration: float | None) -> np.ndarray:
-    """Return the same of a file whose length shows only at its end."""
+    """Return the samples of a part, as `decode_audio` does, for a file whose length is known only at its end."""
     rate, at = file.samplerate, 0
     begin, most = round(offset * rate), LONGEST * 3600 * rate
     end = None if duration is None else begin + round(duration * rate)
@@ -153,21 +153,21 @@ def file_pieces(
     name: str | None = None,
     give_up: Callable[[], bool] = lambda: False,
 ) -> Iterator[np.ndarray]:
-    """Read a file in pieces, its channels mixed; it may be longer than the memory.
+    """Read a file in pieces, and average its channels. The file may be larger than the memory.
 
     Args:
-        path: a path or an open binary file, of a kind that `read_audio` takes.
-        sampling_rate: of the pieces, in hertz.
-        seconds: the length of a piece, at most `FRAMES_AT_ONCE` samples of the file.
-        in_real_time: whether pieces come at the pace of speech.
-        name: the file's name in errors; by default its path.
-        give_up: called by another thread while a process decodes WebM or MP4; returns whether the rest isn't wanted.
+        path: a path or an open binary file, in a format that `read_audio` reads.
+        sampling_rate: rate of the pieces, in hertz.
+        seconds: the length of a piece; a piece has at most `FRAMES_AT_ONCE` samples of the file.
+        in_real_time: whether to yield pieces at the speed of the recorded speech.
+        name: the file's name in error messages; by default its path.
+        give_up: called by another thread while a process decodes WebM or MP4; returns True if the rest isn't needed.
 
     Yields:
-        Float32 `[N]`.
+        The samples of a piece, float32 `[N]`.
 
     Raises:
-        ValueError: the file isn't audio, is damaged, or holds no samples, infinite ones or NaN.
+        ValueError: the file isn't audio, is damaged, holds no samples, or holds infinite samples or NaN.
         FileNotFoundError: there is no such file.
     """
     name = name or str(path)
@@ -186,12 +186,16 @@ def file_pieces(
 
 
 def _mixed(samples: np.ndarray) -> np.ndarray:
-    """Return the mean of channels, `[N, C]` -> `[N]`."""
+    """Return the mean of the channels; `[N, C]` becomes `[N]`."""
     return samples[:, 0] if samples.shape[1] == 1 else samples.mean(axis=1)
 
 
 def checked_samples(samples: np.ndarray, name: str) -> np.ndarray:
-    """Return samples; refuse infinite ones and NaN."""
+    """Return the samples unchanged.
+
+    Raises:
+        ValueError: a sample is infinite or NaN.
+    """
     if not np.isfinite(samples).all():
         raise ValueError(f"{name}: holds samples that are infinite or not a number")
     return samples
@@ -201,7 +205,7 @@ def checked_samples(samples: np.ndarray, name: str) -> np.ndarray:
 def _opened(
     source: str | os.PathLike[str] | IO[bytes], name: str, give_up: Callable[[], bool] = lambda: False
 ) -> Iterator[Any]:
-    """Open a file; errors have its name."""
+    """Open a file; error messages contain its name."""
     import soundfile
 
     if isinstance(source, str | os.PathLike):
@@ -218,7 +222,7 @@ def _opened(
                 )
             yield file
     except (soundfile.SoundFileError, OSError) as error:
-        why = getattr(error, "error_string", error)  # without the source, which an open file has no name for
+        why = getattr(error, "error_string", error)  # without the source, because an open file may have no name
         raise ValueError(f"{name}: can't be read as audio: {why}") from None
 
 
@@ -234,9 +238,9 @@ def _reader(source: str | os.PathLike[str] | IO[bytes], name: str, give_up: Call
 
 
 def _head(source: str | os.PathLike[str] | IO[bytes]) -> bytes:
-    """Return the first bytes of a source, and leave it at its begin."""
+    """Return the first bytes of a source; rewind an open file to its begin."""
     if isinstance(source, str | os.PathLike):
-        if not os.path.isfile(source):  # a pipe can't go back
+        if not os.path.isfile(source):  # a pipe can't be rewound
             return b""
         with open(source, "rb") as file:
             return file.read(HEAD)

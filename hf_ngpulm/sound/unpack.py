@@ -1,7 +1,7 @@
-"""A script that decodes a WebM or MP4 file, its standard input, and writes the rate as a line, then float32 samples.
+"""A script that decodes a WebM or MP4 file from standard input. It writes the rate as a line, then float32 samples.
 
-Hostile files have broken FFmpeg (in PyAV) before. So it runs in a process with limits on memory and time, which may write no
-file and use only these containers and audio codecs. The script imports nothing of this package.
+Hostile files have broken FFmpeg (in PyAV) before. So FFmpeg runs in this separate process. The process has limits on memory and
+time, can't write files, and uses only these containers and audio codecs. The script doesn't import this package.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def limit() -> None:
 
 
 def unpack(form: str) -> None:
-    """Write the file's audio, its channels mixed, as it is decoded, whatever length its header claims.
+    """Decode the file, average its channels, and write the samples at once; the length in the header isn't used.
 
     Args:
-        form: FFmpeg's name of the container; no other is tried, since some make FFmpeg open files and addresses.
+        form: FFmpeg's name for the container. No other container is tried, because some make FFmpeg open files and URLs.
     """
     import av
 
@@ -45,7 +45,7 @@ def unpack(form: str) -> None:
             raise ValueError(f"has audio of a kind that isn't read ({stream.codec_context.name})")
         resampler = None
         for frame in container.decode(stream):
-            if resampler is None:  # other frames are resampled to the first one's rate
+            if resampler is None:  # all frames are resampled to the rate of the first frame
                 rate = frame.sample_rate
                 out.write(f"{rate}\n".encode())
                 resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
@@ -57,13 +57,13 @@ def unpack(form: str) -> None:
 
 
 if __name__ == "__main__":
-    # Nobody reads what libraries write to standard error before the end: a full pipe would block this process for ever.
+    # The parent reads standard error only at the end. If libraries filled the pipe before, this process would block for ever.
     errors, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     limit()
     try:
         unpack(sys.argv[1])
-    except BrokenPipeError:  # nobody wants more
+    except BrokenPipeError:  # the parent has stopped reading
         os._exit(0)
     except MemoryError:
         os.write(errors, b"takes too much memory")

@@ -1,4 +1,4 @@
-"""WAV files of 16-bit samples, read by the standard library: of open files libsndfile calls back into Python for each read."""
+"""Read 16-bit WAV files with the standard library. For an open file, libsndfile would call back into Python for each read."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 
 
 class Wave:
-    """Reads such a file as `soundfile.SoundFile` does, with the same samples.
+    """Reads a 16-bit WAV file with the methods of `soundfile.SoundFile`; the samples are equal.
 
     Args:
-        reader: of the file.
-        file: the file, to be closed with the reader; None if it stays open.
+        reader: the reader of the file.
+        file: the file to close at the end of the `with` block; None to leave it open.
     """
 
     def __init__(self, reader: wave.Wave_read, file: IO[bytes] | None) -> None:
@@ -24,9 +24,9 @@ class Wave:
 
     @classmethod
     def opened(cls, source: str | os.PathLike[str] | IO[bytes]) -> Wave | None:
-        """Open a file; None for one that libsndfile is to read, which then stands at its begin.
+        """Open a file; return None if libsndfile should read it instead. An open file is then rewound to its begin.
 
-        That is any other kind, and any whose header says another length than the file has.
+        libsndfile should read every other kind of file, and a file whose header contradicts its length.
         """
         file: IO[bytes] = open(source, "rb") if isinstance(source, str | os.PathLike) else source  # noqa: SIM115 - closed below
         own = None if file is source else file
@@ -34,7 +34,7 @@ class Wave:
         file.seek(4)
         says = int.from_bytes(file.read(4), "little") + 8
         file.seek(0)
-        with contextlib.suppress(wave.Error, EOFError, RuntimeError):  # the last of a chunk that ends within its fields
+        with contextlib.suppress(wave.Error, EOFError, RuntimeError):  # RuntimeError: a chunk ends within its fields
             reader = wave.open(file)  # noqa: SIM115 - `file` is closed instead
             end = file.tell() + 2 * reader.getnchannels() * reader.getnframes()
             if says == size and reader.getsampwidth() == 2 and end <= size:

@@ -1,4 +1,4 @@
-"""Tuning of weights: what is tried (`grids`), on what (`utterances`), how it is decoded (`sweeps`), and what comes out."""
+"""Tune weights: the search for values (`grids`), the data (`dataset`), the decoding (`sweeps`), and the `results`."""
 
 from .results import TuningPoint, TuningResult
 from .tune import tune_weights

@@ -1,4 +1,4 @@
-"""Sweeps of decoders with attention: each setting generates anew, but the encoder runs once."""
+"""Sweeps for decoders with attention: each setting generates again, but the encoder runs only once."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ..recognition import LONGEST, beams_of, cut_where_quiet
 from .dataset import KeptTensors, Utterance
 from .sweeps import Settings, Sweep
 
-# Sequences that are generated at once: rows times beams.
+# The most sequences (rows times beams) that are generated at once.
 MOST_SEQUENCES = 256
 
 
 class AttentionSweep(Sweep):
-    """For a pipeline of an encoder-decoder.
+    """Sweeps the settings of a pipeline of an encoder-decoder.
 
-    Each recording is preprocessed and encoded by itself, so its transcript is the pipeline's for it alone. A batch has
-    recordings with features of the same shape (Whisper's all have it), with all their settings.
+    Each recording is preprocessed and encoded by itself, so its transcript equals the pipeline's transcript of this recording
+    alone. A batch has a row for each recording and setting; its recordings have features of the same shape.
     """
 
     lm_grid = "0:1:0.1"
@@ -36,7 +36,7 @@ class AttentionSweep(Sweep):
         self.pipeline: Any = pipeline
         self.processor = pipeline._forward_params["ngram_decoder"]
         super().__init__(kept, batch_size, self.processor.fusion, pipeline.model)
-        with suppress(ValueError):  # nothing in the model that could be subtracted
+        with suppress(ValueError):  # the model has no internal LM that could be subtracted
             InternalLM(pipeline.model)
             if self.fusion.models:
                 self.standing["ilm_weight"] = self.processor.options.ilm_weight
@@ -45,8 +45,8 @@ class AttentionSweep(Sweep):
         self.num_beams = beams_of(pipeline)
         self.search = {"num_beams": self.num_beams}
         self.search |= {name: settings[name] for name, value in usual.items() if settings.get(name, value) != value}
-        self._pieces: list[list[dict[str, Any]]] = []  # of each recording
-        self._parts: list[list[int]] = []  # how many of them each of its parts has, if it was cut
+        self._pieces: list[list[dict[str, Any]]] = []  # the pieces of each recording
+        self._parts: list[list[int]] = []  # of each recording, the number of pieces in each part
 
     def hold(self, utterances: Iterable[Utterance]) -> Iterator[Utterance]:
         rate = self.pipeline.feature_extractor.sampling_rate
@@ -67,11 +67,11 @@ class AttentionSweep(Sweep):
         return _Held(self.kept.add(value), tuple(value.shape)) if isinstance(value, Tensor) else value
 
     def decode(self, numbers: Sequence[int], settings: Sequence[Settings]) -> Iterator[tuple[int, int, str]]:
-        found: dict[tuple[int, int], list[Any]] = {}  # what came out for the pieces of a row
+        found: dict[tuple[int, int], list[Any]] = {}  # the outputs for the pieces of a row
         rows = []
         for number, i in itertools.product(numbers, range(len(settings))):
             pieces = range(len(self._pieces[number]))
-            if not pieces:  # nothing to hear
+            if not pieces:  # no audio
                 yield number, i, ""
             found[number, i] = [None for _ in pieces]
             rows += [(number, i, place) for place in pieces]
@@ -93,7 +93,7 @@ class AttentionSweep(Sweep):
         return sorted((name, value.shape) for name, value in self._pieces[number][place].items() if isinstance(value, _Held))
 
     def _outputs(self, rows: list[tuple[int, int, int]], settings: Sequence[Settings]) -> list[dict[str, Any]]:
-        """Return the model's outputs for a batch of pieces, row by row."""
+        """Return the model's outputs for a batch of pieces, one dictionary per row."""
         pieces = [self._pieces[number][place] for number, _, place in rows]
         read = cache(self.kept.__getitem__)
         inputs: dict[str, Any] = {}
@@ -112,7 +112,7 @@ class AttentionSweep(Sweep):
 
 
 class _Held(NamedTuple):
-    """A tensor that is kept."""
+    """The number and shape of a tensor in `KeptTensors`."""
 
     number: int
     shape: tuple[int, ...]
@@ -130,10 +130,10 @@ def _of_row(outputs: dict[str, Any], row: int, rows: int) -> dict[str, Any]:
 
 
 class _RememberingEncoder:
-    """A model's encoder with a cache of its outputs by the content of each input row.
+    """A model's encoder with a cache of its outputs; the keys are the contents of input rows.
 
-    So every use of the same audio is served: the detection of a language, a window of a long recording, a second try. Rows are
-    encoded one by one, so that outputs don't depend on the batch in which a row first came.
+    The cache serves every use of the same audio: language detection, a window of a long recording, or a second attempt. Rows
+    are encoded one by one, so that outputs don't depend on the batch in which a row first appeared.
     """
 
     def __init__(self, model: Any, kept: KeptTensors) -> None:
@@ -143,12 +143,12 @@ class _RememberingEncoder:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Put the cache in place while the model generates."""
+        """Replace the encoder's `forward` by the cache within the `with` block."""
         if self.encoder is None:
             yield
             return
         own = self.encoder.forward
-        shadowed = "forward" in vars(self.encoder)  # a hook of someone else's
+        shadowed = "forward" in vars(self.encoder)  # another library has replaced it already
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             return self._remembered(own, args, kwargs)
@@ -180,7 +180,7 @@ class _RememberingEncoder:
                 output = encode(*(each[place] for place in range(len(args))), **{name: each[name] for name in kwargs})
                 parts = dict(output.items()) if hasattr(output, "items") else None
                 if parts is None or not all(isinstance(part, Tensor) and len(part) == 1 for part in parts.values()):
-                    return encode(*args, **kwargs)  # it says more than that: nothing is known of what to keep
+                    return encode(*args, **kwargs)  # the output has other entries, which can't be cached
                 self._known[key] = (type(output), {name: self.kept.add(part) for name, part in parts.items()})
             kind, numbers = self._known[key]
             device = next(iter(tensors.values())).device

@@ -1,4 +1,4 @@
-"""Hold what weights are tuned on: recordings, or a model's outputs for them, with their transcripts; kept outputs."""
+"""Hold the data of tuning: recordings, or a model's outputs for them, with transcripts; and the kept outputs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ CPU = torch.device("cpu")  # not the default device, whatever that is
 
 @dataclass(frozen=True)
 class Utterance:
-    """One of a dataset.
+    """An utterance of a dataset.
 
     Args:
-        number: its place in the dataset.
-        item: what the dataset holds.
-        text: what was said; None if that isn't known.
-        entities: phrases that matter in it.
-        problems: why its audio can't be read, once `samples` has found that it can't.
+        number: its place in the dataset, starting at 0.
+        item: the row of the dataset.
+        text: the transcript; None if it is unknown.
+        entities: important phrases in the transcript.
+        problems: why its audio can't be read; empty before `samples` is called, or if it can be read.
     """
 
     number: int
@@ -40,7 +40,15 @@ class Utterance:
 
     @classmethod
     def of(cls, number: int, item: Any) -> Utterance:
-        """Make one of a row of a dataset: a `Recording`, or a mapping with `text`, perhaps `entities`, and audio or outputs."""
+        """Make an utterance from a row of a dataset.
+
+        Args:
+            number: the row's place in the dataset.
+            item: a `Recording`, or a mapping with `text`, audio or a model's outputs, and optionally `entities`.
+
+        Raises:
+            ValueError: the row, its text or its entities are of a wrong type.
+        """
         if not isinstance(item, Recording | Mapping):
             raise ValueError(
                 f"number {number} of the dataset should be a mapping with text and audio (or a model's outputs), or a "
@@ -55,7 +63,11 @@ class Utterance:
         return cls(number, item, text, tuple(entities or ()))
 
     def outputs(self, name: str) -> Tensor | None:
-        """Return a model's outputs for it, `[T, C]`, if the dataset has them."""
+        """Return a model's outputs for the utterance, `[T, C]`; None if the dataset doesn't have them.
+
+        Raises:
+            ValueError: the outputs aren't a floating point tensor of two dimensions.
+        """
         found = None if isinstance(self.item, Recording) else self.item.get(name)
         if found is not None and not (isinstance(found, Tensor) and found.dim() == 2 and found.dtype.is_floating_point):
             shape = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
@@ -65,7 +77,7 @@ class Utterance:
         return found
 
     def samples(self, sampling_rate: int) -> np.ndarray:
-        """Return its audio, float32 `[N]`; none if it can't be read, which is then among `problems`."""
+        """Return the audio, float32 `[N]`. If it can't be read, return an empty array and append the reason to `problems`."""
         found = audio_or_problem(self._recording(sampling_rate), sampling_rate)
         if isinstance(found, str):
             self.problems.append(found)
@@ -76,7 +88,7 @@ class Utterance:
         if isinstance(self.item, Recording):
             return self.item
         audio, rate = self.item.get("audio"), self.item.get("sampling_rate")
-        if isinstance(audio, Mapping):  # as `datasets` and pipelines have it
+        if isinstance(audio, Mapping):  # the format of `datasets` and pipelines
             rate = audio.get("sampling_rate", rate)
             audio = next((audio[name] for name in ("array", "raw", "bytes", "path") if audio.get(name) is not None), None)
         if isinstance(audio, Tensor):
@@ -91,13 +103,16 @@ class Utterance:
 
 
 class KeptTensors:
-    """Tensors by number, within a `with` block. Those beyond `memory` (bytes, or "2G") lie in a temporary file in `folder`; all
-    come back bit for bit."""
+    """Stores tensors by number, within a `with` block.
+
+    Tensors beyond `memory` (bytes, or a text such as "2G") are stored in a temporary file in `folder`. All tensors are restored
+    bit for bit.
+    """
 
     def __init__(self, memory: int | str = "2G", folder: str | os.PathLike[str] | None = None) -> None:
         self.room = parse_bytes(memory)
         self.on_disk = 0  # bytes
-        self._kept: list[Tensor | tuple[int, torch.dtype, torch.Size]] = []  # or where in the file it begins, and its kind
+        self._kept: list[Tensor | tuple[int, torch.dtype, torch.Size]] = []  # or place in the file, dtype and shape
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # closed where this ends
 
     def __enter__(self) -> KeptTensors:
@@ -108,7 +123,7 @@ class KeptTensors:
         self._file.close()
 
     def add(self, tensor: Tensor) -> int:
-        """Keep a tensor; its number."""
+        """Store a tensor; return its number."""
         tensor = tensor.detach().to(CPU).contiguous()
         if tensor.nbytes <= self.room:
             self.room -= tensor.nbytes

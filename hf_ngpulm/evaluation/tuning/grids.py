@@ -1,4 +1,4 @@
-"""The search for weights: a coarse grid, beyond its edge if the best is there, then finer around the best."""
+"""Search for weights on a coarse grid; extend the grid if the best value is at its edge; then refine around the best."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from ...config.tuned import SETTINGS
 
 MOST_VALUES = 1000
-# Values beyond an edge that are tried at a time, and how often.
+# The number of values beyond an edge to try at a time, and how often to extend.
 BEYOND, EXTENSIONS = 2, 3
-# Up to so many weights are tried in all combinations; more of them one after another, over and over.
+# Up to JOINT weights are tried in all combinations; more weights are swept one after another, CYCLES times.
 JOINT, CYCLES = 2, 2
 
 Setting = tuple[float, ...]
@@ -22,7 +22,7 @@ def grid_values(name: str, values: str | float | Iterable[float]) -> tuple[float
     """Return the values of a grid, ascending.
 
     Args:
-        name: the weight, such as "lm_weight", whose bounds `hf_ngpulm.config.tuned` has.
+        name: the weight, such as "lm_weight"; `hf_ngpulm.config.tuned` defines its bounds.
         values: numbers; or a text: "0:2:0.1" (from, to, step), "0.2,0.5,1", or both, such as "0:1:0.5,2".
     """
     example = 'such as "0:2:0.1" (from, to, step), "0.2,0.5,1", or numbers'
@@ -88,7 +88,7 @@ class GridSearch:
         self.swept = [axis for axis, values in enumerate(self.grids) if len(values) > 1]
         self.joint = joint and len(self.swept) <= JOINT
         self.refine, self.extend = refine, extend
-        # Of each grid the value closest to where the decoder stands, or else the one in the middle.
+        # For each weight, the grid value closest to the decoder's own weight; if it has none, the middle value.
         self.start = tuple(
             values[len(values) // 2] if start.get(name) is None else min(values, key=lambda value: abs(value - start[name]))
             for name, values in grids.items()
@@ -112,8 +112,8 @@ class GridSearch:
             errors: returns the number of errors with each of some settings; called once for each setting.
 
         Returns:
-            The setting with the fewest errors, among several the one with the lowest weights; and the names of weights that
-            are still at an edge.
+            The setting with the fewest errors (if several have equally few, the one with the lowest weights), and the names
+            of weights whose best value is still at an edge.
         """
         known: dict[Setting, int] = {}
 
@@ -136,14 +136,14 @@ class GridSearch:
             best = best_with(setting for axis in beyond for setting in self._around(best, known, {axis: beyond[axis]}))
         at_edge = [self.names[axis] for axis in self.swept if self._beyond(axis, best, known)]
         for _ in range(self.refine):
-            # Of two weights in all combinations, of more one after the other.
+            # Up to two weights are refined in all combinations, more weights one after another.
             for axes in [self.swept] if self.joint else [[axis] for axis in self.swept]:
                 between = {axis: [best[axis], *_between(best[axis], _on(axis, known))] for axis in axes}
                 best = best_with(_combined(best, between))
         return best, at_edge
 
     def _beyond(self, axis: int, best: Setting, known: Iterable[Setting]) -> list[float]:
-        """Return values beyond the edge that the best lies at, if it does."""
+        """Return values beyond the edge if the best value is at an edge; else an empty list."""
         values = _on(axis, known)
         if best[axis] == values[-1]:
             step = values[-1] - values[-2]
@@ -152,13 +152,13 @@ class GridSearch:
         else:
             return []
         found = [_rounded(best[axis] + i * step) for i in range(1, BEYOND + 1)]
-        # Weights don't fall below 0, but from 0.5 in steps of 1 they fall to 0.
+        # A weight that may not be negative stops at 0, even if 0 isn't a whole number of steps away.
         floor = 0.0 if not SETTINGS[self.names[axis]][1](-1.0) else -math.inf
         found = [max(value, floor) for value in found if value > floor or best[axis] > floor]
         return [value for value in dict.fromkeys(found) if SETTINGS[self.names[axis]][1](value)]
 
     def _around(self, best: Setting, known: Iterable[Setting], values: dict[int, list[float]]) -> Iterable[Setting]:
-        """Return some values of some weights, with the best of the others, or, of two weights, those next to it as well."""
+        """Combine new values of some weights with the best of the others; a joint search also takes their neighbours."""
         if self.joint:
             others = {axis: _next_to(best[axis], _on(axis, known)) for axis in self.swept if axis not in values}
             return _combined(best, values | others)
@@ -166,12 +166,12 @@ class GridSearch:
 
 
 def _combined(setting: Setting, values: Mapping[int, Iterable[float]]) -> Iterable[Setting]:
-    """Return a setting with values of some weights in place of its own, in all combinations."""
+    """Return all combinations of new values of some weights with the setting's values of the others."""
     return itertools.product(*(values.get(axis, (value,)) for axis, value in enumerate(setting)))
 
 
 def _on(axis: int, settings: Iterable[Setting]) -> list[float]:
-    """Return the values of a weight that were tried."""
+    """Return the values of a weight that were tried, ascending."""
     return sorted({setting[axis] for setting in settings})
 
 
@@ -181,5 +181,5 @@ def _next_to(value: float, values: list[float]) -> list[float]:
 
 
 def _between(value: float, values: list[float]) -> list[float]:
-    """Return halfway to the values on both sides."""
+    """Return the midpoints between a value and its neighbours."""
     return [_rounded((value + other) / 2) for other in _next_to(value, values) if other != value]

@@ -19,7 +19,7 @@ from ..results import EDITS, Scores
 from ..significance import Interval
 
 MEASURES = {"wer": "WER", "cer": "CER", "entity_wer": "entity WER"}
-# Lines differ in marker, dashes and grey, so that they can be read in grey print too.
+# Lines differ in marker, dashes and grey level, so that they are distinct in black-and-white print, too.
 STYLES: list[dict[str, Any]] = [
     {"color": "black", "linestyle": "-", "marker": "o"},
     {"color": "0.35", "linestyle": "--", "marker": "s"},
@@ -66,8 +66,8 @@ class TuningResult:
         best: the setting with the fewest errors; among several the one with the lowest weights.
         interval: bootstrap confidence interval of its rate. (As the best of many settings on the same utterances it looks a
             little better than it is; see `held_out`.)
-        points: all settings that were tried, ascending.
-        baseline: the same search without language model and phrases: all weights 0.
+        points: the errors with each setting that was tried, ascending by setting.
+        baseline: the errors of the same search with all weights 0, so without language model and phrases.
         search: settings of the search, such as `num_beams`.
         fixed: weights that weren't tuned, if they are single numbers.
         model: the recogniser, if it is known.
@@ -133,7 +133,7 @@ class TuningResult:
 
 
 class Scorer:
-    """Counts errors, each transcript of an utterance once; `entities` are None if no utterance has any."""
+    """Counts errors, and caches them per hypothesis of an utterance. `entities` is None if no utterance has entities."""
 
     def __init__(
         self, references: Sequence[str], entities: Sequence[tuple[str, ...]] | None, normalise: Normalisation = None
@@ -142,7 +142,7 @@ class Scorer:
         self._known: dict[tuple[int, str], tuple[Any, ...]] = {}
 
     def point(self, setting: dict[str, float], numbers: Sequence[int], texts: Sequence[str]) -> TuningPoint:
-        """Return the errors in transcripts of some utterances."""
+        """Return the errors of hypotheses `texts` for the utterances `numbers`."""
         pairs = list(zip(numbers, texts))
         new = [pair for pair in pairs if pair not in self._known]
         if new:
@@ -202,8 +202,10 @@ def _rates(result: TuningResult) -> dict[str, Rate]:
 
 
 def _lines(result: TuningResult, points: list[TuningPoint], second: str) -> list[float]:
-    """Return the values of the second weight that get a line: the best, and those with most points, the closest to it
-    first."""
+    """Return the values of the second weight that get a line.
+
+    These are the best value and the values with the most points; among equals, values closest to the best come first.
+    """
     best = result.best.setting[second]
     values = [point.setting[second] for point in points]
     by_worth = sorted(set(values), key=lambda value: (value != best, -values.count(value), abs(value - best)))

@@ -24,7 +24,7 @@ from .dataset import KeptTensors, Utterance
 
 Settings = dict[str, float]
 
-# Rows of a batch, and numbers of their frames together, that are decoded at once.
+# The most rows in a batch, and the most numbers in the frames of a batch.
 MOST_ROWS, MOST_NUMBERS = 256, 1 << 26
 
 
@@ -67,14 +67,17 @@ class Sweep(ABC):
 
     @abstractmethod
     def decode(self, numbers: Sequence[int], settings: Sequence[Settings]) -> Iterator[tuple[int, int, str]]:
-        """Decode utterances, by their numbers in the order of `hold`, with several settings of the same weights.
+        """Decode utterances with several settings of the same weights.
 
-        Returns:
-            Number of an utterance, number of a setting, and the transcript; in any order.
+        Args:
+            numbers: the utterances' numbers, in the order in which `hold` yielded them.
+
+        Yields:
+            The number of an utterance, the number of a setting, and the transcript, in any order.
         """
 
     def usual_grids(self) -> dict[str, str]:
-        """Return the default grids of weights, but for those that the decoder has for each utterance."""
+        """Return the default grids of weights, except weights that the decoder sets per utterance."""
         there = {"lm_weight": bool(self.fusion.models), "phrase_weight": self.phrases is not None}
         grids = {"lm_weight": self.lm_grid, "phrase_weight": self.phrase_grid}
         if self.ilm_grid is not None:
@@ -82,7 +85,11 @@ class Sweep(ABC):
         return {name: grids[name] for name in grids if there[name] and not isinstance(self.standing[name], Tensor)}
 
     def check(self, names: Iterable[str]) -> None:
-        """Refuse weights without effect."""
+        """Refuse weights without effect.
+
+        Raises:
+            ValueError: the decoder doesn't have the model, phrases or search that a weight applies to.
+        """
         for name, is_there, why in (
             ("lm_weight", self.fusion.models, "there is no language model: pass lm= to the decoder or pipeline"),
             ("phrase_weight", self.phrases is not None, "there are no phrases: pass phrases= there too"),
@@ -95,9 +102,9 @@ class Sweep(ABC):
 
 
 class FrameSweep(Sweep):
-    """For a decoder of frames, which a pipeline makes from audio or the dataset has."""
+    """Sweeps a decoder of frames. A pipeline makes the frames from audio, or the dataset has them."""
 
-    field: ClassVar[str]  # what a dataset has them as
+    field: ClassVar[str]  # the dataset's field with the frames
 
     def __init__(self, kept: KeptTensors, batch_size: int, decoder: Any, pipeline: Any, model: Any) -> None:
         super().__init__(kept, batch_size, decoder.fusion, model)
@@ -158,7 +165,7 @@ class FrameSweep(Sweep):
     def decode(self, numbers: Sequence[int], settings: Sequence[Settings]) -> Iterator[tuple[int, int, str]]:
         shapes = {number: self.kept.shape(self._places[number]) for number in numbers}
         for number in numbers:
-            if not shapes[number][0]:  # nothing to hear
+            if not shapes[number][0]:  # no audio
                 yield from ((number, i, "") for i in range(len(settings)))
         ordered = sorted((number for number in numbers if shapes[number][0]), key=lambda number: shapes[number])
         rows = [(number, i) for number in ordered for i in range(len(settings))]
@@ -189,7 +196,7 @@ class FrameSweep(Sweep):
 
 
 class CTCSweep(FrameSweep):
-    """For a `CTCDecoder`, or a `GraphDecoder`, whose `phrase_weight` is the discount of phrases without their own."""
+    """Sweeps a `CTCDecoder` or a `GraphDecoder`; for the latter, `phrase_weight` sets the default discount of phrases."""
 
     field = "logits"
     without_beta = "it is a bonus of beam search: pass num_beams=8, or so, too"
@@ -204,7 +211,7 @@ class CTCSweep(FrameSweep):
 
 
 class TransducerSweep(FrameSweep):
-    """For a `TransducerDecoder`."""
+    """Sweeps a `TransducerDecoder`."""
 
     told = ("lm_weight", "ilm_weight")
     field = "encoder_hidden_states"

@@ -60,13 +60,13 @@ def tune_weights(
     """Find the weights with the fewest errors: of the language model, phrases, a length bonus, and subtracted models.
 
     The model runs once over the recordings. Its outputs are kept and decoded with all settings of a grid at once: a batch has a
-    row for each utterance and setting. (Decoders with attention generate anew for each setting; their encoder's outputs are
-    kept.) The results are those of separate runs with each setting.
+    row for each utterance and setting. (Decoders with attention generate again for each setting; their encoder's outputs are
+    kept.) The results equal those of separate runs with each setting.
 
     The search begins with a coarse grid: all combinations of one or two weights; more weights, and those of a decoder with
     attention whose internal LM is tuned by default, are swept one after the other, twice. Then it tries values beyond the
-    grid's edge if the best is there, and then values between the best and its neighbours, `refine` times. Errors are compared
-    as counts; among settings with as many errors the one with the lowest weights is chosen.
+    grid's edge if the best is there, and then values between the best and its neighbours, `refine` times. The number of errors
+    decides. Among settings with equally few errors, the setting with the lowest weights is chosen.
 
     Args:
         decoder: a speech recognition pipeline of any family with `lm=` or `phrases=`, or, for a dataset of the model's outputs,
@@ -84,9 +84,9 @@ def tune_weights(
         normalise: normalisation of transcripts, as in `word_errors`.
         refine: how often steps are halved around the best.
         extend: whether to search beyond the grid's edge.
-        held_out: share of the utterances (every second one for 0.5) that are only reported on.
-        least_words: with fewer words (of entities, with "entity_wer") there is a warning that the choice isn't reliable.
-        level: of the confidence interval.
+        held_out: share of the utterances that aren't tuned on; the result reports their errors. 0.5 holds out every second one.
+        least_words: fewer words (of entities, with "entity_wer") cause a warning that the choice isn't reliable.
+        level: level of the confidence interval.
         model: the model, if the decoder doesn't know it; for `TuningResult.tuned`.
         batch_size: recordings in a batch of a CTC model or transducer, as in a call of the pipeline.
         memory: memory for kept outputs; the rest goes to a temporary file in `folder`.
@@ -94,8 +94,8 @@ def tune_weights(
         report: called with a line about each unreadable recording; by default a warning is logged.
 
     Raises:
-        ValueError: no utterances, no transcripts, or no readable audio; an invalid grid; a weight without effect (a bonus in
-            greedy search, an internal LM in a CTC model); an invalid row of the dataset.
+        ValueError: the dataset has no utterances, no transcripts, no readable audio, or an invalid row; a grid is invalid; or a
+            weight has no effect (a bonus in greedy search, an internal LM in a CTC model).
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
     check("by", by, one_of(*MEASURES))
@@ -120,7 +120,7 @@ def tune_weights(
         model = sweep.model if model is None else model
         identity = None if model is None else ModelIdentity.of(model)
         standing = {name: value for name, value in sweep.standing.items() if isinstance(value, float | int)}
-        # An internal LM that nobody asked for is begun with in the middle of its grid: without it, the best LM weight is lower.
+        # If the caller gave no grid for the internal LM, start in the middle of its grid: with 0, the best LM weight is lower.
         unasked = {"ilm_weight"} & usual.keys() - given.keys()
         start = {name: value for name, value in standing.items() if name not in unasked}
         search = GridSearch(grids, start, refine, extend, joint=not unasked)
@@ -161,7 +161,7 @@ def tune_weights(
         if name in without and name not in grids and (value or name in sweep.told)
     }
     if "source_weight" not in grids and sweep.standing.get("source_weight", 0.0) is None and "lm_weight" in chosen.setting:
-        fixed["source_weight"] = SOURCE_SHARE * chosen.setting["lm_weight"]  # else nothing tells of the source
+        fixed["source_weight"] = SOURCE_SHARE * chosen.setting["lm_weight"]  # else the result would lack this weight
     warnings += _doubts(chosen, by, least_words, at_edge, extend)
     for warning in warnings:
         logger.warning("%s", warning)
@@ -205,8 +205,13 @@ def _sweep_of(decoder: Any, kept: KeptTensors, batch_size: int) -> Sweep:
 def _hold(
     sweep: Sweep, dataset: Iterable[Any], progress: bool, report: Callable[[str], None]
 ) -> tuple[list[Utterance], list[str]]:
-    """Run the model over a dataset; its utterances, those that can't be read among them so that what is listed for utterances
-    stays theirs, and what is odd about it."""
+    """Run the model over a dataset; return its utterances with transcripts, and warnings.
+
+    Unreadable utterances are included, so that lists with a value per utterance still match.
+
+    Raises:
+        ValueError: the dataset is empty or has no transcripts, or a list has not one value per utterance.
+    """
     if isinstance(dataset, str | bytes | Mapping) or not isinstance(dataset, Iterable):
         raise ValueError(f"dataset should be utterances, got {dataset!r}; see hf_ngpulm.evaluation.read_recordings")
     held: list[Utterance] = []
@@ -250,7 +255,7 @@ def _parts(every: Sequence[int], held_out: float) -> tuple[list[int], list[int]]
 
 
 def _points(sweep: Sweep, scorer: Scorer, numbers: Sequence[int], settings: Sequence[Settings]) -> list[TuningPoint]:
-    """Return the errors of some utterances with each of some settings."""
+    """Return the errors of the utterances `numbers` with each setting."""
     texts: list[dict[int, str]] = [{} for _ in settings]
     for number, i, text in sweep.decode(numbers, settings):
         texts[i][number] = text
@@ -264,7 +269,7 @@ def _nothing_added(sweep: Sweep) -> Settings:
 
 
 def _doubts(best: TuningPoint, by: str, least_words: int, at_edge: Sequence[str], extend: bool) -> Iterator[str]:
-    """Yield warnings on a choice."""
+    """Yield warnings about the chosen setting."""
     words, what = (best.counts[by].length, "words of entities") if by == "entity_wer" else (best.words.length, "words")
     if words < least_words:
         yield f"only {words} {what}: the choice isn't reliable; take {least_words} or more"
