@@ -58,7 +58,7 @@ def load_engine(package: str, name: str, device: torch.device, elsewhere: str = 
     return engine_module(package, engine_name(name, device, elsewhere))
 
 
-@functools.cache  # an import statement would take as long as making a tensor
+@functools.cache  # even for a loaded module `import_module` takes as long as making a tensor
 def engine_module(package: str, engine: str) -> Any:
     """Return the module of an engine in the package of an operation."""
     return importlib.import_module(f"{package}.{engine}")

@@ -123,7 +123,8 @@ def estimate(
     kept: list[Tensor] = []
     has_bad = lower = torch.empty(0)
     for n, trie in enumerate(tries, start=1):
-        # The number of distinct tokens before each n-gram; n-grams that begin with <s> keep their occurrences.
+        # Adjusted counts: the number of distinct tokens before an n-gram. N-grams of the highest order, and n-grams that begin
+        # with <s>, keep their occurrences.
         adjusted = trie.counts.clone() if n == order else steps.left_extensions(suffixes[n], len(trie.tokens))
         adjusted[starts[n - 1]] = trie.counts[starts[n - 1]]
         if n == 1:
