@@ -159,8 +159,7 @@ def _even_blocks(first: int, last: int) -> np.ndarray:
 def _blocks(first_child: np.ndarray, first: int, last: int) -> np.ndarray:
     """Return the bounds of ranges of contexts with roughly equal numbers of children; long ranges are cut in any case."""
     children = first_child[first : last + 1]
-    by_children = _even_blocks(int(children[0]), int(children[-1]))[1:-1].astype(
-        children.dtype
-    )  # with another dtype numpy would copy `children`
+    # With another dtype numpy would copy `children`.
+    by_children = _even_blocks(int(children[0]), int(children[-1]))[1:-1].astype(children.dtype)
     inner = np.concatenate([first + np.searchsorted(children, by_children), _even_blocks(first, last)])
     return np.unique(np.append(inner, [first, last]))
