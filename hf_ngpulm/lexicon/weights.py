@@ -1,8 +1,7 @@
 """Change the weights of a composed automaton without composing it anew.
 
 A composed automaton charges an unknown word at once, when the word leaves the trie of known words, and nothing afterwards. For
-a
-search this charge is too high for short unknown words: they lose to known words before these turn out to fit badly. It is too
+a search this charge is too high for short unknown words: they lose to known words before these turn out to fit badly. It is too
 low for long ones, which replace the words that follow. `grade_unknown_words` replaces the state of unknown words by one state
 per length. The charge after n characters is a function of n, and the difference is settled when the word ends. Whole texts
 score as before.
