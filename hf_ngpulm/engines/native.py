@@ -101,8 +101,7 @@ class _Kept(dict[Any, Any]):
 class Struct(ctypes.Structure):
     """A struct of the core, with the members that the core declares. A subclass has its name, with or without `Ngpulm`.
 
-    The constructor takes all members as keyword arguments: numbers, and tensors, arrays or structs for pointers, which the
-        struct
+    The constructor takes all members as keyword arguments: numbers, and tensors, arrays or structs for pointers, which it
     keeps alive.
     """
 
