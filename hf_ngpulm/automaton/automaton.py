@@ -1,4 +1,4 @@
-"""BackoffAutomaton: an n-gram model, a set of phrases, or several of them packed, behind one set of queries."""
+"""Define `BackoffAutomaton`: the same queries for an n-gram model, a set of phrases, or several of these packed together."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from .tensors import AutomatonTensors, token_dtype
 
 
 class BackoffAutomaton(nn.Module):
-    """A weighted automaton with backoff arcs, as buffers, and full-vocabulary queries for a batch of states.
+    """A weighted automaton with backoff arcs, stored as buffers, with full-vocabulary queries for a batch of states.
 
-    States are opaque int32 tensors of shape `[B]`. A row's automaton is the one in which its state lies: several
-    automata in one set of tensors (see `AutomatonPool`) are queried together, each row following its own. Token ids outside
-    `0 .. vocab_size - 1` (a blank, padding) score 0 and leave the state as it is. All scores are natural logs.
+    States are opaque int32 tensors of shape `[B]`. One set of tensors may hold several automata (see `AutomatonPool`), which
+    are queried together; each row follows the automaton that its state belongs to. Token ids outside `0 .. vocab_size - 1` (a
+    blank, padding) score 0 and leave the state unchanged. All scores are natural logs.
 
     Args:
         tensors: see `AutomatonTensors`.
         vocab_size: number of token ids `V`.
-        context_length: longest context in tokens (order - 1): what lies further back can't matter.
+        context_length: longest context in tokens (order - 1); earlier tokens have no effect.
         roots: int32 `[N]`, the state of the empty context of each packed automaton.
-        starts: int32 `[N]`, the state at the beginning of a sentence (`<s>`) of each.
+        starts: int32 `[N]`, the state at the beginning of a sentence (after `<s>`) of each packed automaton.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
     """
 
     roots: Tensor
     starts: Tensor
-    is_lazy = False  # whether states are made when they are asked for
+    is_lazy = False  # whether states are composed when a query reaches them
 
     def __init__(
         self,
@@ -54,18 +54,18 @@ class BackoffAutomaton(nn.Module):
         self.register_buffer("starts", starts.contiguous())
 
     def with_tensors(self, tensors: AutomatonTensors, context_length: int | None = None) -> BackoffAutomaton:
-        """Return a copy with other tensors."""
+        """Return an automaton with the same roots, starts and engine but other tensors (and context length, if passed)."""
         length = self.context_length if context_length is None else context_length
         return BackoffAutomaton(tensors, self.vocab_size, length, self.roots, self.starts, self.engine)
 
     @property
     def tensors(self) -> AutomatonTensors:
-        """Return its tensors."""
+        """The tensors of the automaton."""
         return AutomatonTensors(*(getattr(self, name) for name in AutomatonTensors._fields))
 
     @property
     def device(self) -> torch.device:
-        """Return where the tensors are."""
+        """The device of the tensors."""
         return self.roots.device
 
     @property
@@ -80,20 +80,25 @@ class BackoffAutomaton(nn.Module):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors together."""
+        """Total size of all tensors in bytes."""
         return sum(buffer.nbytes for buffer in self.buffers())
 
     def join_pool(self, pool: Any) -> None:
-        """Copy the states so far into an `AutomatonPool`; for lazy automata."""
+        """Copy the states composed so far into an `AutomatonPool`; only lazy automata can.
+
+        Raises:
+            TypeError: the automaton isn't lazy.
+        """
         raise TypeError(f"{type(self).__name__} isn't lazy")
 
     def initial_states(self, batch_size: int, bos: bool = True, which: Tensor | None = None) -> Tensor:
-        """Return states before the first token, int32 `[B]`.
+        """Return the states before the first token, int32 `[B]`.
 
         Args:
             batch_size: B.
-            bos: start after `<s>`; otherwise with no context at all.
-            which: integers `[B]`, the packed automaton that each row follows; the first one if left out.
+            bos: whether to start after `<s>`; otherwise the states have an empty context.
+            which: integers `[B]`, the index of the packed automaton that each row follows; by default all rows follow the
+                first.
         """
         states = self.starts if bos else self.roots
         if which is None:
@@ -103,17 +108,17 @@ class BackoffAutomaton(nn.Module):
         return states[self._integers("which", which)]
 
     def scores(self, states: Tensor) -> Tensor:
-        """Return score of every token: `[B]` states -> float32 `[B, V]`."""
+        """Return the score of every token: `[B]` states -> float32 `[B, V]`."""
         states = self._states(states)
         return torch.ops.hf_ngpulm.scores(list(self.tensors), states, self.vocab_size, self.engine)
 
     def advance(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return score of every token and the state it leads to: `[B]` states -> float32 `[B, V]`, int32 `[B, V]`."""
+        """Return the score of every token and the state it leads to: `[B]` states -> float32 `[B, V]`, int32 `[B, V]`."""
         states = self._states(states)
         return torch.ops.hf_ngpulm.advance(list(self.tensors), states, self.vocab_size, self.engine)
 
     def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return score of one token a row and the state it leads to: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
+        """Return the score of one token per row and the state it leads to: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
         states, tokens = self._states(states), self._integers("token ids", tokens)
         if states.shape != tokens.shape:
             raise ValueError(f"states {tuple(states.shape)} and tokens {tuple(tokens.shape)} should have the same shape [B]")
@@ -122,9 +127,9 @@ class BackoffAutomaton(nn.Module):
     def score_tokens(
         self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, which: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return score of each token after those before it, and the last state.
+        """Return the score of each token, given the tokens before it, and the last state of each row.
 
-        `[B, L]` token ids -> float32 `[B, L]`, 0 beyond a row's length, and int32 `[B]`.
+        `[B, L]` token ids -> float32 `[B, L]` scores, which are 0 beyond a row's length, and int32 `[B]` states.
         """
         token_ids, lengths = self._rows(token_ids, lengths)
         states = self.initial_states(token_ids.shape[0], bos, which)
@@ -138,7 +143,7 @@ class BackoffAutomaton(nn.Module):
         eos: bool = True,
         which: Tensor | None = None,
     ) -> Tensor:
-        """Return log-probability of whole rows, `[B, L]` -> `[B]`, `</s>` included unless `eos=False`."""
+        """Return the log-probability of each row, `[B, L]` -> `[B]`; it includes `</s>` unless `eos=False`."""
         scores, states = self.score_tokens(token_ids, lengths, bos, which)
         total = scores.sum(dim=1)
         return total + self.final_scores(states) if eos else total
@@ -146,7 +151,7 @@ class BackoffAutomaton(nn.Module):
     def states_after(
         self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, which: Tensor | None = None
     ) -> Tensor:
-        """Return state after reading each row, `[B, L]` -> int32 `[B]`. Only the last `context_length` tokens matter."""
+        """Return the state after reading each row, `[B, L]` -> int32 `[B]`. Only the last `context_length` tokens matter."""
         token_ids, lengths = self._rows(token_ids, lengths)
         batch_size = token_ids.shape[0]
         return torch.ops.hf_ngpulm.states_after(
@@ -167,10 +172,10 @@ class BackoffAutomaton(nn.Module):
         return torch.ops.hf_ngpulm.step(list(self.tensors), states, ends, self.vocab_size + 1, self.engine)[0]
 
     def validate(self) -> None:
-        """Check everything that a query relies on, so that tensors from a file can neither crash nor hang an engine.
+        """Check all properties that queries rely on, so that tensors from a file can neither crash nor hang an engine.
 
         Raises:
-            NGramFormatError: names the first thing that is wrong.
+            NGramFormatError: a tensor is invalid; the message names the first fault.
         """
         _validate(self)
 
@@ -178,7 +183,7 @@ class BackoffAutomaton(nn.Module):
         return f"vocab_size={self.vocab_size}, states={self.num_states}, arcs={self.num_arcs}, device={self.device}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BackoffAutomaton:
-        # `.half()` or `.to(dtype)` of a model that holds an automaton must move it, not round its weights.
+        # `.half()` or `.to(dtype)` of a model that contains an automaton must move it, but must not round its weights.
         def move(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
             return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
@@ -194,7 +199,7 @@ class BackoffAutomaton(nn.Module):
         if values.dtype not in (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8):
             raise ValueError(f"{what} should be integers, got {values.dtype}")
         values = values.to(self.device)
-        if values.dtype == torch.int64:  # numbers beyond int32 are outside any vocabulary and automaton, like -1
+        if values.dtype == torch.int64:  # values beyond int32 are outside every vocabulary and automaton, like -1
             values = values.clamp(-1, 2**31 - 1)
         return values.to(torch.int32)
 
@@ -245,7 +250,7 @@ def _validate(automaton: BackoffAutomaton) -> None:
     require((is_root | (t.backoff_states < own)).all(), "a backoff arc doesn't lead to a shorter context")
     longest = automaton.context_length
     require(type(longest) is int and 0 <= longest <= MAX_CONTEXT_LENGTH, f"its context length is {longest!r}")
-    # Steps to the root by pointer doubling: `depth` counts those from a state to `ahead`, twice as many each time.
+    # Count steps to the root by pointer doubling: `depth` counts the steps from a state to `ahead`; each round doubles them.
     depth, ahead = (~is_root).to(torch.int32), t.backoff_states
     for _ in range(longest.bit_length()):
         depth, ahead = depth + depth[ahead], ahead[ahead]

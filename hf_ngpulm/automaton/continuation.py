@@ -1,11 +1,12 @@
-"""Speech of several sentences: where a sentence may end, another may begin.
+"""Continue a language model of single sentences into the next sentence.
 
-A language model of single sentences expects `</s>` after each, and nothing else: to it, whatever is said next is unlikely, and
-so are the words after that. Here a context that often ends a sentence backs off to the start of the next one, `</s>` and `<s>`
-in one step of the automaton: a token that doesn't follow in the context scores p(</s> | context) * share * p(token | <s>). That
-takes the place of the shorter context where it is the likelier of both; the end of the transcript keeps the rest, 1 - share.
+A language model of single sentences expects only `</s>` after a sentence. So the first word of the next sentence is unlikely to
+it, and so are the words after that. Here a context that often ends a sentence backs off to the start of the next sentence,
+which reads `</s>` and `<s>` in one step of the automaton. A token that doesn't follow in the context then scores p(</s> |
+context) * share * p(token | <s>). This backoff replaces the one to the shorter context where its weight is the larger of the
+two. The end of the transcript keeps the remaining probability, 1 - share.
 
-The automaton stays one of backoff arcs, as large and as fast as before.
+The result is an automaton with backoff arcs, as large and as fast as before.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ def check_share(share: float, name: str = "share") -> None:
     """Check the probability that another sentence follows.
 
     Raises:
-        ValueError: it isn't between 0 and 1, or closer to them than a config allows.
+        ValueError: the share isn't between 0.000001 and 0.999999, the range that a config allows.
     """
     if not 1e-6 <= share <= 1 - 1e-6:
         raise ValueError(f"{name} should be between 0 and 1, got {share!r}; 0.000001 to 0.999999 will do")
 
 
 def continued(automaton: BackoffAutomaton, share: float, context_length: int) -> BackoffAutomaton:
-    """Return the automaton of a language model with sentences that follow one another.
+    """Return an automaton in which another sentence may follow the end of one.
 
     Args:
-        automaton: of one model.
+        automaton: the automaton of a single language model.
         share: probability that another sentence follows the end of one, between 0 and 1.
-        context_length: number of tokens from which states are computed; the last sentence may have begun before the longest
-            context.
+        context_length: number of tokens that states are computed from. It may have to exceed the longest context, since the
+            last sentence may have begun earlier.
     """
     t = _with_start_first(automaton)
     start = min(int(automaton.starts[0]), 1)
@@ -45,7 +46,7 @@ def continued(automaton: BackoffAutomaton, share: float, context_length: int) ->
     begins = torch.full_like(t.backoff_weights, -math.inf)
     begins[state_of_arc[is_end]] = t.arc_weights[is_end] + math.log(share)
     likelier = begins > t.backoff_weights
-    likelier[: start + 1] = False  # the root has nothing shorter, and no sentence ends before it has a word
+    likelier[: start + 1] = False  # the root has no shorter context, and no sentence ends before its first word
     weights = t.arc_weights.clone()
     weights[is_end] += math.log1p(-share)
     return BackoffAutomaton(
@@ -63,7 +64,8 @@ def continued(automaton: BackoffAutomaton, share: float, context_length: int) ->
 
 
 def _with_start_first(automaton: BackoffAutomaton) -> AutomatonTensors:
-    """Return the tensors with the start as the first state after the root, since states back off to earlier ones."""
+    """Return the tensors renumbered so that the start is the first state after the root, since states back off to earlier
+    states."""
     t, start = automaton.tensors, int(automaton.starts[0])
     if start <= 1:
         return t
@@ -73,7 +75,7 @@ def _with_start_first(automaton: BackoffAutomaton) -> AutomatonTensors:
         return torch.where(states == start, 1, moved).to(torch.int32)
 
     def reordered(values: Tensor, first: int, begin: int, end: int) -> Tensor:
-        """Move the part from `begin` to `end` to `first`."""
+        """Move the elements `begin` to `end` to the position `first`."""
         return torch.cat([values[:first], values[begin:end], values[first:begin], values[end:]])
 
     arcs = [int(t.arc_offsets[state]) for state in (1, start, start + 1)]

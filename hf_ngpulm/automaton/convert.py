@@ -1,4 +1,4 @@
-"""NGramTable <-> BackoffAutomaton, on tensors: no Python loop per n-gram."""
+"""Convert between `NGramTable` and `BackoffAutomaton` with tensor operations, without a Python loop over n-grams."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from .tensors import AutomatonTensors
 
 logger = logging.getLogger(__name__)
 
-# KenLM's log-probability of <unk> for a model without: log10 p = -100.
+# KenLM's log-probability of <unk> for a model without <unk>: log10 p = -100.
 MISSING_LOG_PROB = -100.0 * math.log(10.0)
-# An n-gram that ends in <unk> takes an arc per token that <unk> stands for; limit of these arcs in all.
+# An n-gram that ends in <unk> needs an arc for each token that <unk> stands for. This is the limit for all these arcs together.
 MAX_UNK_ARCS = 1 << 24
 
 
 @dataclass(frozen=True)
 class LMParts:
-    """The parts of a language model, made by readers, training and composition; `hf_ngpulm.NGramLM` wraps them.
+    """The parts of a language model, which readers, training and composition make and `hf_ngpulm.NGramLM` wraps.
 
     Args:
         config: see `hf_ngpulm.config.config.NGramLMConfig`.
-        automaton: static, or composed on the fly (`hf_ngpulm.lexicon.lazy_model`).
-        unk_tokens: int32 `[N]`, ascending: token ids without a unigram, or in no word.
-        pieces: the tokenizer's, by token id, or None.
+        automaton: a static automaton, or one composed on the fly (`hf_ngpulm.lexicon.lazy_model`).
+        unk_tokens: int32 `[N]`, ascending: token ids without a unigram or, in a word-level model, ids that are in no word.
+        pieces: the tokenizer's piece for each token id, or None.
     """
 
     config: NGramLMConfig
@@ -51,7 +51,7 @@ class LMParts:
         missing_unigrams: str | float = "share",
         engine: str = "auto",
     ) -> LMParts:
-        """Return the parts for a table of n-grams. Arguments as for `NGramLM.from_arpa`."""
+        """Return the parts of a model for a table of n-grams. Arguments are as for `NGramLM.from_arpa`."""
         vocabulary = vocabulary or Vocabulary(table.vocab_size)
         automaton, found = automaton_from_table(table, missing_unigrams, engine)
         config = NGramLMConfig(
@@ -69,7 +69,7 @@ class LMParts:
         return cls(config, automaton, found["unk_tokens"], pieces)
 
     def with_config(self, **changed: Any) -> LMParts:
-        """Return a copy with other fields of the config."""
+        """Return a copy with changed fields of the config."""
         return replace(self, config=replace(self.config, **changed))
 
 
@@ -79,29 +79,28 @@ def automaton_from_table(
 ) -> tuple[BackoffAutomaton, dict[str, Any]]:
     """Build the automaton of a backoff language model.
 
-    The contexts become states. One that no n-gram extends and whose backoff weight is 0 behaves as its own backoff
-    state and is left out. A context's backoff state is its longest proper suffix that is a state, so a model whose
-    n-grams lack some of their suffixes (SRILM prunes to such) is read as KenLM reads it: a suffix that isn't there has
-    backoff weight 0.
+    Contexts become states. A context that no n-gram extends and whose backoff weight is 0 behaves as its own backoff state, so
+    it gets no state. A context's backoff state is its longest proper suffix that is a state. So a model whose n-grams lack some
+    of their suffixes (SRILM's pruning makes such models) is read as in KenLM: a missing suffix has backoff weight 0.
 
-    `<unk>` stands for every token id without a unigram, in contexts too and in n-grams of any order, as for KenLM.
-    Unreachable n-grams are left out: those with tokens after `</s>` or before `<s>`, with `<unk>` if it stands for no token, or
-    with a token that has no unigram.
+    `<unk>` stands for every token id without a unigram, also in contexts and in n-grams of any order, as in KenLM. Unreachable
+    n-grams are left out: n-grams with tokens after `</s>` or before `<s>`, with a token that has no unigram, or with `<unk>` if
+    it stands for no token.
 
     Args:
         table: the n-grams.
-        missing_unigrams: score of token ids without a unigram: "share" divides the probability of `<unk>` evenly among
-            them, so that all scores of a context sum to one with `</s>`; "unk" gives the whole of it to each, as KenLM
-            scores unknown words; a number (natural log) takes the place of `<unk>`, whose n-grams are then left out.
-        engine: of the automaton.
+        missing_unigrams: score of token ids without a unigram. "share" divides the probability of `<unk>` evenly among them, so
+            that all scores of a context, including `</s>`, sum to one. "unk" gives the whole probability to each, as KenLM
+            scores unknown words. A number (natural log) replaces the score of `<unk>`, whose n-grams are then left out.
+        engine: engine of the automaton.
 
     Returns:
-        The automaton, and what is needed to write the table again: `states_per_depth`, `unk_tokens`, `unk_log_prob`,
-        `bos_log_prob`.
+        The automaton, and the data that `table_from_automaton` and the config need: `states_per_depth`, `unk_tokens`,
+        `unk_log_prob`, `bos_log_prob`.
 
     Raises:
-        NGramFormatError: more n-grams, or longer ones, than an automaton can hold.
-        ValueError: `missing_unigrams` is none of these.
+        NGramFormatError: the table has more n-grams, or longer n-grams, than an automaton can hold.
+        ValueError: `missing_unigrams` isn't "share", "unk" or a finite number.
     """
     vocab_size, device = table.vocab_size, table.orders[0].tokens.device
     if table.order - 1 > MAX_CONTEXT_LENGTH:
@@ -165,13 +164,13 @@ def _count_last(table: NGramTable, token_id: int) -> int:
 
 
 def _special_unigrams(table: NGramTable) -> dict[str, float | None]:
-    """Return the log-probs of `<s>`, `</s>` and `<unk>`."""
+    """Return the log-probabilities of the unigrams `<s>`, `</s>` and `<unk>`, None for a missing unigram."""
     rows = {name: table.row_of_unigram(getattr(table, name)) for name in ("bos", "eos", "unk")}
     return {name: None if row is None else float(table.orders[0].log_probs[row]) for name, row in rows.items()}
 
 
 def _missing_weight(missing_unigrams: str | float, unk_log_prob: float | None, count: int) -> tuple[float, float | None]:
-    """Return the score of a token id without a unigram, and the log of its share of `<unk>` (None: no share)."""
+    """Return the score of a token id without a unigram, and the log of its share of `<unk>` (None if `<unk>` has no share)."""
     if isinstance(missing_unigrams, float | int) and not isinstance(missing_unigrams, bool):
         if not math.isfinite(missing_unigrams):
             raise ValueError(f"missing_unigrams should be a finite log-probability, got {missing_unigrams}")
@@ -195,12 +194,12 @@ def table_from_automaton(
     unk_log_prob: float | None,
     bos_log_prob: float | None,
 ) -> NGramTable:
-    """Return the n-grams that an automaton was built from, without unreachable ones.
+    """Return the table of n-grams that an automaton was built from, without unreachable n-grams.
 
-    The inverse of `automaton_from_table`; log-probabilities of `<unk>` after a context come back up to rounding.
+    This is the inverse of `automaton_from_table`. Log-probabilities of `<unk>` after a context are restored up to rounding.
 
     Raises:
-        NGramFormatError: the automaton isn't that of a language model (the counts of its states don't fit its arcs).
+        NGramFormatError: the automaton isn't a language model's (its numbers of states per depth don't fit its arcs).
     """
     t = AutomatonTensors(*(tensor.cpu() for tensor in automaton.tensors))
     vocab_size, start = automaton.vocab_size, int(automaton.starts[0])
@@ -214,7 +213,7 @@ def table_from_automaton(
         raise NGramFormatError(f"{t.num_states} states can't have the depths {states_per_depth}")
     if automaton.roots.tolist() != [0] or int(t.arc_offsets[1]) != vocab_size + 1:
         raise NGramFormatError("the automaton isn't one language model's: its root hasn't an arc for every token")
-    # The arcs of the first token without a unigram are those of <unk>; those of the others are copies.
+    # The arcs of the first token without a unigram are those of <unk>; the arcs of the other such tokens are copies.
     is_unk_token = torch.zeros(vocab_size + NUM_SPECIAL, dtype=torch.bool)
     is_unk_token[unk_tokens.to(torch.int64).cpu()] = True
     first_unk, unk_share, unk_target = -1, 0.0, 0
@@ -231,7 +230,7 @@ def table_from_automaton(
         tokens = t.arc_tokens[arcs].to(torch.int64)
         tokens[tokens == vocab_size] = eos
         log_probs = t.arc_weights[arcs].clone()
-        # An arc to a context one token longer is the n-gram of that very context; all others lead to a suffix.
+        # An arc to a context that is one token longer is the n-gram of that context; every other arc leads to a suffix.
         contexts = t.arc_targets[arcs].to(torch.int64)
         contexts[(contexts < last) | (contexts >= last_longer) | (tokens == eos)] = -1
         prefixes = row_of_state[first:last].to(torch.int64).repeat_interleave(t.arc_offsets[first : last + 1].diff())

@@ -1,6 +1,6 @@
-"""The queries on the CPU, by the native core (`csrc/automaton.cpp`).
+"""Answer queries on the CPU with the native core (`csrc/automaton.cpp`).
 
-Rows are independent: large batches are cut into runs of rows that run on several threads.
+Rows are independent, so large batches are cut into ranges of rows, which run on several threads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..engines.native import Function, Struct
 from ..engines.threads import on_rows
 from .tensors import AutomatonTensors
 
-CPU = torch.device("cpu")  # not the default device, whatever that is
+CPU = torch.device("cpu")  # passed explicitly, because the default device may be another
 
 
 class Automaton(Struct):
@@ -22,9 +22,9 @@ class Automaton(Struct):
 
     @classmethod
     def of(cls, tensors: AutomatonTensors, vocab_size: int, composing: Struct | None = None) -> Automaton:
-        """Return view tensors; `vocab_size` is one more than the vocabulary's where `</s>` may be asked for.
+        """Return a struct with pointers to the tensors. Queries of `</s>` pass a `vocab_size` one more than the vocabulary's.
 
-        With `composing` (see `hf_ngpulm.lexicon.lazy_states.NgpulmComposing`) states are composed as a search comes to them.
+        With `composing` (see `hf_ngpulm.lexicon.lazy_states.NgpulmComposing`) states are composed when a search reaches them.
         """
         return cls(
             **tensors._asdict(), num_states=tensors.num_states, vocab_size=vocab_size,
@@ -33,7 +33,7 @@ class Automaton(Struct):
 
     @classmethod
     def lent(cls, tensors: AutomatonTensors, vocab_size: int, composing: Struct | None = None) -> Automaton:
-        """Return the same for a call that is made now, see `Struct.kept`."""
+        """Return the same struct, cached, for a call that follows at once; see `Struct.kept`."""
         if composing is not None:
             return cls.of(tensors, vocab_size, composing)
         key = (vocab_size, tensors.arc_offsets.shape[0], *[tensor.data_ptr() for tensor in tensors])

@@ -1,15 +1,15 @@
-"""The queries as Triton kernels. They also run on CPU tensors in Triton's interpreter (TRITON_INTERPRET=1).
+"""Answer queries with Triton kernels, which also run on CPU tensors in Triton's interpreter (TRITON_INTERPRET=1).
 
-What a query takes is mostly waiting: each load whose address is the result of another one takes as long as thousands of
-additions. So as much as possible is asked for at once.
+A query mostly waits for memory: a load whose address is the result of another load takes as long as thousands of additions. So
+each kernel issues as many loads as possible at the same time.
 
-Full-vocabulary queries give one program to a tile of a row's vocabulary. It walks the backoff chain once, and asks for all
-that it will need of each context on the way; writes the root's scores, and then those of ever longer contexts over them, with
-a barrier in between: no mask of what was found is needed. Queries of single tokens give a few rows to a warp, which looks at
-many arcs of each at once. A state outside the automaton, which can't be reported from a kernel without waiting for it, scores
-NaN and is never followed.
+Full-vocabulary queries run one program per tile of a row's vocabulary. The program walks the backoff chain once and loads the
+data of each context on the way. Then it writes the scores of the root, and overwrites them with the scores of longer and longer
+contexts, with a barrier between contexts. So it needs no mask of the tokens that have a score. Queries of single tokens assign
+a few rows to each warp, which reads many arcs of each row at once. A kernel can't report a state outside the automaton without
+making the host wait. Such a state scores NaN and is never followed.
 
-Conditions are negated as `(x == 0)`: the interpreter of Triton 3.2 has no `~` for them.
+Conditions are negated as `(x == 0)`, because the interpreter of Triton 3.2 has no `~` for them.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from torch import Tensor
 from ..engines.devices import current
 from .tensors import AutomatonTensors
 
-# Left to themselves, compilers of NVIDIA's take fewer and keep the rest in memory. Those of others know no such option.
+# Without this option NVIDIA's compiler uses fewer registers and keeps the other values in memory. Other GPUs lack the option.
 REGISTERS: dict[str, int] = {} if torch.version.hip else {"maxnreg": 128}
 ROWS_PER_WARP = 8
 ONE_WARP: dict[str, int] = {"ROWS": ROWS_PER_WARP, "num_warps": 1, **REGISTERS}
-LANES = tl.constexpr(16)  # arcs of a row that are looked at at once
-# A program writes at least this many tokens' scores: less isn't worth its walk along the chain.
+LANES = tl.constexpr(16)  # arcs of a row that are read at once
+# A program writes the scores of at least this many tokens; fewer aren't worth its walk along the chain.
 SMALLEST_TILE = 1024
 LARGEST_TILE = 16384
 BLOCK = 1024
-PROGRAMS_PER_PROCESSOR = 8  # resident at a time: 4 warps with up to 64 registers each
+PROGRAMS_PER_PROCESSOR = 8  # resident programs, each with 4 warps and up to 64 registers per thread
 CHAIN = tl.constexpr(32)  # contexts of a chain that are kept in registers
 
 
@@ -115,7 +115,7 @@ def _launch_rows(
 
 
 def tile_size(rows: int, vocab_size: int, processors: int) -> int:
-    """Return tokens a program: few enough that the programs fill the GPU, many enough that they do it in one wave."""
+    """Return the number of tokens per program: small enough that the programs fill the GPU, large enough for a single wave."""
     wanted = rows * vocab_size // (processors * PROGRAMS_PER_PROCESSOR)
     return min(max(triton.next_power_of_2(max(wanted, 1)), SMALLEST_TILE), LARGEST_TILE)
 
@@ -127,7 +127,7 @@ def processors(device: torch.device) -> int:
 
 @triton.jit
 def context(arc_offsets, backoff_states, backoff_weights, states, mask):
-    """Return first arc of a block of states, that after their last, backoff states and weights."""
+    """Return, for a block of states, the first arc, the end of the arcs, the backoff state and the backoff weight."""
     low = tl.load(arc_offsets + states, mask=mask, other=0)
     end = tl.load(arc_offsets + states + 1, mask=mask, other=0)
     backoff = tl.load(backoff_states + states, mask=mask, other=0)
@@ -139,9 +139,9 @@ def context(arc_offsets, backoff_states, backoff_weights, states, mask):
 def chain_of(arc_offsets, backoff_states, backoff_weights, state):
     """Walk from a state to its root.
 
-    Returns the number of contexts before the root; first arc, that after the last and sum of backoff weights so far of those
-    that are `0 .. CHAIN - 1` steps from the state, int32, int32 and float32 `[CHAIN]`, and the same of the root; the root, and
-    its backoff weight.
+    Returns the number of contexts before the root; the first arc, the end of the arcs and the sum of backoff weights up to each
+    context that is `0 .. CHAIN - 1` steps from the state, int32, int32 and float32 `[CHAIN]`; the same three scalars for the
+    root; the root; and its backoff weight.
     """
     links = tl.arange(0, CHAIN)
     lows = tl.zeros((CHAIN,), tl.int32)
@@ -175,12 +175,12 @@ def chain_of(arc_offsets, backoff_states, backoff_weights, state):
 
 @triton.jit
 def link_of(arc_offsets, backoff_states, backoff_weights, state, lows, ends, sums, level):
-    """Return first arc, that after the last, and sum of backoff weights of the context that is `level` steps from a state."""
+    """Return the first arc, the end of the arcs and the sum of backoff weights of the context `level` steps from a state."""
     here = tl.arange(0, CHAIN) == level
     low = tl.sum(tl.where(here, lows, 0), axis=0)
     end = tl.sum(tl.where(here, ends, 0), axis=0)
     score = tl.sum(tl.where(here, sums, 0.0), axis=0)
-    # Of longer chains the rest is walked again. (Without `if`: Triton before 3.6 fails to compile loops within one.)
+    # The part of a chain beyond `CHAIN` is walked again. (Without `if`: Triton before 3.6 fails to compile a loop inside one.)
     is_far = level >= CHAIN
     steps = tl.where(is_far, level, 0)
     current = state
@@ -197,9 +197,9 @@ def link_of(arc_offsets, backoff_states, backoff_weights, state, lows, ends, sum
 
 @triton.jit
 def arcs_between(arc_tokens, low, end, first, last, narrow, BLOCK: tl.constexpr):
-    """Return bounds of arcs among which are all of a context with the tokens `first .. last - 1`, and few others.
+    """Return bounds (scalars) of a range with all of a context's arcs for the tokens `first .. last - 1`, and few other arcs.
 
-    Where there are many arcs, some are looked at, so many apart, all at once. Scalars.
+    If there are many arcs, `BLOCK` arcs at equal distances are read at once to narrow the range.
     """
     lanes = tl.arange(0, BLOCK)
     begin = low
@@ -210,7 +210,7 @@ def arcs_between(arc_tokens, low, end, first, last, narrow, BLOCK: tl.constexpr)
         places = lanes * apart
         inside = places < count
         tokens = tl.load(arc_tokens + low + places, mask=inside, other=0).to(tl.int32)
-        # Both counts in one sum: those below the first, and above their 16 bits those below the last.
+        # One sum holds two counts: tokens below `first` in the lower 16 bits, tokens below `last` above them.
         below = (inside & (tokens < first)).to(tl.int32) + ((inside & (tokens < last)).to(tl.int32) << 16)
         below = tl.sum(below, axis=0)
         begin = low + tl.maximum((below & 0xFFFF) - 1, 0) * apart
@@ -223,10 +223,10 @@ def fill_row(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     state, out, targets, first, last, vocab_size, WITH_TARGETS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write scores (and targets) of the tokens `first .. last - 1` in a state to `out + token` (and `targets + token`)."""
+    """Write the scores (and targets) of the tokens `first .. last - 1` in a state to `out + token` (and `targets + token`)."""
     lanes = tl.arange(0, BLOCK)
     depth, lows, ends, sums, low, end, score, root, weight = chain_of(arc_offsets, backoff_states, backoff_weights, state)
-    # Tokens ascend, so the V-th arc tells whether there is one for each. It is asked for together with the weights.
+    # Tokens ascend, so the V-th arc shows whether every token has an arc. It is loaded at the same time as the weights.
     full = end - low >= vocab_size
     readable = tl.where(full, vocab_size, 0)
     dense = tl.load(arc_tokens + low + vocab_size - 1, mask=full, other=-1).to(tl.int32) == vocab_size - 1
@@ -242,7 +242,7 @@ def fill_row(
     while level >= 0:
         low, end, score = link_of(arc_offsets, backoff_states, backoff_weights, state, lows, ends, sums, level)
         begin, end = arcs_between(arc_tokens, low, end, first, last, last - first < vocab_size, BLOCK)
-        tl.debug_barrier()  # what a shorter context wrote must be there before it is overwritten
+        tl.debug_barrier()  # the scores of a shorter context must be written before they are overwritten
         for block in range(begin, end, BLOCK):
             arcs = block + lanes
             inside = arcs < end
@@ -255,7 +255,8 @@ def fill_row(
         level -= 1
 
 
-# Not for sizes that 16 divides, either: threads would store four scores each, and load weights, which lie anywhere, four apart.
+# Sizes divisible by 16 aren't specialised either: then each thread would store four adjacent scores, and its loads of weights,
+# which lie at arbitrary addresses, would be four apart.
 @triton.jit(do_not_specialize=["num_states", "vocab_size", "tile"])
 def _rows_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
@@ -280,10 +281,10 @@ def _rows_kernel(
 
 @triton.jit
 def find_arcs(arc_tokens, low, size, tokens):
-    """Return arc of a token in each row's context, which has `size` arcs from `low` on, and whether there is one. Blocks.
+    """Return, for each row, the arc of its token among the `size` arcs starting at `low`, and whether that arc exists. Blocks.
 
-    As long as a context has many arcs left, `LANES` of them are looked at in a round, so many apart; few lie side by side, and
-    to halve them again and again takes less.
+    While a context has many arcs left, each round reads `LANES` of them at equal distances. Few arcs lie side by side in
+    memory, where binary search takes less time.
     """
     lanes = tl.arange(0, LANES)[None, :]
     while tl.max(size, axis=0) > LANES:
@@ -308,21 +309,21 @@ def step_rows(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     states, tokens, active, num_states, vocab_size,
 ):  # fmt: skip
-    """Return score and next state of one token a row, for a block of rows; rows that aren't active score 0 and stay."""
+    """Return the score and next state of one token per row, for a block of rows. Inactive rows score 0 and keep their state."""
     valid = (states >= 0) & (states < num_states)
     looking = active & valid & (tokens >= 0) & (tokens < vocab_size)
     scores = tl.where(active & (valid == 0), float("nan"), 0.0)
     current = tl.where(valid, states, 0)
     next_states = states
-    hits = tokens * 0 - 1  # arcs that are followed
+    hits = tokens * 0 - 1  # the arc that each row follows
     low, end, backoff, weight = context(arc_offsets, backoff_states, backoff_weights, current, looking)
     while tl.max(looking.to(tl.int32), axis=0) > 0:
-        # The next context is asked for before it is known whether it is needed.
+        # The next context is loaded before it is known whether it is needed.
         next_low, next_end, next_backoff, next_weight = context(
             arc_offsets, backoff_states, backoff_weights, backoff, looking
         )  # fmt: skip
         at_root = backoff == current
-        # In a root that has every token the arc's place is the token.
+        # In a root with an arc for every token, the index of an arc is its token.
         guessed = looking & at_root & (tokens < end - low)
         guessed = guessed & (tl.load(arc_tokens + low + tokens, mask=guessed, other=-1).to(tl.int32) == tokens)
         searched = looking & (guessed == 0)
@@ -398,7 +399,7 @@ def _states_after_kernel(
         needed = there & (seen[:, None] + tl.cumsum(known, axis=1) - known < context_length)
         begin -= tl.sum(needed.to(tl.int32), axis=1)
         seen += tl.sum(tl.where(needed, known, 0), axis=1)
-    # A context of full length needs no other tokens before it; a shorter one hangs on the start of the sentence.
+    # A context of full length doesn't depend on earlier tokens; a shorter context depends on the start of the sentence.
     first_state = tl.load(first_states + rows, mask=inside, other=0)
     root = tl.load(roots + rows, mask=inside, other=0)
     row_states = tl.where(seen == context_length, root, first_state)
@@ -422,7 +423,7 @@ def automaton_signature(token_type: str) -> dict[str, str]:
 
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
-    """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
+    """Yield every kernel with its argument types and constants, for compiling ahead of time."""
     for token_type in ("*i16", "*i32"):
         automaton = automaton_signature(token_type)
         for with_targets in (False, True):

@@ -1,6 +1,6 @@
-"""The queries as torch operators: `torch.compile` and CUDA graph capture pass through them.
+"""Define the queries as torch operators, which `torch.compile` and CUDA graph capture accept.
 
-The last argument of an operator is the name of an engine, see `hf_ngpulm.engines.choice`.
+The last argument of an operator is the name of an engine (see `hf_ngpulm.engines.choice`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _library = torch.library.Library("hf_ngpulm", "FRAGMENT")
 
 
 def define_operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    """Make an operator of `torch.ops.hf_ngpulm`; `fake` returns results of the same shapes with arbitrary contents."""
+    """Define an operator of `torch.ops.hf_ngpulm`; `fake` returns results of the same shapes with arbitrary contents."""
     name = schema.partition("(")[0]
     _library.define(schema)
     _library.impl(name, run, "CompositeExplicitAutograd")
@@ -26,7 +26,7 @@ def define_operator(schema: str, run: Callable[..., Any], fake: Callable[..., An
 
 
 def _define_query(name: str, arguments: str, results: str, fake: Callable[..., Any]) -> None:
-    """Make the operator of a query; each engine has a function of the same name, whose second argument is a tensor of
+    """Define the operator of a query. Each engine has a function of the same name, whose second argument is a tensor of
     states."""
 
     def run(automaton: list[Tensor], states: Tensor, *rest: Any) -> Any:

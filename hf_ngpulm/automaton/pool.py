@@ -1,4 +1,4 @@
-"""A pool of automata in one set of tensors, which come and go, so that each row of a batch can follow its own."""
+"""Keep automata in one set of tensors, where they can be added and dropped, so that each row of a batch can follow its own."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..engines.locks import lock_across_forks
 from .automaton import BackoffAutomaton
 from .tensors import AutomatonTensors
 
-# Held while a pool changes or is looked up, unless it has a lazily composed model: those have their own lock.
+# Hold this lock while a pool changes or is read. A pool with a lazily composed model uses the lock of these models instead.
 LOCK = lock_across_forks()
-SMALLEST = 1024  # initial room, in states and arcs
+SMALLEST = 1024  # initial capacity, in states and in arcs
 LARGEST = 2**31 - 1
 
 
 class Place(NamedTuple):
-    """The place of an automaton: its root, its start, and its ranges of states and arcs (first and number)."""
+    """The place of an automaton in a pool: its root, its start, and its ranges of states and arcs as (first, number)."""
 
     root: int
     start: int
@@ -30,33 +30,33 @@ class Place(NamedTuple):
 
 
 class AutomatonPool:
-    """Room for automata over one vocabulary, on one device, with `AutomatonTensors` for all of them.
+    """A set of tensors for automata over one vocabulary, on one device.
 
-    Adding or dropping one leaves the others in place and their states valid. When room runs out, the tensors are replaced by
-    copies of twice the size. State 0 belongs to no automaton: all tokens score 0 in it.
+    Adding or dropping an automaton leaves the others in place and their states valid. When the capacity is used up, copies of
+    twice the size replace the tensors. State 0 belongs to no automaton; all tokens score 0 in it.
 
     Args:
-        vocab_size: V, the same for all.
-        device: where the tensors are.
+        vocab_size: V, the same for all automata.
+        device: device of the tensors.
     """
 
-    # Never inference tensors, which couldn't be changed outside of inference mode.
+    # The tensors must not be inference tensors, which couldn't be changed outside of inference mode.
     @torch.inference_mode(False)
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self.vocab_size = vocab_size
         self.device = device
         self.places: dict[Hashable, Place] = {}
         self._states, self._arcs = _Room(2), _Room()
-        # Whether each state's scores aren't final yet, on the CPU; set by lazy language models.
+        # For each state, whether its scores aren't final yet, on the CPU; lazy language models set it.
         self.unfinished = np.zeros(2, dtype=np.uint8)
         self.tensors = AutomatonTensors.zeros(2, 0, vocab_size, device)
 
     @torch.inference_mode(False)
     def add(self, key: Hashable, automaton: BackoffAutomaton) -> Place:
-        """Add an automaton (one, not several packed) and return its place; no-op if it is there already.
+        """Add a single automaton (not several packed) and return its place. If the key exists, return that place.
 
         Raises:
-            ValueError: another vocabulary size, or more states or arcs in all than can be addressed.
+            ValueError: the vocabulary size differs, or the pool would have more states or arcs than can be addressed.
         """
         if key in self.places:
             return self.places[key]
@@ -64,7 +64,7 @@ class AutomatonPool:
             sizes = f"{self.vocab_size} and {automaton.vocab_size}"
             raise ValueError(f"automata over vocabularies of different sizes ({sizes}) can't serve one batch")
         t = automaton.tensors
-        # One more state, which nothing leads to: its end is arbitrary, so that any other automaton may follow.
+        # One extra state, which nothing leads to: the end of its arcs is arbitrary, so any automaton may follow it.
         states, arcs = self.take(t.num_states + 1, t.num_arcs)
         self.write("arc_offsets", states, t.arc_offsets + arcs)
         self.write("arc_tokens", arcs, t.arc_tokens)
@@ -77,24 +77,24 @@ class AutomatonPool:
         return self.places[key]
 
     def drop(self, key: Hashable) -> None:
-        """Drop an automaton; its states may not be queried any more."""
+        """Drop an automaton; its states must not be queried any more."""
         self.give_back(self.places.pop(key))
 
     @torch.inference_mode(False)
     def take(self, states: int, arcs: int) -> tuple[int, int]:
-        """Take room for numbers of states and arcs; return the first of each."""
+        """Reserve numbers of states and arcs; return the first state and the first arc."""
         found = self._take(self._states, states), self._take(self._arcs, arcs)
         self._grow()
         return found
 
     @torch.inference_mode(False)
     def write(self, name: str, first: int, values: Tensor | np.ndarray) -> None:
-        """Write a part of one of the tensors."""
+        """Write values into one of the tensors, starting at index `first`."""
         values = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
         getattr(self.tensors, name)[first : first + len(values)] = values.to(self.device)
 
     def give_back(self, place: Place) -> None:
-        """Free room."""
+        """Free the states and arcs of a place."""
         self._states.give_back(*place.states)
         self.unfinished[slice(place.states[0], sum(place.states))] = 0
         self._arcs.give_back(*place.arcs)
@@ -124,7 +124,7 @@ class AutomatonPool:
 
 
 class _Room:
-    """The free ranges of a line: those between others, in order, and everything from `size` on."""
+    """The free ranges among the numbers from 0 up: ranges below `size`, in order, and all numbers from `size` up."""
 
     def __init__(self, size: int = 0) -> None:
         self.size = size

@@ -1,4 +1,4 @@
-"""The queries in plain torch: the definition that the other engines are tested against. Runs on any device."""
+"""Define the queries in plain torch on any device. The other engines are tested against this module."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .tensors import AutomatonTensors
 
 
 def step(automaton: AutomatonTensors, states: Tensor, tokens: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
-    """Return score and next state of one token a row; any shape, the same for both arguments."""
+    """Return the score and next state of one token per state; both arguments have the same shape, which is arbitrary."""
     if states.numel() and (int(states.min()) < 0 or int(states.max()) >= automaton.num_states):
         raise IndexError(f"states should lie in 0..{automaton.num_states - 1}, got {int(states.min())}..{int(states.max())}")
-    if automaton.num_arcs == 0:  # a sentinel, so that the indices below stay valid
+    if automaton.num_arcs == 0:  # one unused arc, so that the indices below stay valid
         arcs = {name: getattr(automaton, name).new_zeros(1) for name in ("arc_tokens", "arc_weights", "arc_targets")}
         automaton = automaton._replace(**arcs)
     current = states.to(torch.int64)
@@ -33,7 +33,8 @@ def step(automaton: AutomatonTensors, states: Tensor, tokens: Tensor, vocab_size
 
 
 def find_arc(automaton: AutomatonTensors, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Return index of each state's arc for its token, and whether there is one: a binary search in all rows at once."""
+    """Return the index of each state's arc for its token, and whether that arc exists, by a binary search in all rows at
+    once."""
     low = automaton.arc_offsets[states].to(torch.int64)
     end = automaton.arc_offsets[states + 1].to(torch.int64)
     high = end
@@ -58,9 +59,9 @@ def scores(automaton: AutomatonTensors, states: Tensor, vocab_size: int) -> Tens
 def walk(
     automaton: AutomatonTensors, states: Tensor, token_ids: Tensor, lengths: Tensor, vocab_size: int
 ) -> tuple[Tensor, Tensor]:
-    """Return score of each token after those before it, and the last state."""
+    """Return the score of each token, given the tokens before it, and the last state of each row."""
     all_scores = torch.zeros(token_ids.shape, dtype=torch.float32, device=states.device)
-    states = states.to(torch.int32, copy=True)  # an operator may not return its argument
+    states = states.to(torch.int32, copy=True)  # an operator must not return its argument
     for position in range(token_ids.shape[1]):
         token_scores, next_states = step(automaton, states, token_ids[:, position], vocab_size)
         inside = position < lengths
@@ -78,5 +79,5 @@ def states_after(
     context_length: int,
     vocab_size: int,
 ) -> Tensor:
-    # The definition reads everything; engines may begin at `roots`, `context_length` tokens before the end.
+    # The definition reads all tokens; engines may start in `roots`, `context_length` tokens before the end.
     return walk(automaton, starts, token_ids, lengths, vocab_size)[1]

@@ -1,4 +1,4 @@
-"""The tensors of an automaton."""
+"""Define the tensors of an automaton."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 
 class AutomatonTensors(NamedTuple):
-    """A weighted automaton with backoff arcs, in compressed sparse rows. `S` states, `A` arcs.
+    """A weighted automaton with backoff arcs in compressed sparse rows, with `S` states and `A` arcs.
 
-    A token's score in a state is the weight of the state's own arc for it, or else the state's backoff weight plus the score
-    in its backoff state. A root backs off to itself: a token without an arc scores the root's backoff weight and leads
-    back to the root.
+    If a state has an arc for a token, the token's score is the weight of that arc. Otherwise it is the state's backoff weight
+    plus the score in the backoff state. A root backs off to itself: a token without an arc scores the root's backoff weight and
+    leads back to the root.
 
-    `</s>` is the token after the vocabulary: an arc with token `V` holds log p(</s> | state) and leads to where the next
-    sentence begins. Most contexts never end a sentence, so this takes less room than a final weight per state.
+    `</s>` is the token after the vocabulary. An arc with token `V` holds log p(</s> | state) and leads to the start of the next
+    sentence. Most contexts never end a sentence, so this takes less memory than a final weight per state.
     """
 
     arc_offsets: Tensor  # int32 [S + 1]: the arcs of state s are arc_offsets[s] .. arc_offsets[s + 1] - 1
@@ -28,7 +28,7 @@ class AutomatonTensors(NamedTuple):
 
     @classmethod
     def zeros(cls, num_states: int, num_arcs: int, vocab_size: int, device: torch.device | str) -> AutomatonTensors:
-        """Return room for an automaton."""
+        """Return tensors of zeros for an automaton of the given size."""
         sizes = (num_states + 1, num_arcs, num_arcs, num_arcs, num_states, num_states)
         dtypes = (torch.int32, token_dtype(vocab_size), torch.float32, torch.int32, torch.int32, torch.float32)
         return cls(*(torch.zeros(size, dtype=dtype, device=device) for size, dtype in zip(sizes, dtypes)))
@@ -43,5 +43,5 @@ class AutomatonTensors(NamedTuple):
 
 
 def token_dtype(vocab_size: int) -> torch.dtype:
-    """Return what `arc_tokens` are stored as; `</s>` has to fit too."""
+    """Return the dtype of `arc_tokens` for a vocabulary, in which `</s>` must fit too."""
     return torch.int16 if vocab_size < 2**15 else torch.int32

@@ -1,1 +1,1 @@
-"""Engines that run the same operation: reference, CPU, GPU."""
+"""Choose and call the engines (reference, CPU, GPU), which run the same operations."""

@@ -1,6 +1,6 @@
-"""Choose the engine that answers: "cpu" (the native core), "gpu" (Triton) or "reference" (plain torch).
+"""Choose the engine of an operation: "cpu" (the native core), "gpu" (Triton) or "reference" (plain torch).
 
-"auto" means the environment variable HF_NGPULM_ENGINE if it is set; otherwise the tensors' device decides.
+"auto" means the value of the environment variable HF_NGPULM_ENGINE if it is set; otherwise the tensors' device decides.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ ENGINE_VARIABLE = "HF_NGPULM_ENGINE"
 
 
 def check_engine(name: str, what: str = "engine") -> str:
-    """Return the name of an engine, or "auto".
+    """Return `name` if it is an engine or "auto".
 
     Raises:
-        ValueError: there is no such engine.
+        ValueError: no engine has this name.
     """
     if name not in CHOICES:
         raise ValueError(f"{what} should be one of {CHOICES}, got {name!r}")
@@ -30,14 +30,14 @@ def check_engine(name: str, what: str = "engine") -> str:
 
 
 def engine_name(name: str, device: torch.device, elsewhere: str = "reference") -> str:
-    """Return the engine that "auto" stands for on a device; a named one is itself.
+    """Return the name of the engine for a device: `name` itself, or the engine that "auto" stands for.
 
     Args:
-        elsewhere: the engine of devices that have none of their own.
+        elsewhere: the engine for devices other than CPU and CUDA, if `name` is "auto".
 
     Raises:
-        ImportError: "gpu" without Triton.
-        ValueError: an unknown engine, or one that can't be on that device.
+        ImportError: the engine is "gpu" and Triton isn't installed.
+        ValueError: no engine has this name, or the engine "cpu" was named for tensors on another device.
     """
     if check_engine(name) == "auto":
         name = check_engine(os.environ.get(ENGINE_VARIABLE) or "auto", ENGINE_VARIABLE)
@@ -51,18 +51,21 @@ def engine_name(name: str, device: torch.device, elsewhere: str = "reference") -
 
 
 def load_engine(package: str, name: str, device: torch.device, elsewhere: str = "reference") -> Any:
-    """Return the module of an engine (its name may be "auto") among those of an operation; arguments as for `engine_name`."""
+    """Return the module of an operation's engine in `package`.
+
+    `name` may be "auto"; arguments and errors as for `engine_name`.
+    """
     return engine_module(package, engine_name(name, device, elsewhere))
 
 
-@functools.cache  # looking among the modules takes as long as making a tensor
+@functools.cache  # even for a loaded module `import_module` takes as long as making a tensor
 def engine_module(package: str, engine: str) -> Any:
-    """Return the module of an engine among those of an operation."""
+    """Return the module of an engine in the package of an operation."""
     return importlib.import_module(f"{package}.{engine}")
 
 
 def is_native(name: str, device: torch.device) -> bool:
-    """Return whether the native core (the engine "cpu") answers on a device. Errors as for `engine_name`."""
+    """Return whether the native core (the engine "cpu") runs operations on a device. Raises the errors of `engine_name`."""
     return engine_name(name, device) == "cpu"
 
 

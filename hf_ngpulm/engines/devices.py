@@ -1,4 +1,4 @@
-"""Launch kernels on the GPU that holds the tensors, and wait for it once for all that the host asks."""
+"""Launch kernels on the GPU that holds the tensors, and copy results to the host with a single wait."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ _NOTHING: AbstractContextManager[Any] = nullcontext()
 
 
 def current(device: torch.device) -> AbstractContextManager[Any]:
-    """Make a GPU the current one, since Triton launches on that whatever device its arguments are on. No-op for other
-    devices."""
+    """Return a context that makes a GPU the current one; it does nothing for other devices.
+
+    Triton launches kernels on the current GPU, even if their arguments are on another one.
+    """
     if device.type != "cuda" or device.index == torch.cuda.current_device():
         return _NOTHING
     return torch.cuda.device(device)
 
 
 def numbered(device: torch.device | str) -> torch.device:
-    """Return a device with its index, as tensors report theirs: `cuda` becomes the current GPU."""
+    """Return a device with its index, as tensors report it: `cuda` becomes the current GPU."""
     device = torch.device(device)
     if device.type != "cuda" or device.index is not None:
         return device
@@ -30,9 +32,9 @@ def numbered(device: torch.device | str) -> torch.device:
 
 
 def on_host(tensors: Sequence[Tensor]) -> list[np.ndarray]:
-    """Return copies of tensors on the CPU, for which the host waits once."""
+    """Return copies of tensors on the CPU; the host waits for the device only once."""
     wholes = [tensor.contiguous() for tensor in tensors]
-    # (A dimension of size 1 may have any stride: `reshape` would keep it, and `view` refuse it.)
+    # A dimension of size 1 may have any stride. `reshape` would keep that stride, and `view` would then raise an error.
     flat = [whole.as_strided((whole.numel(),), (1,)).view(torch.uint8) for whole in wholes]
     packed = torch.cat(flat).cpu().numpy()
     ends = np.cumsum([tensor.numel() * tensor.element_size() for tensor in tensors])[:-1]

@@ -1,4 +1,4 @@
-"""Process-wide locks that stay usable in forked processes."""
+"""Make process-wide locks that stay usable in forked processes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 
 def lock_across_forks() -> Any:
-    """Return a reentrant lock that a fork acquires first, so that what it guards is consistent in the child, where it is free.
+    """Return a reentrant lock that a fork acquires first, so that the data it guards is consistent in the child.
 
-    A fork acquires the newest lock first: a thread that holds one may wait for older locks only.
+    The lock is free in the child. A fork acquires the newest lock first, so a thread that holds a lock may wait only for older
+    locks.
     """
     lock = RLock()
     if hasattr(os, "register_at_fork"):

@@ -1,7 +1,7 @@
-"""The native core: its library for this processor, and typed calls of what it exports.
+"""Load the native core's library for this processor, and call its functions with typed arguments.
 
-Members and parameters come from the library itself, which holds the declarations of its sources (`csrc/`) as text. Pointers are
-passed as tensors or arrays; their type and layout are checked here, since the core can't.
+The library contains the declarations of its sources (`csrc/`) as text, which give the members of structs and the parameters of
+functions. Pointers are passed as tensors or arrays. Their dtype and layout are checked here, since the core can't check them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .locks import lock_across_forks
 
 LIBRARY_VARIABLE = "HF_NGPULM_NATIVE"
 LIBRARIES = Path(__file__).parent / "lib"
-SOURCES = Path(__file__).parents[2] / "csrc"  # in a source tree
+SOURCES = Path(__file__).parents[2] / "csrc"  # exists only in a source tree
 REMEDY = "In a source tree run `make setup` (or `python csrc/build.py`); elsewhere install hf-ngpulm again."
 FAILED_MEMORY, FAILED_INTERNALLY = -100, -101
 
@@ -31,18 +31,18 @@ NUMBERS: dict[str, Any] = {
     "int64_t": ctypes.c_int64, "int32_t": ctypes.c_int32, "uint8_t": ctypes.c_uint8, "float": ctypes.c_float,
     "double": ctypes.c_double,
 }  # fmt: skip
-ELEMENTS: dict[str, str | None] = {  # None: any
+ELEMENTS: dict[str, str | None] = {  # None: any dtype
     "int64_t": "int64", "uint64_t": "uint64", "int32_t": "int32", "int16_t": "int16", "int8_t": "int8", "uint8_t": "uint8",
     "bool": "bool", "float": "float32", "double": "float64", "void": None,
 }  # fmt: skip
 
 
 class NativeCoreError(ImportError):
-    """There is no native core for this platform, or it doesn't belong to this version of the package."""
+    """The native core for this platform is missing, or doesn't belong to this version of the package."""
 
 
 class _Names(dict[Any, str]):
-    """Cache of element types by name, in numpy's spelling: asking a dtype takes longer than the smallest calls."""
+    """A cache of numpy's names of dtypes; asking a dtype for its name takes longer than the smallest calls."""
 
     def __missing__(self, dtype: Any) -> str:
         self[dtype] = dtype.name if isinstance(dtype, np.dtype) else str(dtype)[6:]
@@ -53,17 +53,17 @@ _names = _Names()
 
 
 def _address(value: Any, element: str | None, *names: str) -> int | None:
-    """Return the address of a tensor's or array's data, whose type must be `element` (None for any)."""
+    """Return the address of a tensor's or array's data, whose dtype must be `element` (None for any dtype)."""
     if value is None:
         return None
     if isinstance(value, np.ndarray):
         dtype, is_whole = _names[value.dtype], value.flags.c_contiguous
-        # The first is the faster way by a microsecond, and there may be dozens of arrays in a call.
+        # The first way is a microsecond faster, and a call may have dozens of arrays.
         is_plain = is_whole and value.flags.writeable and value.size > 0
         address = ctypes.addressof(ctypes.c_char.from_buffer(value)) if is_plain else value.ctypes.data  # type: ignore[arg-type]
     elif isinstance(value, Struct):
         dtype, is_whole, address = value.name, True, ctypes.addressof(value)
-    else:  # a tensor; torch needn't be there for arrays
+    else:  # a tensor; calls with arrays alone need no torch
         dtype, is_whole, address = _names[value.dtype], value.is_contiguous() and value.is_cpu, value.data_ptr()
     if not is_whole or (element is not None and dtype != element and not (element == "uint8" and dtype == "bool")):
         raise TypeError(f"{'.'.join(names)} must be contiguous, on the CPU and of type {element or 'any'}; got {dtype}")
@@ -75,7 +75,7 @@ _POINTERS: dict[tuple[str, str], type] = {}
 
 
 def _pointer(element: str, name: str) -> type:
-    """Return the ctypes type of a pointer parameter."""
+    """Return the ctypes type of a pointer parameter, which checks the dtype of its argument."""
     if (element, name) not in _POINTERS:
         dtype = ELEMENTS[element]
 
@@ -88,25 +88,26 @@ def _pointer(element: str, name: str) -> type:
     return _POINTERS[element, name]
 
 
-_KEPT = "_ngpulm_structs"  # an attribute of tensors
+_KEPT = "_ngpulm_structs"  # the attribute of a tensor that holds its `_Kept`
 
 
 class _Kept(dict[Any, Any]):
-    """Structs cached on a tensor, by key; copies and pickles of tensors start without."""
+    """Structs cached on a tensor, by key; a copied or unpickled tensor starts with an empty cache."""
 
     def __reduce__(self) -> Any:
         return _Kept, ()
 
 
 class Struct(ctypes.Structure):
-    """A struct of the core with the members declared there. A subclass has its name, with or without `Ngpulm`.
+    """A struct of the core, with the members that the core declares. A subclass has its name, with or without `Ngpulm`.
 
-    Takes its members as keyword arguments: numbers, and for pointers tensors, arrays or structs, which it keeps alive.
+    The constructor takes all members as keyword arguments: numbers, and tensors, arrays or structs for pointers, which it
+    keeps alive.
     """
 
     all: ClassVar[dict[str, type[Struct]]] = {}
     name: ClassVar[str]
-    _elements: ClassVar[dict[str, str | None]]  # of members that are pointers
+    _elements: ClassVar[dict[str, str | None]]  # dtype of each member that is a pointer
     _names: ClassVar[set[str]]
 
     def __init_subclass__(cls) -> None:
@@ -114,7 +115,7 @@ class Struct(ctypes.Structure):
         Struct.all[cls.name] = cls
 
     def __new__(cls, **values: Any) -> Any:
-        """Define the members when the first instance is made; later ones are made by ctypes alone, which is faster."""
+        """Define the members when the first instance is made; ctypes alone makes later instances, which is faster."""
         with _declaring:
             if "_fields_" not in cls.__dict__:
                 members = _declared(cls.name)
@@ -134,9 +135,9 @@ class Struct(ctypes.Structure):
 
     @classmethod
     def kept(cls, tensor: Any, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """Return the struct that `make()` returns, cached on a tensor by key, for a call that is made now.
+        """Return the struct that `make()` returns, cached on a tensor by key. Use it only for a call that follows at once.
 
-        The cache keeps no tensor alive. Making a struct takes a quarter of the time of the smallest calls.
+        The cache keeps no tensor alive. Making a struct takes a quarter of the time of the smallest calls, so caching pays.
         """
         known = tensor.__dict__.get(_KEPT)
         if known is None:
@@ -145,25 +146,25 @@ class Struct(ctypes.Structure):
         if made is None:
             made = make()
             made._alive = {}
-            if len(known) > 3:  # arrays have moved
+            if len(known) > 3:  # arrays have moved, so most keys are outdated
                 known.clear()
             known[key] = made
         return made
 
     def put(self, name: str, value: Any) -> None:
-        """Set a member that is a pointer."""
+        """Set a member that is a pointer, and keep its data alive."""
         self._alive[name] = value
         setattr(self, name, _address(value, self._elements[name], self.name, name))
 
 
 class Function:
-    """An exported function, looked up by name at its first call.
+    """A function of the core, looked up by name at its first call.
 
-    It releases the GIL. Results that aren't failures are returned.
+    A call releases the GIL and returns the function's result, unless that is a failure.
 
     Raises:
-        MemoryError, RuntimeError: the core ran out of memory, or met an error of its own.
-        TypeError: an argument's type or layout isn't what the declaration has.
+        MemoryError, RuntimeError: the core ran out of memory, or failed internally.
+        TypeError: an argument's dtype or layout differs from the declaration.
     """
 
     def __init__(self, name: str) -> None:
@@ -193,25 +194,25 @@ class Function:
 
 @functools.cache
 def declarations() -> dict[str, str]:
-    """Return the members of structs and the parameters of functions that the library declares, by name; see `csrc/build.py`."""
+    """Return the declared members of each struct and parameters of each function, by name; `csrc/build.py` writes them."""
     lines = library().ngpulm_declarations().decode().splitlines()
     return {name: declared for name, _, declared in (line.partition(" ") for line in lines)}
 
 
 def _declared(name: str) -> list[tuple[str, str, str]]:
-    """Return the type, `*` (for pointers) and name of each member or parameter."""
+    """Return the type, `*` (for a pointer, otherwise empty) and name of each member or parameter."""
     return re.findall(r"(\w+)(\*?) (\w+)", declarations()[name])
 
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """Return the library for this processor, checked to belong to this package.
+    """Return the library for this processor, after checking that it was built from this package's sources.
 
-    The environment variable HF_NGPULM_NATIVE names another one: the path of a library, or an instruction set (such as
+    The environment variable HF_NGPULM_NATIVE selects another library, by its path or by an instruction set (such as
     `x86-64-v3`).
 
     Raises:
-        NativeCoreError: there is none, or it was built from other sources.
+        NativeCoreError: the library is missing, can't be loaded, or was built from other sources.
     """
     chosen = os.environ.get(LIBRARY_VARIABLE)
     if chosen and os.sep in chosen:
@@ -248,7 +249,7 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _digest() -> str | None:
-    """Return the digest of the sources as `csrc/build.py` computes it; None outside a source tree."""
+    """Return the digest of the sources, computed as in `csrc/build.py`; None outside a source tree."""
     if not (SOURCES / "build.py").exists():
         return None
     found = hashlib.sha256()

@@ -1,8 +1,8 @@
-"""Run ranges of rows on several threads: torch's own where possible.
+"""Run ranges of rows on several threads, where possible on torch's own threads.
 
 After each parallel operation of torch, the threads of its OpenMP runtime spin for some milliseconds without giving up their
-cores. Threads of our own would compete with them (on two cores a search took as long on two threads as on one), and wake up
-later. So the rows run in the runtime that torch has loaded, as `at::parallel_for` does.
+cores. Additional threads would compete with them (on two cores a search took as long on two threads as on one) and wake up
+later. So the rows run on the threads of the runtime that torch has loaded, as in `at::parallel_for`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-# Below this many elements of output a second thread costs more than it saves.
+# For fewer output elements than this, a second thread costs more than it saves.
 ELEMENTS_PER_THREAD = 1 << 16
 
 _Found = TypeVar("_Found")
@@ -29,7 +29,10 @@ _body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def in_threads(run: _Run[_Found], rows: int, elements_per_row: int) -> list[_Found]:
-    """Call `run(first, last)` on ranges of rows, on as many threads as torch would use, fewer for little work."""
+    """Call `run(first, last)` on ranges of rows, and return the results in order.
+
+    It uses as many threads as torch would, and fewer if there is little work.
+    """
     worth = rows * elements_per_row // ELEMENTS_PER_THREAD
     threads = min(torch.get_num_threads(), rows, worth) if worth > 1 else 1
     if threads <= 1:
@@ -44,10 +47,11 @@ def in_threads(run: _Run[_Found], rows: int, elements_per_row: int) -> list[_Fou
 def on_rows(
     function: Callable[..., int], arguments: Sequence[Any], rows: int, elements_per_row: int, refusal: Callable[[int], str]
 ) -> list[int]:
-    """Call a function of the core, `function(first, last, *arguments)`, on ranges of rows as `in_threads` does.
+    """Call a function of the core, `function(first, last, *arguments)`, on ranges of rows as in `in_threads`; return its
+    results.
 
     Raises:
-        IndexError: `refusal(row)`, if the function returned the number of a row that it refuses.
+        IndexError: the function refuses a row by returning its number. `refusal(row)` is the message.
     """
     found = in_threads(lambda first, last: function(first, last, *arguments), rows, elements_per_row)
     for row in found:
@@ -57,16 +61,17 @@ def on_rows(
 
 
 def block_bounds(rows: int, least: int) -> np.ndarray:
-    """Return the bounds of blocks of rows, one for each core, of at least `least` rows."""
+    """Return the bounds of blocks of at least `least` rows each, at most one block per core."""
     return np.linspace(0, rows, max(1, min(os.cpu_count() or 1, rows // least)) + 1).astype(np.int64)
 
 
 def in_blocks(
     run: Callable[..., _Found], bounds: np.ndarray, arguments: tuple[Any, ...] = (), *each: Iterable[Any]
 ) -> list[_Found]:
-    """Call `run(first, last, one of each, arguments)` for each block of rows, on as many threads as there are cores.
+    """Call `run(first, last, *own, *arguments)` for each block of rows, on as many threads as there are cores.
 
-    For blocks that take milliseconds or longer, since threads are started for each call. Returns the results in order.
+    `own` is the block's item of each iterable in `each`. Results are returned in order. Threads are started for each call, so
+    blocks should take milliseconds or longer.
     """
     blocks = [tuple(map(int, block)) for block in pairwise(bounds)]
     threads = min(os.cpu_count() or 1, len(blocks))
@@ -77,7 +82,7 @@ def in_blocks(
 
 
 def _was_forked() -> bool:
-    """Return whether this process was forked and still runs the same program, by Linux's flag PF_FORKNOEXEC."""
+    """Return whether this process was forked and still runs the same program, according to Linux's flag PF_FORKNOEXEC."""
     try:
         after_name = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
         return bool(int(after_name.split()[6]) & 0x40)
@@ -85,7 +90,7 @@ def _was_forked() -> bool:
         return True
 
 
-# A process that forks after using torch leaves the child a runtime without threads, which would wait for them for ever.
+# If a process forks after using torch, the child's runtime has no threads, but would wait for them for ever.
 _loaded_in, _loaded_after_fork = os.getpid(), _was_forked()
 
 
@@ -97,13 +102,13 @@ def _in_pool(run: _Run[_Found], bounds: np.ndarray) -> list[_Found]:
     return list(_pool(os.getpid(), len(bounds) - 1).map(run, bounds[:-1], bounds[1:]))
 
 
-@functools.cache  # a forked process needs a pool of its own
+@functools.cache  # the process id is a key, because a forked process needs its own pool
 def _pool(process: int, threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "hf_ngpulm")
 
 
 def _in_team(parallel: Callable[..., None], run: _Run[_Found], bounds: np.ndarray) -> list[_Found]:
-    """Have each thread of a team take ranges until none are left: a team may have fewer threads than requested."""
+    """Make each thread of a team take ranges until no range is left, since a team may have fewer threads than requested."""
     parts, threads = itertools.count(), len(bounds) - 1
     found: dict[int, _Found] = {}
     errors: list[BaseException] = []
@@ -112,7 +117,7 @@ def _in_team(parallel: Callable[..., None], run: _Run[_Found], bounds: np.ndarra
         try:
             while (part := next(parts)) < threads:
                 found[part] = run(bounds[part], bounds[part + 1])
-        except BaseException as error:  # must not be lost, nor leave through the runtime's frames
+        except BaseException as error:  # an exception must be kept, but must not pass through the runtime's frames
             errors.append(error)
 
     parallel(_body(take), None, threads, 0)
@@ -123,11 +128,10 @@ def _in_team(parallel: Callable[..., None], run: _Run[_Found], bounds: np.ndarra
 
 @functools.lru_cache(maxsize=1)
 def _openmp() -> Callable[..., Any] | None:
-    """Return `GOMP_parallel(body, data, threads, flags)` of the OpenMP runtime that torch runs on, None where that has no
-    such thing.
+    """Return `GOMP_parallel(body, data, threads, flags)` of the OpenMP runtime that torch uses; None if the runtime lacks it.
 
-    Compilers call it for `#pragma omp parallel`; GNU's, LLVM's and Intel's runtimes all have it. It is looked up through
-    torch's library, so that it belongs to torch's own runtime.
+    Compilers call this function for `#pragma omp parallel`; the runtimes of GNU, LLVM and Intel all have it. It is looked up
+    through torch's library, so that it belongs to the runtime that torch uses.
     """
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"))

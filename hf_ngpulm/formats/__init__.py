@@ -1,1 +1,1 @@
-"""File formats of language models, a module for each."""
+"""File formats of language models, one module per format."""

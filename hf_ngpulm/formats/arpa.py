@@ -1,8 +1,8 @@
-"""ARPA files, read by the native core (`csrc/arpa.cpp`) and written by column.
+"""Read ARPA files with the native core (`csrc/arpa.cpp`) and write them.
 
-What differs between KenLM's and SRILM's dialects (text before `\\data\\`, tabs or blanks between fields,
-missing backoffs, `-99` for log 0, `<unk>` or `<UNK>`, Windows line ends, trailing blanks, blank lines, a byte order mark) is
-accepted everywhere.
+The reader accepts every difference between the dialects of KenLM and SRILM: text before `\\data\\`, tabs or blanks between
+fields, missing backoffs, `-99` for log 0, `<unk>` or `<UNK>`, Windows line ends, trailing blanks, blank lines, and a byte order
+mark.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from ..ngrams.table import MAX_ORDER, NGramTable
 from ..text.vocabulary import Vocabulary
 from .units import LN10, LOG10_ZERO, NEMO_OFFSET, SPECIAL_WORDS, NGramFile
 
-LINES_PER_BLOCK = 1 << 16  # written at a time
-NUMBERS_LEFT = 1 << 12  # lines that the core leaves to Python at a time
-# Rounding by the program that wrote the file may leave log-probabilities this far above 0 (log10).
+LINES_PER_BLOCK = 1 << 16  # lines that are written in one call
+NUMBERS_LEFT = 1 << 12  # numbers that the core leaves to Python per call
+# The program that wrote the file may have rounded log-probabilities up to this far above 0 (log10).
 ROUNDING = 1e-4
-# Beyond this float32 natural logs overflow (log10).
+# Values of this size or more (log10) overflow float32 as natural logs.
 LARGEST = 1e38
-# Limits for small hostile files: bytes before the first n-gram, and unpacked bytes (ARPA files compress four- to eightfold).
+# Limits that stop small hostile files: bytes before the first n-gram, and unpacked bytes (ARPA files compress four- to
+# eightfold).
 MAX_HEADER_BYTES = 1 << 22
 MAX_RATIO, MIN_UNPACKED_LIMIT = 64, 1 << 24
 _DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {
@@ -50,14 +51,14 @@ _DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {
 
 
 class NgpulmArpaSection(Struct):
-    """A section, as the core reads it."""
+    """The n-grams of one order in the file, as the core reads them."""
 
 
 class NgpulmArpaWords(Struct):
-    """The words of the unigrams, in a hash table."""
+    """The words of the unigrams and a hash table that finds them."""
 
 
-_COMPLETE, _MORE, _UNKNOWN_WORD = 0, 1, 3  # results of the functions below; others mean that a line is too short or long
+_COMPLETE, _MORE, _UNKNOWN_WORD = 0, 1, 3  # results of the functions below; any other result means a malformed line
 _read_unigrams = Function("ngpulm_arpa_unigrams")
 _index = Function("ngpulm_arpa_index")
 _read_ngrams = Function("ngpulm_arpa_ngrams")
@@ -66,25 +67,25 @@ _read_ngrams = Function("ngpulm_arpa_ngrams")
 def read_arpa(path: str | os.PathLike[str], vocabulary: Vocabulary, units: str = "auto") -> NGramTable:
     """Read an ARPA file (plain, .gz, .bz2 or .xz, told apart by content) into a table.
 
-    A log-probability of `-inf` is read as -99, as both toolkits write log 0. As for KenLM, n-grams may lack their suffix
-    (SRILM's pruned models do), but not their prefix.
+    A log-probability of `-inf` is read as -99 (log10), which both toolkits write for log 0. As in KenLM, the suffix of an
+    n-gram may be missing from the file (SRILM's pruned models omit some), but its prefix may not.
 
     Args:
         path: the file, or a pipe.
         vocabulary, units: "auto", "piece", "id", "nemo" or "char": as for `ArpaFile.table`.
 
     Raises:
-        NGramFormatError: the file isn't an ARPA file, is cut short or damaged, or doesn't fit the vocabulary.
+        NGramFormatError: the file isn't an ARPA file, is cut short or damaged, or its words aren't tokens of the vocabulary.
         OSError: the file can't be opened or read.
     """
     return ArpaFile(path).table(vocabulary, units)
 
 
 class ArpaFile(NGramFile):
-    """An ARPA file, opened: its header and unigrams have been read.
+    """An open ARPA file, whose header and unigrams have been read.
 
     Args:
-        path: as for `read_arpa`, whose errors it raises.
+        path: as for `read_arpa`. The constructor raises the same errors.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -137,7 +138,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 class _Text:
-    """The bytes of a file."""
+    """The bytes of a file, with searches by line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -145,23 +146,23 @@ class _Text:
         self.bytes = np.frombuffer(buffer, dtype=np.uint8)
 
     def fault(self, at: int, what: str) -> NGramFormatError:
-        """Return the error for a fault in the line of a byte."""
+        """Return the error for a fault at byte `at`; its message names the line."""
         line = self.buffer.count(b"\n", 0, at) + 1
         return NGramFormatError(f"{self.path}, line {line}: {what}")
 
     def line_end(self, at: int) -> int:
-        """Return the end of the line that a byte is in."""
+        """Return the offset of the end of the line that contains byte `at`."""
         end = self.buffer.find(b"\n", at)
         return len(self.buffer) if end < 0 else end
 
     def headings(self, at: int) -> Iterator[tuple[int, int]]:
-        """Yield start and end of the lines that begin with a backslash, after the line of a byte."""
+        """Yield start and end of each line that begins with a backslash, after the line that contains byte `at`."""
         while (at := self.buffer.find(b"\n\\", at)) >= 0:
             yield at + 1, (at := self.line_end(at + 1))
 
 
 def _sections(text: _Text) -> list[_Section]:
-    """Read the header and find the section of each order."""
+    """Read the header and return the section of each order."""
     buffer = text.buffer
     data = re.compile(rb"^\\data\\[ \t\r\v\f]*$", re.MULTILINE).search(buffer, 0, MAX_HEADER_BYTES)
     if data is None:
@@ -185,7 +186,10 @@ def _sections(text: _Text) -> list[_Section]:
 
 
 def _counts(text: _Text, first: int, end: int) -> list[int]:
-    """Return how many n-grams of each order the header promises, in the bytes between `\\data\\` and the first section."""
+    """Return the number of n-grams of each order that the header promises.
+
+    The header is the bytes `first` to `end`, between `\\data\\` and the first section.
+    """
     if end > MAX_HEADER_BYTES:
         raise NGramFormatError(
             f"no line \\1-grams: within the first {MAX_HEADER_BYTES:,} bytes; a header has one line per order"
@@ -207,7 +211,7 @@ def _counts(text: _Text, first: int, end: int) -> list[int]:
 
 
 def _shown(line: bytes, size: int) -> str:
-    """Return the beginning of a line, for a message."""
+    """Return the first `size` characters of a line, for an error message."""
     return line.strip()[: 4 * size].decode("utf-8", "replace")[:size]
 
 
@@ -216,7 +220,7 @@ def _is_number(field: bytes) -> bool:
         float(field)
     except ValueError:
         return False
-    return b"_" not in field  # 1_0 is a number to Python alone
+    return b"_" not in field  # only Python reads 1_0 as a number
 
 
 class _Section:
@@ -224,13 +228,13 @@ class _Section:
 
     def __init__(self, text: _Text, n: int, first: int, end: int, promised: int) -> None:
         self.text, self.n, self.first, self.end, self.promised = text, n, first, end, promised
-        shortest = 2 * (n + 1)  # bytes of a line
+        shortest = 2 * (n + 1)  # bytes of the shortest possible line
         self.capacity = min(promised, (end - first) // shortest)
 
     def read(self, function: Function, *arguments: Any) -> tuple[Tensor, Tensor]:
-        """Read the lines by the core; return log-probabilities and backoffs, natural logs, float32 `[N]` each.
+        """Read the section; return log-probabilities and backoffs, each float32 `[N]`, as natural logs.
 
-        The core returns early for numbers that it leaves to Python, and for faults.
+        The core returns early when it meets numbers that it leaves to Python, or a fault.
         """
         log_probs, backoffs = values = np.zeros((2, self.capacity), dtype=np.float32)
         left, progress = np.empty((NUMBERS_LEFT, 4), dtype=np.int64), np.array([self.first, 0, 0, 0, 0])
@@ -252,7 +256,7 @@ class _Section:
         return torch.from_numpy(log_probs), torch.from_numpy(backoffs)
 
     def _number(self, begin: int, end: int, is_backoff: bool) -> float:
-        """Return a number that the core doesn't read, such as the toolkits' log 0."""
+        """Return the log10 value of a number that the core leaves to Python, such as `-inf`."""
         field = self.text.buffer[begin:end]
         if not _is_number(field):
             self.check_text(begin)
@@ -275,7 +279,7 @@ class _Section:
         )
 
     def check_text(self, at: int | None = None) -> None:
-        """Refuse a section, or the line of a byte, that isn't text."""
+        """Raise an error if the section, or the line that contains byte `at`, isn't UTF-8 text."""
         first, end = self.first, self.end
         if at is not None:
             first, end = self.text.buffer.rfind(b"\n", 0, at) + 1, self.text.line_end(at)
@@ -288,19 +292,19 @@ class _Section:
 def write_arpa(
     table: NGramTable, path: str | os.PathLike[str], units: str = "id", pieces: Iterable[str | None] | None = None
 ) -> None:
-    """Write a table as an ARPA file, compressed if its name ends in `.gz`, `.bz2` or `.xz`.
+    """Write a table as an ARPA file; a name that ends in `.gz`, `.bz2` or `.xz` makes it compressed.
 
-    The file appears whole or not at all.
+    The file is complete once it appears; an error leaves no partial file.
 
     Args:
         table: the n-grams.
         path: the file to write.
-        units: "id", "nemo" or "piece".
-        pieces: the piece of each token id, needed for "piece".
+        units: notation of the tokens: "id", "nemo" or "piece".
+        pieces: the piece of each token id, required for "piece".
 
     Raises:
-        ValueError: the units can't express the tokens (a piece that is missing or holds a blank; ids beyond what one
-            character can encode).
+        ValueError: the units can't express a token (its piece is missing or contains a blank, or its id is too large to be
+            one character in NeMo's encoding).
     """
     words = unit_words(table.vocab_size, units, pieces)
     used = np.unique(np.concatenate([order.tokens.numpy() for order in table.orders]))
@@ -323,12 +327,12 @@ def _open_to_write(path: Path) -> Iterator[Any]:
             yield stack.enter_context(lzma.open(path, "wb"))
         else:
             file = stack.enter_context(open(path, "wb"))
-            # No file name and no time in a .gz, so that the same table gives the same bytes.
+            # A .gz without file name and time, so that the same table gives the same bytes.
             yield stack.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0)) if path.suffix == ".gz" else file
 
 
 def unit_words(vocab_size: int, units: str, pieces: Iterable[str | None] | None = None) -> list[str | None]:
-    """Return the word of each token id in an ARPA file; None if it has none."""
+    """Return the word that stands for each token id in an ARPA file; None for an id that the units can't express."""
     if units == "id":
         return [str(token_id) for token_id in range(vocab_size)]
     if units == "nemo":
@@ -363,7 +367,7 @@ def _arpa_text(table: NGramTable, words: list[str | None]) -> Iterator[bytes]:
 
 
 def _decimal(values: np.ndarray) -> np.ndarray:
-    """Return natural logs as log10, with the decimal digits (7 to 9) that restore the same float32."""
+    """Return natural logs as log10, rounded to the fewest decimal digits (7 to 9) that restore the same float32."""
     exact = values.astype(np.float64) / LN10
     magnitude = np.floor(np.log10(np.abs(np.where(exact == 0, 1, exact))))
     rounded = np.rint(exact * 10.0 ** (8 - magnitude)) / 10.0 ** (8 - magnitude)

@@ -1,4 +1,4 @@
-"""The file formats of language models: how each is told by its name or content, and what opens it."""
+"""List the file formats of language models: how a name or content identifies each, and which reader opens it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from .units import NGramFile
 
 
 class FileFormat(NamedTuple):
-    """A row of the table. All that reads, finds or names files goes by it.
+    """A file format. Code that reads, finds or names files of language models uses `FORMATS`.
 
     Args:
-        name: for messages.
+        name: the name in messages.
         suffixes: endings of file names.
-        open: returns an `NGramFile`, whose words a tokenizer maps to token ids, or an `NGramTable` of token ids.
-        has_token_ids: whether it returns a table, and thus does without a tokenizer.
-        magic: the bytes that files begin with; without them the suffix tells the format.
+        open: function from a path to an `NGramFile`, whose words a tokenizer maps to token ids, or to an `NGramTable` of token
+            ids.
+        has_token_ids: whether `open` returns a table, so that no tokenizer is needed.
+        magic: the bytes that files of this format begin with; if None, the suffix identifies the format.
     """
 
     name: str
@@ -38,7 +39,10 @@ FORMATS = (KENLM, NEMO, ARPA)
 
 
 def format_of(path: str | os.PathLike[str]) -> FileFormat:
-    """Return the format of a file; what neither bytes nor suffix tell is taken for an ARPA file, whose reader may complain."""
+    """Return the format of a file.
+
+    If neither bytes nor suffix identify it, return `ARPA`, whose reader rejects other content.
+    """
     try:
         with open(path, "rb") as file:
             start = file.read(max(len(row.magic or b"") for row in FORMATS))
@@ -51,5 +55,5 @@ def format_of(path: str | os.PathLike[str]) -> FileFormat:
 
 
 def is_named_like_a_file(name: str | os.PathLike[str]) -> bool:
-    """Return whether a name ends as language model files do, and can't be a folder or a repo id by mistake."""
+    """Return whether a name has the suffix of a language model file, so that it can't be a folder or a repo id by mistake."""
     return os.fspath(name).endswith(tuple(suffix for row in FORMATS for suffix in row.suffixes))

@@ -1,16 +1,16 @@
-"""Reading NeMo's NGPU-LM checkpoints (`NGramGPULanguageModel.save_to("lm.nemo")`).
+"""Read NeMo's NGPU-LM checkpoints (`NGramGPULanguageModel.save_to("lm.nemo")`).
 
-A ``.nemo`` file is a tar archive, in older versions gzip'ed, of ``model_config.yaml`` and ``model_weights.ckpt``. The
-weights are the automaton of Bataev et al., "NGPU-LM" (arXiv 2505.22857):
+A ``.nemo`` file is a tar archive (in older versions compressed with gzip) of ``model_config.yaml`` and ``model_weights.ckpt``.
+The weights are the automaton of Bataev et al., "NGPU-LM" (arXiv 2505.22857):
 
-* state 0 is the empty context, state 1 the context `<s>`; every other state is the context of the one arc that leads to it from
-a state of the order below;
-* arcs of the highest order lead to the context without its first token, since a longer context has no state;
-* `final_weights` is log p(`</s>` | state), with backoffs resolved when it was made;
-* all weights are natural logarithms.
+* State 0 is the empty context and state 1 the context `<s>`. Every other state is the context of exactly one arc, which leads
+  to it from a state whose context is one token shorter.
+* An arc of the highest order leads to its context without the first token, since no state has a longer context.
+* `final_weights` is log p(`</s>` | state); backoffs were resolved when the checkpoint was written.
+* All weights are natural logarithms.
 
 The file isn't trusted: no member is written to disk, the only unpickler is ``torch.load(weights_only=True)``, unpacked sizes
-    are limited, and every tensor is checked before it is used as an index.
+are limited, and every tensor is checked before it is used as an index.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from ..ngrams.table import MAX_ORDER, NGramTable
 _CONFIG = "model_config.yaml"
 _WEIGHTS = "model_weights.ckpt"
 _ROOT, _BOS_STATE = 0, 1
-_NO_FINAL = -10000.0  # NeMo's "minus infinity": the state has no final weight of its own
+_NO_FINAL = -10000.0  # NeMo's "minus infinity": the state has no own final weight
 _WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _INDEX_TYPES = (torch.int32, torch.int64)
 
-# Limits for small hostile files.
+# Limits that stop small hostile files.
 _MAX_CONFIG_BYTES = 1 << 18
 _MAX_MEMBERS = 1000
 _MAX_GZIP_RATIO, _MIN_GZIP_LIMIT = 64, 1 << 28
@@ -49,14 +49,14 @@ def read_nemo(path: str | os.PathLike[str]) -> NGramTable:
     """Read the n-grams of a NeMo NGPU-LM checkpoint.
 
     The table gives the checkpoint's probabilities in every context. NeMo drops parts of the ARPA file: `<s>` gets
-    log-probability 0 (as from lmplz; it is never queried), and there is no `<unk>`. Tokens without a unigram have become
-    unigrams with NeMo's score for them, their share of `<unk>`.
+    log-probability 0 (as lmplz writes it; it is never queried), and there is no `<unk>`. Tokens without a unigram become
+    unigrams, with the share of `<unk>` that NeMo gave each of them.
 
     Args:
         path: a ``.nemo`` file.
 
     Raises:
-        NGramFormatError: the file isn't such a checkpoint, or a broken one. The message names the wrong value.
+        NGramFormatError: the file isn't an NGPU-LM checkpoint, or is damaged. The message names the wrong value.
         OSError: the file can't be opened.
     """
     with open(path, "rb") as file, naming(path):
@@ -70,7 +70,7 @@ def read_nemo(path: str | os.PathLike[str]) -> NGramTable:
 def _table(config: dict[str, int], state_dict: Mapping[str, Any]) -> NGramTable:
     vocab_size, max_order = config["vocab_size"], config["max_order"]
     tensors = _check_tensors(config, state_dict)
-    # Only `num_arcs` rows are arcs, the rest is padding for NeMo's kernel.
+    # Only the first `num_arcs` rows are arcs; the other rows are padding for NeMo's kernel.
     arc_from, arc_to, arc_token = (tensors[name][: config["num_arcs"]] for name in ("from_states", "to_states", "ilabels"))
     arc_weights = tensors["arcs_weights"][: config["num_arcs"]]
     backoff_to, backoffs = tensors["backoff_to_states"], tensors["backoff_weights"]
@@ -79,8 +79,8 @@ def _table(config: dict[str, int], state_dict: Mapping[str, Any]) -> NGramTable:
     _check_arcs(tensors["start_end_arcs"], arc_from, arc_order, vocab_size, max_order)
     _check_contexts(context_length, backoff_to, arc_from, arc_to, arc_token, max_order)
 
-    # A final weight that differs from backing off is an n-gram of its own. (Resolved sums are float32 and may be rounded
-    # otherwise than here; true n-grams differ by more.)
+    # A final weight that differs from the backed-off score is an own n-gram. (NeMo computed the sum in float32 and may have
+    # rounded it differently; own n-grams differ by more.)
     final = tensors["final_weights"]
     resolved = backoffs + final[backoff_to]
     own_final = (final > _NO_FINAL) & ((final - resolved).abs() > 4e-6 * resolved.abs().clamp(min=1.0))
@@ -97,7 +97,8 @@ def _table(config: dict[str, int], state_dict: Mapping[str, Any]) -> NGramTable:
     for n in range(1, max_order + 1):
         arcs = torch.nonzero(arc_order == n)[:, 0]
         ends = torch.nonzero(own_final & (context_length == n - 1))[:, 0]
-        # Where the n-gram leads, 0 if it's no context: </s>, tokens without a unigram, and the highest order.
+        # The context after each n-gram; 0 for n-grams that aren't contexts: </s>, tokens without a unigram, and the highest
+        # order.
         contexts = torch.cat([arc_to[arcs] if n < max_order else torch.zeros_like(arcs), torch.zeros_like(ends)])
         sources = torch.cat([arc_from[arcs], ends])
         last = torch.cat([arc_token[arcs], torch.full_like(ends, vocab_size + 1)])
@@ -115,11 +116,13 @@ def _table(config: dict[str, int], state_dict: Mapping[str, Any]) -> NGramTable:
 
 
 def _check_arcs(bounds: Tensor, arc_from: Tensor, arc_order: Tensor, vocab_size: int, max_order: int) -> None:
-    """Check that each state's range in `start_end_arcs` holds exactly its arcs, and that the empty context has every token."""
+    """Check that each state's range in `start_end_arcs` contains exactly its arcs, and that the root has an arc for every
+    token."""
     num_arcs = arc_from.numel()
     start, end = bounds.unbind(dim=1)
     index = torch.arange(num_arcs)
-    # Every arc inside its state's range, and ranges as long as there are arcs: then the ranges tile the arcs.
+    # If every arc lies inside its state's range and the lengths of the ranges add up to the number of arcs, the ranges tile
+    # them.
     inside = (start[arc_from] <= index) & (index < end[arc_from])
     if bool((start > end).any()) or int((end - start).sum()) != num_arcs or not bool(inside.all()):
         raise NGramFormatError(f"start_end_arcs and from_states disagree about the source of some of the {num_arcs} arcs")
@@ -134,14 +137,14 @@ def _check_arcs(bounds: Tensor, arc_from: Tensor, arc_order: Tensor, vocab_size:
 def _check_contexts(
     context_length: Tensor, backoff_to: Tensor, arc_from: Tensor, arc_to: Tensor, arc_token: Tensor, max_order: int
 ) -> None:
-    """Check that states are contexts, that backoff arcs drop a context's first token, and that arcs lead to the longest
-    context there is."""
+    """Check that states are contexts, that backoff arcs drop a context's first token, and that each arc leads to the longest
+    context that is a state."""
     num_states = context_length.numel()
     if int(context_length[_ROOT]) != 0 or int(context_length[_BOS_STATE]) != 1:
         orders = int(context_length[_ROOT]) + 1, int(context_length[_BOS_STATE]) + 1
         raise NGramFormatError(f"the start state and the state of <s> have orders {orders}, they should have (1, 2)")
 
-    # Arcs that grow the context form a tree over the states: one arc into each, but none into the first two.
+    # Arcs that extend a context form a tree over the states: one arc leads into each state except the first two.
     top = context_length[arc_from] == max_order - 1
     no_unigram = ~top & (arc_from == _ROOT) & (arc_to == _ROOT)
     grows = ~top & ~no_unigram
@@ -164,7 +167,7 @@ def _check_contexts(
     parent[children] = parents
     label[children] = arc_token[grows]
 
-    # The suffix of a longer context is the suffix of its parent, prolonged by its own last token.
+    # The suffix of a longer context is the suffix of its parent, extended by the context's last token.
     is_suffix = (parent[backoff_to] == backoff_to[parent]) & (label[backoff_to] == label)
     is_suffix = torch.where(context_length > 1, is_suffix, backoff_to == _ROOT)
     if not bool(is_suffix.all()):
@@ -186,7 +189,7 @@ def _check_contexts(
 
 
 def _read_members(file: BinaryIO) -> tuple[bytes, bytes]:
-    """Return the contents of the two members, found by base name."""
+    """Return the contents of the config and the weights, which are found by their base names."""
     size = os.fstat(file.fileno()).st_size
     if file.read(2) == b"\x1f\x8b":
         file.seek(0)
@@ -205,7 +208,7 @@ def _read_members(file: BinaryIO) -> tuple[bytes, bytes]:
                 limit = _MAX_CONFIG_BYTES if name == _CONFIG else size
                 if name in found:
                     raise NGramFormatError(f"the archive has more than one {name}")
-                # A sparse member can claim any size: its holes take no room in the archive.
+                # A sparse member can claim any size, because its holes take no room in the archive.
                 if not member.isreg() or member.issparse():
                     raise NGramFormatError(f"{name} in the archive isn't a plain file")
                 if member.size > limit:
@@ -235,7 +238,7 @@ def _read_config(content: bytes) -> dict[str, int]:
     """Return the sizes in `model_config.yaml`."""
     try:
         config = yaml.safe_load(content)
-    except Exception as error:  # besides YAMLError it raises a dozen others: recursion, overflows, bad dates
+    except Exception as error:  # yaml raises a dozen other errors too: recursion, overflows, bad dates
         raise NGramFormatError(f"{_CONFIG} isn't valid YAML ({_first_line(error)})") from error
     if not isinstance(config, dict):
         raise NGramFormatError(f"{_CONFIG} holds a {type(config).__name__}, it should hold a mapping")
@@ -252,7 +255,7 @@ def _read_config(content: bytes) -> dict[str, int]:
         ("num_arcs", 1, 2**62),
     ):
         value = config.get(name)
-        if type(value) is not int:  # a bool is no size
+        if type(value) is not int:  # `bool` is a subclass of `int`
             raise NGramFormatError(f"{name} in {_CONFIG} is {'missing' if value is None else 'not a whole number'}")
         if not least <= value <= most:
             raise NGramFormatError(f"{name} in {_CONFIG} should be from {least} to {most}, it is {value:.6g}")
@@ -280,7 +283,8 @@ def _read_state_dict(content: bytes) -> Mapping[str, Any]:
 
 
 def _check_tensors(config: dict[str, int], state_dict: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the model's tensors, of the right shapes: weights, finite, as float32; indices, in range, as int64."""
+    """Return the model's tensors after checking shapes and values: weights are finite float32, indices are int64 and in
+    range."""
     states, arcs, padded = config["num_states"], config["num_arcs"], config["num_arcs"] + config["vocab_size"]
     tensors = {}
     for name, shape, bounds in (
@@ -310,7 +314,7 @@ def _plain_tensor(state_dict: Mapping[str, Any], name: str, shape: tuple[int, ..
         raise NGramFormatError(f"{_WEIGHTS} has no tensor {name}")
     if tensor.dtype not in dtypes or tensor.layout != torch.strided or tensor.device.type != "cpu":
         raise NGramFormatError(f"{name} is a {tensor.layout} tensor of {tensor.dtype}, it should be one of {dtypes[0]}")
-    # A view can claim any size: hold it to what is stored.
+    # A view can claim any size, so its size is compared with its storage.
     if tuple(tensor.shape) != shape or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
         raise NGramFormatError(f"{name} has the shape {tuple(tensor.shape)}, by the config it should be {shape}")
     return tensor.detach().contiguous()

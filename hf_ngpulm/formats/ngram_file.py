@@ -1,4 +1,4 @@
-"""Turn a file of n-grams, of tokens or of words, into the parts of a language model."""
+"""Read a file of n-grams, over tokens or words, as the parts of a language model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ def parts_of_ngram_file(
     of_words: dict[str, Any] | None = None,
     format: FileFormat | None = None,
 ) -> LMParts:
-    """Read a file of any format. Arguments as for `NGramLM.from_arpa`; `format` goes before what the file looks like."""
+    """Return the parts of the language model in a file of any format.
+
+    Args:
+        path, tokenizer, vocab_size, units, missing_unigrams, engine: as for `NGramLM.from_arpa`.
+        of_words: its options for word-level models, by name.
+        format: the file's format; if None, the file's name and content decide.
+    """
     tokenizer, of_words = tokenizer_of(tokenizer), of_words or {}
     file = (format or format_of(path)).open(path)
     if not isinstance(file, NGramFile):

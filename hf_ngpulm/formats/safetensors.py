@@ -1,4 +1,4 @@
-"""Read the two files of a saved language model, which a digest ties to each other."""
+"""Read the two files of a saved language model; a digest shows that they belong together."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from ..lexicon.saved import NAMES, saved_parts, saved_tensors
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 TENSORS = (*AutomatonTensors._fields, "roots", "starts", "unk_tokens")
-# The tensors' metadata hold a digest of these fields of the config. Other fields (decoding settings, the tokenizer's name) may
-# be edited by hand. Never add a field here, or earlier files can't be read.
+# The metadata of the tensors hold a digest of these fields of the config. The other fields (decoding settings, the tokenizer's
+# name) may be edited by hand. Never add a field here, or files saved earlier can't be read.
 DIGEST = "config_sha256"
 OF_TENSORS = (
     "vocab_size", "order", "num_ngrams", "states_per_depth", "unk_log_prob", "bos_log_prob", "missing_unigrams",
@@ -43,7 +43,7 @@ def config_digest(values: Any) -> str:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Raise safetensors' errors about the disk, such as a full one, as `OSError`."""
+    """Convert safetensors' errors about the disk (for example a full disk) to `OSError`."""
     try:
         yield
     except SafetensorError as error:
@@ -54,7 +54,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def tensors_of(parts: LMParts) -> dict[str, Tensor]:
-    """Return the tensors to save, by name, on the CPU."""
+    """Return the tensors to save, on the CPU, by name."""
     automaton = parts.automaton
     if isinstance(automaton, LazyAutomaton):
         return saved_tensors(automaton, parts.unk_tokens)
@@ -65,10 +65,10 @@ def tensors_of(parts: LMParts) -> dict[str, Tensor]:
 
 
 def load_saved(config_path: Path, weights_path: Path, where: str, engine: str) -> LMParts:
-    """Return a model from its two files, checked.
+    """Load a model from its two files and check it.
 
     Raises:
-        NGramFormatError: they don't hold a language model, or a broken one.
+        NGramFormatError: the files don't hold a language model, don't belong together, or are damaged.
     """
     with naming(where):
         try:
@@ -99,7 +99,7 @@ def load_saved(config_path: Path, weights_path: Path, where: str, engine: str) -
 def _static_parts(
     config: NGramLMConfig, tensors: dict[str, Tensor], pieces: tuple[str | None, ...] | None, engine: str
 ) -> LMParts:
-    """Return a model whose automaton is saved as it is, checked."""
+    """Return the parts of a model whose automaton was saved in full, after checking its tensors."""
     roots, starts, unk_tokens = (tensors.pop(name) for name in ("roots", "starts", "unk_tokens"))
     automaton = BackoffAutomaton(AutomatonTensors(**tensors), config.vocab_size, config.context_length, roots, starts, engine)
     automaton.validate()

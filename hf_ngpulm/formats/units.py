@@ -1,8 +1,8 @@
 """Map the words in files of n-grams to token ids.
 
-Four ways to write a token are in use: the tokenizer's pieces (`▁the`), decimal ids (`17`), NeMo's encoding (one
-character per token, code point = id + 100), and single characters (for character vocabularies; case and the word
-delimiter may differ from the tokenizer's).
+Four notations of a token are in use: the tokenizer's pieces (`▁the`), decimal ids (`17`), NeMo's encoding (one character per
+token, code point = id + 100), and single characters (for character vocabularies; case and word delimiter may differ from the
+tokenizer's).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ LN10 = math.log(10.0)
 LOG10_ZERO = -99.0  # log 0 in files of SRILM and KenLM
 SPECIAL_WORDS = {"<s>": 0, "<S>": 0, "</s>": 1, "</S>": 1, "<unk>": 2, "<UNK>": 2}  # offsets of their ids after the vocabulary
 UNITS = ("piece", "id", "nemo", "char")
-NEMO_OFFSET = 100  # NeMo's DEFAULT_TOKEN_OFFSET: keeps clear of control characters and blanks
+NEMO_OFFSET = 100  # NeMo's DEFAULT_TOKEN_OFFSET, which avoids control characters and blanks
 WORD_DELIMITERS = ("|", "▁", " ", "_", "<space>")
 
 
 class NGramFile(ABC):
-    """A file of n-grams, opened; its words can still be mapped to token ids or kept as words.
+    """An open file of n-grams, whose words can be mapped to token ids or kept as words.
 
     Attributes:
         path: the file.
@@ -43,30 +43,30 @@ class NGramFile(ABC):
     @property
     @abstractmethod
     def vocabulary(self) -> list[str]:
-        """The words in the order of the file, `<s>`, `</s>` and `<unk>` included."""
+        """The words in the order of the file, including `<s>`, `</s>` and `<unk>`."""
 
     @abstractmethod
     def rows(self, ids: np.ndarray) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
-        """Return the n-grams of each order, as `NGramTable.from_rows` takes them, with `ids` int32 in place of the words."""
+        """Return the n-grams of each order in the form that `NGramTable.from_rows` takes; `ids` (int32) replace the words."""
 
     @property
     def words(self) -> list[str]:
-        """The words without `<s>`, `</s>` and `<unk>`: those of the ids 0, 1, ... in `word_table()`."""
+        """The words without `<s>`, `</s>` and `<unk>`; `words[i]` has the id `i` in `word_table()`."""
         return [word for word in self.vocabulary if word not in SPECIAL_WORDS]
 
     def word_table(self) -> NGramTable:
-        """Return the n-grams over words: id `i` is `words[i]`."""
+        """Return the table of n-grams over words, in which id `i` is `words[i]`."""
         return self.table()
 
     def table(self, vocabulary: Vocabulary | None = None, units: str = "auto") -> NGramTable:
-        """Return the n-grams, over tokens or words.
+        """Return the table of n-grams, over tokens or words.
 
         Args:
-            vocabulary: the ASR model's, if the file's words are its tokens; without it ids are indices of `words`.
-            units: with a vocabulary, the notation of tokens, see `hf_ngpulm.formats.units`.
+            vocabulary: the ASR model's, if the words of the file are its tokens; if None, the ids are indices of `words`.
+            units: notation of the tokens, see `hf_ngpulm.formats.units`; used only with a vocabulary.
 
         Raises:
-            NGramFormatError: words that aren't units of the vocabulary, or a damaged file.
+            NGramFormatError: the words aren't units of the vocabulary, or the file is damaged.
         """
         words = self.words
         with naming(self.path):
@@ -80,7 +80,7 @@ class NGramFile(ABC):
                 ids, size = iter(range(len(words))), len(words)
             id_of = [size + SPECIAL_WORDS[word] if word in SPECIAL_WORDS else next(ids) for word in self.vocabulary]
             rows = list(self.rows(np.array(id_of, dtype=np.int32)))
-            # An empty highest order matters only if backing off from it costs something.
+            # An empty highest order may be dropped only if backing off from it costs nothing.
             while len(rows) > 1 and len(rows[-1][0]) == 0 and not rows[-2][2].any():
                 rows.pop()
             return NGramTable.from_rows(size, rows)
@@ -90,10 +90,10 @@ def units_to_ids(words: Sequence[str], units: str, vocabulary: Vocabulary) -> tu
     """Translate the unigrams of a file (without `<s>`, `</s>`, `<unk>`) to token ids.
 
     Returns:
-        The units (detected if `units="auto"`), and an id per word.
+        The units (detected if `units="auto"`), and the token id of each word.
 
     Raises:
-        NGramFormatError: the words aren't units of this vocabulary; says what they look like and what would be right.
+        NGramFormatError: the words aren't units of this vocabulary. The message shows some of them and the expected units.
     """
     if units not in ("auto", *UNITS):
         raise ValueError(f"units should be one of {('auto', *UNITS)}, got {units!r}")
@@ -121,7 +121,7 @@ def units_to_ids(words: Sequence[str], units: str, vocabulary: Vocabulary) -> tu
 
 
 def are_word_level(words: Sequence[str], vocabulary: Vocabulary) -> bool:
-    """Return whether the unigrams of a file are whole words, and not tokens of the vocabulary in any units."""
+    """Return whether the unigrams of a file are whole words rather than tokens of the vocabulary in some notation."""
     if vocabulary.pieces is None:
         return False
     for candidate in UNITS:
@@ -133,7 +133,7 @@ def are_word_level(words: Sequence[str], vocabulary: Vocabulary) -> bool:
 
 
 def _reader(units: str, vocabulary: Vocabulary) -> Callable[[str], int] | None:
-    """Return a function from a word to its id (-1: none); None if the units need a tokenizer and there is none."""
+    """Return a function from a word to its token id (-1 for no token); None if the units need a tokenizer that is missing."""
     if units == "id":
         return lambda word: _in_range(int(word), vocabulary.size) if re.fullmatch("[0-9]{1,18}", word) else -1
     if units == "nemo":
@@ -200,7 +200,7 @@ def _complaint(words: Sequence[str], units: str, vocabulary: Vocabulary, misses:
 
 
 def _are_whole_words(words: Sequence[str], strange: list[str]) -> bool:
-    """Return whether words consist mostly of letters and have no tokenizer's marks of word boundaries."""
+    """Return whether most `strange` words consist of letters and no word contains a tokenizer's mark of a word boundary."""
     if any(mark in word for word in words for mark in WORD_MARKS):
         return False
     return sum(len(word) > 1 and word.isalpha() for word in strange) > len(strange) // 2

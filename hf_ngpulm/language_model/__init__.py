@@ -1,1 +1,1 @@
-"""`NGramLM`: training, pruning, interpolation, perplexity."""
+"""Define `NGramLM`, with training, pruning, interpolation and perplexity."""

@@ -1,4 +1,4 @@
-"""The files of a saved language model, in a folder or on the Hub, and its card."""
+"""Read and write the files of a saved language model, in a folder or on the Hub, with its model card."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..formats.safetensors import CONFIG_FILE, DIGEST, WEIGHTS_FILE, config_dige
 
 CARD_FILE = "README.md"
 TAGS = ("n-gram", "language-model", "automatic-speech-recognition", "ngpu-lm")
-# The samples that the Hub offers for English recognisers.
+# Audio samples that the Hub offers for English recognisers.
 SAMPLES = "https://cdn-media.huggingface.co/speech_samples"
 
 
@@ -33,7 +33,7 @@ def saved_files(name: str, subfolder: str | None, **hub: Any) -> tuple[Path, Pat
         hub: further arguments of `hf_hub_download`.
 
     Raises:
-        NGramFormatError: the folder or repo lacks one of them.
+        NGramFormatError: the folder or repo lacks the config or the weights.
         FileNotFoundError: there is no such folder or repo, or the repo can't be reached.
     """
     where = "/".join(filter(None, (name, subfolder)))
@@ -59,7 +59,7 @@ def saved_files(name: str, subfolder: str | None, **hub: Any) -> tuple[Path, Pat
 
 
 def save(parts: LMParts, folder: Path, card: str | None) -> None:
-    """Write the files of a model to a folder, all of them or none. `card=None` keeps an existing card."""
+    """Write all files of a model to a folder, or none on an error. `card=None` keeps an existing card."""
     tensors = tensors_of(parts)
     config = json.dumps(parts.config.to_dict(), indent=2) + "\n"
     metadata = {"format": "pt", DIGEST: config_digest(json.loads(config))}
@@ -76,7 +76,7 @@ def save(parts: LMParts, folder: Path, card: str | None) -> None:
 def card_metadata(
     parts: LMParts, datasets: Sequence[str] = (), language: Sequence[str] = (), license: str | None = None
 ) -> ModelCardData:
-    """Return the metadata at the top of a card, by which the Hub finds models and shows their use."""
+    """Return the metadata of a card, by which the Hub finds the model and shows how to use it."""
     training, decoding = parts.config.training, parts.config.decoding
     metrics = ["perplexity"] if training is not None and training.perplexity_per_token is not None else []
     metrics += sorted({str(tuned.measured["by"]) for tuned in decoding if tuned.measured.get("by") in ("wer", "cer")})
@@ -135,7 +135,7 @@ def model_card(
 
 
 def is_as_written(card: str) -> bool:
-    """Return whether a card was written by `model_card`, for any model, and not edited since."""
+    """Return whether `model_card` wrote a card, for any model, and nobody has edited it since."""
     text, _, seal = card.rstrip("\n").rpartition("\n")
     return _seal(text) == seal
 

@@ -1,4 +1,4 @@
-"""Interpolate backoff models into one: its n-grams have p(w | h) = sum over the models of weight * p(w | h)."""
+"""Interpolate backoff models into one model, whose n-grams have p(w | h) = sum over the models of weight * p(w | h)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_ITERATIONS = 1000
 
 
 def mixture(models: Sequence[Any], weights: Sequence[float]) -> NGramTable:
-    """Return the mixture of `NGramLM`s. Arguments as for `NGramLM.interpolate`."""
+    """Return the table of a mixture of `NGramLM`s. Arguments are as for `NGramLM.interpolate`."""
     _check_models(models)
     if len(weights) != len(models) or not all(weight > 0 for weight in weights) or abs(sum(weights) - 1) > 1e-6:
         raise ValueError(
@@ -35,9 +35,11 @@ def mixture(models: Sequence[Any], weights: Sequence[float]) -> NGramTable:
 
 
 def fitted_weights(models: Sequence[Any], texts: Iterable[Any] | None, tokenizer: Any = None) -> list[float]:
-    """Return the interpolation weights that predict texts best, by expectation maximisation (Jelinek and Mercer 1980).
+    """Return the interpolation weights that maximise the probability of texts (Jelinek and Mercer 1980).
 
-    Arguments as for `NGramLM.interpolate`.
+    The weights are fitted by expectation maximisation.
+
+    Arguments are as for `NGramLM.interpolate`.
     """
     _check_models(models)
     if texts is None:
@@ -78,21 +80,20 @@ def interpolate(
 ) -> NGramTable:
     """Mix models linearly.
 
-    The mixture has the n-grams of all models, each with the weighted sum of the models' probabilities (a model backs off for
-    n-grams that it lacks). New backoff weights make every context sum to one (Stolcke 2002, section 2, "static" interpolation).
-    All other n-grams back off in the mixture, which differs from the sum of the models' own backing off. A token with a unigram
-    in one model has a share of `<unk>` in the others; `<unk>` keeps the rest, for tokens that no model knows.
-
-    Args:
-        tables: the n-grams of each.
-        automata: each model's automaton and the token ids without a unigram.
+    The mixture has the n-grams of all models, each with the weighted sum of the models' probabilities (a model that lacks the
+    n-gram backs off). New backoff weights make every context sum to one (Stolcke 2002, section 2, "static" interpolation).
+    N-grams that no model has back off in the mixture, which differs from the sum of the models' own backing off. A token with a
+    unigram in only some models has a share of `<unk>` in the others; `<unk>` keeps the remaining share, for tokens that no
+    model knows. Args:
+        tables: the n-grams of each model.
+        automata: the automaton of each model, and its token ids without a unigram.
         weights: one per model, summing to one.
     """
     tables = [_without_unknown_context(table) for table in tables]
     vocab_size = tables[0].vocab_size
     device = tables[0].orders[0].tokens.device
     walks = [Walk(automaton, unknown) for automaton, unknown in automata]
-    rows_of: list[Tensor | None] = [None] * len(tables)  # for each model's n-grams, their rows in the mixture
+    rows_of: list[Tensor | None] = [None] * len(tables)  # for each model, the rows of its n-grams in the mixture
     states: list[Tensor | None] = [None] * len(tables)
     orders: list[NGramOrder] = []
     num_ids = tables[0].num_ids
@@ -122,7 +123,7 @@ def _without_unknown_context(table: NGramTable) -> NGramTable:
 
 
 def _keys(table: NGramTable, n: int, rows_below: Tensor | None, num_ids: int) -> Tensor:
-    """Return `prefix * num_ids + token` of a model's n-grams, prefixes as rows of the mixture."""
+    """Return the keys `prefix * num_ids + token` of a model's n-grams, where prefixes are rows of the mixture."""
     if n > table.order:
         return torch.zeros(0, dtype=torch.int64, device=table.orders[0].tokens.device)
     order = table.orders[n - 1]
@@ -132,7 +133,7 @@ def _keys(table: NGramTable, n: int, rows_below: Tensor | None, num_ids: int) ->
 def _unknown_mass(
     tables: Sequence[NGramTable], automata: Sequence[tuple[BackoffAutomaton, Tensor]], weights: Sequence[float]
 ) -> float:
-    """Return the probability of `<unk>` that each model keeps for tokens that no model knows."""
+    """Return the probability of `<unk>` in the mixture: the share that the models keep for tokens that no model knows."""
     missing = [set(unknown.tolist()) for _, unknown in automata]
     nowhere = len(set.intersection(*missing))
     mass = 0.0

@@ -18,11 +18,11 @@ from .model import NGramLM
 def load_language_model(
     source: str | os.PathLike[str], tokenizer: Any = None, device: str | torch.device | None = None
 ) -> NGramLM:
-    """Load a model from a Hub repo or folder (also of a `Wav2Vec2ProcessorWithLM`), or from a file: ARPA, KenLM binary or NeMo
+    """Load a model from a Hub repo or a folder (a `Wav2Vec2ProcessorWithLM` too), or from a file: ARPA, KenLM binary or NeMo
     checkpoint.
 
     Raises:
-        NGramFormatError: it isn't a language model, or a broken one.
+        NGramFormatError: the source isn't a language model, or is damaged.
         FileNotFoundError: there is no such file, folder or repo id.
     """
     if os.path.isfile(source):
@@ -37,11 +37,11 @@ def load_language_model(
 
 
 def loaded_models(lm: Any, tokenizer: Any = None, device: str | torch.device | None = None) -> Any:
-    """Return a language model or a list of them, with names and paths replaced by the models; each is loaded once.
+    """Return a language model or a list of them, with each name or path replaced by its model, which is loaded once.
 
     Args:
         lm: a name, path or model, or a list of these; models are returned as they are.
-        tokenizer, device: for models that are loaded.
+        tokenizer, device: arguments for models that are loaded.
     """
     sources = lm if isinstance(lm, list | tuple) else [lm]
     read: dict[Any, NGramLM] = {}
@@ -59,7 +59,7 @@ def configured_lm(config: Any) -> tuple[str | None, float | None]:
     """Return the language model in a generation config: `ngram_lm`, a Hub id or path, and `ngram_lm_weight`.
 
     Raises:
-        ValueError: they aren't a name and a number.
+        ValueError: `ngram_lm` isn't a string, or `ngram_lm_weight` isn't a number.
     """
     name, weight = (getattr(config, key, None) for key in ("ngram_lm", "ngram_lm_weight"))
     if name is not None and not isinstance(name, str):
@@ -70,12 +70,13 @@ def configured_lm(config: Any) -> tuple[str | None, float | None]:
 
 
 def located(name: str, model: Any) -> str:
-    """Return the location of a language model that a recogniser's config names: `./name` is a folder in the recogniser's own
-    repo, which is downloaded at the recogniser's commit.
+    """Return the location of a language model that a recogniser's config names.
+
+    `./name` means a folder in the recogniser's own repo, which is downloaded at the recogniser's commit.
 
     Raises:
         ValueError: the name leads out of the recogniser's folder.
-        NGramFormatError, FileNotFoundError: there is no language model.
+        NGramFormatError, FileNotFoundError: the folder holds no language model, or doesn't exist.
     """
     if not name.startswith(BESIDE):
         return name

@@ -12,20 +12,20 @@ from .model import NGramLM
 
 @dataclass(frozen=True, init=False)
 class LogLinear:
-    """Language models whose weighted log-probabilities are added, such as one of words and one of tokens.
+    """Language models whose weighted log-probabilities are added, for example a word-level and a token-level model.
 
         decoder = CTCDecoder(tokenizer, lm=LogLinear([words, tokens], [0.6, 0.4]), lm_weight=0.8, num_beams=16)
 
     The decoder's `lm_weight` multiplies these weights. A hypothesis's `lm_score` is the unweighted sum of the models'
-    log-probabilities. A decoder takes a list of these, or of these and models, one per row.
+    log-probabilities. A decoder also takes a list of `LogLinear`s and models, one per row.
 
     Args:
         models: language models over the same token ids.
         weights: one per model.
 
     Raises:
-        ValueError: no models, another number of weights, or one that isn't a finite number.
-        TypeError: anything but language models.
+        ValueError: there are no models, the number of weights differs, or a weight isn't a finite number.
+        TypeError: a model isn't an `NGramLM`.
     """
 
     models: tuple[Any, ...]
@@ -42,7 +42,7 @@ class LogLinear:
 
 
 def parts_of(lm: Any) -> tuple[tuple[Any, float], ...]:
-    """Return the language models of a row, each with the factor of its weight."""
+    """Return the language models of a row, each with the factor of its weight; no models if `lm` is None."""
     if lm is None:
         return ()
     return tuple(zip(lm.models, lm.weights)) if isinstance(lm, LogLinear) else ((lm, 1.0),)

@@ -1,4 +1,4 @@
-"""NGramLM: an n-gram language model, its files, and its repo on the Hub."""
+"""Define `NGramLM`: an n-gram language model, its files, and its repo on the Hub."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ class NGramLM(
 ):
     """An n-gram language model over the token ids of a speech recogniser's tokenizer.
 
-    A `torch.nn.Module` around an automaton with backoff arcs, which answers its queries. Make one with `from_pretrained`,
-    `from_texts`, `from_arpa` or `from_nemo`.
+    The model is a `torch.nn.Module` around an automaton with backoff arcs, which answers its queries. Make a model with
+    `from_pretrained`, `from_texts`, `from_arpa` or `from_nemo`.
 
     Args:
-        parts: returned by readers, training and composition.
+        parts: the parts of the model, which readers, training and composition return.
 
     Attributes:
         config: see `hf_ngpulm.config.config.NGramLMConfig`.
         automaton: `BackoffAutomaton`; a `LazyAutomaton` if states are composed on the fly.
         unk_tokens: int32 `[N]`, token ids without a unigram.
-        pieces: the tokenizer's, by token id, or None.
+        pieces: the tokenizer's piece for each token id, or None.
     """
 
     unk_tokens: Tensor
@@ -74,7 +74,7 @@ class NGramLM(
 
     @property
     def parts(self) -> LMParts:
-        """Return its parts, as the constructor takes them."""
+        """The parts of the model, as the constructor takes them."""
         return LMParts(self.config, self.automaton, self.unk_tokens, self.pieces)
 
     @classmethod
@@ -106,13 +106,14 @@ class NGramLM(
         Args:
             path: the file.
             tokenizer: the ASR model's tokenizer, a processor that holds it, or the name of a repo that has it.
-            vocab_size: number of token ids, where there is no tokenizer (or to score more ids than its ordinary pieces).
+            vocab_size: number of token ids, if no tokenizer is passed (or to score more ids than the tokenizer's ordinary
+                pieces).
             units: how the file writes tokens: "piece" (`▁the`), "id" (`17`), "nemo" (one character, code point = id + 100),
                 "char" (single characters), "word" (whole words, which are then spelled in tokens, see `hf_ngpulm.lexicon`) or
                 "auto" (detected).
             missing_unigrams: score of token ids without a unigram: "share" divides the probability of `<unk>` evenly among
                 them, "unk" gives all of it to each (as KenLM scores unknown words), a number is their log-probability.
-            device: where the tensors go.
+            device: device of the model.
             engine: "auto" (by device), "reference", "cpu" or "gpu".
             of_words: options for whole words: `lexicon`, `case`, `cuttings`, `closed_vocabulary`, `unk_score_offset`,
                 `unk_token_cost`, `composition` and `continued`, see `hf_ngpulm.lexicon.compose`.
@@ -153,21 +154,22 @@ class NGramLM(
         progress: bool = False,
         **options: Any,
     ) -> NGramLM:
-        """Train a model by interpolated modified Kneser-Ney smoothing (Chen and Goodman 1998), with the result of KenLM's
+        """Train a model by interpolated modified Kneser-Ney smoothing (Chen and Goodman 1998); it equals the model of KenLM's
         `lmplz`.
 
         Args:
             texts: sentences: strings, lists of token ids, or rows of a `datasets.Dataset`. Any iterable; it is read once and
                 not held in memory. An empty sentence counts as `<s> </s>`, like a blank line for lmplz.
             tokenizer: the ASR model's tokenizer, a processor that holds it, or the name of a repo that has it.
-            vocab_size: number of token ids, where there is no tokenizer.
+            vocab_size: number of token ids, if no tokenizer is passed.
             device: where n-grams are counted and the model is placed.
             progress: whether to show progress bars.
             options: see `hf_ngpulm.language_model.training.TrainingOptions`; for words (`unit="word"`) also `lexicon`, `case`
                 and the others of `hf_ngpulm.lexicon.compose`.
 
         Raises:
-            ValueError: no text, or mostly unknown to the tokenizer; token ids outside the vocabulary; bad thresholds.
+            ValueError: there is no text, most of it is unknown to the tokenizer, a token id is outside the vocabulary, or an
+                option is invalid.
         """
         return cls._of(train(texts, tokenizer, vocab_size, Bars(progress), device=device, **options).parts, device)
 
@@ -194,13 +196,15 @@ class NGramLM(
 
         Args:
             models: two or more.
-            weights: one each, above 0, summing to one.
-            texts: instead of weights, texts (or lists of token ids) to fit them to by expectation maximisation.
-            tokenizer: for strings in `texts`.
+            weights: one weight per model, above 0, summing to one.
+            texts: texts (or lists of token ids) to which the weights are fitted by expectation maximisation, instead of
+                `weights`.
+            tokenizer: the models' tokenizer, for strings in `texts`.
 
         Raises:
-            ValueError: bad weights, neither weights nor texts, or models over different token ids.
-            TokenizerMismatchError: models made for different tokenizers.
+            ValueError: weights are invalid, neither weights nor texts are passed, or the models have different numbers of token
+                ids.
+            TokenizerMismatchError: the models were made for different tokenizers.
         """
         models = list(models)
         table = mixture(models, fitted_weights(models, texts, tokenizer) if weights is None else weights)
@@ -208,14 +212,14 @@ class NGramLM(
         return cls._with_table(table, best, models[0].device, models[0].engine)
 
     def prune(self, max_ngrams: int | None = None, threshold: float | None = None) -> NGramLM:
-        """Return a smaller model, without the n-grams whose removal changes it least (Stolcke 1998).
+        """Return a smaller model, without the n-grams whose removal changes the model least (Stolcke 1998).
 
         Args:
-            max_ngrams: largest number of n-grams, all orders together; unigrams always stay.
-            threshold: instead, drop n-grams whose removal raises the perplexity by less than this fraction (such as 1e-8).
+            max_ngrams: largest number of n-grams, all orders together. Unigrams are always kept.
+            threshold: drop n-grams whose removal raises the perplexity by less than this fraction (for example 1e-8).
 
         Raises:
-            ValueError: neither or both are given, or `max_ngrams` is below the number of unigrams.
+            ValueError: neither or both arguments are passed, or `max_ngrams` is below the number of unigrams.
         """
         table = prune_table(self.to_table(), max_ngrams, threshold)
         lm, training = self._with_table(table, self, self.device, self.engine), self.config.training
@@ -225,7 +229,7 @@ class NGramLM(
         return lm
 
     def continued(self, share: float = 0.5) -> NGramLM:
-        """Return a model for speech of several sentences: recordings, windows and streams that go on after a sentence ends.
+        """Return a model for speech of several sentences: recordings, windows and streams that continue after a sentence ends.
 
         Where a sentence may end, another may begin; see `hf_ngpulm.automaton.continuation`. For models of single sentences; one
         trained on texts as long as the recordings doesn't need it. For word-level models that are composed statically, pass
@@ -235,7 +239,8 @@ class NGramLM(
             share: probability that another sentence follows the end of one, between 0 and 1.
 
         Raises:
-            ValueError: another share, a statically composed model of words, or a model that is continued already.
+            ValueError: the share is out of range, the model is a statically composed word-level model, or it is continued
+                already.
         """
         check_share(share)
         if self.config.continued is not None:
@@ -256,7 +261,7 @@ class NGramLM(
 
     @classmethod
     def _with_table(cls, table: NGramTable, like: NGramLM, device: torch.device, engine: str) -> NGramLM:
-        """Return a model of a table, for another model's tokenizer."""
+        """Return a model of a table, with the tokenizer of the model `like`."""
         vocabulary = Vocabulary(like.vocab_size, like.pieces, like.config.tokenizer_id)
         parts = LMParts.of_table(table, vocabulary, engine=engine)
         return cls._of(parts.with_config(tokenizer_fingerprint=like.config.tokenizer_fingerprint), device)
@@ -316,7 +321,7 @@ class NGramLM(
             device, engine: as for `from_arpa`.
 
         Raises:
-            NGramFormatError: there is no such language model in the repo, or a broken one.
+            NGramFormatError: the repo has no such language model, or a damaged one.
             TokenizerMismatchError: the repo's labels aren't the tokenizer's.
         """
         hub = {"revision": revision, "token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}
@@ -335,7 +340,7 @@ class NGramLM(
         model_card_kwargs: dict[str, Any] | None = None,
         **push_to_hub_kwargs: Any,
     ) -> str | None:
-        """Write `config.json`, `model.safetensors` and, unless there is one, a filled-in `README.md` to a folder.
+        """Write `config.json`, `model.safetensors` and, unless it exists, a filled-in `README.md` to a folder.
 
         All files are replaced at once: after a kill or a power failure the folder loads as the old model or the new one (see "A
         save that was cut short" in the file format). Other files in it stay. Arguments as for
@@ -383,7 +388,7 @@ class NGramLM(
         `hf_ngpulm.config.tuned`).
 
         Raises:
-            NGramFormatError: unknown settings or bad values.
+            NGramFormatError: a setting is unknown, or its value is invalid.
         """
         self.config = replace(self.config, decoding=remembered(self.config.decoding, tuned))
 
@@ -407,14 +412,14 @@ class NGramLM(
 
         Args:
             path: the file to write.
-            units: "piece" (the default where the pieces are known), "id" or "nemo".
+            units: notation of the tokens: "piece" (the default if the pieces are known), "id" or "nemo".
         """
         write_arpa(self.to_table(), path, units or ("id" if self.pieces is None else "piece"), self.pieces)
 
-    # -- asked
+    # -- queries
 
     def initial_states(self, batch_size: int, bos: bool = True) -> Tensor:
-        """Return states before the first token, int32 `[B]`: after `<s>`, or with no context at all if `bos=False`."""
+        """Return the states before the first token, int32 `[B]`: after `<s>`, or with an empty context if `bos=False`."""
         return self.automaton.initial_states(batch_size, bos)
 
     def scores(self, states: Tensor) -> Tensor:
@@ -426,7 +431,7 @@ class NGramLM(
         return self.automaton.advance(states)
 
     def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the score of one token a row and the state it leads to: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
+        """Return the score of one token per row and the state it leads to: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
         return self.automaton.step(states, tokens)
 
     def states_after(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True) -> Tensor:
@@ -442,7 +447,7 @@ class NGramLM(
         return self.automaton.score_tokens(token_ids, lengths, bos)
 
     def score_sequences(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, eos: bool = True) -> Tensor:
-        """Return the log-probability of each row, `[B, L]` -> `[B]`, `</s>` included unless `eos=False`."""
+        """Return the log-probability of each row, `[B, L]` -> `[B]`; it includes `</s>` unless `eos=False`."""
         return self.automaton.score_sequences(token_ids, lengths, bos, eos)
 
     def validate(self) -> None:
@@ -466,17 +471,17 @@ class NGramLM(
     num_ngrams: tuple[int, ...] = _from_part("config.num_ngrams", "N-grams of each order.")
 
     def forget(self) -> None:
-        """Drop the states that have been composed on the fly. No-op for static models.
+        """Drop the states composed on the fly; this does nothing for static models.
 
         Raises:
-            RuntimeError: a search (or an open stream) uses them.
+            RuntimeError: a search (or an open stream) uses the states.
         """
         if isinstance(self.automaton, LazyAutomaton):
             self.automaton.forget()
 
     @property
     def engine(self) -> str:
-        """Return the engine that answers queries: "auto" (by device), "reference", "cpu" or "gpu"."""
+        """The engine that answers queries: "auto" (by device), "reference", "cpu" or "gpu"."""
         return self.automaton.engine
 
     @engine.setter
@@ -485,7 +490,7 @@ class NGramLM(
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors together."""
+        """Total size of all tensors in bytes."""
         return self.automaton.nbytes + self.unk_tokens.nbytes
 
     def __repr__(self) -> str:  # on one line, as decoders show it
@@ -493,18 +498,18 @@ class NGramLM(
         return shown(self, **counts)[:-1] + f", {self.automaton.extra_repr()})"
 
     def check_tokenizer(self, tokenizer: Any) -> None:
-        """Refuse a tokenizer (or processor) other than the one this model was made for.
+        """Raise an error if a tokenizer (or processor) isn't the one this model was made for.
 
         Raises:
-            TokenizerMismatchError: its ids stand for other pieces.
+            TokenizerMismatchError: the tokenizer's ids stand for other pieces.
         """
         check_tokenizer(self.vocab_size, self.config.tokenizer_fingerprint, self.config.tokenizer_id, tokenizer)
 
     def score_texts(
         self, texts: Iterable[str | Sequence[int]], tokenizer: Any = None, batch_size: int = 1024
     ) -> list[tuple[float, list[int]]]:
-        """Return the natural log-probability (`</s>` included) and the token ids of each text; texts may be token ids
-        already."""
+        """Return the natural log-probability (including `</s>`) and the token ids of each text; a text may be a list of token
+        ids."""
         return [(math.fsum(scores), ids) for scores, ids, _ in self.scored(texts, tokenizer, batch_size)]
 
     def scored(
@@ -524,11 +529,11 @@ class NGramLM(
         yield from scored_texts(without_word_bonus(self.parts), texts, tokenizer, leading_blank, batch_size)
 
     def perplexity(self, texts: Iterable[str | Sequence[int]], tokenizer: Any = None) -> Perplexity:
-        """Return perplexity of texts, one sentence each, per token and per word (sentence ends included).
+        """Return the perplexity of texts, one sentence each, per token and per word (including sentence ends).
 
         Args:
             texts: strings, or lists of token ids (which have no perplexity per word).
-            tokenizer: the model's own; needed for strings.
+            tokenizer: the model's own; required for strings.
 
         Raises:
             ValueError: there are no texts.

@@ -18,13 +18,13 @@ from ..text import with_blank
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Measure how well a language model predicts texts. Sentence ends count as tokens.
+    """The perplexity of a language model on texts. Sentence ends count as tokens.
 
     Args:
         per_token: exp of the mean negative log-probability of tokens and sentence ends.
-        per_word: the same, per word (blank-separated) and sentence end; None where token ids were given, not words.
-        per_token_known, per_word_known: the same without the tokens that the model has no unigram for; words keep the
-            probability of their other tokens.
+        per_word: the same per word (separated by blanks) and sentence end; None if texts were lists of token ids.
+        per_token_known, per_word_known: the same without the tokens that have no unigram in the model; a word keeps the
+            probability of its other tokens.
         log_prob: natural log-probability of all texts.
         num_tokens, num_words, num_sentences: size of the texts; sentence ends count as neither tokens nor words.
         num_missing: tokens without a unigram.
@@ -42,12 +42,12 @@ class Perplexity:
 
 
 class ScoredText(NamedTuple):
-    """One text.
+    """A text with the scores of its tokens.
 
     Args:
         log_probs: natural log-probabilities of its tokens and of `</s>`.
         token_ids: its tokens.
-        text: the string, None if it was given as token ids.
+        text: the string; None if the text was a list of token ids.
     """
 
     log_probs: list[float]
@@ -56,7 +56,7 @@ class ScoredText(NamedTuple):
 
 
 def without_word_bonus(parts: LMParts) -> BackoffAutomaton:
-    """Return the automaton without bonuses for words, so that it scores probabilities alone."""
+    """Return the automaton without bonuses for words, so that its scores are probabilities."""
     words, automaton = parts.config.words, parts.automaton
     if words is None or not words.word_bonus:
         return automaton
@@ -73,16 +73,16 @@ def scored_texts(
     leading_blank: bool = False,
     batch_size: int = 1024,
 ) -> Iterator[ScoredText]:
-    """Score texts in batches.
+    """Yield texts with the scores of their tokens, computed in batches.
 
     Args:
-        automaton: the language model's.
+        automaton: the automaton of the language model.
         texts: strings, or lists of token ids.
         tokenizer: for strings.
         leading_blank: whether strings get a leading blank.
 
     Raises:
-        ValueError: strings without a tokenizer.
+        ValueError: texts are strings, but there is no tokenizer.
     """
     rest = iter(texts)
     while batch := list(islice(rest, batch_size)):

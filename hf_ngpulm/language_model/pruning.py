@@ -1,4 +1,4 @@
-"""Pruning of a finished model by relative entropy (Stolcke 1998, "Entropy-based pruning of backoff language models")."""
+"""Prune a finished model by relative entropy (Stolcke 1998, "Entropy-based pruning of backoff language models")."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from torch import Tensor
 from ..automaton import BackoffAutomaton, automaton_from_table
 from ..ngrams.table import NGramOrder, NGramTable
 
-# Probabilities are stored in single precision: sums of many are this far off.
+# Probabilities are stored in single precision, so sums of many probabilities may be wrong by this much.
 ROUNDING = 1e-6
 
 
 def prune_table(table: NGramTable, max_ngrams: int | None = None, threshold: float | None = None) -> NGramTable:
-    """Drop the n-grams whose removal changes the model least, and make the rest sum to one again.
+    """Return the table without the n-grams whose removal changes the model least; every context sums to one again.
 
-    The criterion is the growth of the model's own perplexity when that n-gram alone is dropped (section 3.2). A prefix of
-    longer n-grams stays as long as one of them.
+    The criterion is the growth of the model's own perplexity if only that n-gram is dropped (section 3.2). A prefix is kept as
+    long as an n-gram that begins with it.
 
     Args:
         table: a model whose contexts sum to one, without unreachable n-grams.
-        max_ngrams: number of n-grams to keep, all orders together. Unigrams stay.
+        max_ngrams: number of n-grams to keep, all orders together. Unigrams are always kept.
         threshold: drop n-grams whose removal raises the perplexity by less than this fraction (SRILM's `-prune`).
 
     Raises:
-        ValueError: neither or both are given, a target below the number of unigrams, or a threshold below 0.
+        ValueError: neither or both limits are passed, `max_ngrams` is below the number of unigrams, or `threshold` is below 0.
     """
     if (max_ngrams is None) == (threshold is None):
         raise ValueError("pass either max_ngrams (number to keep) or threshold (relative growth of the perplexity)")
@@ -41,13 +41,13 @@ def prune_table(table: NGramTable, max_ngrams: int | None = None, threshold: flo
     if max_ngrams is not None and sum(table.num_ngrams) <= max_ngrams:
         return table
     worth = relative_entropies(table)
-    for n in range(len(worth) - 1, 0, -1):  # for each n-gram, the maximum over its extensions
+    for n in range(len(worth) - 1, 0, -1):  # each n-gram is worth at least as much as its extensions
         worth[n - 1].scatter_reduce_(0, table.orders[n + 1].prefixes, worth[n], "amax")
     if threshold is not None:
         kept = [values >= math.log1p(threshold) for values in worth]
     else:
         assert max_ngrams is not None
-        # A stable sort keeps a prefix before its extensions where both are worth the same.
+        # A stable sort puts a prefix before its extensions if both are worth the same.
         best = torch.sort(torch.cat(worth), descending=True, stable=True)[1][: max_ngrams - num_unigrams]
         chosen = torch.zeros(sum(table.num_ngrams) - num_unigrams, dtype=torch.bool, device=best.device)
         chosen[best] = True
@@ -83,7 +83,7 @@ def relative_entropies(table: NGramTable) -> list[Tensor]:
 
 
 class Walk:
-    """An automaton that reads all n-grams of a table, order by order from 1 up.
+    """An automaton that reads all n-grams of a table, one order at a time, starting with unigrams.
 
     Args:
         automaton: a language model.
@@ -95,8 +95,10 @@ class Walk:
         self.unknown = int(unk_tokens[0]) if unk_tokens.numel() else -1
 
     def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities of tokens as tables have them, and the states after them. `<s>` leads to the start at no
-        cost."""
+        """Return the log-probabilities of tokens, numbered as in tables, and the states after them.
+
+        `<s>` costs nothing and leads to the start.
+        """
         vocab_size = self.automaton.vocab_size
         tokens = tokens.to(torch.int64)
         ids = torch.where(tokens < vocab_size, tokens, torch.where(tokens == vocab_size + 1, vocab_size, self.unknown))
@@ -107,13 +109,16 @@ class Walk:
         return torch.where(is_start, 0.0, scores), torch.where(is_start, self.automaton.starts[0], after)
 
     def states_of(self, order: NGramOrder, below: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return states and log-probabilities after the n-grams of one order, given the states of the order below."""
+        """Return the states after the n-grams of one order, and their log-probabilities; `below` has the states of the
+        (n-1)-grams."""
         roots = self.automaton.roots[:1].expand(len(order))
         return self.step(roots if below is None else below[order.prefixes], order.tokens)[::-1]
 
     def contexts(self, table: NGramTable) -> Iterator[tuple[NGramOrder, NGramOrder, Tensor, Tensor]]:
-        """Yield for each order of contexts: the contexts, the n-grams one order up, the contexts' states, and the scores of
-        these n-grams in the states that the contexts back off to."""
+        """Yield the contexts of each order, the n-grams one token longer, the contexts' states, and the n-grams' lower scores.
+
+        A lower score is the n-gram's score in the state that its context backs off to.
+        """
         states: Tensor | None = None
         for order, above in pairwise(table.orders):
             states, _ = self.states_of(order, states)
@@ -124,8 +129,8 @@ class Walk:
 def renormalised(table: NGramTable) -> NGramTable:
     """Return the table with backoff weights that make every context sum to one.
 
-    From short contexts to long ones, a weight is the probability that the context's n-grams leave, divided by the probability
-        that the shorter context leaves for the same tokens (Katz 1987).
+    The weights are computed from short contexts to long ones. A weight is the probability that the context's n-grams leave,
+    divided by the probability that the shorter context leaves for the same tokens (Katz 1987).
     """
     has_children = []
     for order, above in zip(table.orders, (*table.orders[1:], None)):
@@ -133,7 +138,7 @@ def renormalised(table: NGramTable) -> NGramTable:
         if above is not None:
             has_children[-1][above.prefixes] = True
     orders = [replace(order, backoffs=torch.where(children, -1.0, 0.0)) for order, children in zip(table.orders, has_children)]
-    # Contexts with n-grams are states whatever their weight, so filling in weights doesn't change the states.
+    # A context with n-grams is a state whatever its weight, so writing weights doesn't change the states.
     automaton, parts = automaton_from_table(NGramTable(table.vocab_size, tuple(orders)))
     weights = automaton.tensors.backoff_weights
     for n, (order, above, states, lower) in enumerate(Walk(automaton, parts["unk_tokens"]).contexts(table)):
@@ -146,6 +151,6 @@ def renormalised(table: NGramTable) -> NGramTable:
 
 
 def _left_over(contexts: Tensor, log_probs: Tensor, num_contexts: int) -> Tensor:
-    """Return the probability that the n-grams of each context leave, float64 `[num_contexts]`."""
+    """Return the probability that the n-grams of each context leave to other tokens, float64 `[num_contexts]`."""
     total = torch.zeros(num_contexts, dtype=torch.float64, device=contexts.device)
     return 1.0 - total.index_add_(0, contexts, log_probs.to(torch.float64).exp())

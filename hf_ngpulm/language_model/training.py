@@ -45,30 +45,30 @@ class TrainingOptions:
     """Options of training.
 
     Args:
-        order: length of the longest n-grams, 1 to 12; 6 if left out, 3 for words.
-        prune: n-grams that occur at most this often are dropped: a threshold per order from 1 up, the first 0, the last for all
-            further orders. `(0, 0, 1)` drops 3-grams and longer that occur once.
+        order: length of the longest n-grams, 1 to 12; by default 6 for tokens and 3 for words.
+        prune: thresholds for orders 1, 2, ...: n-grams that occur at most this often are dropped. The first must be 0; the last
+            holds for all higher orders. `(0, 0, 1)` drops n-grams of order 3 and up that occur once.
         max_ngrams: prune the finished model by relative entropy (Stolcke 1998) to at most this many n-grams.
         normalise: change of texts before they are encoded: "lower", "upper", "no-punctuation", "nfc", "nfkc", "whisper",
             "whisper-en", several of them in a list, or a function from text to text.
         style_of: rewrite texts in the style of this recogniser: its tokenizer or processor, the repo or folder of these, or its
             transcripts (a list, or a file with one per line). Texts get its case, punctuation, numbers in words or digits, and
             hyphens, as shown by `outputs` or else the tokenizer; changes are logged. Numbers need the extra `text`.
-        language: of the texts, for numbers: "en". By default "en" for English-only Whispers, otherwise unknown.
+        language: language of the texts, for numbers: "en". By default "en" for English-only Whispers, otherwise unknown.
         leading_blank: whether sentences get a leading blank that the tokenizer doesn't add by itself. By default for Whisper's
             tokenizers, as its transcripts begin with one; pass False for a Whisper fine-tuned on transcripts without. Never for
             scripts without blanks between words.
-        field: of rows with fields, the one with the text.
-        limit_vocabulary: token ids allowed in n-grams; n-grams with others are dropped.
+        field: name of the field with the text, if rows have fields.
+        limit_vocabulary: token ids allowed in n-grams; n-grams with other ids are dropped.
         discount_fallback: discounts for orders whose counts don't determine any, as in small or artificial texts; None raises
             an error.
         missing_unigrams: score of token ids that don't occur in the text, as for `NGramLM.from_arpa`.
         valid: validation texts, whose perplexity is stored in `config.training`.
         outputs: some transcripts of the recogniser. Case and punctuation of the texts are compared with theirs instead of the
             tokenizer's pieces, with a warning on differences. With `style_of` texts are rewritten in their style.
-        device: where n-grams are counted.
+        device: device that counts n-grams.
         engine: as for `NGramLM.from_arpa`.
-        unit: of the n-grams: "token", or "word" (words between blanks are counted, then spelled in tokens).
+        unit: unit of the n-grams: "token", or "word" (words between blanks are counted, then spelled in tokens).
         memory: limit for counting, in bytes or as "4G"; n-grams beyond it are spilled to disk.
         folder: for spilled n-grams; by default the system's folder for temporary files.
         workers: processes that encode texts with a Python tokenizer; all cores by default.
@@ -76,7 +76,7 @@ class TrainingOptions:
             words that can't be spelled are left out; it is an error if none can.)
         accelerator: an `accelerate.Accelerator`, if several processes count together. Each process passes all texts, counts its
             share, and gets the whole model.
-        of_words: for words, further options of `hf_ngpulm.lexicon.compose`.
+        of_words: further options of `hf_ngpulm.lexicon.compose`, for words.
     """
 
     order: int | None = None
@@ -110,7 +110,7 @@ class Training:
     Args:
         parts: the model, see `hf_ngpulm.NGramLM`; on the CPU.
         unknown: counts of the pieces of text that the tokenizer can't write; None for token ids.
-        perplexity: on the validation texts, None without.
+        perplexity: perplexity of the validation texts; None if there are no such texts.
         warnings: problems of the text, each with the remedy.
         adapted: a line for each kind of change to the recogniser's style.
         of_words: the table over words and the words themselves; None for a model of tokens.
@@ -127,7 +127,7 @@ class Training:
 def train(
     texts: Iterable[Any], tokenizer: Any = None, vocab_size: int | None = None, bars: Bars | None = None, **options: Any
 ) -> Training:
-    """Train a language model. Arguments as for `NGramLM.from_texts`; `bars` show the progress.
+    """Train a language model. Arguments are as for `NGramLM.from_texts`; `bars` show the progress.
 
     `texts` may also be pairs of arrays, as `read_ids` gives them: token ids `[L]` and lengths `[S]` of many sentences.
     """
@@ -221,7 +221,7 @@ def _options(given: Mapping[str, Any]) -> TrainingOptions:
 
 
 def _adapter(rows: Iterator[Any], clean: Callable[[str], str], options: TrainingOptions) -> tuple[Iterator[Any], Adapter]:
-    """Return rows of text, and the adapter to the recogniser's style."""
+    """Return the rows of text, and the adapter to the recogniser's style."""
     sample = list(islice(rows, STYLE_SAMPLE))
     if sample and not isinstance(sample[0], str):
         raise ValueError("style_of is for texts; token ids were given, which have no style any more")
@@ -255,8 +255,10 @@ def _words(row: Any, clean: Callable[[str], str]) -> list[str]:
 
 @contextmanager
 def _numbered(sentences: Iterator[list[str]], folder: str | Path | None) -> Iterator[tuple[list[str], Sentences]]:
-    """Return the distinct words of sentences and, in blocks from a file, the sentences as word ids: counting needs the number
-    of words first."""
+    """Yield the distinct words of sentences and, in blocks from a file, the sentences as word ids.
+
+    The sentences go through a file, because counting needs the number of words first.
+    """
     numbers: dict[str, int] = {}
     blocks = []
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -271,7 +273,7 @@ def _numbered(sentences: Iterator[list[str]], folder: str | Path | None) -> Iter
 
 
 class _Sentences:
-    """The text as batches of token ids `[L]` (-1: unknown), lengths `[S]` and the number of their first sentence.
+    """The text as batches of token ids `[L]` (-1: unknown), lengths `[S]` and the number of the batch's first sentence.
 
     If several processes share the text, each takes every n-th batch.
     """
@@ -353,7 +355,7 @@ def _as_text(row: Any) -> str:
 
 
 def _as_ids(rows: list[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Return lists of token ids concatenated, and their lengths."""
+    """Return the concatenated token ids of all rows, and the length of each row."""
     arrays = [np.asarray(row.cpu() if isinstance(row, torch.Tensor) else row) for row in rows]
     for row, ids in zip(rows, arrays):
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):

@@ -1,4 +1,4 @@
-"""Word-level language models for speech recognisers that put out tokens: a lexicon, and the LM composed with it."""
+"""Compose word-level language models with a lexicon, for speech recognisers whose outputs are tokens."""
 
 from .words import compose
 

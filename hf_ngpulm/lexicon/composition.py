@@ -1,51 +1,52 @@
-"""A word-level LM, composed with a lexicon into a backoff automaton over tokens.
+"""Compose a word-level LM with a lexicon into a backoff automaton over tokens.
 
-The words that an LM state h has n-grams for, spelled in tokens, form a trie. Node (h, x), prefix x under state h, is a state
-of the automaton, and backs off to (h', x), the same prefix under the state that h backs off to (or under the first one
-further on that has the prefix; the root has all of them). The last token of a word leads to (g, empty), where g is the state
-after the word in h. Weights are pushed towards the start: with
+The words in the n-grams after an LM state h, spelled in tokens, form a trie. Node (h, x), prefix x under state h, is a state of
+the automaton. It backs off to (h', x), the same prefix under the state h' that h backs off to, or under the next state along
+the backoff chain that has the prefix; the root has all prefixes. The last token of a word leads to (g, empty), where g is the
+state after the word in h. Weights are pushed towards the start of words: with
 
-    mass(h, x) = sum of p(w | h) over all words w, known to h or not, whose spellings begin with x;    mass(h, empty) = 1
+    mass(h, x) = sum of p(w | h) over all words w, in h's n-grams or not, whose spellings begin with x;    mass(h, empty) = 1
 
-an arc weighs the quotient of the masses at its ends, a word's last arc p(w | h) / mass(h, x), and backing off from (h, x)
-weighs b(h) * mass(h', x) / mass(h, x). Whatever way a path takes, these cancel out but for the probabilities of its words:
-the sum over a path is the LM's own log-probability, however well the masses are known. Where every word has one spelling of
-its own, the scores are those of the LM's true marginal over tokens, and those of a prefix sum to one. Masses come from short
+an arc weighs the quotient of the masses at its ends, a word's last arc weighs p(w | h) / mass(h, x), and backing off from (h,
+x) weighs b(h) * mass(h', x) / mass(h, x). On any path the masses cancel out and the probabilities of its words remain. So the
+sum over a path is the LM's own log-probability, however inexact the masses are. If every word has one spelling of its own, the
+scores are those of the LM's true marginal over tokens, and the scores after a prefix sum to one. Masses are computed from short
 contexts to long ones,
 
     mass(h, x) = sum over h's own words of p(w | h) + b(h) * (mass(h', x) - sum over h's own words of p(w | h'))
 
-in double precision. The bracket is a difference of what may be nearly equal numbers: below 1e-12 of the first it counts as
-none, as it does below zero, which models that don't sum to one give. So a mass is never less than that of h's own words, nor
-zero.
+in double precision. The bracket may be a difference of nearly equal numbers. Below 1e-12 of its first term it counts as zero;
+so does a negative value, which models that don't sum to one produce. So a mass is never less than that of h's own words, and
+never zero.
 
-**Where words end.** With a *delimiter* (`|`, vocabularies of characters) it is the last token of each spelling, and no
-spelling is another's prefix. An utterance's last word may lack it: `</s>` at a node before a delimiter scores p(w | h) *
-p(</s> | g). A delimiter where no word has begun says nothing: it scores as a token of an unknown word does, and leaves the
-state as it is.
+**Ends of words.** A *delimiter* (`|`, in vocabularies of characters) is the last token of each spelling, so no spelling is a
+prefix of another. The last word of an utterance may lack it: `</s>` at a node before a delimiter scores p(w | h) * p(</s> | g).
+A delimiter where no word has begun has no meaning: it scores like a token of an unknown word and leaves the state unchanged.
 
-With a *mark* at the start of words (`▁`, `Ġ`) a word ends when the next one starts, or at `</s>`; and `▁a` may go on to
-`▁ab`. A token with a mark can't go on with a word, one without can't begin one. A word that no other begins with leads to (g,
-empty) by its last token: nothing else can follow. Where x is a word w and goes on to others, (h, x) has to back off to (h',
-x) for what goes on, by one weight, and for a next word to (g, empty), by another; but a state has one backoff. If h has no
-n-gram with w, both come to the same: (h', x) knows g, and p(w | h) is b(h) * p(w | h'). If it has one, (h, x) backs off to
-(g, empty), which weighs p(w | h) / mass(h, x), and has arcs for *all* tokens that words go on with, whichever context knows
-these words. (Arcs for all beginnings of next words would be several times as many.)
+With a *mark* at the start of words (`▁`, `Ġ`) a word ends when the next word starts, or at `</s>`; and `▁a` may continue to
+`▁ab`. A token with a mark can't continue a word, and a token without a mark can't begin one. If no longer word begins with a
+word, its last token leads to (g, empty), since nothing else can follow. If x is a word w and a prefix of longer words, (h, x)
+needs two backoffs with different weights: to (h', x) for continuing the word, and to (g, empty) for the next word. But a state
+has only one backoff. If h has no n-gram with w, both backoffs agree: (h', x) leads to g, and p(w | h) is b(h) * p(w | h'). If h
+has such an n-gram, (h, x) backs off to (g, empty) with the weight p(w | h) / mass(h, x), and has arcs for *all* tokens that
+continue words, whichever context has n-grams with these words. (Arcs for all beginnings of next words would be several times
+as many.)
 
-**Unknown words.** One of n tokens (its delimiter not among them) scores log p(<unk> | h) + offset - n * cost, and leads to
-the state after <unk>. n-grams that end in <unk> are left out, so p(<unk> | h) is that of backing off to the unigram,
-whatever the context, and so one state serves all unknown words. A word that the trie loses on its way backs off from (root,
-x) to that state, for a weight that gives back what its prefix has scored. With marks, a token without one that no word goes
-on with begins an unknown word of its own if what stands before it is a word (the word has been said, and its score stays);
-otherwise the whole is unknown. So is a text's first word where it is written without a mark, as tokenizers of byte-level
-vocabularies may do; speech recognisers put one there.
+**Unknown words.** An unknown word of n tokens (without its delimiter) scores log p(<unk> | h) + offset - n * cost, and leads to
+the state after <unk>. N-grams that end in <unk> are left out. So p(<unk> | h) is always that of backing off to the unigram, and
+one state serves all unknown words. If a word leaves the trie, (root, x) backs off to that state with a weight that takes back
+the score of the word's prefix. With marks, a token without a mark that continues no word begins a separate unknown word if the
+tokens before it are a word (which is finished and keeps its score); otherwise all these tokens are one unknown word. The first
+word of a text is unknown, too, if it is written without a mark, as tokenizers of byte-level vocabularies may write it; speech
+recognisers put a mark there.
 
-**Sentences that follow one another** (`NGramLM.continued`). Nothing above asks what a state backs off to. So the LM over words
-is changed as one over tokens is (see `hf_ngpulm.automaton.continuation`), a context that often ends a sentence backing off to
-the start of the next one, and then composed: b(h) is p(</s> | h) * share there, and (h, x) backs off to (start, x).
+**Sentences that follow one another** (`NGramLM.continued`). The composition works for any backoff state. So the LM over words
+is changed in the same way as an LM over tokens (see `hf_ngpulm.automaton.continuation`) and then composed. A context that often
+ends a sentence backs off to the start of the next sentence: there b(h) is p(</s> | h) * share, and (h, x) backs off to
+(start, x).
 
-States: the LM's own, in their order, are (h, empty); then the unknown word; then the prefixes, by LM state and place in the
-trie.
+The states are numbered in this order: the LM's own states (h, empty) in their order; the unknown word; the prefixes, by LM
+state and place in the trie.
 """
 
 from __future__ import annotations
@@ -66,38 +67,38 @@ from .spellings import Boundaries, Lexicon
 from .trie import Trie, build_trie, sorted_spellings
 from .word_lm import STATES_PER_THREAD, FormLM, WordLM
 
-# Score of a forbidden unknown word: finite, so that no engine computes with infinities, and far below any path within the
+# Score of a forbidden unknown word: finite, so that no engine computes with infinities, and far below every path within the
 # lexicon. A search without such a path still returns its best hypothesis.
 FORBIDDEN = -1e4
 
 
 class NgpulmFormLM(Struct):
-    """A language model over spellings, and what is said of unknown words, as the core reads them.
+    """A language model over spellings and the scores of unknown words, as the core reads them.
 
     Members:
-        ends_after: `[A + 1]`, log p(</s>) after each arc and, last, after `<unk>`; None where that is to be looked up.
-        unknown, unknown_token: natural log-probability of an unknown word at the root, and what each token adds.
+        ends_after: `[A + 1]`, log p(</s>) after each arc and, last, after `<unk>`; None if the core has to look them up.
+        unknown, unknown_token: natural log-probability of an unknown word at the root, and the score that each token adds.
     """
 
 
 class NgpulmBoundaries(Struct):
-    """Word boundaries, see `Boundaries`; -1 stands for no delimiter."""
+    """Word boundaries, see `Boundaries`; the delimiter is -1 if the vocabulary has none."""
 
 
 class NgpulmPlaces(Struct):
-    """Prefix states before they have arcs, numbered consecutively after the LM's own states.
+    """Prefix states that have no arcs yet, numbered consecutively after the LM's own states.
 
     Members:
         first_place: `[S + 1]`, first prefix state under each state of the LM.
-        nodes: their nodes in the trie.
+        nodes: node in the trie of each prefix state.
         mass: natural log of the probability of all words with the prefix.
-        word_arcs: the LM's arc for the word that ends there, -1 if the LM's state has none.
-        lower: the prefix state of the same node under the first state down the backoff chain that has it.
+        word_arcs: the LM's arc for the word that equals the prefix, -1 if the LM's state has no such arc.
+        lower: the prefix state of the same node under the next state along the backoff chain that has the node.
     """
 
 
 class NgpulmComposed(Struct):
-    """The composed automaton, written by the core."""
+    """The arrays of the composed automaton, which the core writes."""
 
 
 _count_places = Function("ngpulm_count_places")
@@ -110,10 +111,10 @@ class SpelledLM(NamedTuple):
 
     Args:
         lm: the LM over words.
-        trie: of the spellings, each of which ends in the delimiter, or has a mark on its first token only.
+        trie: the trie of the spellings. Each spelling ends in the delimiter, or has a mark on its first token only.
         boundaries: the tokens that end or begin words.
         unknown_score: natural log-probability of an unknown word at the root, without its tokens.
-        unknown_token_score: added for each of its tokens.
+        unknown_token_score: natural log, added for each token of an unknown word.
         context_length: see `BackoffAutomaton`.
     """
 
@@ -128,24 +129,26 @@ class SpelledLM(NamedTuple):
     def of(
         cls, lm: WordLM, trie: Trie, boundaries: Boundaries, unk_score_offset: float | None, unk_token_cost: float
     ) -> SpelledLM:
-        """Combine an LM with spellings. Unknown words as for `hf_ngpulm.lexicon.compose`; `None` as offset closes the
-        vocabulary."""
+        """Combine an LM with spellings.
+
+        Unknown words are scored as in `hf_ngpulm.lexicon.compose`; they are forbidden if `unk_score_offset` is None.
+        """
         unknown = FORBIDDEN if unk_score_offset is None else lm.unknown + unk_score_offset
-        # A state may depend on more than `order` words of the lexicon: where words are cut at delimiters (the end of a long
-        # unknown word may look like a known word), or where the context decides between words of one spelling.
+        # A state may depend on more than `order` words of the lexicon if words end at delimiters (the end of a long unknown
+        # word may look like a known word), or if the context decides between words with the same spelling.
         is_local = boundaries.delimiter is None and len(lm.form_of) == trie.num_forms
         length = (lm.automaton.context_length + 2) * (trie.longest + 1) if is_local else MAX_CONTEXT_LENGTH
         return cls(lm, trie, boundaries, unknown, -unk_token_cost, min(length, MAX_CONTEXT_LENGTH))
 
     @classmethod
     def of_table(cls, table: NGramTable, lexicon: Lexicon, unk_score_offset: float | None, unk_token_cost: float) -> SpelledLM:
-        """Build it from n-grams over words."""
+        """Build the spelled LM from n-grams over words and a lexicon."""
         form_of, offsets, tokens = sorted_spellings(lexicon.offsets, lexicon.tokens)
         lm = WordLM.of_table(table, lexicon.words, form_of, len(offsets) - 1)
         return cls.of(lm, build_trie(offsets, tokens), lexicon.boundaries, unk_score_offset, unk_token_cost)
 
     def continued(self, share: float) -> SpelledLM:
-        """Return a copy in which sentences follow one another: `</s>` and `<s>` are one step between two words."""
+        """Return a copy in which sentences follow one another, with `</s>` and `<s>` as one step between two words."""
         return self._replace(lm=self.lm.continued(share))
 
     @property
@@ -173,12 +176,12 @@ def compose_automaton(spelled: SpelledLM) -> BackoffAutomaton:
 def compose_states(
     lm: FormLM, spelled: SpelledLM, ends_after: np.ndarray | None = None, more_states: int = 0
 ) -> tuple[AutomatonTensors, np.ndarray]:
-    """Return composed states, those of the LM first, and the mass of each prefix, float64.
+    """Return the composed states, starting with the LM's own states, and the mass of each prefix, float64.
 
     Args:
         lm: the LM over forms, or only its first states.
-        ends_after: log p(</s>) after each arc and, last, after `<unk>`; for an LM without the target states.
-        more_states: spare room for states without arcs yet.
+        ends_after: log p(</s>) after each arc and, last, after `<unk>`; needed if `lm` lacks the target states of its arcs.
+        more_states: number of additional states to reserve, which have no arcs yet.
     """
     trie, boundaries, own_states = spelled.trie, spelled.boundaries, len(lm.backoff_states)
     native = (

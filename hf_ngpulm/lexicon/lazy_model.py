@@ -1,4 +1,4 @@
-"""LazyAutomaton: a word-level language model that is composed with its lexicon while searches reach its states."""
+"""Define `LazyAutomaton`, a word-level language model that is composed with its lexicon when searches reach its states."""
 
 from __future__ import annotations
 
@@ -21,26 +21,28 @@ from .lazy_states import LOCK, Bonuses, LazyStates
 
 logger = logging.getLogger(__name__)
 
-# Bytes of composed states above which a model starts anew.
+# A model drops its composed states when they exceed this number of bytes.
 MOST_BYTES = 1 << 31
 
 
 class LazyAutomaton(BackoffAutomaton):
-    """A word-level model composed on the fly: by request (`composition="on_the_fly"`) or because of its size.
+    """A word-level model composed on the fly, because the caller passed `composition="on_the_fly"` or because the model is
+    large.
 
-    Its scores are those of the statically composed model, bit for bit; but it holds only the model over words and the states
-    over tokens that searches have reached (see `hf_ngpulm.lexicon.lazy_states`). States stay for later searches. Once they
-    exceed `most_bytes`, the next search that begins while no other runs starts anew. The model over words stays on the CPU.
+    Its scores are those of the statically composed model, bit for bit. But it holds only the model over words and the states
+    over tokens that searches have reached (see `hf_ngpulm.lexicon.lazy_states`). These states remain for later searches. If
+    they exceed `most_bytes`, the next search that begins while no other search runs drops them first. The model over words
+    stays on the CPU.
 
     Args:
         spelled: the LM and its spellings.
-        engine: see `NGramLM.from_arpa`.
+        engine: as for `NGramLM.from_arpa`.
         bonuses: additions to the word-level model's log-probabilities.
 
     Attributes:
-        most_bytes: 2 GiB by default, beyond the initial size. Copies for searches take half as much again.
-        states: `LazyStates`, the states composed so far.
-        copies: copies of the states, by `AutomatonPool`.
+        most_bytes: limit for the composed states beyond the initial ones, 2 GiB by default. Copies for searches take half as
+            much again.
+        copies: the copy of the states in each `AutomatonPool`.
     """
 
     is_lazy = True
@@ -59,7 +61,7 @@ class LazyAutomaton(BackoffAutomaton):
         self.states = LazyStates(self.spelled, self.bonuses)
         self._first_bytes = self.states.nbytes
         self.copies: WeakKeyDictionary[AutomatonPool, InPool] = WeakKeyDictionary()
-        # The searches that use states, and whether a caller of the model's own queries holds some.
+        # The searches that use the states, and whether a caller of the model's own queries may hold some states.
         self._searches: WeakSet[Any] = WeakSet()
         self._handed_out = self._has_told = False
         self._tensors: tuple[Any, AutomatonTensors] | None = None
@@ -68,7 +70,7 @@ class LazyAutomaton(BackoffAutomaton):
         """Drop all composed states. States returned earlier become invalid.
 
         Raises:
-            RuntimeError: a search (or an open stream) uses them.
+            RuntimeError: a search (or an open stream) uses the states.
         """
         if len(self._searches):
             raise RuntimeError("a search uses this language model: close its streams first")
@@ -79,7 +81,7 @@ class LazyAutomaton(BackoffAutomaton):
             self.join_pool(pool)
 
     def changed(self, bonuses: Bonuses, context_length: int | None = None) -> LazyAutomaton:
-        """Return a copy with other bonuses; the model over words is shared."""
+        """Return a copy with other bonuses that shares the model over words."""
         spelled = self.spelled if context_length is None else self.spelled._replace(context_length=context_length)
         made = LazyAutomaton(spelled, self.engine, bonuses)
         made.most_bytes = self.most_bytes
@@ -92,7 +94,7 @@ class LazyAutomaton(BackoffAutomaton):
         made.most_bytes = self.most_bytes
         return made.to(self.device)
 
-    # -- what searches ask
+    # -- for searches
 
     def join_pool(self, pool: AutomatonPool) -> None:
         """Copy the states composed so far into a pool."""
@@ -104,7 +106,7 @@ class LazyAutomaton(BackoffAutomaton):
             pool.places[id(self)] = self.copies[pool].place
 
     def hold(self, search: Any) -> None:
-        """Keep the states as long as a `LazySearch` lives."""
+        """Keep the composed states as long as a `LazySearch` lives."""
         with LOCK:
             if search.pool is None:
                 self._start_anew_if_large()
@@ -122,16 +124,16 @@ class LazyAutomaton(BackoffAutomaton):
             why = "streams are open" if len(self._searches) else "states were asked of the model itself; see its forget()"
             logger.warning("the language model over words has %s, which must stay: %s", size, why)
 
-    # -- what it is asked itself
+    # -- the model's own queries
 
     @property
     def tensors(self) -> AutomatonTensors:  # type: ignore[override]
         """The tensors of the states composed so far, with spare room at the end."""
         arrays = self.states.tensors
-        # On the CPU they share memory; elsewhere they are copied when states were added.
+        # On the CPU the tensors share memory with the arrays; for other devices they are copied again after states were added.
         count = len(self.states.composed) if self.device.type != "cpu" else 0
         key = (self.device, *map(id, arrays.values()), self.states.num_states, count)
-        known = self._tensors  # other threads may put others there
+        known = self._tensors  # read once, since other threads may replace it
         if known is None or known[0] != key:
             known = key, AutomatonTensors(*(torch.from_numpy(each).to(self.device) for each in arrays.values()))
             self._tensors = known
@@ -144,17 +146,21 @@ class LazyAutomaton(BackoffAutomaton):
 
     @property
     def num_arcs(self) -> int:
-        """Number of their arcs."""
+        """Number of arcs of the states composed so far."""
         return self.states.num_arcs
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the model over words, its lexicon, and the states composed so far."""
+        """Total size in bytes of the model over words, its lexicon, and the states composed so far."""
         lm = self.spelled.lm
         return lm.automaton.nbytes + sum(a.nbytes for a in (*self.spelled.trie, lm.word_of, lm.form_of)) + self.states.nbytes
 
     def _states(self, states: Tensor) -> Tensor:
-        """Compose the states that queries ask for."""
+        """Compose the states that a query passes, and return them checked.
+
+        Raises:
+            IndexError: a number isn't that of a state.
+        """
         self._handed_out = True
         found = super()._states(states)
         numbers = found.cpu().numpy()
@@ -185,7 +191,7 @@ class LazyAutomaton(BackoffAutomaton):
         self.states.read(context_length, *arrays)
 
     def validate(self) -> None:
-        """Check the model over words. Raises what the same of `BackoffAutomaton` raises."""
+        """Check the model over words. Raises the errors of `BackoffAutomaton.validate`."""
         self.spelled.lm.automaton.validate()
 
     def __getstate__(self) -> dict[str, Any]:

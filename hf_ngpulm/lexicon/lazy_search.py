@@ -1,4 +1,4 @@
-"""Searches with lazily composed language models: compose the states that a search enters until none is missing."""
+"""Run searches with lazily composed language models: compose the states that a search enters until no state is missing."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..automaton.pool import AutomatonPool, Place
 from ..automaton.tensors import AutomatonTensors
 from .lazy_states import LOCK, LazyStates, NgpulmComposing
 
-LEAST_STATES, LEAST_ARCS = 1 << 12, 1 << 12  # states in the smallest part of a pool
+LEAST_STATES, LEAST_ARCS = 1 << 12, 1 << 12  # states and arcs in the smallest part of a pool
 
 
 class LazySearch:
-    """The lazily composed automata of a search. While it lives, states keep their numbers.
+    """The lazily composed automata of a search. While this object lives, states keep their numbers.
 
     Args:
-        pool: holds all automata of the search; None if there is only one, which is searched in place.
-        models: the `LazyAutomaton`s among them.
+        pool: the pool with all automata of the search; None if the search has only one automaton, which it reads in place.
+        models: the `LazyAutomaton`s of the search.
     """
 
     lock = LOCK
@@ -35,7 +35,7 @@ class LazySearch:
 
     @property
     def tensors(self) -> AutomatonTensors:
-        """The searched tensors, with all states composed so far."""
+        """The tensors that the search reads, with all states composed so far."""
         if self.pool is None:
             return self._only.tensors
         with LOCK:
@@ -45,11 +45,11 @@ class LazySearch:
 
     @property
     def unfinished(self) -> np.ndarray:
-        """uint8, for each state of the latest `tensors`: whether its scores aren't final yet."""
+        """For each state of the latest `tensors`, whether its scores aren't final yet (uint8)."""
         return self._only.states.arrays["unfinished"] if self.pool is None else self.pool.unfinished
 
     def _each(self, states: np.ndarray) -> Iterator[tuple[LazyStates, np.ndarray]]:
-        """Yield each model's states, and the numbers of the search's states in that model; -1 for states of other models."""
+        """Yield each model's states, and the search's states as numbers in that model; a state of another model becomes -1."""
         if self.pool is None:
             yield self._only.states, states
         for copy in self.copies:
@@ -59,10 +59,10 @@ class LazySearch:
         """Compose the states that a search has entered.
 
         Args:
-            states: int32 `[B, K, M]`, the initial states of its hypotheses.
-            links, labels: int32 `[B, S, K]`, parent and new token of each hypothesis at each step; below 0 for none. Without
-                links each hypothesis is its own parent.
-            not_tokens: a label that is no token either.
+            states: int32 `[B, K, M]`, the initial states of the search's hypotheses in each model.
+            links, labels: int32 `[B, S, K]`, parent and new token of each hypothesis at each step; below 0 for no token. If
+                `links` is None, each hypothesis is its own parent.
+            not_tokens: another label that isn't a token.
 
         Returns:
             Whether any state was composed; then the search must be repeated.
@@ -83,15 +83,17 @@ class LazySearch:
 
     @property
     def composing(self) -> NgpulmComposing | None:
-        """Return the core's struct for composing during a search that holds the lock; None in a pool, which has copies."""
+        """The core's struct for composing during a search that holds the lock; None for a pool, which holds copies of the
+        states."""
         return self._only.states.composing() if self.pool is None else None
 
     def search(self, search: Callable[[AutomatonTensors, np.ndarray], None], states: np.ndarray, counts: np.ndarray) -> None:
-        """Repeat a search that stops at unfinished states, composing these, until it runs through.
+        """Repeat a search that stops at unfinished states, and compose these states, until the search completes.
 
         Args:
-            search: called with the automata and their unfinished states. It may compose some by `composing`.
-            states, counts: `[B, N]` and `[B]`, written by it: the states that each row has stopped at, and their number.
+            search: function of the automata and their unfinished states. It may compose states by means of `composing`.
+            states, counts: `[B, N]` and `[B]`, which the function writes: the states at which each row stopped, and their
+                number.
         """
         with LOCK:
             while True:
@@ -101,12 +103,15 @@ class LazySearch:
                 self.enter(states[np.arange(states.shape[1]) < counts[:, None]])
 
     def enter(self, states: np.ndarray) -> bool:
-        """Compose all states that the scores of states int32 `[N]` depend on; return whether there were any."""
+        """Compose all states that the scores of `states`, int32 `[N]`, depend on; return whether any state was composed."""
         with LOCK:
             return any([lazy.enter(own) for lazy, own in self._each(states)])
 
     def read(self, starts: Tensor, roots: Tensor, texts: Tensor, lengths: Tensor, context_length: int) -> bool:
-        """Compose the states along texts, see `BackoffAutomaton.states_after`: `[B]`, `[B]`, `[B, L]` and `[B]`."""
+        """Compose the states along texts: `[B]`, `[B]`, `[B, L]` and `[B]` as for `BackoffAutomaton.states_after`.
+
+        Return whether any state was composed.
+        """
         tokens, sizes = (np.ascontiguousarray(part.cpu().numpy(), dtype=np.int32) for part in (texts, lengths))
         with LOCK:
             each = zip(self._each(starts.cpu().numpy()), self._each(roots.cpu().numpy()))
@@ -114,41 +119,41 @@ class LazySearch:
 
 
 class InPool:
-    """A copy of lazy states in a pool; `update` brings it up to date. States keep their places.
+    """A copy of lazy states in a pool, which `update` brings up to date. States keep their places.
 
-    It consists of parts, each placed where there was room at the time.
+    The copy consists of parts; each part is placed where the pool had room when it was added.
 
     Args:
         states: the states, which may grow.
-        pool: on any device.
+        pool: the pool, on any device.
     """
 
     def __init__(self, states: LazyStates, pool: AutomatonPool) -> None:
         self.states, self.pool = states, pool
-        # Parts of the states: their first numbers in the model and in the pool. Each new part has room for half as many states
-        # as there are, so that parts are few; likewise for arcs.
+        # The first number of each part of the states, in the model and in the pool. Each new part has room for half as many
+        # states as exist, so that there are few parts; likewise for arcs.
         self.own, self.firsts = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         self.places: list[Place] = []
-        self._state_room = self._arc_room = 0  # end of the last part, in the automaton
+        self._state_room = self._arc_room = 0  # end of the last part, as a number in the model
         self._arc_shift = 0  # offset from arcs there to arcs in the pool
-        self._states = self._arcs = self._composed = 0  # copied so far
+        self._states = self._arcs = self._composed = 0  # numbers copied so far
         self.update()
 
     @property
     def place(self) -> Place:
-        """Return the place of its first states and its start."""
+        """The place of the first part, with the root and the start of the model."""
         start = int(self.in_pool(np.array([self.states.begin]))[0])
         return self.places[0]._replace(root=int(self.firsts[0]), start=start)
 
     @torch.inference_mode(False)
     def update(self) -> None:
-        """Copy all states made or composed since the last call."""
+        """Copy all states that were made or composed since the last call."""
         states, arcs, composed = 2 * self.states.num_states, self.states.num_arcs, self.states.composed
         if (states, len(composed)) == (self._states, self._composed):
             return
         self._take_room(states, arcs)
         arrays, pool = self.states.tensors, self.pool
-        # New states, as they are when made, and states composed since.
+        # Copy the states made since then, and the states composed since then.
         made, since = slice(self._states, states), composed[self._composed :]
         first = self.firsts[-1] + self._states - self.own[-1]
         # (States without arcs have equal, arbitrary bounds.)
@@ -157,7 +162,7 @@ class InPool:
         pool.write("backoff_weights", first, arrays["backoff_weights"][made])
         pool.unfinished[first : first + states - self._states] = self.states.arrays["unfinished"][made]
         pool.unfinished[self.in_pool(since)] = 0
-        since = since[arrays["arc_offsets"][since] >= self._arcs]  # the others, under the root, had their arcs already
+        since = since[arrays["arc_offsets"][since] >= self._arcs]  # the other states, under the root, already had their arcs
         where = torch.from_numpy(self.in_pool(since).astype(np.int64)).to(pool.device)
         offsets = [arrays["arc_offsets"][since + end] + np.int32(self._arc_shift) for end in (0, 1)]
         for tensor, at, values in (
@@ -174,7 +179,7 @@ class InPool:
         self._states, self._arcs, self._composed = states, arcs, len(composed)
 
     def _take_room(self, states: int, arcs: int) -> None:
-        """Take room for more states and arcs, as one part from the first uncopied one on."""
+        """Reserve room for more states and arcs, as one part that starts at the first uncopied number."""
         if states > self._state_room:
             count = max(states - self._states, states // 4 * 2, LEAST_STATES)
             first, _ = self.pool.take(count, 0)
@@ -188,12 +193,12 @@ class InPool:
             self.places.append(Place(0, 0, (0, 0), (first, count)))
 
     def in_pool(self, states: np.ndarray) -> np.ndarray:
-        """Return the numbers that states of the automaton have in the pool, int32."""
+        """Return the numbers in the pool of states of the model, int32."""
         part = np.searchsorted(self.own, states, side="right") - 1
         return (states + (self.firsts - self.own)[part]).astype(np.int32)
 
     def outside(self, states: np.ndarray) -> np.ndarray:
-        """Return the numbers that states of the pool have in the automaton, int32; -1 for states of other automata."""
+        """Return the numbers in the model of states of the pool, int32; a state of another automaton becomes -1."""
         order = np.argsort(self.firsts)
         part = order[np.searchsorted(self.firsts[order], states, side="right") - 1]
         within = states - self.firsts[part]
@@ -201,6 +206,6 @@ class InPool:
         return np.where((within >= 0) & (within < counts[part]), within + self.own[part], -1).astype(np.int32)
 
     def leave(self) -> None:
-        """Free the room; its states may not be queried any more."""
+        """Free the room in the pool; the copied states must not be queried any more."""
         for place in self.places:
             self.pool.give_back(place)

@@ -1,16 +1,17 @@
-"""A word-level LM, composed with a lexicon as far as searches have reached.
+"""Compose a word-level LM with a lexicon as far as searches have reached.
 
-All states of a large LM (see `hf_ngpulm.lexicon.composition`) take more memory than there is, and a search enters few of them.
-Here a state (h, x), prefix x under state h of the LM, is *made* (number, mass, backoff state) when the state before it is
-composed, and *composed* (its arcs written) when a search enters it. The first state of a word costs one pass over the words
-that the LM has after h, a later state one over those words that begin with x.
+All states of a large LM (see `hf_ngpulm.lexicon.composition`) take more memory than a machine has, and a search enters few of
+them. Here a state (h, x), prefix x under state h of the LM, is *made* (it gets a number, a mass and a backoff state) when the
+state before it is composed. It is *composed* (its arcs are written) when a search enters it. Composing the first state of a
+word costs one pass over the words in the LM's n-grams after h; composing a later state costs one pass over the words that begin
+with x.
 
-A state's scores are final once it and its whole backoff chain are composed; until then it is *unfinished*, and scores as if the
-LM had no n-grams of its own there. A search that reads these arrays directly has the core compose a state when it enters it, as
-long as there is spare room (`composing`). Other searches, or one without room, stop where they enter an unfinished state, or
-report the entered states afterwards (`replay`); these are composed, and the search continues or is repeated. States never
-change their number or meaning. (Numbers may depend on which thread came first; nothing else does.) A search that has entered no
-unfinished state has the scores of the fully composed automaton, bit for bit.
+A state's scores are final once the state and its whole backoff chain are composed. Until then it is *unfinished*, and scores as
+if the LM had no n-grams there. If a search reads these arrays directly, the core composes a state when the search enters it, as
+long as there is spare room (`composing`). Other searches, and searches without room, stop when they enter an unfinished state,
+or report the entered states afterwards (`replay`). These states are composed, and the search continues or is repeated. States
+never change their number or meaning. (Numbers may depend on which thread came first; nothing else does.) The scores of a search
+that has entered no unfinished state equal those of the fully composed automaton, bit for bit.
 """
 
 from __future__ import annotations
@@ -28,30 +29,30 @@ from .composition import SpelledLM, compose_states
 from .weights import Grades, grade_unknown_words
 
 # Searches with lazy automata take turns, since a search wouldn't notice that another composes the state it reads. Changes of
-# pools with copies of states take turns, too, and a fork waits, so that no state is half composed in the child.
+# pools with copies of states take turns, too. A fork waits for the lock, so that no state is half composed in the child.
 LOCK = lock_across_forks()
-SMALLEST = 1024  # room
-# Tokens composed ahead of a repeated search: more tokens mean fewer repetitions and more states.
+SMALLEST = 1024  # initial spare room of each array
+# Number of tokens composed ahead of a repeated search: more tokens mean fewer repetitions and more states.
 AHEAD = 2
 # Reasons why composing has stopped.
 DONE, NO_ROOM, NO_ROOM_FOR_WORDS, BAD_STATE = range(4)
 # Indices of `counts`.
 STATES, ARCS, READ, FORMS, COMPOSED = range(5)
-# The arrays of `LazyStates`: element type, and the unit that each element stands for. The k-th state has the number 2 * k, so
-# that its arcs may lie anywhere. `arc_tokens` are as small as the vocabulary allows.
+# The arrays of `LazyStates`: C type of the elements, and the unit that each element belongs to. State k has the number 2 * k,
+# so that its arcs may lie anywhere. The type of `arc_tokens` is the smallest that fits the vocabulary.
 ARRAYS: dict[str, tuple[str, str]] = {
-    # Of each of the LM's states: its index among those read, and its state of the empty prefix plus one.
+    # For each state of the LM: its index among the states that have been read, and its state of the empty prefix plus one.
     "read": ("int32_t", "lm"),
     "own_state": ("int32_t", "lm"),
-    # Forms of the LM's states that have been read.
+    # The forms of the LM's states that have been read.
     "word_offsets": ("int64_t", "read"),
     "forms": ("int32_t", "forms"),
     "log_probs": ("double", "forms"),
     "targets": ("int32_t", "forms"),
     "probs": ("double", "forms"),
-    "lower_probs": ("double", "forms"),  # in the state that they back off to
-    # Of each state: the LM's state, the node, the log of its mass, its first form, and the state of the same node down the
-    # chain.
+    "lower_probs": ("double", "forms"),  # probabilities in the LM's backoff state
+    # For each state: the LM's state, the node, the log of its mass, its first form, and the state of the same node further
+    # along the backoff chain.
     "of_lm": ("int32_t", "states"),
     "nodes": ("int32_t", "states"),
     "mass": ("double", "states"),
@@ -73,11 +74,11 @@ class NgpulmLazyAutomaton(Struct):
     """`LazyStates`, as the core reads and writes them.
 
     Members:
-        counts: `[5]`, numbers of states, arcs, LM states that have been read, their forms, and composed states.
-        delimiter: -1 for none.
+        counts: `[5]`, numbers of states, arcs, LM states that have been read, forms of these, and composed states.
+        delimiter: id of the delimiter, -1 if the vocabulary has none.
         start: the LM's state at the start of sentences.
         longest_chain: the longest backoff chain of the LM, in states.
-        begin: the LM's state in which delimiters get no bonus, -1 for none.
+        begin: the LM's state in which delimiters get no bonus, -1 if there is no such state.
     """
 
     members = (
@@ -121,7 +122,7 @@ class Bonuses(NamedTuple):
     Args:
         word: natural log, added for each word.
         delimiter: natural log, added for each delimiter between words, except at the beginning of a text.
-        begins_at_start: whether texts begin after `<s>`, or without context.
+        begins_at_start: whether texts begin after `<s>`; otherwise they begin without context.
         grades: costs of unknown words by length; None charges a constant per token.
     """
 
@@ -132,13 +133,13 @@ class Bonuses(NamedTuple):
 
 
 class LazyStates:
-    """The states of an automaton composed so far, in arrays on the CPU. State 0 is the root; numbers are even.
+    """The states of an automaton composed so far, in arrays on the CPU. State 0 is the root; state numbers are even.
 
-    The arrays have spare room at the end, and are replaced by larger ones when it is used up.
+    The arrays have spare room at the end; larger arrays replace them when it is used up.
 
     Args:
-        spelled: what is composed.
-        bonuses: what differs from its probabilities.
+        spelled: the LM and its spellings.
+        bonuses: additions to the LM's log-probabilities.
 
     Attributes:
         arrays: see `ARRAYS`.
@@ -160,7 +161,7 @@ class LazyStates:
         self._native: NgpulmLazyAutomaton
         self._compose_root(bonuses)
         self.begin = 2 * int(self.arrays["own_state"][begin]) - 2
-        self.enter(np.array([self.begin], dtype=np.int32))  # searches read it at once
+        self.enter(np.array([self.begin], dtype=np.int32))  # every search reads this state first
 
     @property
     def num_states(self) -> int:
@@ -178,7 +179,7 @@ class LazyStates:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all states so far."""
+        """Size in bytes of all states so far."""
         states, numbers = self.num_states, 2 * self.num_states
         sizes = {
             "forms": int(self._counts[FORMS]),
@@ -191,17 +192,17 @@ class LazyStates:
 
     @property
     def tensors(self) -> dict[str, np.ndarray]:
-        """The fields of `AutomatonTensors`, with spare room."""
+        """The arrays for the fields of `AutomatonTensors`, with spare room."""
         return {name: self.arrays[name] for name in AutomatonTensors._fields}
 
     def replay(self, states: np.ndarray, links: np.ndarray, labels: np.ndarray, not_tokens: int) -> bool:
         """Compose the states that a search of `B` rows and `K` hypotheses has entered.
 
         Args:
-            states: int32 `[B, K]`, the initial states of its hypotheses; -1 for none.
+            states: int32 `[B, K]`, the initial states of the search's hypotheses; -1 for a missing hypothesis.
             links: int32 `[B, S, K]`, each hypothesis's parent at each step.
-            labels: int32 `[B, S, K]`, its new token; below 0 for none.
-            not_tokens: a label that is no token either.
+            labels: int32 `[B, S, K]`, each hypothesis's new token; below 0 for no token.
+            not_tokens: another label that isn't a token.
 
         Returns:
             Whether any state was composed; then the search must be repeated.
@@ -210,19 +211,22 @@ class LazyStates:
         return self._compose(_replay, now, steps, links, labels, *labels.shape, not_tokens, AHEAD)
 
     def read(self, context_length: int, starts: np.ndarray, roots: np.ndarray, tokens: np.ndarray, lengths: np.ndarray) -> bool:
-        """Compose the states along texts, from where `BackoffAutomaton.states_after` begins to read them; return as `replay`.
+        """Compose the states along texts, starting where `BackoffAutomaton.states_after` starts; return the same as `replay`.
 
         Args:
             context_length: longest context in tokens.
-            starts, roots: int32 `[B]`, initial states of texts, and of texts longer than the context; below 0 for none.
+            starts, roots: int32 `[B]`, initial states for texts, and for texts longer than the context; below 0 for rows to
+                skip.
             tokens, lengths: int32 `[B, L]` and `[B]`.
         """
         now, positions = np.array(starts, dtype=np.int32), np.full(len(starts), -1, dtype=np.int64)
         return self._compose(_read, now, positions, roots, tokens, lengths, *tokens.shape, context_length)
 
     def enter(self, states: np.ndarray) -> bool:
-        """Compose all states that the scores of states int32 `[N]` (below 0 for none) depend on; return whether there were
-        any."""
+        """Compose all states that the scores of `states`, int32 `[N]`, depend on, and return whether any state was composed.
+
+        Numbers below 0 are skipped.
+        """
         return self._compose(_enter, states, len(states))
 
     def composing(self) -> NgpulmComposing:
@@ -231,7 +235,7 @@ class LazyStates:
         return NgpulmComposing(made=made, lm=lm, words=words, trie=trie, is_busy=np.zeros(1, dtype=np.int32))
 
     def _compose(self, compose: Function, *arguments: Any) -> bool:
-        """Call a composing function, making room until there is enough; return whether any state was composed."""
+        """Call a composing function until it has enough room; return whether any state was composed."""
         has_grown = np.zeros(1, dtype=np.uint8)
         with LOCK:
             while (why := compose(self._native, *self._parts, *arguments, has_grown)) != DONE:
@@ -262,12 +266,12 @@ class LazyStates:
         )  # fmt: skip
 
     def _compose_root(self, bonuses: Bonuses) -> None:
-        """Compose the LM's root, with all nodes; make the states of what follows each word there."""
+        """Compose the LM's root with all nodes, and make the states that follow each word there."""
         lm, trie, settings = self.spelled.lm, self.spelled.trie, self._settings
         root, lm_backoffs = lm.over_forms(1), lm.automaton.tensors.backoff_states.numpy()
         of_lm = np.concatenate([root.targets, [lm.unknown_target, lm.start]]).astype(np.int32)
-        after = _with_backoffs(lm_backoffs, of_lm)  # in ascending order, and the root is the first one
-        first = 1 + trie.num_nodes  # of the states that have no arcs yet
+        after = _with_backoffs(lm_backoffs, of_lm)  # in ascending order, starting with the root
+        first = 1 + trie.num_nodes  # first state without arcs
         own = np.zeros(len(lm_backoffs), dtype=np.int32)
         own[after[1:]] = first + np.arange(len(after) - 1)
         states = own[of_lm]
@@ -283,7 +287,7 @@ class LazyStates:
         own[after] += moved * (after > 0) + 1
         first += moved
         self._lay(tensors, own, len(root.forms), first)
-        # The unknown word's states have no prefix, and are never looked up by one.
+        # The states of unknown words have no prefix, and are never looked up by a prefix.
         a, last = self.arrays, self.num_states
         a["nodes"][2 + moved : first] = np.arange(1, trie.num_nodes)
         a["mass"][2 + moved : first] = mass[1:]
@@ -292,14 +296,14 @@ class LazyStates:
         numbers = 2 * np.arange(first, last)
         a["backoff_states"][numbers] = 2 * a["lower"][first:last]
         a["backoff_weights"][numbers] = lm.automaton.tensors.backoff_weights.numpy()[after[1:]]
-        # Words that are prefixes of others back off to the next word's state, which has no arcs yet; so does the unknown word.
+        # A word that is a prefix of others backs off to the next word's state, which has no arcs yet; so does the unknown word.
         a["unfinished"][numbers] = 1
         numbers = 2 * np.arange(1, first)
         a["unfinished"][numbers] = a["backoff_states"][numbers] >= 2 * first
         self.enter(numbers[: 1 + moved].astype(np.int32))
 
     def _lay(self, tensors: AutomatonTensors, own: np.ndarray, num_forms: int, first: int) -> None:
-        """Make room, and copy the states under the root; states from `first` on have no arcs."""
+        """Make room for the states under the root and copy them; states starting at `first` have no arcs."""
         states, num_arcs, a = tensors.num_states, tensors.num_arcs, self.arrays
         self._counts[:] = states, num_arcs, 0, 0, 0
         offsets, tokens, weights, targets, backoffs, backoff_weights = (tensor.numpy() for tensor in tensors)
@@ -312,7 +316,7 @@ class LazyStates:
 
 
 def _with_backoffs(backoff_states: np.ndarray, states: np.ndarray) -> np.ndarray:
-    """Return states of the LM with their backoff chains, in ascending order, int64."""
+    """Return states of the LM and all states of their backoff chains, in ascending order, int64."""
     found = np.zeros(len(backoff_states), dtype=bool)
     while len(states):
         found[states] = True

@@ -1,4 +1,4 @@
-"""The tensors of a saved language model that is composed on the fly: the model over words, and its lexicon."""
+"""Save and load the tensors of a language model composed on the fly: the model over words, and its lexicon."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from .weights import Grades
 from .word_lm import WordLM
 
 OF_WORDS = "words."
-# Lengths of unknown words with a charge of their own; each takes a state with an arc for every token.
+# Largest number of lengths of unknown words with a separate charge; each needs a state with an arc for every token.
 MOST_GRADES = 64
-# Spellings: pairs of a word and a spelling; where each of these begins among the tokens. Tokens with a mark. Tokens in no word.
-# Bonuses of words and delimiters, and whether texts begin after <s>. Of unknown words, if they are graded: characters of each
-# token; what they are scored with, what they are worth as a whole, and what those of 0, 1, ... characters are charged.
+# Spellings: pairs of a word and a spelling; the start of each spelling among the tokens; the tokens. Then the tokens with a
+# mark, the tokens in no word, the bonuses of words and delimiters and whether texts begin after <s>. If unknown words are
+# graded: characters of each token, and the numbers of `Grades` (`scored`, `whole` and the charges of 0, 1, ... characters).
 OF_LEXICON = (
     "word_of", "form_of", "spelling_offsets", "spelling_tokens", "begins_word", "unk_tokens", "bonuses",
     "piece_lengths", "grades",
@@ -37,7 +37,7 @@ NAMES = (*(OF_WORDS + name for name in (*AutomatonTensors._fields, "starts")), *
 
 
 def saved_tensors(automaton: LazyAutomaton, unk_tokens: Tensor) -> dict[str, Tensor]:
-    """Return the tensors to save, by name, see `NAMES`."""
+    """Return the tensors to save, by name (see `NAMES`)."""
     spelled, bonuses, words = automaton.spelled, automaton.bonuses, automaton.spelled.lm.automaton
     found = {OF_WORDS + name: tensor for name, tensor in words.tensors._asdict().items()}
     found[OF_WORDS + "starts"] = words.starts
@@ -59,10 +59,10 @@ def saved_tensors(automaton: LazyAutomaton, unk_tokens: Tensor) -> dict[str, Ten
 def saved_parts(
     config: NGramLMConfig, tensors: dict[str, Tensor], pieces: tuple[str | None, ...] | None, engine: str
 ) -> LMParts:
-    """Return a model from its tensors, which are checked but not copied.
+    """Return a model made from its saved tensors, which are checked but not copied.
 
     Raises:
-        NGramFormatError: they don't fit together; names the first thing that is wrong.
+        NGramFormatError: the tensors don't fit together; the message names the first fault.
     """
     words = config.words
     assert words is not None

@@ -20,7 +20,7 @@ LexiconSource = Mapping[str, Any] | Iterable[str] | str | os.PathLike[str] | Non
 WORDS_PER_BATCH = 1 << 14
 SAMPLE = 2000  # words whose case is compared with the tokenizer's
 SHOWN = 5  # words named in messages
-# Factor by which words in the wrong case take more tokens, if the tokenizer can write them at all.
+# Words count as in the wrong case if another case takes this factor fewer tokens.
 LONGER = 1.5
 
 
@@ -28,8 +28,8 @@ class Boundaries(NamedTuple):
     """Word boundaries in a vocabulary of `V` tokens: after a delimiter, or before a token with a mark.
 
     Args:
-        begins_word: bool `[V]`, tokens with the mark; none with a delimiter.
-        delimiter: its id, or None.
+        begins_word: bool `[V]`, whether each token has the mark; all false for a vocabulary with a delimiter.
+        delimiter: id of the delimiter, or None.
     """
 
     begins_word: np.ndarray
@@ -37,25 +37,25 @@ class Boundaries(NamedTuple):
 
     @property
     def delimiter_id(self) -> int:
-        """The same with -1 for None, for the native core."""
+        """The id of the delimiter for the native core, -1 if there is no delimiter."""
         return -1 if self.delimiter is None else self.delimiter
 
 
 class BadSpelling(ValueError):
-    """A spelling isn't one of a word; says why."""
+    """A spelling isn't that of a single word; the message says why."""
 
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Spellings of words.
+    """The spellings of words.
 
     Args:
         boundaries: word boundaries in the vocabulary.
         words: int64 `[P]`, the word of each spelling, by index.
         offsets: int64 `[P + 1]`, start of each spelling in `tokens`.
         tokens: int32, all spellings concatenated.
-        unspelled: words without a spelling: the tokenizer can't write them, or the given lexicon lacks them.
-        unknown: words of the given lexicon that the LM lacks; they stay unknown.
+        unspelled: words without a spelling, because the tokenizer can't write them or the caller's lexicon lacks them.
+        unknown: words of the caller's lexicon that the LM lacks; they stay unknown.
     """
 
     boundaries: Boundaries
@@ -84,20 +84,20 @@ def make_lexicon(
 
     Args:
         words: the LM's words, without duplicates.
-        tokenizer: the speech recogniser's. It spells words that `source` doesn't.
-        source: words and their spellings: None (all words, by the tokenizer); a list of words (all others become unknown); a
-            dictionary from words to one or several spellings (text for the tokenizer, or lists of token ids or pieces); or a
-            file of lines with a word, a tab and the pieces of a spelling, as for flashlight.
-        vocab_size: number of token ids that the recogniser's LMs score, if not the tokenizer's.
-        case: "lower" or "upper" changes the LM's words before they are spelled; "keep" doesn't; "auto" (default) doesn't
-            either, but refuses words in a case that the tokenizer doesn't write.
-        cuttings: number of segmentations per word that the tokenizer spells: its own, and those with the fewest pieces.
+        tokenizer: the speech recogniser's; it spells words without a spelling in `source`.
+        source: the words and their spellings. None takes all words and lets the tokenizer spell them; a list of words makes all
+            other words unknown; a dictionary maps words to one or several spellings (text for the tokenizer, or lists of token
+            ids or pieces); a path names a file of lines with a word, a tab and the pieces of a spelling, as flashlight uses.
+        vocab_size: number of token ids that the recogniser's LMs score, if it differs from the tokenizer's.
+        case: "lower" or "upper" changes the LM's words before they are spelled. "keep" spells them as they are. So does "auto"
+            (default), but it raises an error for words in a case that the tokenizer doesn't write.
+        cuttings: number of segmentations per word: the tokenizer's own, and those with the fewest pieces.
             Recognisers mix them where they are unsure.
-        may_be_empty: whether all words may be without a spelling.
+        may_be_empty: whether it is allowed that no word has a spelling.
 
     Raises:
-        ValueError: several cuttings for a vocabulary of letters (with a delimiter between words).
-        NGramFormatError: no word can be spelled, or only in another case; a lexicon that is empty, or can't be read.
+        ValueError: `cuttings` isn't 1 for a vocabulary of letters (with a delimiter between words).
+        NGramFormatError: no word can be spelled, words are in another case, or the lexicon is empty or can't be read.
     """
     check("case", case, one_of(*CASES))
     speller = speller_of(tokenizer, vocab_size)
@@ -135,8 +135,10 @@ def make_lexicon(
 
 
 def _ways(source: LexiconSource, words: Sequence[str], written: Sequence[str]) -> tuple[list[tuple[int, Any]], tuple[str, ...]]:
-    """Return the spellings in a lexicon, as given or as text for the tokenizer, each with the index of its word; and the
-    lexicon's words that the LM lacks."""
+    """Return the spellings in a lexicon, and the lexicon's words that the LM lacks.
+
+    A spelling is the lexicon's own or a text for the tokenizer, and comes with the index of its word.
+    """
     if isinstance(source, str | os.PathLike):
         source = read_lexicon_file(source)
     given: Mapping[str, Any] = source if isinstance(source, Mapping) else dict.fromkeys(() if source is None else source, ())
@@ -164,7 +166,7 @@ def boundaries_of(speller: Speller) -> Boundaries:
     """Return the word boundaries in a tokenizer's vocabulary.
 
     Raises:
-        NGramFormatError: it has neither marks of word beginnings nor a delimiter.
+        NGramFormatError: the vocabulary has neither marks of word beginnings nor a delimiter.
     """
     if not speller.has_words:
         raise NGramFormatError(
@@ -177,10 +179,10 @@ def boundaries_of(speller: Speller) -> Boundaries:
 
 
 def bounded(tokens: Sequence[int], boundaries: Boundaries) -> tuple[int, ...]:
-    """Return a spelling with the delimiter at its end, if the vocabulary has one.
+    """Return a spelling, with the delimiter at its end if the vocabulary has one.
 
     Raises:
-        BadSpelling: it isn't one word.
+        BadSpelling: the spelling isn't that of a single word.
     """
     delimiter = boundaries.delimiter
     if delimiter is None:
@@ -197,7 +199,7 @@ def read_lexicon_file(path: str | os.PathLike[str]) -> dict[str, list[list[str]]
     """Return words and their spellings in pieces, from a file of lines `word<TAB>piece piece ...`.
 
     Raises:
-        NGramFormatError: a line without a tab or spelling, or a file that isn't UTF-8.
+        NGramFormatError: a line lacks the tab or the spelling, or the file has no entry or isn't UTF-8.
     """
     entries: dict[str, list[list[str]]] = {}
     try:
@@ -234,7 +236,7 @@ def _ids(spelling: Sequence[Any], speller: Speller) -> list[int]:
 def _spelled(
     texts: Sequence[tuple[int, str]], speller: Speller, boundaries: Boundaries, cuttings: int = 1
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """Return the tokenizer's spellings, and further segmentations, of the texts that it can write as one word."""
+    """Return the tokenizer's spellings and further segmentations of the texts that it can write as a single word."""
     blank = " " if speller.mark == "Ġ" else ""
     found = []
     for first in range(0, len(texts), WORDS_PER_BATCH):
@@ -260,7 +262,7 @@ def _check_case(
     speller: Speller,
     boundaries: Boundaries,
 ) -> None:
-    """Refuse words that the tokenizer can write only, or with far fewer tokens, in another case."""
+    """Raise an error if the tokenizer can write most words only in another case, or with far fewer tokens in that case."""
     lengths = {n: len(tokens) for n, tokens in spelled}
     step = max(1, len(texts) // SAMPLE)
     sample = [(n, text) for n, text in texts[::step] if text.lower() != text.upper()]

@@ -1,4 +1,4 @@
-"""All spellings of a lexicon as one trie, its nodes numbered in depth-first order."""
+"""Build one trie of all spellings of a lexicon, with nodes numbered in depth-first order."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ class NgpulmSpellingTrie(Struct):
 
 _spelling_trie = Function("ngpulm_spelling_trie")
 
-KEY = np.dtype(">i4")  # big-endian tokens: their bytes sort as they do
+KEY = np.dtype(">i4")  # big-endian, so that the bytes sort like the tokens
 
 
 class Trie(NamedTuple):
-    """The prefixes of `F` distinct spellings. `N` inner nodes (proper prefixes of spellings); 0 is the root.
+    """The prefixes of `F` distinct spellings. `N` inner nodes are the proper prefixes of spellings; node 0 is the root.
 
-    Spellings are sorted by their tokens, so walking spellings in order visits nodes in order. A leaf has no number: the arc
-    that leads there ends a word, and the word can't go on.
+    Spellings are sorted by their tokens, so walking the spellings in order visits the nodes in order. A leaf has no number. An
+    arc to a leaf ends a word that no longer word begins with.
     """
 
     path_offsets: np.ndarray  # int64 [F + 1]: the nodes along spelling f, the root not among them, begin at path_offsets[f]
     path_nodes: np.ndarray  # int32 [P]: inner node, or -1 for the leaf at the end of a path
-    path_tokens: np.ndarray  # int32 [P]: the token that leads there
+    path_tokens: np.ndarray  # int32 [P]: the token that leads to that node
     depths: np.ndarray  # int32 [N]: length of the prefix in tokens
     child_offsets: np.ndarray  # int64 [N + 1]
     child_tokens: np.ndarray  # int32 [C], ascending within a node
     child_nodes: np.ndarray  # int32 [C]: inner node, or -1 for a leaf
     child_forms: np.ndarray  # int32 [C]: the spelling that a leaf completes, or -1
-    end_forms: np.ndarray  # int32 [N]: one after the last spelling through a node
+    end_forms: np.ndarray  # int32 [N]: end of the spellings through a node
 
     @property
     def num_forms(self) -> int:
@@ -62,7 +62,7 @@ def sorted_spellings(offsets: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarra
         tokens: int32, all spellings concatenated.
 
     Returns:
-        The index of each given spelling among the sorted ones, int64 `[P]`; the sorted ones' offsets `[F + 1]` and tokens.
+        The index of each spelling in the sorted list, int64 `[P]`; the offsets `[F + 1]` and tokens of the sorted list.
     """
     if len(offsets) == 1:
         return np.zeros(0, dtype=np.int64), offsets, tokens
@@ -75,7 +75,7 @@ def sorted_spellings(offsets: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarra
 
 
 def spelling_keys(offsets: np.ndarray, tokens: np.ndarray) -> list[bytes]:
-    """Return spellings as bytes that sort like their tokens; one long spelling doesn't pad the others."""
+    """Return each spelling as bytes that sort like its tokens, without padding to the longest spelling."""
     content, ends = tokens.astype(KEY).tobytes(), (KEY.itemsize * offsets).tolist()
     return [content[first:end] for first, end in pairwise(ends)]
 

@@ -1,9 +1,10 @@
 """Change the weights of a composed automaton without composing it anew.
 
-A composed automaton charges an unknown word at once, where it leaves the trie of known words, and nothing afterwards. For a
-search that is too much for short words, which lose to known words before these turn out to fit badly, and too little for long
-ones, which swallow the words that follow. `grade_unknown_words` replaces the state of unknown words by one per length: the
-charge after n characters is a function of n, and the difference is settled when the word ends. Whole texts score as before.
+A composed automaton charges an unknown word at once, when the word leaves the trie of known words, and nothing afterwards. For
+a search this charge is too high for short unknown words: they lose to known words before these turn out to fit badly. It is too
+low for long ones, which replace the words that follow. `grade_unknown_words` replaces the state of unknown words by one state
+per length. The charge after n characters is a function of n, and the difference is settled when the word ends. Whole texts
+score as before.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from ..config.word_summary import WordSummary
 
 
 class Grades(NamedTuple):
-    """Costs of unknown words by their length.
+    """The costs of unknown words by their length.
 
     Args:
         piece_lengths: number of characters of each token, `[V]`.
         scored: natural log, score of an unknown word in an automaton that charges it at once.
-        charged: natural log, score of an unfinished unknown word of 0, 1, ... characters; the last also for longer ones.
-        whole: natural log, score of a finished unknown word, in place of `scored`.
+        charged: natural log, score of an unfinished unknown word of 0, 1, ... characters; the last value also holds for longer
+            words.
+        whole: natural log, score of a finished unknown word, which replaces `scored`.
     """
 
     piece_lengths: tuple[int, ...]
@@ -42,20 +44,20 @@ def reweighed(
     delimiter: float = 0.0,
     start: int = -1,
 ) -> AutomatonTensors:
-    """Scale the word-level model's log-probabilities, and add a bonus for each word, known or not.
+    """Scale the word-level model's log-probabilities, and add a bonus for each word, known or unknown.
 
     Weights are pushed towards the start of words (see `hf_ngpulm.lexicon.composition`), so the bonus goes to the arcs that
     begin a word: those that leave a state between words, except by the delimiter.
 
     Args:
-        tensors: those of a composed automaton.
-        words: its summary.
+        tensors: the tensors of a composed automaton.
+        words: the summary of the word-level model.
         vocab_size: V.
         scale: factor of all weights.
         word: natural log, added for each word after scaling.
-        delimiter: natural log, added for each delimiter between words, which is redundant: without a penalty a search fills up
-            with transcripts that differ only in these.
-        start: a state in which it isn't added.
+        delimiter: natural log, added for each delimiter between words. Such delimiters are redundant: without a penalty a
+            search fills up with transcripts that differ only in them.
+        start: a state in which the bonus of delimiters isn't added.
     """
     contexts = words.num_contexts
     if (word or delimiter) and not contexts:
@@ -63,7 +65,7 @@ def reweighed(
     weights = scale * tensors.arc_weights
     if word or delimiter:
         starts = tensors.arc_tokens[: int(tensors.arc_offsets[contexts])]
-        added = torch.where(starts < vocab_size, word, 0.0)  # </s> is no word
+        added = torch.where(starts < vocab_size, word, 0.0)  # </s> isn't a word
         if words.delimiter is not None:
             added[starts == words.delimiter] = delimiter
             if start >= 0:
@@ -74,10 +76,10 @@ def reweighed(
 
 
 def grade_unknown_words(tensors: AutomatonTensors, unknown: int, grades: Grades) -> AutomatonTensors:
-    """Replace the state of unknown words by one per length.
+    """Replace the state of unknown words by one state per length.
 
     Args:
-        tensors: those of a composed automaton whose unknown words have no cost per token.
+        tensors: the tensors of a composed automaton whose unknown words have no cost per token.
         unknown: the state of unknown words.
     """
     t: Any = AutomatonTensors(*(tensor.cpu().numpy() for tensor in tensors))  # type: ignore[arg-type]
@@ -86,7 +88,7 @@ def grade_unknown_words(tensors: AutomatonTensors, unknown: int, grades: Grades)
     root, own = (slice(*t.arc_offsets[state : state + 2].tolist()) for state in (0, unknown))
     size = own.stop - own.start
 
-    # A word of n characters is in state `unknown + n`; the states of prefixes, which back off to these, move up.
+    # An unknown word of n characters is in state `unknown + n`; the numbers of prefix states, which follow, increase.
     def moved(states: np.ndarray) -> np.ndarray:
         return np.where(states > unknown, states + most, states)
 
@@ -133,7 +135,7 @@ def _characters(t: Any, unknown: int, lengths: np.ndarray) -> np.ndarray:
         arcs = (
             np.arange(len(sources)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(t.arc_offsets[states], counts)
         )
-        inside = (t.arc_targets[arcs] > unknown) & (t.arc_tokens[arcs] < len(lengths))  # </s> is no part of a word
+        inside = (t.arc_targets[arcs] > unknown) & (t.arc_tokens[arcs] < len(lengths))  # </s> isn't part of a word
         states = t.arc_targets[arcs[inside]].astype(np.int64)
         found[states] = found[sources[inside]] + lengths[t.arc_tokens[arcs[inside]]]
     return found

@@ -1,4 +1,4 @@
-"""The word-level LM for composition: a backoff automaton over spelled forms in double precision."""
+"""Prepare the word-level LM for composition: a backoff automaton over spelled forms in double precision."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ..engines.threads import block_bounds, in_blocks
 from ..errors import NGramFormatError
 from ..ngrams.table import NGramOrder, NGramTable
 
-# Composing a state costs time in proportion to its words' spellings, and to the words of these spellings.
+# Composing a state costs time in proportion to the spellings of its words, and to the words of these spellings.
 MOST_SPELLINGS, MOST_HOMOGRAPHS = 1024, 16384
 
-# Fewer states than this aren't worth a second thread.
+# For fewer states than this, a second thread costs more than it saves.
 STATES_PER_THREAD = 1 << 15
 
 
@@ -35,17 +35,17 @@ _score_ends = Function("ngpulm_score_ends")
 
 
 class FormLM(NamedTuple):
-    """p(form | LM state) for the distinct spellings ("forms") of a lexicon, `0 .. F - 1`. `S` states; state 0, the root, has
-    all forms.
+    """The probabilities p(form | LM state) of the distinct spellings ("forms") of a lexicon, `0 .. F - 1`, in `S` states.
 
-    Words with the same spelling are one form, with the sum of their probabilities; the LM continues as after the likeliest.
+    State 0, the root, has all forms. Words with the same spelling are one form, whose probability is the sum of theirs. After
+    the form the LM continues as after the likeliest of these words.
     """
 
     offsets: np.ndarray  # int64 [S + 1]: the arcs of state s
     forms: np.ndarray  # int32 [A], ascending within a state
     log_probs: np.ndarray  # float64 [A], natural log
     targets: np.ndarray  # int32 [A], the state of the LM after the form
-    ends: np.ndarray  # float64 [S]: log p(</s> | state), NaN where the state has none of its own
+    ends: np.ndarray  # float64 [S]: log p(</s> | state), NaN for a state without an own arc for </s>
     backoff_states: np.ndarray  # int32 [S]
     backoff_weights: np.ndarray  # float64 [S]
     start: int
@@ -53,16 +53,16 @@ class FormLM(NamedTuple):
 
 
 class WordLM:
-    """A word-level LM as an automaton over words, in single precision, and the forms that spell its words.
+    """A word-level LM as an automaton over words in single precision, and the forms that spell its words.
 
     Args:
-        automaton: over the words with a spelling, `0 .. W - 1`, and one more id for all others.
+        automaton: automaton over the words with a spelling, `0 .. W - 1`, and one more id for all other words.
         word_of, form_of: int64 `[P]`, pairs of a word and a form that spells it.
-        num_forms: F.
+        num_forms: F, the number of forms.
 
     Raises:
-        NGramFormatError: too many spellings of a word or words of a spelling for a search, or n-grams whose scores overflow
-            single precision.
+        NGramFormatError: a word has too many spellings or a spelling too many words for a search, or the scores of n-grams
+            overflow single precision.
     """
 
     def __init__(self, automaton: BackoffAutomaton, word_of: np.ndarray, form_of: np.ndarray, num_forms: int) -> None:
@@ -86,10 +86,11 @@ class WordLM:
 
     @classmethod
     def of_table(cls, table: NGramTable, word_of: np.ndarray, form_of: np.ndarray, num_forms: int) -> WordLM:
-        """Build it from n-grams over words.
+        """Build the LM from n-grams over words.
 
-        N-grams with an unspelled word are left out, since no text in tokens reaches them. So are those that end in `<unk>`: an
-        unknown word backs off to the unigram's p(<unk>). Arguments as for the class; word ids are the table's.
+        N-grams with an unspelled word are left out, since no text in tokens reaches them. So are n-grams that end in `<unk>`:
+        an unknown word backs off to the unigram's p(<unk>). The other arguments are as for the class, with the table's word
+        ids.
         """
         table, new_ids = _with_words(table, np.unique(word_of))
         has_unknown = table.row_of_unigram(table.unk) is not None  # the last id has no unigram and so is <unk>
@@ -107,7 +108,7 @@ class WordLM:
 
     @property
     def native(self) -> tuple[Automaton, NgpulmWords]:
-        """The automaton, as the core reads it."""
+        """The automaton and the forms of its words, as the core reads them."""
         words = NgpulmWords(
             first_form=self._first_form, forms_of_word=self._forms_of_word, first_word=self._first_word,
             words_of_form=self._words_of_form, num_words=self.num_words,
@@ -125,7 +126,7 @@ class WordLM:
         return int(self.automaton.tensors.arc_targets[self.num_words])
 
     def over_forms(self, last: int) -> FormLM:
-        """Return the states below `last` in double precision, with arcs for the forms of their words."""
+        """Return the first `last` states in double precision, with arcs for the forms of their words."""
         counts, bounds, native = np.empty(last, dtype=np.int64), block_bounds(last, STATES_PER_THREAD), self.native
         in_blocks(_count_forms, bounds, (*native, counts))
         offsets = np.concatenate([[0], np.cumsum(counts)])
@@ -138,14 +139,14 @@ class WordLM:
         return FormLM(offsets, forms, log_probs, targets, ends, *backoffs, self.start, self.unknown_target)
 
     def score_ends(self, states: np.ndarray) -> np.ndarray:
-        """Return log p(</s>) in states int32, as float64."""
+        """Return log p(</s>) in each state of `states` (int32), as float64."""
         scores = np.empty(len(states))
         _score_ends(0, len(states), *self.native, states, scores)
         return scores
 
 
 def _with_words(table: NGramTable, words: np.ndarray) -> tuple[NGramTable, np.ndarray]:
-    """Return the n-grams over some words, renumbered, with one more id without a unigram; and the new id of each word."""
+    """Return the n-grams over the chosen words, renumbered, with one more id without a unigram, and the new id of each word."""
     is_known = np.zeros(table.num_ids, dtype=bool)
     is_known[words] = True
     new_ids = np.cumsum(is_known) - 1
@@ -154,7 +155,7 @@ def _with_words(table: NGramTable, words: np.ndarray) -> tuple[NGramTable, np.nd
     new_ids[table.vocab_size :] = [size, size + 1, size + 2]
     known, numbers = torch.from_numpy(is_known), torch.from_numpy(new_ids.astype(np.int32))
     orders: list[NGramOrder] = []
-    rows: Tensor | None = None  # new row of each n-gram of the order below, -1 for those that are left out
+    rows: Tensor | None = None  # new row of each n-gram one token shorter, -1 if it is left out
     for order in table.orders:
         tokens = order.tokens.to(torch.int64)
         prefixes = order.prefixes if rows is None else rows[order.prefixes]
@@ -163,5 +164,5 @@ def _with_words(table: NGramTable, words: np.ndarray) -> tuple[NGramTable, np.nd
             mask &= (prefixes >= 0) & (tokens != table.unk)
         orders.append(NGramOrder(prefixes[mask], numbers[tokens[mask]], order.log_probs[mask], order.backoffs[mask]))
         rows = torch.where(mask, torch.cumsum(mask, 0) - 1, -1)
-    # Orders without n-grams stay: backing off from them may cost something.
+    # Keep orders without n-grams, since backing off from them may cost something.
     return NGramTable(size, tuple(orders)), new_ids

@@ -1,4 +1,4 @@
-"""Turn n-grams over words into a language model over tokens."""
+"""Make a language model over tokens from n-grams over words."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OPTIONS = (
     "lexicon", "case", "cuttings", "closed_vocabulary", "unk_score_offset", "unk_token_cost", "word_bonus", "composition",
     "continued",
 )  # fmt: skip
-# Larger models are composed on the fly by default: static composition would take more than 0.7 GB and half a minute.
+# Larger models are composed on the fly by default, because static composition would take more than 0.7 GB and half a minute.
 MOST_STATIC_NGRAMS = 5_000_000
 
 
@@ -53,32 +53,33 @@ def compose(
     may_be_empty: bool = False,
     continued: float | None = None,
 ) -> LMParts:
-    """Compose a language model over words with a lexicon into one over tokens, see `hf_ngpulm.lexicon.composition`.
+    """Compose a language model over words with a lexicon into one over tokens (see `hf_ngpulm.lexicon.composition`).
 
     Args:
         table: n-grams over words; its `vocab_size` is their number.
         words: the words of the table's ids.
-        tokenizer: of the ASR model, a processor that holds it, or the name of a repo that has it.
+        tokenizer: the ASR model's tokenizer, a processor that holds it, or the name of a repo that has it.
         lexicon, vocab_size, case: see `hf_ngpulm.lexicon.spellings.make_lexicon`.
         closed_vocabulary: whether unknown words are forbidden: each scores -1e4 (and `unk_token_cost`), not minus infinity.
-        unk_score_offset: natural log, added to log p(<unk>) for each unknown word. (pyctcdecode adds its own, of the same
-            default, to log10 p: its -10 is -23.03 here.)
-        unk_token_cost: natural log, cost of each token of an unknown word; by default log V, a uniform choice.
+        unk_score_offset: natural log, added to log p(<unk>) for each unknown word. (pyctcdecode adds an offset of the same
+            default, -10, to log10 p, which is -23.03 as a natural log.)
+        unk_token_cost: natural log, cost of each token of an unknown word; by default log V, the cost of a uniform choice.
         word_bonus: natural log, added to the log-probability of every word, known or not, and multiplied by the LM's weight
             (pyctcdecode's beta divided by its alpha). Scores and perplexity of texts don't include it.
         engine: as for `NGramLM.from_arpa`.
         cuttings: number of segmentations of a word into pieces, up to 64, see `hf_ngpulm.lexicon.spellings.make_lexicon`. Each
-            has the word's score. With several, let CTC beam search join them: `CTCDecoder(..., merge="text")`.
-        composition: "static" makes all states now; "on_the_fly" makes a state when a search reaches it, from a model over words
-            that is a tenth as large, with the same scores (see `hf_ngpulm.lexicon.lazy_model`). "auto" is static for up to 5
+            segmentation gets the word's score. With several, let CTC beam search merge them: `CTCDecoder(..., merge="text")`.
+        composition: "static" makes all states now. "on_the_fly" makes a state when a search reaches it; the model over words is
+            a tenth as large, and the scores are the same (see `hf_ngpulm.lexicon.lazy_model`). "auto" is static for up to 5
             million n-grams.
-        may_be_empty: whether all words may be without a spelling, and thus unknown; then a warning is logged.
+        may_be_empty: whether it is allowed that no word has a spelling, so that all are unknown; then a warning is logged.
         continued: for models of single sentences, the probability that another sentence follows, see `NGramLM.continued`.
 
     Raises:
-        NGramFormatError: no word can be spelled, or only in another case; a bad lexicon; more states than can be addressed.
-        ValueError: the offset, the cost or the bonus isn't a finite number; cuttings or `continued` out of range, or cuttings
-            not of pieces.
+        NGramFormatError: no word can be spelled, words are in another case, the lexicon is invalid, or the model would have
+            more states than can be addressed.
+        ValueError: the offset, the cost or the bonus isn't a finite number, `cuttings` or `continued` is out of range, or
+            `cuttings` isn't 1 for a vocabulary of letters.
     """
     if len(words) != table.vocab_size:
         raise ValueError(f"words should name the {table.vocab_size} ids of the table, got {len(words)}")
@@ -156,11 +157,11 @@ def compose(
 
 
 def refuse_options(options: Iterable[str], why: str) -> None:
-    """Refuse options for words if the model is over tokens.
+    """Raise an error if options for word-level models are passed for a model over tokens.
 
     Raises:
-        TypeError: an unknown option.
-        ValueError: an option without effect; says why.
+        TypeError: an option doesn't exist.
+        ValueError: an option exists, but has no effect; the message gives the reason `why`.
     """
     for name in options:
         if name not in OPTIONS:
@@ -169,7 +170,7 @@ def refuse_options(options: Iterable[str], why: str) -> None:
 
 
 def _tell(lexicon: Lexicon, num_words: int, given: bool) -> None:
-    """Log the words that are left out."""
+    """Log a warning that names the words that are left out."""
     no_spelling = "aren't in the lexicon" if given else "can't be written by the tokenizer as one word"
     for left_out, why in ((lexicon.unspelled, no_spelling), (lexicon.unknown, "of the lexicon aren't in the language model")):
         if left_out:

@@ -1,4 +1,4 @@
-"""N-gram tables: counting and estimation."""
+"""Represent, count and estimate n-gram tables."""
 
 from .table import NGramOrder, NGramTable
 

@@ -1,8 +1,8 @@
 """Count n-grams of all orders in a stream of sentences, in bounded memory.
 
-Every position of the text starts an n-gram of the highest order (cut at the end of its sentence). These are packed into
-integers, sorted and counted chunk by chunk; the sorted runs are merged, on disk where they outgrow the memory allowed. The
-n-grams of the lower orders are the prefixes of those that are counted, so one pass over the merged run gives them all.
+Every position of the text starts an n-gram of the highest order (cut at the end of its sentence). These n-grams are packed into
+integers, and sorted and counted chunk by chunk. The sorted runs are merged; runs that exceed the memory limit go to disk. The
+n-grams of the lower orders are prefixes of the counted n-grams, so one pass over the merged run yields all orders.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class NGramCounts:
-    """Counted n-grams.
+    """The counts of the n-grams in a text.
 
     Args:
         vocab_size: number of token ids; `<s>`, `</s>` and `<unk>` follow them.
-        orders: the n-grams of each order with their occurrences. `<s>` counts once per sentence.
-        num_sentences, num_tokens: size of the text; sentence ends don't count as tokens.
-        first_seen: int64 `[vocab_size + 3]`, ascending with the first position of each token in the text.
+        orders: the n-grams of each order with their numbers of occurrences. `<s>` counts once per sentence.
+        num_sentences, num_tokens: size of the text, where sentence ends don't count as tokens.
+        first_seen: int64 `[vocab_size + 3]`, a number that grows with the position of each id's first occurrence in the text.
     """
 
     vocab_size: int
@@ -53,7 +53,7 @@ def parse_bytes(size: int | str) -> int:
     """Return a number of bytes from a number or a text such as "500M", "4G" or "1.5 GiB" (powers of 1,024).
 
     Raises:
-        ValueError: it isn't a size, or not above zero.
+        ValueError: the text isn't a size, or the size isn't above zero.
     """
     units = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", str(size), re.IGNORECASE)
@@ -64,17 +64,17 @@ def parse_bytes(size: int | str) -> int:
 
 
 class NGramCounter:
-    """Counts the n-grams of sentences that are added piece by piece.
+    """Counts the n-grams of sentences, which are added in batches.
 
-    Use it as a context manager, so that files on disk are always removed.
+    Use the counter as a context manager, which always removes its files on disk.
 
     Args:
         vocab_size: number of token ids, `0 .. vocab_size - 1`. The id -1 stands for an unknown token, `<unk>`.
         order: length of the longest n-grams, at most 12.
-        device: where to sort and merge.
-        memory: limit in bytes; sorted runs beyond it are kept on disk. The result's size depends on the number of distinct
-            n-grams alone.
-        folder: for files; by default the system's folder for temporary files.
+        device: the device that sorts and merges.
+        memory: limit in bytes; sorted runs beyond it are kept on disk. It doesn't limit the result, whose size depends only on
+            the number of distinct n-grams.
+        folder: folder for the files; by default the system's folder for temporary files.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class NGramCounter:
         if vocab_size < 1:
             raise ValueError(f"vocab_size must be at least 1, got {vocab_size}")
         self.packing = Packing(vocab_size, order)
-        self.device = numbered(device)  # threads have a current GPU of their own
+        self.device = numbered(device)  # with its index, since each thread has its own current GPU
         self.steps = steps_for(self.device, engine)
         self.num_sentences = self.num_tokens = self.num_unknown = 0
         self.first_seen = np.full(vocab_size + 3, NEVER, dtype=np.int64)
-        # Memory of a position: its digit, three copies of its words while sorting, and the permutation.
+        # Bytes per position: its digit, three copies of its words while sorting, and the permutation.
         per_position = 4 + 8 * (3 * len(self.packing.digits) + 3)
         self._workers = 1 if self.device.type != "cpu" else min(2, torch.get_num_threads())
         self._chunk = int(min(MAX_CHUNK, max(MIN_CHUNK, memory // (2 * self._workers * per_position))))
@@ -124,12 +124,12 @@ class NGramCounter:
         """Count more sentences.
 
         Args:
-            token_ids: int `[L]`, the tokens of all sentences concatenated; -1 for unknown ones.
+            token_ids: int `[L]`, the tokens of all sentences concatenated; -1 for an unknown token.
             lengths: int `[S]`, number of tokens of each sentence.
-            first_sentence: index of the first one in the whole text, if several processes share it.
+            first_sentence: index of the first added sentence in the whole text, if several processes share the text.
 
         Raises:
-            ValueError: a token id outside -1 .. vocab_size - 1, or lengths that don't add up.
+            ValueError: a token id is outside -1 .. vocab_size - 1, or the lengths don't add up to L.
         """
         token_ids, lengths = np.asarray(token_ids), np.asarray(lengths, dtype=np.int64)
         if lengths.size == 0:
@@ -144,7 +144,7 @@ class NGramCounter:
         self._note_first_seen(token_ids, lengths, number)
         self.num_sentences += lengths.size
         self.num_tokens += token_ids.size
-        # A sentence is <s>, its tokens, </s>; all sentences in one array.
+        # Each sentence becomes <s>, its tokens, </s>; one array holds all sentences.
         begins = np.zeros(lengths.size, dtype=np.int64)
         np.cumsum(lengths[:-1] + 2, out=begins[1:])
         digits = np.empty(token_ids.size + 2 * lengths.size, dtype=np.int32)
@@ -159,7 +159,7 @@ class NGramCounter:
         self._append(digits)
 
     def _note_first_seen(self, token_ids: np.ndarray, lengths: np.ndarray, number: int) -> None:
-        unseen = np.append(self.first_seen[: self.packing.vocab_size] == NEVER, False)  # -1 is the last
+        unseen = np.append(self.first_seen[: self.packing.vocab_size] == NEVER, False)  # the index -1 reads this last entry
         new = np.flatnonzero(unseen[token_ids]) if unseen.any() else np.zeros(0, dtype=np.int64)
         if new.size:
             ids, first = np.unique(token_ids[new], return_index=True)
@@ -179,7 +179,7 @@ class NGramCounter:
                 self._count_chunk(self._chunk)
 
     def _count_chunk(self, num_starts: int) -> None:
-        """Count the n-grams that start at the first positions of the buffer; the rest stays in it."""
+        """Count the n-grams that start at the first `num_starts` positions of the buffer; the other positions stay in it."""
         overlap = self.packing.order - 1
         digits = np.zeros(num_starts + overlap, dtype=np.int32)
         digits[: min(self._filled, digits.size)] = self._buffer[: min(self._filled, digits.size)]
@@ -195,7 +195,8 @@ class NGramCounter:
         return self.steps.count(self.steps.pack(on_device, num_starts, self.packing))
 
     def _take_run(self, run: Run) -> None:
-        """Store a sorted run, merged with runs that aren't larger, so that each n-gram takes part in few merges."""
+        """Store a sorted run, after merging it with earlier runs of up to twice its size, so that each n-gram is merged few
+        times."""
         while self._runs and len(self._runs[-1]) <= 2 * len(run):
             run = self.steps.merge(self._runs.pop(), run)
         self._runs.append(run)
@@ -219,7 +220,7 @@ class NGramCounter:
         self._spilled.append(path)
 
     def merged(self, runs: list[Run]) -> Run:
-        """Merge runs into one, the shortest first."""
+        """Return one run merged from all runs; the shortest runs are merged first."""
         runs = sorted(runs, key=len, reverse=True)
         while len(runs) > 1:
             last = runs.pop()
@@ -231,7 +232,7 @@ class NGramCounter:
         return Run(none[:-1], none[-1])
 
     def run(self) -> Run:
-        """Return all distinct n-grams in ascending order, with their counts. Ends counting."""
+        """Return all distinct n-grams in ascending order with their counts. Nothing can be added afterwards."""
         if self._filled:
             self._count_chunk(self._filled)
         while self._pending:
@@ -246,7 +247,7 @@ class NGramCounter:
         return Run(torch.cat(words, 1), torch.cat(counts))
 
     def _merged_parts(self) -> Iterator[Run]:
-        """Yield the runs on disk merged range by range of their first word."""
+        """Yield the merged runs from disk, one range of first words at a time."""
         files = [np.load(path, mmap_mode="r") for path in self._spilled]
         per_row = 8 * files[0].shape[0]
         total = sum(file.shape[1] for file in files)
@@ -263,14 +264,14 @@ class NGramCounter:
             yield self.merged(runs)
 
     def finish(self, accelerator: Any = None) -> NGramCounts:
-        """Return all counts. Ends counting.
+        """Return all counts. Nothing can be added afterwards.
 
         Args:
-            accelerator: `accelerate.Accelerator` of several processes, each of which has counted its share of the text; all
-                return the total.
+            accelerator: `accelerate.Accelerator` of several processes, each of which has counted its share of the text. Every
+                process returns the counts of the whole text.
 
         Raises:
-            ValueError: there were no sentences.
+            ValueError: no sentence was added.
         """
         run = self.run() if accelerator is None else self._gathered(accelerator)
         if self.num_sentences == 0:

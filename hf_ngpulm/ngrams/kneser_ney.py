@@ -1,7 +1,8 @@
-"""Interpolated modified Kneser-Ney estimation (Chen and Goodman 1998), as KenLM's lmplz does it (Heafield et al. 2013).
+"""Estimate models by interpolated modified Kneser-Ney smoothing (Chen and Goodman 1998), as in KenLM's lmplz (Heafield et al.
+2013).
 
-For each order: occurrences become adjusted counts (the number of distinct tokens seen before an n-gram), the counts of counts
-    determine the discounts, and each context passes the discounted mass on to its suffix.
+For each order, adjusted counts (the number of distinct tokens seen before an n-gram) replace occurrences, the counts of counts
+determine the discounts, and each context passes the discounted mass on to its suffix.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from .table import NGramOrder, NGramTable, one_thread
 
 logger = logging.getLogger(__name__)
 
-DISCOUNT_FALLBACK = (0.5, 1.0, 1.5)  # lmplz's
-# Backoff of a context that passes nothing on: log10 of 1e-99, the zero of ARPA files.
+DISCOUNT_FALLBACK = (0.5, 1.0, 1.5)  # the values of lmplz
+# Log backoff weight of a context that passes no mass on: log10 of 1e-99, the zero of ARPA files, as a natural log.
 LOG_ZERO = -99.0 * 2.302585092994046
 
 
 class Discounts(NamedTuple):
-    """Discounts of adjusted counts of 1, of 2, and of 3 and more."""
+    """The discounts of adjusted counts 1, 2, and 3 or more."""
 
     one: float
     two: float
@@ -41,9 +42,9 @@ class Estimate:
 
     Args:
         table: the n-grams.
-        discounts: of each order.
-        fallback_orders: orders whose counts of counts gave no discounts, which got the fallback.
-        num_counted: n-grams of each order before pruning.
+        discounts: the discounts of each order.
+        fallback_orders: the orders that got the fallback discounts, because their counts of counts determined no discounts.
+        num_counted: number of n-grams of each order before pruning.
     """
 
     table: NGramTable
@@ -53,10 +54,11 @@ class Estimate:
 
 
 def thresholds_of(prune: Sequence[int], order: int) -> tuple[int, ...]:
-    """Return the pruning thresholds of all orders; the last given one holds for all further orders.
+    """Return the pruning threshold of each order; the last value in `prune` also holds for all higher orders.
 
     Raises:
-        ValueError: a threshold above 0 for unigrams, falling thresholds, or more of them than orders.
+        ValueError: a threshold isn't an integer of 0 or more, the unigrams' isn't 0, thresholds fall, or there are more than
+            orders.
     """
     prune = tuple(prune)
     if not all(isinstance(threshold, int) and threshold >= 0 for threshold in prune):
@@ -80,19 +82,19 @@ def estimate(
     engine: str = "auto",
     done: Callable[[], Any] | None = None,
 ) -> Estimate:
-    """Estimate a model from counted n-grams.
+    """Estimate a language model from counted n-grams.
 
     Args:
         counts: the counts, on the device that does the work.
-        prune: n-grams that occur at most this often are dropped: a threshold per order from 1 up, the first 0, the last for all
-            further orders. `(0, 0, 1)` drops 3-grams and longer that occur once.
-        discount_fallback: discounts for orders whose counts of counts don't determine any (small or artificial text); None
-            raises an error.
-        allowed: bool `[vocab_size]`; n-grams with other tokens are dropped, and these tokens count as unknown.
-        done: called after each order.
+        prune: thresholds for orders 1, 2, ...: n-grams that occur at most this often are dropped. The first must be 0; the last
+            holds for all higher orders. `(0, 0, 1)` drops n-grams of order 3 and up that occur once.
+        discount_fallback: discounts for orders whose counts of counts determine no discounts (in small or artificial text).
+            None raises an error for such an order.
+        allowed: bool `[vocab_size]`; n-grams with tokens that aren't allowed are dropped, and these tokens count as unknown.
+        done: function to call after each order.
 
     Raises:
-        ValueError: bad thresholds; discounts that can't be computed, with `discount_fallback=None`.
+        ValueError: the thresholds are invalid, or discounts can't be computed and `discount_fallback` is None.
     """
     if discount_fallback is not None:
         discount_fallback = _check_fallback(discount_fallback)
@@ -121,7 +123,8 @@ def estimate(
     kept: list[Tensor] = []
     has_bad = lower = torch.empty(0)
     for n, trie in enumerate(tries, start=1):
-        # Number of distinct tokens before each; n-grams that nothing precedes keep their occurrences.
+        # Adjusted counts: the number of distinct tokens before an n-gram. N-grams of the highest order, and n-grams that begin
+        # with <s>, keep their occurrences.
         adjusted = trie.counts.clone() if n == order else steps.left_extensions(suffixes[n], len(trie.tokens))
         adjusted[starts[n - 1]] = trie.counts[starts[n - 1]]
         if n == 1:
@@ -140,7 +143,7 @@ def estimate(
         kept.append(~dropped)
         if n == 1:
             kept[0] |= trie.tokens >= vocab_size
-            uniform = 1.0 / (int(kept[0].sum()) - 1)  # <unk> is one of them, <s> isn't
+            uniform = 1.0 / (int(kept[0].sum()) - 1)  # all kept unigrams except <s>
             lower = torch.full((1,), uniform, dtype=torch.float32, device=device)
         probabilities, weights = steps.discount(
             trie.prefixes, num_contexts, adjusted, dropped if bool(dropped.any()) else None, found, lower, suffixes[n - 1]
@@ -170,7 +173,7 @@ def _check_fallback(fallback: Sequence[float]) -> Sequence[float]:
 
 
 def _with_unknown(unigrams: TrieOrder, unk: int) -> TrieOrder:
-    """Return the unigrams, `<unk>` among them: after all others."""
+    """Return the unigrams with `<unk>`, which comes last; it gets the count 0 if the text has none."""
     if unigrams.tokens.numel() and int(unigrams.tokens[-1]) == unk:
         return unigrams
     return TrieOrder(
@@ -181,7 +184,7 @@ def _with_unknown(unigrams: TrieOrder, unk: int) -> TrieOrder:
 
 
 def _rows_after(tries: list[TrieOrder], token: int) -> list[slice]:
-    """Return for each order the rows that begin with a token."""
+    """Return, for each order, the rows of the n-grams that begin with a token."""
     first = int(torch.searchsorted(tries[0].tokens, token))
     ranges = [slice(first, first + 1)]
     for trie in tries[1:]:
@@ -193,15 +196,16 @@ def _rows_after(tries: list[TrieOrder], token: int) -> list[slice]:
 def _discounts(
     n: int, adjusted: Tensor, occurrences: Tensor, quirk: int | None, fallback: Sequence[float] | None
 ) -> Discounts | None:
-    """Return the discounts of one order in closed form (Chen and Goodman 1998, equation 26); None if the fallback is needed."""
+    """Return the discounts of one order in closed form (Chen and Goodman 1998, equation 26); None if the order needs the
+    fallback."""
     counts_of_counts = torch.bincount(adjusted.clamp(max=5), minlength=6).tolist()
     if quirk is not None:
-        # lmplz counts this one n-gram by its occurrences, and so must we to get its discounts.
+        # lmplz uses the occurrences of this one n-gram, so equal discounts need the same.
         counts_of_counts[min(int(adjusted[quirk]), 5)] -= 1
         counts_of_counts[min(int(occurrences[quirk]), 5)] += 1
     ones, twos, threes = counts_of_counts[1:4]
     if ones and twos and threes:
-        # In lmplz's precision, since in borderline cases rounding decides whether the fallback is used.
+        # Use lmplz's precision, since in borderline cases rounding decides whether the fallback is used.
         single = np.float32
         share = single(ones) / single(ones + 2.0 * twos)
         found = Discounts(
@@ -228,11 +232,10 @@ def _discounts(
 def _last_by_lmplz(
     tries: list[TrieOrder], suffixes: list[Tensor | None], first_seen: Tensor, vocab_size: int
 ) -> list[int | None]:
-    """Return for each order but the highest the n-gram that comes last when n-grams are sorted from their last token to their
-    first, by when each token was first seen in the text.
+    """Return the row, in each order except the highest, of the n-gram that lmplz sorts last.
 
-    lmplz's statistics use this n-gram's occurrences, and the adjusted counts of all others. In a small text this affects the
-    discounts.
+    lmplz sorts n-grams from their last token to their first, and tokens by their first occurrence in the text. Its statistics
+    use the occurrences of the last n-gram, but the adjusted counts of all others. In a small text this affects the discounts.
     """
     rank = torch.where(first_seen == NEVER, -1, first_seen + 3)
     rank[vocab_size], rank[vocab_size + 1], rank[vocab_size + 2] = 1, 2, 0

@@ -1,8 +1,8 @@
-"""NGramTable: the n-grams of a backoff language model, one set of columns per order.
+"""Define `NGramTable`: the n-grams of a backoff language model, with one set of columns per order.
 
-An n-gram is stored as the row of its prefix in the order below and its last token. Rows are sorted by (prefix, token),
-so ``prefix * num_ids + token`` is an ascending key: looking n-grams up is a binary search in one int64 tensor, at any
-order and vocabulary size.
+An n-gram is stored as its last token and the row of its prefix among the (n-1)-grams. Rows are sorted by (prefix, token), so
+``prefix * num_ids + token`` is an ascending key. Looking up an n-gram is a binary search in one int64 tensor, for any order and
+vocabulary size.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import Tensor
 from ..engines.native import Function, Struct
 from ..errors import NGramFormatError
 
-NUM_SPECIAL = 3  # <s>, </s>, <unk>: the ids after the vocabulary
-MAX_ORDER = 64  # of models in other programs' files, as the time to read them is quadratic in the order
+NUM_SPECIAL = 3  # <s>, </s> and <unk> have the ids after the vocabulary
+MAX_ORDER = 64  # of models read from files, since the time to read them is quadratic in the order
 
 
 class NgpulmNGramNodes(Struct):
@@ -32,14 +32,17 @@ _find_prefixes = Function("ngpulm_find_prefixes")
 
 
 def sorting(words: Tensor) -> Tensor:
-    """Return the permutation int64 `[N]` that sorts n-grams `words` int64 `[W, N]`."""
+    """Return the permutation, int64 `[N]`, that sorts the packed n-grams `words`, int64 `[W, N]`."""
     by_key = torch.empty_like(words[0])
     _sort(words, *words.shape, by_key)
     return by_key
 
 
 def first_children(prefixes: Tensor, num_parents: int) -> Tensor:
-    """Return where the n-grams that follow each n-gram of the order below begin: int64 `[num_parents + 1]`."""
+    """Return, for each of `num_parents` n-grams, the row of its first extension by one token: int64 `[num_parents + 1]`.
+
+    The last entry is the end of all rows.
+    """
     first_child = torch.empty(num_parents + 1, dtype=torch.int64)
     _first_children(prefixes, prefixes.numel(), num_parents, first_child)
     return first_child
@@ -47,10 +50,10 @@ def first_children(prefixes: Tensor, num_parents: int) -> Tensor:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch's operators on the calling thread alone.
+    """Make torch run its operators on the calling thread alone.
 
-    Tables are built by hundreds of operators of about a millisecond. Where other programs keep the cores busy, waiting for
-    a second thread at the end of each of them takes ten times as long as doing its share.
+    Building a table takes hundreds of operators of about a millisecond each. If other programs keep the cores busy, waiting for
+    a second thread at the end of each operator takes ten times as long as doing that thread's share.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -65,10 +68,10 @@ class NGramOrder:
     """The n-grams of one order.
 
     Args:
-        prefixes: int64 `[N]`, row of the n-gram without its last token in the order below (0 for unigrams).
+        prefixes: int64 `[N]`, row among the (n-1)-grams of the n-gram without its last token; 0 for unigrams.
         tokens: int32 `[N]`, last token.
         log_probs: float32 `[N]`, natural log of p(last token | prefix).
-        backoffs: float32 `[N]`, natural log of the backoff weight, 0 where there is none.
+        backoffs: float32 `[N]`, natural log of the backoff weight; 0 for an n-gram without one.
     """
 
     prefixes: Tensor
@@ -82,7 +85,7 @@ class NGramOrder:
 
 @dataclass(frozen=True)
 class NGramTable:
-    """All n-grams of a model, unigrams first.
+    """All n-grams of a model, by order, unigrams first.
 
     Token ids are `0 .. vocab_size - 1`; `<s>`, `</s>` and `<unk>` follow. `<unk>` stands for every token id that has no
     unigram.
@@ -122,12 +125,12 @@ class NGramTable:
 
         Args:
             vocab_size: number of token ids.
-            rows: for each order n from 1 up: token ids `[N, n]`, log-probs `[N]` and backoffs `[N]` (natural logs). The
-                backoffs of the highest order mean nothing, since no context is that long; they become 0.
+            rows: for each order n from 1 up, token ids `[N, n]`, log-probabilities `[N]` and backoffs `[N]` (natural logs). The
+                backoffs of the highest order become 0, since no context is that long.
 
         Raises:
-            NGramFormatError: a token id out of range, a duplicate n-gram, a value that isn't a log-probability, or an
-                n-gram whose prefix isn't in the order below.
+            NGramFormatError: a token id is out of range, an n-gram occurs twice, a log-probability or backoff is invalid, or an
+                n-gram's prefix isn't among the (n-1)-grams.
         """
         if not rows or rows[0][0].shape[0] == 0:
             raise NGramFormatError("a language model needs at least one unigram, this one has none")
@@ -162,10 +165,10 @@ class NGramTable:
         return cls(vocab_size, tuple(orders))
 
     def keep(self, kept: Sequence[Tensor]) -> NGramTable:
-        """Return a selection of the n-grams, without highest orders that become empty.
+        """Return the table of the kept n-grams; empty highest orders are removed.
 
         Args:
-            kept: bool `[N]` for each order; prefixes of kept n-grams must be kept.
+            kept: bool `[N]` for each order. The prefix of a kept n-gram must be kept.
         """
         orders: list[NGramOrder] = []
         rows: Tensor | None = None
@@ -187,20 +190,21 @@ class NGramTable:
 
     @cached_property
     def offsets(self) -> list[int]:
-        """Node of each order's first row; nodes number the rows of all orders consecutively, after the empty n-gram."""
+        """The node of each order's first row, and the end; nodes number the rows of all orders, starting at 1 after the empty
+        n-gram."""
         offsets = [1]
         for order in self.orders:
             offsets.append(offsets[-1] + len(order))
         return offsets
 
     def row_of_unigram(self, token_id: int) -> int | None:
-        """Return row of a token's unigram, None where it has none."""
+        """Return the row of a token's unigram; None if the token has no unigram."""
         tokens = self.orders[0].tokens
         row = int(torch.searchsorted(tokens, token_id))
         return row if row < tokens.numel() and int(tokens[row]) == token_id else None
 
     def rows(self, n: int) -> Tensor:
-        """Return token ids of all n-grams of order `n`, int64 `[N, n]`."""
+        """Return the token ids of all n-grams of order `n`, int64 `[N, n]`."""
         tokens = torch.empty(len(self.orders[n - 1]), n, dtype=torch.int64, device=self.orders[n - 1].tokens.device)
         at = torch.arange(len(tokens), device=tokens.device)
         for position in reversed(range(n)):
@@ -210,7 +214,7 @@ class NGramTable:
 
 
 class _Nodes:
-    """The n-grams of the orders so far, numbered consecutively after the empty one, to find the prefixes of longer ones."""
+    """The n-grams of the orders added so far, numbered as nodes after the empty n-gram, for looking up prefixes."""
 
     def __init__(self, num_ids: int, num_ngrams: int) -> None:
         self.tokens = torch.zeros(1 + num_ngrams, dtype=torch.int32)
@@ -219,10 +223,10 @@ class _Nodes:
         self.struct = NgpulmNGramNodes(
             tokens=self.tokens, first_child=self.first_child, unigram_of=self.unigram_of, num_ids=num_ids
         )
-        self.parents, self.end = 0, 1  # the first node of the order that was added last, and of the next
+        self.parents, self.end = 0, 1  # first node of the newest order, and first node of the next order
 
     def append(self, order: NGramOrder) -> None:
-        """Add an order, whose rows are sorted."""
+        """Add an order whose rows are sorted."""
         first, end = self.end, self.end + len(order)
         self.tokens[first:end] = order.tokens
         self.first_child[self.parents : first + 1] = first_children(order.prefixes, first - self.parents) + first
@@ -231,7 +235,8 @@ class _Nodes:
         self.parents, self.end = first, end
 
     def prefixes(self, tokens: Tensor) -> Tensor:
-        """Return the rows int64 `[N]`, in the order below, of the prefixes of n-grams `tokens` int32 `[N, n]`; -1 for none."""
+        """Return the row among the (n-1)-grams of the prefix of each n-gram in `tokens`, int32 `[N, n]`: int64 `[N]`, -1 if
+        missing."""
         rows = torch.zeros(len(tokens), dtype=torch.int64)
         if tokens.shape[1] > 1:
             _find_prefixes(0, len(tokens), self.struct, tokens, tokens.shape[1], self.parents, rows)
@@ -254,6 +259,6 @@ def _check_values(vocab_size: int, n: int, tokens: Tensor, log_probs: Tensor, ba
 
 
 def _name(vocab_size: int, token_ids: Tensor) -> str:
-    """Return an n-gram as text for messages: `(5 <s> 17)`."""
+    """Return an n-gram as text for messages, for example `(5 <s> 17)`."""
     special = {vocab_size: "<s>", vocab_size + 1: "</s>", vocab_size + 2: "<unk>"}
     return "(" + " ".join(special.get(int(i), str(int(i))) for i in token_ids) + ")"

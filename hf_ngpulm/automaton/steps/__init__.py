@@ -1,7 +1,7 @@
-"""The heavy part of building an automaton, one file per engine with the same function.
+"""Select the engine for building an automaton; each engine has a module with the same function.
 
-`reference` is plain torch: it is the definition and runs anywhere, and it is what a GPU runs. `cpu` has the native core do the
-same. What comes out is identical bit for bit.
+`reference`, in plain torch, is the definition and runs on any device, including GPUs. `cpu` uses the native core. Both build
+identical automata, bit for bit.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from types import ModuleType
 from ...engines.choice import is_native
 from ...ngrams.table import NGramTable
 
-# The native core numbers n-grams in 32 bits.
+# The native core numbers n-grams with 32 bits.
 MOST_NUMBERED = 2**31 - 2
 
 
 def steps_for(table: NGramTable) -> ModuleType:
-    """Return the module of an engine: the native core's, or the one in torch, which runs on GPUs and takes larger tables."""
+    """Return the engine's module: the native core's, or plain torch's, which runs on GPUs and accepts larger tables."""
     is_small = sum(table.num_ngrams) <= MOST_NUMBERED
     is_cpu = is_small and is_native("auto", table.orders[0].tokens.device)
     return importlib.import_module(f"{__name__}.{'cpu' if is_cpu else 'reference'}")

@@ -1,8 +1,8 @@
-"""Build an automaton's states and arcs by the native core (`csrc/building.cpp`), as defined in `reference`.
+"""Build an automaton's states and arcs with the native core (`csrc/building.cpp`), as `reference` defines them.
 
-The table becomes a trie in compressed rows: the n-grams of all orders are numbered through as nodes, after the empty
-context (node 0), and what follows a node is the run `first_child[node] .. first_child[node + 1]`. The core goes through
-runs of contexts, one order at a time, and notes of each context no more than 13 bytes.
+The table becomes a trie in compressed rows. Nodes number the n-grams of all orders consecutively, after the empty context (node
+0). The children of a node are the nodes `first_child[node] .. first_child[node + 1] - 1`. The core processes ranges of
+contexts, one order at a time, and stores at most 13 bytes per context.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from ...ngrams.table import NGramTable
 from ..tensors import AutomatonTensors
 from .reference import Automaton, check_arcs
 
-# Runs of n-grams that a thread takes at a time; fewer aren't worth a second thread.
+# Number of n-grams that a thread processes at a time; fewer aren't worth a second thread.
 ELEMENTS_PER_BLOCK = 1 << 18
 
 
 class NGramTrie(Struct):
-    """N-grams as nodes.
+    """The n-grams as nodes of a trie.
 
     Members:
-        first_child: `[contexts + 1]`.
-        tokens: `[nodes]`.
-        unigram_of: `[num_ids]`, the node of each token's unigram; 0 where it has none.
+        first_child: `[contexts + 1]`, first child of each context.
+        tokens: `[nodes]`, last token of each n-gram.
+        unigram_of: `[num_ids]`, the node of each token's unigram; 0 for a token without a unigram.
         fail: `[contexts]`, the longest proper suffix that is a node (Aho and Corasick 1975).
-        possible: bool `[num_ids]`, possible last tokens of reachable n-grams of order 2 and up.
-        followed: bool `[contexts]`, whether text can continue after them.
-        state_of: `[contexts]`, their states.
+        possible: bool `[num_ids]`, tokens that may be the last token of a reachable n-gram of order 2 and up.
+        followed: bool `[contexts]`, whether text can continue after each context.
+        state_of: `[contexts]`, the state of each context.
     """
 
 
 class ArcWriter(Struct):
-    """The arcs to write, and the ingredients of their weights."""
+    """The arrays of the arcs to write, and the values that their weights depend on."""
 
 
 _children = Function("ngpulm_trie_children")
@@ -50,7 +50,7 @@ _write_arcs = Function("ngpulm_write_arcs")
 
 
 def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: float) -> Automaton:
-    nodes = [(0, 1), *pairwise(table.offsets)]  # of each order
+    nodes = [(0, 1), *pairwise(table.offsets)]  # first node and end of each order
     arrays = _trie_arrays(table, possible)
     trie = NGramTrie(**arrays, num_contexts=len(arrays["fail"]), vocab_size=table.vocab_size)
     _fill_trie(table, nodes, trie, arrays)
@@ -58,14 +58,14 @@ def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: fl
     for n in range(2, table.order):
         in_blocks(_link, blocks[n - 1], (trie,))
 
-    # Of each block of each order: states, n-grams after them that text can meet, and those of them that end in <unk>.
+    # For each block of each order: its states, the reachable n-grams after them, and the number of these that end in <unk>.
     counts = [np.array([[1, 0, 0]])]
     for n in range(1, table.order):
         counts.append(np.zeros((len(blocks[n]) - 1, 3), dtype=np.int64))
         in_blocks(_mark_states, blocks[n], (trie, _backoffs(table, n), nodes[n][0]), counts[n])
     states = [of_order[:, 0].tolist() for of_order in counts]
     num_met = sum(int(of_order[:, 1].sum()) for of_order in counts)
-    more = max(unk_tokens.numel(), 1) - 1  # than one arc for an n-gram that ends in <unk>
+    more = max(unk_tokens.numel(), 1) - 1  # additional arcs for an n-gram that ends in <unk>
     arcs = [(of_order[:, 1] + of_order[:, 2] * more).tolist() for of_order in counts]
     num_states, num_arcs = sum(map(sum, states)), table.vocab_size + 1 + sum(map(sum, arcs))
     check_arcs(num_arcs)
@@ -84,7 +84,7 @@ def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: fl
         **{name: getattr(tensors, name) for name in ("arc_offsets", "arc_tokens", "arc_weights", "arc_targets")},
         unk_tokens=unk_tokens, num_unk_tokens=unk_tokens.numel(), start_state=start_state,
         token_bytes=tensors.arc_tokens.element_size(), share=share,
-        # As the definition adds 0 * share to the other arcs, which turns a weight of -0 into one of 0 where the share is 0.
+        # The definition adds 0 * share to the other arcs. If the share is 0, this turns a weight of -0 into 0.
         no_share=0.0 * share if unk_tokens.numel() else -0.0,
     )  # fmt: skip
     first_arcs = _starts(arcs, table.vocab_size + 1)
@@ -104,7 +104,7 @@ def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: fl
 
 def _trie_arrays(table: NGramTable, possible: Tensor) -> dict[str, np.ndarray]:
     num_nodes = table.offsets[-1]
-    num_contexts = table.offsets[max(table.order, 2) - 1]  # unigrams count as contexts even where nothing is longer
+    num_contexts = table.offsets[max(table.order, 2) - 1]  # unigrams count as contexts even in a model of order 1
     return {
         "first_child": np.full(num_contexts + 1, num_nodes, dtype=np.int32),
         "tokens": np.zeros(num_nodes, dtype=np.int32),
@@ -117,10 +117,10 @@ def _trie_arrays(table: NGramTable, possible: Tensor) -> dict[str, np.ndarray]:
 
 
 def _fill_trie(table: NGramTable, nodes: list[tuple[int, int]], trie: NGramTrie, arrays: dict[str, np.ndarray]) -> None:
-    """Write the n-grams as nodes, and the unigrams' nodes by token.
+    """Write the n-grams as nodes, and the node of each token's unigram.
 
     Raises:
-        NGramFormatError: n-grams that aren't sorted by (prefix, token), or whose prefix or token there isn't.
+        NGramFormatError: n-grams aren't sorted by (prefix, token), or a prefix or token doesn't exist.
     """
     for n, columns in enumerate(table.orders, start=1):
         given = (trie, columns.prefixes.contiguous(), columns.tokens.contiguous(), len(columns), *nodes[n - 1], nodes[n][0])
@@ -144,7 +144,7 @@ def _backoffs(table: NGramTable, n: int) -> Tensor:
 
 
 def _starts(sizes: list[list[int]], first: int) -> list[list[int]]:
-    """Return where each block of each order begins, given the sizes of all of them."""
+    """Return the start of each block of each order, given the sizes of all blocks and the start of the first."""
     starts = []
     for of_order in sizes:
         *begins, first = accumulate(of_order, initial=first)
@@ -157,8 +157,9 @@ def _even_blocks(first: int, last: int) -> np.ndarray:
 
 
 def _blocks(first_child: np.ndarray, first: int, last: int) -> np.ndarray:
-    """Return bounds of runs of contexts with about equal numbers of n-grams after them; long runs are always cut."""
+    """Return the bounds of ranges of contexts with roughly equal numbers of children; long ranges are cut in any case."""
     children = first_child[first : last + 1]
-    by_children = _even_blocks(int(children[0]), int(children[-1]))[1:-1].astype(children.dtype)  # else numpy copies those
+    # With another dtype numpy would copy `children`.
+    by_children = _even_blocks(int(children[0]), int(children[-1]))[1:-1].astype(children.dtype)
     inner = np.concatenate([first + np.searchsorted(children, by_children), _even_blocks(first, last)])
     return np.unique(np.append(inner, [first, last]))

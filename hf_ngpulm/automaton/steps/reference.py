@@ -1,4 +1,4 @@
-"""Build an automaton's states and arcs in plain torch: the definition, which also runs on a GPU."""
+"""Define the building of an automaton's states and arcs in plain torch, which also runs on a GPU."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from ..tensors import AutomatonTensors, token_dtype
 
 
 class Automaton(NamedTuple):
-    """The built automaton, and the targets of the unigrams.
+    """A built automaton, and the states after the unigrams.
 
-    The root's arcs, one for each token and `</s>`, have room in the tensors; the caller fills them.
+    The tensors have room for the root's arcs, one for each token and `</s>`, which the caller fills in.
     """
 
     tensors: AutomatonTensors
     states_per_depth: list[int]
     unigram_states: Tensor  # the state after each unigram
     start_state: int
-    unmet: int  # n-grams of order 2 and up that are left out
+    unmet: int  # number of n-grams of order 2 and up that are left out
 
 
 def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: float) -> Automaton:
-    """Return states, and the arcs of all of them but the root.
+    """Return the states of an automaton, and the arcs of all states except the root.
 
     Args:
         table: the n-grams.
-        possible: bool `[num_ids]`, possible last tokens of reachable n-grams of order 2 and up.
-        unk_tokens: int64, the tokens that get an arc for each n-gram that ends in `<unk>`.
-        unk_share: added to the n-gram's weight in these arcs.
+        possible: bool `[num_ids]`, tokens that may be the last token of a reachable n-gram of order 2 and up.
+        unk_tokens: int64, the tokens that each get a copy of an n-gram that ends in `<unk>`.
+        unk_share: natural log, added to the weights of these copies.
 
     Raises:
-        NGramFormatError: more arcs than can be addressed.
+        NGramFormatError: the automaton would have more arcs than can be addressed.
     """
     vocab_size, num_ids, device = table.vocab_size, table.num_ids, table.orders[0].tokens.device
     offsets = table.offsets
     num_nodes, num_unigrams = offsets[-1], len(table.orders[0])
 
-    # Nodes: the empty context is 0, then the n-grams of all orders numbered through. Sorted by (prefix, token) per
-    # order, they are sorted by (prefix node, token) over all. The columns of node i stand in row i - 1.
+    # Node 0 is the empty context; the n-grams of all orders follow. They are sorted by (prefix, token) in each order, so all
+    # nodes together are sorted by (prefix node, token). Row i - 1 of each column belongs to node i.
     prefix = torch.cat([order.prefixes + (offsets[n - 1] if n else 0) for n, order in enumerate(table.orders)])
     token = torch.cat([order.tokens for order in table.orders]).to(torch.int64)
     log_prob = torch.cat([order.log_probs for order in table.orders])
@@ -54,10 +54,10 @@ def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: fl
     is_state[prefix[met[1:]]] = True
     is_state |= backoff != 0
     is_state &= followed
-    is_state[offsets[-2] :] = False  # n-grams of the highest order are no contexts
+    is_state[offsets[-2] :] = False  # n-grams of the highest order aren't contexts
     is_state[0] = True
     state_of = torch.cumsum(is_state, 0) - 1
-    for n in range(1, table.order + 1):  # a context without a state is represented by its longest suffix with one
+    for n in range(1, table.order + 1):  # a context without a state uses that of its longest suffix with a state
         rows = slice(offsets[n - 1], offsets[n])
         state_of[rows] = torch.where(is_state[rows], state_of[rows], state_of[fail[rows]])
     contexts = torch.nonzero(is_state)[:, 0]
@@ -108,7 +108,7 @@ def check_arcs(num_arcs: int) -> None:
 
 
 def _what_text_can_meet(table: NGramTable, prefix: Tensor, token: Tensor, possible: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two masks over the nodes: reachable n-grams, and those that text can continue after."""
+    """Return two masks over the nodes: the reachable n-grams, and the n-grams that text can continue after."""
     unigrams = token[: len(table.orders[0])]
     ends_possibly = possible[token]
     ends_possibly[: len(unigrams)] |= unigrams == table.bos
@@ -121,7 +121,7 @@ def _what_text_can_meet(table: NGramTable, prefix: Tensor, token: Tensor, possib
 
 
 def _failure_links(table: NGramTable, prefix: Tensor, token: Tensor, keys: Tensor) -> Tensor:
-    """Return each node's longest proper suffix that is a node (Aho and Corasick 1975), order by order."""
+    """Return the longest proper suffix of each node that is a node (Aho and Corasick 1975), computed order by order."""
     offsets, num_ids = table.offsets, table.num_ids
     fail = torch.zeros(offsets[-1], dtype=torch.int64, device=keys.device)
     for n in range(2, table.order + 1):

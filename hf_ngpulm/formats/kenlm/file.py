@@ -1,4 +1,4 @@
-"""KenLM's binary files, opened.
+"""Open KenLM's binary files.
 
 A file is a header, the vocabulary, the search structure, and (unless it was built with `build_binary -v`) the word strings.
 """
@@ -27,18 +27,18 @@ _BOS, _EOS = "<s>", "</s>"
 class KenLMFile(NGramFile):
     """A binary file that KenLM's `build_binary` made.
 
-    Each size in the file is checked against the file's size before it is used, and the vocabulary is checked; `table` reads the
-    n-grams.
+    The constructor checks each size in the file against the file's size before using it, and checks the vocabulary. `table`
+    reads the n-grams.
 
-    Word ids are KenLM's: 0 is `<unk>`, the others follow the order of the file.
+    Word ids are KenLM's: 0 is `<unk>`, the other words are numbered in the order of the file.
 
     Attributes:
-        model_type: KenLM's name: probing, trie, quant_trie, array_trie or quant_array_trie.
-        counts: n-grams of each order, according to the header.
-        has_words: whether the file holds the words, not only their hashes.
+        model_type: KenLM's name of the data structure: probing, trie, quant_trie, array_trie or quant_array_trie.
+        counts: number of n-grams of each order, according to the header.
+        has_words: whether the file holds the words themselves, not only their hashes.
 
     Raises:
-        NGramFormatError: not such a file, a damaged one, or one of a version or type that isn't supported.
+        NGramFormatError: the file isn't a KenLM binary, is damaged, or has a version or type that isn't supported.
         OSError: the file can't be opened.
     """
 
@@ -49,7 +49,7 @@ class KenLMFile(NGramFile):
                 raise NGramFormatError("a folder, not a KenLM binary file")
             if os.path.getsize(path) == 0:
                 raise NGramFormatError("the file is empty")
-            # Copy on write: nobody writes, but torch wants writable memory.
+            # Copy on write, because torch requires writable memory; nothing is written.
             self._data = data = np.memmap(path, dtype=np.uint8, mode="c").view(np.ndarray)
             header = read_header(data)
             self.model_type, self.counts, self.has_words = header.model_type, header.counts, header.has_words
@@ -58,7 +58,7 @@ class KenLMFile(NGramFile):
                 words_end = header.size + vocabulary_size(header)
                 self._layout = probing_layout(header, words_end)
             else:
-                # Their number, and a hash for each (<unk>'s place stays empty).
+                # The vocabulary is the number of words and one hash per word (the place of <unk> stays empty).
                 words_end = header.size + 8 * (1 + self.counts[0])
                 self._layout = trie_layout(header, data, words_end)
             if data.size < self._layout.end:
@@ -70,7 +70,7 @@ class KenLMFile(NGramFile):
                     f"by its header the file should have {self._layout.end} bytes and no word strings, it has {data.size} bytes"
                 )
             hashes_of = hashes_of_probing if self.model_type == "probing" else hashes_of_trie
-            self._hashes = hashes_of(data[header.size : words_end], self.counts[0])  # of the words but <unk>
+            self._hashes = hashes_of(data[header.size : words_end], self.counts[0])  # of all words except <unk>
 
     @property
     def order(self) -> int:
@@ -78,17 +78,17 @@ class KenLMFile(NGramFile):
 
     @property
     def num_words(self) -> int:
-        """Words of the vocabulary, `<s>`, `</s>` and `<unk>` included."""
+        """Number of words in the vocabulary, including `<s>`, `</s>` and `<unk>`."""
         return 1 + len(self._hashes)
 
     @property
     def quantised_bits(self) -> tuple[int, int] | None:
-        """Bits of a log-probability and of a backoff, None where they are whole floats."""
+        """Bits of a quantised log-probability and of a quantised backoff; None if the file stores floats."""
         return self._layout.quantised_bits if isinstance(self._layout, TrieLayout) else None
 
     @cached_property
     def vocabulary(self) -> list[str]:
-        """The words by their ids, `<s>`, `</s>` and `<unk>` included."""
+        """The words in the order of their ids, including `<s>`, `</s>` and `<unk>`."""
         with naming(self.path):
             if not self.has_words:
                 raise NGramFormatError(
@@ -98,10 +98,10 @@ class KenLMFile(NGramFile):
             return read_strings(self._hashes, self._data[self._layout.end :])
 
     def name_words(self, words: Iterable[str]) -> None:
-        """Name the words of a file that has only their hashes, from a list of words; the others keep placeholder names.
+        """Set the words of a file that has only their hashes, from a list; words that aren't in the list get placeholder names.
 
         Raises:
-            NGramFormatError: none of the words is in the model.
+            NGramFormatError: the model contains no word of the list.
         """
         named = [*dict.fromkeys(words)]
         ids = self.word_ids([_BOS, _EOS, *named]).tolist()
@@ -112,25 +112,25 @@ class KenLMFile(NGramFile):
         self.__dict__["vocabulary"] = ["<unk>", *(by_id.get(token, f"<{token}>") for token in range(1, self.num_words))]
 
     def word_ids(self, words: list[str]) -> np.ndarray:
-        """Return the ids of words, int64 `[N]`; 0 (`<unk>`) for words that the model lacks."""
+        """Return the ids of words, int64 `[N]`; a word that isn't in the model gets 0, the id of `<unk>`."""
         return word_ids(self._hashes, words)
 
     def rows(self, ids: np.ndarray) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield the n-grams, including those that KenLM inserts for pruned suffixes.
+        """Yield the n-grams of each order, including the pruned suffixes that KenLM inserts.
 
         Raises:
-            NGramFormatError: a damaged file, or a probing model that is too large to be enumerated.
+            NGramFormatError: the file is damaged, or is a probing model too large to be enumerated.
         """
         if isinstance(self._layout, TrieLayout):
             orders = read_trie(self._layout, self._data)
         else:
             orders = read_probing(self._layout, self._data, self.num_words)
         for words, log_probs, backoffs in orders:
-            # Minus infinity is log 0; minus zero, KenLM's mark of n-grams that no other begins with, is zero.
+            # Minus infinity is log 0. Minus zero, KenLM's mark of an n-gram that no longer n-gram begins with, becomes zero.
             log_probs = np.where(np.isneginf(log_probs), np.float32(LOG10_ZERO), log_probs)
             yield torch.from_numpy(ids[words]), _natural(log_probs), _natural(backoffs + np.float32(0))
 
 
 def _natural(values: np.ndarray) -> Tensor:
-    """Return natural logs of log10 values."""
+    """Convert log10 values to natural logs."""
     return (torch.from_numpy(values).double() * LN10).float()

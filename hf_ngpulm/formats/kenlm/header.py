@@ -1,7 +1,7 @@
-"""The header of KenLM's binary files.
+"""Read the header of KenLM's binary files.
 
-The header is 88 bytes that are the same in every file (the name of the format, and numbers that tell byte order and sizes
-of types), 20 bytes of parameters, and a 64-bit count per order, padded to a multiple of 8. After KenLM's
+The header begins with 88 bytes that are the same in every file: the name of the format, and numbers that reveal byte order and
+sizes of types. Then come 20 bytes of parameters and a 64-bit count per order, padded to a multiple of 8. It follows KenLM's
 `lm/binary_format.cc` (Heafield, "KenLM: Faster and Smaller Language Model Queries", WMT 2011).
 """
 
@@ -18,13 +18,13 @@ from ...ngrams.table import MAX_ORDER
 MAGIC = b"mmap lm http://kheafield.com/code format version"
 VERSION = 5
 _INCOMPLETE = b"mmap lm http://kheafield.com/code incomplete\n"
-_MAGIC_BYTES = 56  # KenLM's string, and the zero that ends it, padded to a multiple of 8
-# 0, 1 and -1/2 in single precision, 1 and the largest word id, padding, and 1 in 64 bits.
+_MAGIC_BYTES = 56  # KenLM's string and its terminating zero, padded to a multiple of 8
+# 0, 1 and -1/2 as float32; 1, the largest word id and padding in 32 bits each; 1 in 64 bits.
 _TEST_VALUES = (0.0, 1.0, -0.5, 1, 2**32 - 1, 0, 1)
 _TEST_FORMAT = "fffIIIQ"
 _SANITY = (MAGIC + b" 5\n\0\0").ljust(_MAGIC_BYTES, b"\0") + struct.pack("<" + _TEST_FORMAT, *_TEST_VALUES)
 _PARAMETERS = struct.Struct("<B3xfIB3xI")
-# Versions of their data structures that can be read.
+# The version of each model type's data structure that this reader supports.
 MODEL_TYPES = {"probing": 0, "rest_probing": 0, "trie": 1, "quant_trie": 1, "array_trie": 1, "quant_array_trie": 1}
 _MOST_BUCKETS_PER_ENTRY = 1000000
 _ANEW = "Build the binary anew from the ARPA file"
@@ -33,18 +33,18 @@ _ANEW = "Build the binary anew from the ARPA file"
 class Header(NamedTuple):
     """The fields of the header."""
 
-    model_type: str  # one of `MODEL_TYPES`, KenLM's names for them
-    counts: tuple[int, ...]  # n-grams of each order
+    model_type: str  # one of `MODEL_TYPES`, as KenLM names it
+    counts: tuple[int, ...]  # number of n-grams of each order
     probing_multiplier: float  # buckets per entry of hash tables
-    has_words: bool  # whether the word strings stand at the end of the file
+    has_words: bool  # whether the file ends with the word strings
     size: int  # bytes of the header
 
 
 def read_header(data: np.ndarray) -> Header:
-    """Read the header of a file, given as its bytes (uint8).
+    """Read the header from the bytes of a file (uint8).
 
     Raises:
-        NGramFormatError: not such a file, or one that can't be read: of another version or machine, or unfinished.
+        NGramFormatError: the file isn't a KenLM binary, is unfinished, or is of another version or machine.
     """
     start, begin, end = bytes(data[: len(_SANITY)]), len(_SANITY), len(_SANITY) + _PARAMETERS.size
     if start != _SANITY:
@@ -77,10 +77,10 @@ def read_header(data: np.ndarray) -> Header:
     _check_size(data, end + 8 * order)
     counts = struct.unpack(f"<{order}Q", bytes(data[end : end + 8 * order]))
     for n, count in enumerate(counts, start=1):
-        # Every n-gram takes more than a bit, so from here on counts can neither overflow nor exhaust memory.
+        # Every n-gram takes more than one bit, so counts that pass this check can neither overflow nor exhaust memory.
         if count > 8 * data.size:
             raise NGramFormatError(f"the header says {count} {n}-grams, in a file of {data.size} bytes")
-    if not 1 <= counts[0] < 2**31 - 8:  # word ids are 32 bits wide, with sign, here
+    if not 1 <= counts[0] < 2**31 - 8:  # word ids are int32 here
         raise NGramFormatError(f"the header says {counts[0]} 1-grams")
     return Header(model_type, counts, multiplier, bool(has_words), -(-(end + 8 * order) // 8) * 8)
 

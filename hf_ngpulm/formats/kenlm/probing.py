@@ -1,16 +1,17 @@
-"""KenLM's probing models: recover the n-grams from their hashes.
+"""Recover the n-grams of KenLM's probing models from their hashes.
 
-Unigrams are an array of two floats (log-probability and backoff) by word id. Every further order is a hash table: buckets of a
-64-bit key and the weights, two floats or, in the highest order, one; an empty bucket has key 0. The key of `a b c` is made from
-its last word to its first: `combine(combine(c, b), a)`, where `combine(key, word)` is `(key * KEY_FACTOR) xor ((1 + word) *
-WORD_FACTOR)` modulo 2 ** 64 (`csrc/kenlm_probing.cpp`). The sign of a log-probability, which needs none, says whether no longer
-n-gram ends in this one; a backoff of minus zero that no longer n-gram begins with it. After KenLM's `lm/search_hashed.hh` and
+Unigrams are an array of two floats (log-probability and backoff) by word id. Every higher order is a hash table. A bucket holds
+a 64-bit key and the weights: two floats or, in the highest order, one. The key of an empty bucket is 0. The key of `a b c` is
+computed from its last word to its first: `combine(combine(c, b), a)`, where `combine(key, word)` is
+`(key * KEY_FACTOR) xor ((1 + word) * WORD_FACTOR)` modulo 2 ** 64 (`csrc/kenlm_probing.cpp`). Log-probabilities are never
+positive, so KenLM uses their sign as a mark: a minus sign means that no longer n-gram ends in this n-gram. A backoff of minus
+zero means that no longer n-gram begins with it. The layout follows KenLM's `lm/search_hashed.hh` and
 `util/probing_hash_table.hh`.
 
 A table holds no words, but `combine` can be inverted: its factor is odd, so it has an inverse modulo 2 ** 64. For a bigram,
-every word is tried as the first one; the inverse must be the id of a word, and few wrong numbers are that small. A longer
-n-gram consists of two known shorter ones that overlap in all but a word each, so only such pairs are tried. KenLM's marks rule
-out many. The result is certain, since every key must be explained in exactly one way.
+every word is tried as the first word. The inverse must be the id of a word, and few wrong numbers are that small. A longer
+n-gram consists of two known shorter n-grams that overlap in all words except one each, so only such pairs are tried. KenLM's
+marks exclude many pairs. The result is certain, since every key must have exactly one explanation.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from ...errors import NGramFormatError
 from .header import Header
 from .vocabulary import num_buckets
 
-# Limits, each some minutes on one core: bigrams times candidates for their first word (2 to 5 billion a second), and pairs of
-# overlapping n-grams of one order (about 60 million a second).
+# Limits, each equal to some minutes on one core: the number of bigrams times candidates for their first word (2 to 5 billion
+# are tried per second), and of pairs of overlapping n-grams of one order (about 60 million per second).
 MOST_BIGRAM_TRIALS = 10**12
 MOST_PAIRS = 10**10
 _FILTER_BITS_PER_KEY = 32
@@ -39,7 +40,8 @@ _try_pairs = Function("ngpulm_try_pairs")
 
 
 class ProbingLayout(NamedTuple):
-    """Offsets from the start of the file: of the unigrams, of each further order's table; buckets of each; and the end."""
+    """Offsets from the start of the file to the unigrams, to the table of each higher order and to the end; buckets per
+    table."""
 
     counts: tuple[int, ...]
     unigrams: int
@@ -49,12 +51,12 @@ class ProbingLayout(NamedTuple):
 
 
 class _Order(NamedTuple):
-    """The n-grams of one order, by their keys."""
+    """The n-grams of one order, sorted by key."""
 
     keys: np.ndarray  # uint64 [N], ascending
     words: np.ndarray  # int32 [N, n]
-    prefixes: np.ndarray  # int64 [N], index of the n-gram without its last word in the order below
-    suffixes: np.ndarray  # int64 [N], and without its first word
+    prefixes: np.ndarray  # int64 [N], index in the order n - 1 of the n-gram without its last word
+    suffixes: np.ndarray  # int64 [N], index in the order n - 1 of the n-gram without its first word
     log_probs: np.ndarray  # float32 [N], log10, with KenLM's mark as its sign
     backoffs: np.ndarray  # float32 [N], log10, with KenLM's mark; 0 in the highest order
 
@@ -66,7 +68,7 @@ class _Order(NamedTuple):
 
 
 def probing_layout(header: Header, begin: int) -> ProbingLayout:
-    at = begin + 8 * (header.counts[0] + 1)  # one more, for <unk>
+    at = begin + 8 * (header.counts[0] + 1)  # one more unigram, for <unk>
     tables, buckets = [], []
     for n, count in enumerate(header.counts[1:], start=2):
         tables.append(at)
@@ -81,7 +83,7 @@ def read_probing(
     """Yield the n-grams of each order: word ids int32 `[N, n]`, log-probabilities and backoffs (log10).
 
     Raises:
-        NGramFormatError: a damaged file, or a model beyond `MOST_BIGRAM_TRIALS` or `MOST_PAIRS`.
+        NGramFormatError: the file is damaged, or needs more work than `MOST_BIGRAM_TRIALS` or `MOST_PAIRS`.
     """
     unigrams = data[layout.unigrams : layout.unigrams + 8 * num_words].view("<f4").reshape(-1, 2)
     words = np.arange(num_words)
@@ -112,7 +114,7 @@ def read_probing(
 
 
 def _find_bigrams(unigrams: _Order, keys: np.ndarray, prefixes: np.ndarray, suffixes: np.ndarray) -> int:
-    """Write the first and the last word of each bigram; return how many were found."""
+    """Write the first word (to `prefixes`) and the last word (to `suffixes`) of each bigram; return the number found."""
     first_words = unigrams.beginning_longer()
     trials = len(first_words) * len(keys)
     if trials > MOST_BIGRAM_TRIALS:
@@ -123,14 +125,14 @@ def _find_bigrams(unigrams: _Order, keys: np.ndarray, prefixes: np.ndarray, suff
 
 
 def _find_longer(below: _Order, keys: np.ndarray, prefixes: np.ndarray, suffixes: np.ndarray) -> int:
-    """Write the prefix and the suffix of each n-gram; return how many were found."""
+    """Write the prefix and the suffix of each n-gram, as rows of `below`; return the number of n-grams found."""
     before, after = below.beginning_longer(), below.ending_longer()
     before = before[np.argsort(below.suffixes[before], kind="stable")]
     begins, ends = (np.searchsorted(below.suffixes[before], below.prefixes[after], side) for side in ("left", "right"))
     pairs = int((ends - begins).sum())
     if pairs > MOST_PAIRS:
         raise NGramFormatError(_too_large(f"{pairs:,} pairs of overlapping {below.words.shape[1]}-grams", MOST_PAIRS))
-    # Most pairs make no key: a bit filter over the keys' upper bits excludes them.
+    # Most pairs don't give a key of the table. A bit filter over the upper bits of the keys excludes them.
     bits = max(6, (_FILTER_BITS_PER_KEY * len(keys)).bit_length())
     maybe, top = np.zeros(1 << (bits - 6), dtype=np.uint64), keys >> np.uint64(64 - bits)
     np.bitwise_or.at(maybe, (top >> np.uint64(6)).astype(np.int64), np.uint64(1) << (top & np.uint64(63)))

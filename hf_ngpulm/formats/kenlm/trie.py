@@ -1,14 +1,15 @@
-"""KenLM's tries, unpacked.
+"""Unpack KenLM's tries.
 
-The trie holds n-grams by their last word first: the children of the node of `b c` are the n-grams `a b c`, sorted by `a`. An
-order's nodes are records of a fixed number of bits, one after the other without padding: the word, then the weights, then
-(below the highest order) where the children begin in the next order; they end where those of the following node begin,
-and one record more says where the last node's do. Unigrams are 16 bytes each, ordered by word id.
+The trie stores n-grams from their last word to their first: the children of the node of `b c` are the n-grams `a b c`, sorted
+by `a`. The nodes of an order are records of a fixed number of bits, without padding between them. A record holds the word, then
+the weights, then (below the highest order) the index of its first child in the next order. The children end where those of the
+following node begin; one extra record gives the end of the last node's children. Unigrams are 16 bytes each, ordered by word
+id.
 
-Weights are two floats (the log-probability without its sign bit, then the backoff) or, the backoff first, indices into tables
-of quantised values, one per order and kind (Federico and Bertoldi 2006). Pointers may be stored without their upper bits, which
-seldom change: an array then holds the record at which each of their values begins (Raj and Whittaker 2003). After KenLM's
-`lm/trie.cc`, `lm/quantize.cc` and `lm/bhiksha.cc`.
+Weights are two floats (the log-probability without its sign bit, then the backoff). In quantised models they are two indices
+(the backoff's, then the log-probability's) into tables of values, one table per order and kind (Federico and Bertoldi 2006).
+Pointers may be stored without their upper bits, which seldom change: an array then holds the first record for each value of
+the upper bits (Raj and Whittaker 2003). The layout follows KenLM's `lm/trie.cc`, `lm/quantize.cc` and `lm/bhiksha.cc`.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ _QUANTISATION_VERSION = 2
 _ARRAY_VERSION = 0
 _MOST_QUANTISED_BITS = 25
 _UNIGRAM = np.dtype([("log_prob", "<f4"), ("backoff", "<f4"), ("next", "<u8")])
-_SLACK = 8  # bytes after each packed order, so that 64 bits can be read wherever a field begins
+_SLACK = 8  # bytes after each packed order, so that 64 bits can be read from the start of any field
 
 
 class _Order(NamedTuple):
-    """Position of the `size` n-grams of one order, as offsets from the start of the file, and bits of their fields."""
+    """The position of one order's `size` n-grams, as offsets from the start of the file, and the widths of their fields in
+    bits."""
 
     size: int
     begin: int
@@ -37,26 +39,26 @@ class _Order(NamedTuple):
     word_bits: int
     weight_bits: int
     pointer_bits: int
-    values: int  # of the tables of quantised values: of log-probabilities, then of backoffs
-    array: int  # of the array of pointers' upper bits, and its entries, 0 without one
-    entries: int
+    values: int  # offset of the tables of quantised log-probabilities and backoffs
+    array: int  # offset of the array of the pointers' upper bits; 0 without an array
+    entries: int  # of that array; 0 without an array
 
 
 class TrieLayout(NamedTuple):
     """Positions of the parts of a trie, as offsets from the start of the file."""
 
     num_words: int
-    quantised_bits: tuple[int, int] | None  # of a log-probability and of a backoff
+    quantised_bits: tuple[int, int] | None  # of a log-probability and of a backoff; None if they are floats
     unigrams: int
-    orders: tuple[_Order, ...]  # from 2 on
+    orders: tuple[_Order, ...]  # orders 2 and up
     end: int
 
 
 def trie_layout(header: Header, data: np.ndarray, at: int) -> TrieLayout:
-    """Find the parts of a trie whose search structure begins at an offset.
+    """Return the positions of the parts of a trie whose search structure begins at offset `at`.
 
     Raises:
-        NGramFormatError: parts of unknown versions, or a file that is too short for them.
+        NGramFormatError: a part has an unknown version, or the file is too short.
     """
     counts, highest = header.counts, len(header.counts)
     quantised_bits, values = None, at + 8
@@ -98,7 +100,8 @@ def _quantised_bits(data: np.ndarray, at: int, order: int) -> tuple[int, int]:
             f"values quantised to {log_prob_bits} and {backoff_bits} bits, both should be from 1 to {_MOST_QUANTISED_BITS}"
         )
     if backoff_bits == 1 and order > 2:
-        # The two zeros take both codes. build_binary's codes for other backoffs overflow into the next field.
+        # The codes of the two zeros use up 1 bit. For other backoffs build_binary writes codes that overflow into the next
+        # field.
         raise NGramFormatError(
             "backoffs quantised to 1 bit, in which KenLM can't store any but 0, and damages the log-probabilities. "
             "Build the binary anew with 2 bits or more (build_binary -b)"
@@ -113,7 +116,7 @@ def _bytes_at(data: np.ndarray, at: int, size: int) -> list[int]:
 
 
 def _cut_bits(num_records: int, largest: int, most: int) -> int:
-    """Return the number of the pointers' upper bits in the array: the smallest of those that save most."""
+    """Return how many upper bits of the pointers go to the array: the smallest number that saves the most memory."""
     bits = largest.bit_length()
     costs = [64 * (largest >> (bits - cut)) - num_records * cut for cut in range(min(bits, most) + 1)]
     return costs.index(min(costs))
@@ -123,7 +126,7 @@ def read_trie(layout: TrieLayout, data: np.ndarray) -> Iterator[tuple[np.ndarray
     """Yield the n-grams of each order: word ids int32 `[N, n]`, log-probabilities and backoffs (log10).
 
     Raises:
-        NGramFormatError: nodes out of order, words out of range, or pointers that don't divide the next order among them.
+        NGramFormatError: nodes are out of order, a word is out of range, or the pointers don't partition the next order.
     """
     unigrams = data[layout.unigrams :][: _UNIGRAM.itemsize * (layout.num_words + 1)].view(_UNIGRAM)
     words, pointers = np.arange(layout.num_words, dtype=np.int32)[:, None], unigrams["next"]
@@ -145,15 +148,15 @@ def read_trie(layout: TrieLayout, data: np.ndarray) -> Iterator[tuple[np.ndarray
 
 
 class _Packed:
-    """Records of a fixed number of bits, one after the other, the lowest bits first."""
+    """Records of a fixed number of bits without padding, the lowest bits first."""
 
     def __init__(self, data: np.ndarray, record_bits: int) -> None:
         self.data, self.record_bits = data, record_bits
 
     def field(self, offset: int, bits: int, count: int) -> np.ndarray:
-        """Return one field (of up to 57 bits) of the first records, int64 `[count]`.
+        """Return one field (of up to 57 bits) of the first `count` records, int64 `[count]`.
 
-        Every eighth record begins at the same bit of its byte, so eight strided copies with a shift each read them all.
+        Every eighth record begins at the same bit of its byte. So eight strided copies, each with one shift, read all records.
         """
         out = np.empty(count, dtype=np.uint64)
         for first in range(min(8, count)):
@@ -182,7 +185,7 @@ def _weights(layout: TrieLayout, order: _Order, data: np.ndarray, packed: _Packe
 
 
 def _checked_pointers(pointers: np.ndarray, n: int, count: int) -> np.ndarray:
-    """Return the first child of each node in order n, and, last, the end of all children."""
+    """Return the index of each node's first child in order n, followed by the end of all children."""
     pointers = pointers.astype(np.int64)
     if pointers[0] != 0 or pointers[-1] != count or (pointers[1:] < pointers[:-1]).any():
         raise NGramFormatError(
@@ -198,6 +201,6 @@ def _check_words(words: np.ndarray, children: np.ndarray, n: int, num_words: int
             f"word {words[at]} in {n}-gram {at} is outside the vocabulary of {num_words} words: a damaged file"
         )
     descends = np.append(words[1:] <= words[:-1], False)
-    descends[children[children > 0] - 1] = False  # another node's children begin
+    descends[children[children > 0] - 1] = False  # here the children of another node begin
     if descends.any():
         raise NGramFormatError(f"{n}-gram {int(descends.argmax()) + 1} of the trie isn't in its order: a damaged file")

@@ -1,7 +1,8 @@
-"""KenLM's vocabularies: words as 64-bit hashes, and the word strings at the end of the file.
+"""Read KenLM's vocabularies: words as 64-bit hashes, and the word strings at the end of the file.
 
-Word ids begin with 0 for `<unk>`, which is in no hash table. A trie's vocabulary is the ascending hashes of the words 1, 2,
-...; that of probing models is a hash table with linear probing from hashes to ids. After KenLM's `lm/vocab.cc`.
+Word id 0 is `<unk>`, which is in no hash table. The vocabulary of a trie is an ascending list of the hashes of the words 1, 2,
+.... The vocabulary of a probing model is a hash table with linear probing from hashes to ids. The layout follows KenLM's
+`lm/vocab.cc`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SHIFT = np.uint64(47)
 
 
 def hash_words(words: Sequence[bytes]) -> np.ndarray:
-    """Return MurmurHash64A (Appleby) of each word with seed 0, uint64 `[N]`; words of one length are hashed together."""
+    """Return the MurmurHash64A (Appleby) of each word with seed 0, uint64 `[N]`. Words of equal length are hashed together."""
     lengths = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
     ends = np.cumsum(lengths)
     return _hash_spans(np.frombuffer(b"".join(words), dtype=np.uint8), ends - lengths, lengths)
@@ -50,7 +51,10 @@ def _hash_spans(text: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np
 
 
 def word_ids(hashes: np.ndarray, words: Sequence[str]) -> np.ndarray:
-    """Return the ids of words, int64 `[N]`; 0, that of `<unk>`, for those whose hash isn't among `hashes`, uint64 `[W - 1]`."""
+    """Return the ids of words, int64 `[N]`.
+
+    A word whose hash isn't in `hashes`, uint64 `[W - 1]`, gets 0, the id of `<unk>`.
+    """
     wanted = hash_words([word.encode() for word in words])
     if len(hashes) == 0:
         return np.zeros(len(wanted), dtype=np.int64)
@@ -60,7 +64,7 @@ def word_ids(hashes: np.ndarray, words: Sequence[str]) -> np.ndarray:
 
 
 def read_strings(hashes: np.ndarray, data: np.ndarray) -> list[str]:
-    """Return the strings of all words, from the end of a file (uint8); their hashes are checked."""
+    """Return the strings of all words from the end of a file (uint8), after checking each against its hash."""
     text = data.tobytes()
     ends = np.flatnonzero(data == 0)
     if len(ends) != len(hashes) + 1 or text[-1:] != b"\0":
@@ -83,7 +87,8 @@ def read_strings(hashes: np.ndarray, data: np.ndarray) -> list[str]:
 
 
 def hashes_of_trie(data: np.ndarray, num_words: int) -> np.ndarray:
-    """Read a trie's vocabulary: a 64-bit count, and the hashes of the words but for `<unk>` in ascending order."""
+    """Return the hashes in a trie's vocabulary: `data` holds a 64-bit count and the ascending hashes of all words except
+    `<unk>`."""
     stored = int(data[:8].view("<u8")[0])
     if stored != num_words - 1:
         raise NGramFormatError(
@@ -97,11 +102,14 @@ def hashes_of_trie(data: np.ndarray, num_words: int) -> np.ndarray:
 
 
 def hashes_of_probing(data: np.ndarray, num_unigrams: int) -> np.ndarray:
-    """Read a probing model's vocabulary: version and number of words (32 bits each), and buckets of a hash and an id."""
+    """Return the hashes in a probing model's vocabulary, in the order of their ids.
+
+    `data` holds a version and the number of words (32 bits each), then buckets of a hash and an id.
+    """
     version, num_words = data[:8].view("<u4").tolist()
     if version != 0:
         raise NGramFormatError(f"the vocabulary has version {version}, this reader knows version 0")
-    # One more than the header counts where the ARPA file had no <unk>.
+    # The header counts one word fewer if the ARPA file had no <unk>.
     if not num_unigrams <= num_words <= num_unigrams + 1:
         raise NGramFormatError(f"the vocabulary holds {num_words} words, by the header it should be {num_unigrams}")
     buckets = data[8:].view(_BUCKET)
@@ -115,7 +123,7 @@ def hashes_of_probing(data: np.ndarray, num_unigrams: int) -> np.ndarray:
 
 
 def num_buckets(entries: int, multiplier: float) -> int:
-    """Return the number of buckets of a hash table, rounded to single precision as KenLM does."""
+    """Return the number of buckets of a hash table, computed in single precision as in KenLM."""
     return max(entries + 1, int(np.float32(multiplier) * np.float32(entries)))
 
 

@@ -1,1 +1,1 @@
-"""Repositories of `Wav2Vec2ProcessorWithLM`."""
+"""Read repositories of `Wav2Vec2ProcessorWithLM`."""

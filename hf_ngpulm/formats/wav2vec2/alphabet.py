@@ -1,4 +1,4 @@
-"""The labels of a CTC model's outputs, in pyctcdecode's notation, and as a tokenizer."""
+"""Represent the labels of a CTC model's outputs in pyctcdecode's notation, and as a tokenizer."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ _SPECIAL = re.compile(r"^[<\[].+[>\]]$")
 
 
 class Alphabet:
-    """Labels in pyctcdecode's notation: `""` the blank, `" "` between words or `▁` where a word begins, `⁇` what is unknown.
+    """Labels in pyctcdecode's notation.
+
+    `""` is the blank, `" "` separates words (or `▁` begins a word), `⁇` is the unknown token.
 
     Args:
-        labels: one per class of the outputs, all different.
-        is_bpe: whether words begin at labels with `▁`; otherwise there is a label between them.
+        labels: one label per class of the outputs, all different.
+        is_bpe: whether a label with `▁` begins a word; otherwise the label `" "` separates words.
     """
 
     def __init__(self, labels: Sequence[str], is_bpe: bool) -> None:
@@ -42,13 +44,14 @@ class Alphabet:
 
     @classmethod
     def build_alphabet(cls, labels: Iterable[str]) -> Alphabet:
-        """Bring labels into this notation.
+        """Convert labels to this notation.
 
-        `|` becomes the space if there is none; `<pad>`, `[PAD]` or else `_` becomes the blank, which is appended if there is
-        none; `<unk>` becomes `⁇`; WordPiece's `##` (a word goes on) becomes `▁` (a word begins).
+        If no label is a space, `|` becomes the space. `<pad>`, `[PAD]` or else `_` becomes the blank; if there is no such
+        label, a blank is appended. `<unk>` becomes `⁇`. WordPiece's `##`, which continues a word, becomes SentencePiece's `▁`,
+        which begins one.
 
         Raises:
-            ValueError: a label that occurs twice, or a space among labels with `▁`.
+            ValueError: a label occurs twice, or a label contains a space although others begin words with `▁`.
         """
         labels = list(labels)
         doubles = sorted({label for label in labels if labels.count(label) > 1})
@@ -83,7 +86,7 @@ class Alphabet:
         """Read the alphabet from JSON.
 
         Raises:
-            NGramFormatError: it isn't an alphabet.
+            NGramFormatError: the text isn't JSON, or the JSON isn't an alphabet.
         """
         try:
             values = json.loads(text)
@@ -105,7 +108,7 @@ class Alphabet:
 
 
 def verify_alphabet_coverage(alphabet: Alphabet, unigrams: Collection[str]) -> None:
-    """Warn if more than a fifth of the distinct characters of words are in no label."""
+    """Warn if more than a fifth of the unigrams' distinct characters are in no label."""
     of_words, of_labels = set("".join(unigrams)), set("".join(alphabet.labels))
     missing = of_words - of_labels
     if len(missing) > 0.2 * len(of_words):
@@ -124,9 +127,10 @@ def _begins_word(label: str) -> str:
 
 
 class LabelTokenizer:
-    """An alphabet as a tokenizer, as far as decoding with words needs one.
+    """An alphabet as a tokenizer, with the methods that decoding with words needs.
 
-    It spells words label by label, or in the fewest pieces (`▁`), which may differ from the recogniser's training.
+    With letters it spells a word label by label. With pieces (`▁`) it uses the fewest, which may differ from the recogniser's
+    training.
     """
 
     is_fast = False
@@ -140,7 +144,7 @@ class LabelTokenizer:
         self.all_special_ids = [self.pad_token_id]
         self.word_delimiter_token = None if self.is_bpe else " "
         self.word_delimiter_token_id = None if self.is_bpe else self.ids.get(" ")
-        # With letters, unknown ones are left out; with pieces, the whole word is unknown.
+        # With letters, an unknown letter is left out; with pieces, the whole word is unknown.
         self.unk_token_id = len(self.labels) if self.is_bpe else None
         # Longest first, if some labels have several characters.
         ways = sorted((label for label in self.labels if label), key=len, reverse=True)
@@ -163,7 +167,7 @@ class LabelTokenizer:
         return [token for word in text.split() for token in self._fewest(BPE_TOKEN + word)]
 
     def _fewest(self, word: str) -> list[int]:
-        """Return the fewest pieces that join to a word, or the unknown token."""
+        """Return the token ids of the fewest pieces that join to a word, or the unknown token alone."""
         ways: list[list[int] | None] = [[]]
         for end in range(1, len(word) + 1):
             begun = [(before, word[begin:end]) for begin, before in enumerate(ways) if before is not None]

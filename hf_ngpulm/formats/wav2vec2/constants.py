@@ -15,5 +15,5 @@ DEFAULT_MIN_TOKEN_LOGP = -5.0
 DEFAULT_SCORE_LM_BOUNDARY = True
 
 AVG_TOKEN_LEN = 6  # characters of an average word
-MIN_TOKEN_CLIP_P = 1e-15  # floor of the classes' log-probabilities
+MIN_TOKEN_CLIP_P = 1e-15  # smallest probability of a class
 LOG_BASE_CHANGE_FACTOR = math.log(10)  # KenLM's logarithms are to base 10

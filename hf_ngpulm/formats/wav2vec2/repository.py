@@ -1,4 +1,4 @@
-"""Repos of a `Wav2Vec2ProcessorWithLM`: its word-level language model over the tokens of the recogniser.
+"""Read the word-level language model of a `Wav2Vec2ProcessorWithLM` repo over the tokens of its recogniser.
 
 Besides model and tokenizer, such a repo or folder has
 
@@ -7,21 +7,22 @@ Besides model and tokenizer, such a repo or folder has
     language_model/unigrams.txt     the words
     language_model/*.bin or *.arpa  KenLM's file
 
-Only these four are read (and the tokenizer's, if none is given), as numbers and text; nothing is unpickled or executed.
-pyctcdecode's settings become:
+Only these four files are read (and the tokenizer's, if the caller passes no tokenizer), as numbers and text. Nothing is
+unpickled or executed. pyctcdecode's settings have these effects:
 
-- **unigrams** are the known words. Other words of the LM cost unk_score_offset (with `closed_vocabulary` they are forbidden);
-unigrams that the LM lacks are unknown. A warning counts both. Without the file, or with an empty one, all of the LM's words are
-known.
-- **unk_score_offset** is added to log10 p(<unk>), or to log10 p(word) of an unlisted word; it is multiplied by ln 10, as
-logarithms here are natural. The length of an unknown word doesn't matter. While the word goes on the search charges it as
-pyctcdecode does: unk_score_offset without alpha for up to 6 characters, in proportion for longer ones (up to 30); the
-difference is settled when it ends. Minus infinity forbids unknown words (`closed_vocabulary`).
-- **alpha** multiplies the LM's natural log-probabilities: `lm_weight`.
-- **beta** is a bonus for each word: beta / alpha is added to each word's log-probability (`word_bonus`, see
-  `hf_ngpulm.lexicon.compose`), so that with a weight of alpha it is beta. The decoder's own `beta`, for each token, is 0.
-- **score_boundary** false: the search begins without `<s>`, and `</s>` doesn't count.
-- **its beam**: 100 prefixes, dropped if 10 below the best.
+- **unigrams** are the known words. Every other word of the LM costs unk_score_offset (with `closed_vocabulary` it is
+  forbidden); unigrams that the LM lacks are unknown. A warning counts both. If the file is missing or empty, all words of the
+  LM are known.
+- **unk_score_offset** is added to log10 p(<unk>), or to log10 p(word) of an unlisted word. It is multiplied by ln 10, since
+  logarithms here are natural. The length of an unknown word doesn't change its total cost. While the word is unfinished, the
+  search charges it as pyctcdecode does: unk_score_offset without alpha for up to 6 characters, and in proportion to the length
+  for longer words (up to 30 characters). The difference is settled when the word ends. Minus infinity forbids unknown words
+  (`closed_vocabulary`).
+- **alpha** multiplies the LM's natural log-probabilities: it becomes `lm_weight`.
+- **beta** is a bonus for each word. beta / alpha is added to each word's log-probability (`word_bonus`, see
+  `hf_ngpulm.lexicon.compose`), so that a weight of alpha makes it beta. The decoder's own `beta`, a bonus per token, is 0.
+- **score_boundary** = false: the search begins without `<s>`, and `</s>` isn't scored.
+- **The beam** is pyctcdecode's: 100 prefixes; a prefix more than 10 below the best one is dropped.
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ def parts_of_repository(
     engine: str,
     composition: str,
 ) -> LMParts:
-    """Return the parts of the model for `NGramLM.from_wav2vec2_with_lm`.
+    """Return the parts of the model that `NGramLM.from_wav2vec2_with_lm` makes.
 
     Args:
-        hub: `revision`, `token`, `cache_dir` and `local_files_only`, as downloading takes them.
+        hub: `revision`, `token`, `cache_dir` and `local_files_only`, as for `download`.
         repo, tokenizer, case, closed_vocabulary, engine, composition: as for that method.
     """
     repo = os.fspath(repo)
@@ -129,7 +130,10 @@ def parts_of_repository(
 
 
 def _with_graded_unknown_words(parts: LMParts, attrs: word_files.Attrs, unknown: float) -> LMParts:
-    """Return the parts with unknown words that cost as much as in pyctcdecode's search, in units of alpha."""
+    """Return the parts with a state per length of an unknown word, which costs as much as in pyctcdecode's search.
+
+    Costs are divided by alpha, since the search multiplies them by it.
+    """
     config, automaton = parts.config, parts.automaton
     assert config.words is not None
     whole = word_files.whole_unknown_word(attrs, unknown) / attrs.alpha
@@ -155,16 +159,16 @@ def download(
     cache_dir: str | Path | None = None,
     local_files_only: bool = False,
 ) -> Path:
-    """Return the local folder of a repo; downloads only the files that a language model needs.
+    """Return the local folder of a repo, after downloading only the files that a language model needs.
 
     Raises:
-        FileNotFoundError: it is neither a folder nor the id of a repo.
+        FileNotFoundError: `repo` is neither a folder nor the id of a Hub repo.
     """
     if os.path.isdir(repo):
         return Path(repo)
     small = [ALPHABET_FILE, *(f"{LM_FOLDER}/{name}" for name in (word_files.ATTRS_FILE, word_files.UNIGRAMS_FILE))]
     folder = Path()
-    for kind in (KENLM, ARPA):  # the second kind only if there is none of the first
+    for kind in (KENLM, ARPA):  # an ARPA file only if the repo has no KenLM binary
         wanted = [*small, *(f"{LM_FOLDER}/*{suffix}" for suffix in kind.suffixes)]
         try:
             folder = Path(
@@ -181,9 +185,9 @@ def download(
 
 
 def is_with_lm(source: str | os.PathLike[str]) -> bool | None:
-    """Return whether a folder or repo has a language model for pyctcdecode, and none of this package.
+    """Return whether a folder or repo has a language model for pyctcdecode but no model saved by this package.
 
-    None if unknown, as the Hub can't be reached and the cache has nothing of the repo.
+    Return None if this is unknown, because the Hub can't be reached and the cache doesn't have the repo.
     """
     name = os.fspath(source)
     if os.path.isdir(name):
@@ -194,9 +198,9 @@ def is_with_lm(source: str | os.PathLike[str]) -> bool | None:
     except LocalEntryNotFoundError:
         return None
     except EntryNotFoundError:
-        pass  # a repo with only the decoder
+        pass  # the repo has only the decoder, and no config
     except (HFValidationError, OSError):
-        return False  # loading it as this package's says what is wrong
+        return False  # `NGramLM.from_pretrained` raises a clear error
     try:
         return bool(hf_hub_download(name, ALPHABET_FILE, library_name="hf_ngpulm"))
     except (EntryNotFoundError, OSError):
@@ -215,11 +219,11 @@ def check_labels(alphabet: Alphabet, tokenizer: Any, where: str) -> str | None:
     """Compare the labels of a repo with the pieces of a tokenizer.
 
     Returns:
-        "lower" or "upper" if the tokenizer's pieces are the labels in that case, to which words must be changed; otherwise
-        None.
+        "lower" or "upper" if the tokenizer's pieces are the labels in that case, so that words must be changed to it;
+        otherwise None.
 
     Raises:
-        TokenizerMismatchError: they differ by more than case.
+        TokenizerMismatchError: the labels and the pieces differ by more than case.
     """
     pieces: list[str] = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     delimiter = getattr(tokenizer, "word_delimiter_token", None)
@@ -237,7 +241,7 @@ def check_labels(alphabet: Alphabet, tokenizer: Any, where: str) -> str | None:
     labels = [unknown if UNK_TOKEN_PTN.match(label) else label for label in alphabet.labels]
     for change, case in ((str, None), (str.lower, "lower"), (str.upper, "upper")):
         changed = [change(label) for label in labels]
-        # Special tokens that aren't outputs come last, on either side.
+        # Special tokens that aren't outputs come last among the labels or the pieces.
         if all(ours == theirs or (case and _are_special(ours, theirs)) for ours, theirs in zip(written, changed)):
             return case
     token = next(token for token, (ours, theirs) in enumerate(zip(written, labels)) if ours != theirs)
@@ -248,5 +252,5 @@ def check_labels(alphabet: Alphabet, tokenizer: Any, where: str) -> str | None:
 
 
 def _are_special(ours: str, theirs: str) -> bool:
-    """Return tokens that are written in one case whatever the others are."""
+    """Return whether both labels are the same special token; its case may differ from that of the other labels."""
     return ours.lower() == theirs.lower() and len(ours) > 1 and not ours.isalpha()

@@ -1,4 +1,4 @@
-"""pyctcdecode's files of a word-level language model: KenLM's file, a list of words, and four numbers."""
+"""Read pyctcdecode's files of a word-level language model: KenLM's file, a list of words, and four settings."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from .constants import (
 
 logger = logging.getLogger(__name__)
 
-# Segmentations of a word with the fewest pieces, if no tokenizer says which one the recogniser learned.
+# Number of segmentations of a word (those with the fewest pieces), as no tokenizer tells which one the recogniser learned.
 CUTTINGS = 16
 ATTRS_FILE, UNIGRAMS_FILE = "attrs.json", "unigrams.txt"
-LONGEST_WORD = 30  # characters; longer unknown words are charged the same (as are all up to AVG_TOKEN_LEN)
-# Entries in lists of words that aren't words.
+LONGEST_WORD = 30  # characters; a longer unfinished unknown word is charged the same
+# Entries in a list of words that aren't words.
 SPECIAL = frozenset({"", "<s>", "</s>", "<unk>", "<UNK>"})
 
 
 _OFFSET = Kind(f"{WEIGHT.right}, or minus infinity", lambda value: WEIGHT.is_right(value) or value == -math.inf, float)
-_ALPHA = Kind("0, or at least 1e-6 in size", lambda value: not 0 < abs(value) < 1e-6)  # all else is divided by it
+_ALPHA = Kind("0, or at least 1e-6 in size", lambda value: not 0 < abs(value) < 1e-6)  # other weights are divided by it
 ATTRS = {"alpha": WEIGHT, "beta": WEIGHT, "unk_score_offset": _OFFSET, "score_boundary": SWITCH}
 
 
@@ -51,23 +51,23 @@ ATTRS = {"alpha": WEIGHT, "beta": WEIGHT, "unk_score_offset": _OFFSET, "score_bo
 class Attrs:
     """pyctcdecode's weights of a language model."""
 
-    alpha: float = DEFAULT_ALPHA  # weight of its log-probabilities
+    alpha: float = DEFAULT_ALPHA  # weight of the model's log-probabilities
     beta: float = DEFAULT_BETA  # natural log, added for each word
-    # log10 (as the model's own log-probabilities), added to those of unknown words; minus infinity forbids them.
+    # log10, added to the log10 probability of unknown words; minus infinity forbids them.
     unk_score_offset: float = DEFAULT_UNK_LOGP_OFFSET
-    score_boundary: bool = DEFAULT_SCORE_LM_BOUNDARY  # whether `<s>` and `</s>` count
+    score_boundary: bool = DEFAULT_SCORE_LM_BOUNDARY  # whether `<s>` and `</s>` are scored
 
     @property
     def offset(self) -> float:
-        """`unk_score_offset` as a natural log, and finite."""
+        """`unk_score_offset` as a natural log; minus infinity becomes `FORBIDDEN`."""
         return FORBIDDEN if self.unk_score_offset == -math.inf else LOG_BASE_CHANGE_FACTOR * self.unk_score_offset
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Attrs:
-        """Read `attrs.json`; a missing entry becomes pyctcdecode's default, with a warning.
+        """Read `attrs.json`; a missing entry becomes pyctcdecode's default and logs a warning.
 
         Raises:
-            NGramFormatError: it isn't JSON, or an entry isn't what it should be.
+            NGramFormatError: the file isn't JSON, or an entry has a wrong type or value.
         """
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -82,10 +82,10 @@ class Attrs:
 
 
 def read_unigrams(path: str | os.PathLike[str]) -> list[str] | None:
-    """Return the words of `unigrams.txt`, one per line; None for an empty file, which doesn't restrict words.
+    """Return the words of `unigrams.txt`, one per line; None for a file without words, which doesn't restrict the vocabulary.
 
     Raises:
-        NGramFormatError: it isn't UTF-8 text.
+        NGramFormatError: the file isn't UTF-8 text.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -95,7 +95,7 @@ def read_unigrams(path: str | os.PathLike[str]) -> list[str] | None:
 
 
 def words_of(unigrams: Iterable[str] | None) -> list[str] | None:
-    """Return the words without special entries and duplicates; None if nothing is left."""
+    """Return the words without special entries and duplicates; None if no word is left."""
     if isinstance(unigrams, str):
         raise TypeError(f"unigrams should be a list of words, got the text {unigrams[:60]!r}")
     found = [*dict.fromkeys(word.strip() for word in unigrams or () if word.strip() not in SPECIAL)]
@@ -103,10 +103,10 @@ def words_of(unigrams: Iterable[str] | None) -> list[str] | None:
 
 
 def kenlm_file_in(folder: Path) -> Path:
-    """Return the KenLM file of a folder, a binary rather than an ARPA file, which takes longer to read.
+    """Return the KenLM file of a folder: a binary if there is one, otherwise an ARPA file, which takes longer to read.
 
     Raises:
-        NGramFormatError: there is none, or several of a kind.
+        NGramFormatError: the folder has no such file, or several of the same kind.
     """
     names = sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")) if folder.is_dir() else []
     for kind in (KENLM, ARPA):
@@ -121,14 +121,14 @@ def kenlm_file_in(folder: Path) -> Path:
 
 
 def read_words(path: str | os.PathLike[str], unigrams: Collection[str] | None) -> tuple[NGramTable, list[str]]:
-    """Return n-grams over words, and the words of their ids.
+    """Return the table of n-grams over words, and the word of each id.
 
     Args:
         path: an ARPA file (also compressed) or a binary of KenLM.
-        unigrams: its words, for a binary that holds only their hashes.
+        unigrams: the words of a binary that holds only their hashes.
 
     Raises:
-        NGramFormatError: a damaged file, or a binary without words and no unigrams.
+        NGramFormatError: the file is damaged, or is a binary without words and `unigrams` is None.
         FileNotFoundError: there is no such file.
     """
     if not os.path.isfile(path):
@@ -147,37 +147,38 @@ def read_words(path: str | os.PathLike[str], unigrams: Collection[str] | None) -
 
 
 def unknown_log_prob(table: NGramTable) -> float:
-    """Return the natural log-probability of `<unk>`, also for a model without it."""
+    """Return the natural log-probability of `<unk>`; `MISSING_LOG_PROB` for a model without it."""
     row = table.row_of_unigram(table.unk)
     return MISSING_LOG_PROB if row is None else float(table.orders[0].log_probs[row])
 
 
 def charged_to_unknown_words(attrs: Attrs, unknown: float) -> list[float]:
-    """Return the score of an unfinished unknown word of 0, 1, ... characters.
+    """Return the scores of an unfinished unknown word of 0, 1, ... characters.
 
-    pyctcdecode's search charges it the offset (a natural log here, and unweighted), and known words nothing before they end.
-    Here known words pay their language model cost letter by letter. So unknown words must pay it, too, by the time they are as
-    long as the average word: otherwise they push known words out of the beam, although they cost more in the end.
+    pyctcdecode's search charges an unfinished unknown word the offset (here a natural log, without a weight), and charges known
+    words nothing before they end. Here known words pay their language model cost letter by letter. So unknown words must pay it
+    too, by the time they are as long as the average word. Otherwise they push known words out of the beam, although they cost
+    more in the end.
     """
     offset, share = max(min(attrs.unk_score_offset, 0.0), FORBIDDEN), attrs.alpha * unknown
     return [offset * max(1.0, n / AVG_TOKEN_LEN) + share * min(1.0, n / AVG_TOKEN_LEN) for n in range(LONGEST_WORD + 1)]
 
 
 def whole_unknown_word(attrs: Attrs, unknown: float) -> float:
-    """Return the score of a finished unknown word; `unknown` is the natural log-probability of `<unk>`."""
+    """Return the score of a finished unknown word, where `unknown` is the natural log-probability of `<unk>`."""
     return attrs.alpha * (unknown + attrs.offset)
 
 
 def piece_lengths(parts: LMParts) -> list[int]:
-    """Return the number of characters of each token, without marks of word beginnings."""
+    """Return the number of characters of each token, without the mark of a word's beginning."""
     return [len((piece or "").lstrip("▁Ġ")) for piece in parts.pieces or ()]
 
 
 def checked_attrs(values: dict[str, Any]) -> Attrs:
-    """Return the attributes of a language model, checked.
+    """Return the weights of a language model after checking them.
 
     Raises:
-        ValueError: one that isn't a finite number, or too large (`unk_score_offset` may be minus infinity).
+        ValueError: a weight isn't a finite number or is too large (`unk_score_offset` may be minus infinity).
     """
     weights = {name: check(name, value, ATTRS[name]) for name, value in values.items() if name != "score_boundary"}
     return Attrs(**weights, score_boundary=values["score_boundary"])
@@ -186,16 +187,16 @@ def checked_attrs(values: dict[str, Any]) -> Attrs:
 def with_unlisted(
     table: NGramTable, words: Sequence[str], unigrams: Collection[str] | None, case: str, offset: float
 ) -> NGramTable:
-    """Return n-grams in which words that aren't among the unigrams are known, but cost the offset.
+    """Return a table in which each n-gram that ends in a word outside the unigrams costs the offset.
 
-    pyctcdecode adds it to the words' own log-probabilities, and the language model continues after them.
+    pyctcdecode adds the offset to such a word's own log-probability, and the language model continues after the word.
 
     Args:
-        table: the language model's.
-        words: the words of its ids.
-        unigrams: the listed words; if None, or if none is in the language model, all its words count as listed.
+        table: the n-grams of the language model.
+        words: the word of each id.
+        unigrams: the listed words. If None, or if the language model has none of them, all its words count as listed.
         case: as for `hf_ngpulm.lexicon.compose`.
-        offset: natural log.
+        offset: a natural log, added to log p of an unlisted word.
     """
     if unigrams is None:
         return table

@@ -1,7 +1,7 @@
-"""The heavy steps of estimating a language model, one file per engine with the same operations, and their data.
+"""Define the data of the heavy steps of estimation; each engine has a module with the same steps.
 
-`reference`, in plain torch, is the definition and runs on any device. `cpu` is the native core's version. Their integers are
-    identical, floats equal up to rounding. N-grams are sorted as numbers, several tokens in one int64.
+`reference`, in plain torch, is the definition and runs on any device. `cpu` uses the native core. Both return identical
+integers, and floats that are equal up to rounding. N-grams are sorted as numbers, with several tokens in one int64.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..table import NUM_SPECIAL
 
 @dataclass(frozen=True)
 class Packing:
-    """The packing of n-grams of one order and vocabulary into integers.
+    """The way to pack n-grams of one order and vocabulary into integers.
 
-    A token id is a digit, 1 more than the id, and 0 stands for "no token": an n-gram that the end of its sentence cuts
-    short sorts before those that go on. A word of 63 bits holds as many digits as fit, the first token in the highest
-    place; n-grams too long for one word take several, so the order of the tuples is the order of the n-grams.
+    A token becomes a digit, its id plus 1. The digit 0 means "no token", so an n-gram that the end of its sentence cuts short
+    sorts before its continuations. A word of 63 bits holds as many digits as fit, the first token in the highest place. An
+    n-gram that is too long for one word takes several words; sorting the tuples of words sorts the n-grams.
     """
 
     vocab_size: int
@@ -52,7 +52,7 @@ class Packing:
 
     @cached_property
     def digits(self) -> tuple[int, ...]:
-        """Digits of each word."""
+        """The number of digits in each word."""
         per_word = 1
         while self.base ** (per_word + 1) < 2**63:
             per_word += 1
@@ -60,7 +60,8 @@ class Packing:
         return (per_word,) * full + ((rest,) if rest else ())
 
     def place(self, position: int) -> tuple[int, int]:
-        """Return the word that holds the token at a position of the n-gram, and the factor of its digit."""
+        """Return the index of the word that holds the token at a position of the n-gram, and the factor of the token's
+        digit."""
         word = 0
         while position >= self.digits[word]:
             position -= self.digits[word]
@@ -79,8 +80,13 @@ class Run(NamedTuple):
 
 
 class TrieOrder(NamedTuple):
-    """The n-grams of one order, sorted by (prefix, token): row of the prefix in the order below (0 for unigrams; int64),
-    last token (int32), and occurrences (int64)."""
+    """The n-grams of one order, sorted by (prefix, token).
+
+    Args:
+        prefixes: int64 `[N]`, row of each n-gram's prefix among the n-grams that are one token shorter; 0 for unigrams.
+        tokens: int32 `[N]`, last token.
+        counts: int64 `[N]`, number of occurrences.
+    """
 
     prefixes: Tensor
     tokens: Tensor
@@ -88,5 +94,5 @@ class TrieOrder(NamedTuple):
 
 
 def steps_for(device: torch.device, engine: str = "auto") -> ModuleType:
-    """Return the module of an engine: the native core's, or the one in torch, which runs on GPUs, too."""
+    """Return the module with the steps of an engine: the native core's, or plain torch's, which also runs on GPUs."""
     return importlib.import_module(f"{__name__}.{'cpu' if is_native(engine, device) else 'reference'}")

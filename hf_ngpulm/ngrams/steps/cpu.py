@@ -1,4 +1,4 @@
-"""The steps of estimation, by the native core (`csrc/counting.cpp`, `csrc/kneser_ney.cpp`), as `reference` defines them."""
+"""Run the steps of estimation in the native core (`csrc/counting.cpp`, `csrc/kneser_ney.cpp`), as `reference` defines them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .reference import left_extensions
 
 __all__ = ["count", "discount", "left_extensions", "merge", "pack", "suffix_rows", "trie"]
 
-# Fewer elements than this aren't worth a second thread.
+# For fewer elements than this, a second thread costs more than it saves.
 ELEMENTS_PER_THREAD = 1 << 18
 
 
@@ -68,10 +68,10 @@ def merge(first: Run, second: Run) -> Run:
 def trie(run: Run, packing: Packing) -> list[TrieOrder]:
     given, order = NgpulmPacking.of(packing), packing.order
     bounds = block_bounds(len(run), ELEMENTS_PER_THREAD)
-    # Blocks begin where the first token changes: no n-gram is in two of them.
+    # Blocks begin where the first token changes, so that no n-gram is in two blocks.
     first_words, (_, factor) = run.words[0].numpy(), packing.place(0)
     bounds[1:-1] = np.searchsorted(first_words, first_words[bounds[1:-1]] // factor * factor)
-    sizes = np.zeros((len(bounds) - 1, order), dtype=np.int64)  # of each block
+    sizes = np.zeros((len(bounds) - 1, order), dtype=np.int64)  # n-grams of each block and order
     in_blocks(_trie_sizes, bounds, (run.words, len(run), given), sizes)
     offsets = [0, *accumulate(sizes.sum(axis=0).tolist())]
     columns = TrieOrder(*(torch.empty(offsets[-1], dtype=dtype) for dtype in (torch.int64, torch.int32, torch.int64)))

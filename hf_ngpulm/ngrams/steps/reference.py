@@ -1,4 +1,4 @@
-"""The steps of estimation in plain torch: the definition, which also runs on a GPU."""
+"""Define the steps of estimation in plain torch, which also runs on a GPU."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def pack(digits: Tensor, num_starts: int, packing: Packing) -> Tensor:
     """Return the n-gram that starts at each of the first `num_starts` positions, cut after its `</s>`.
 
     Args:
-        digits: int32 `[num_starts + order - 1]`, sentences concatenated, `<s>` and `</s>` included.
+        digits: int32 `[num_starts + order - 1]`, all sentences concatenated, including `<s>` and `</s>`.
 
     Returns:
-        int64 `[words of the packing, num_starts]`.
+        The packed n-grams, int64 `[W, num_starts]`, where W is the number of words in the packing.
     """
     going_on = torch.ones(num_starts, dtype=torch.bool, device=digits.device)
     words = torch.zeros(len(packing.digits), num_starts, dtype=torch.int64, device=digits.device)
@@ -28,12 +28,12 @@ def pack(digits: Tensor, num_starts: int, packing: Packing) -> Tensor:
 
 
 def count(words: Tensor) -> Run:
-    """Sort n-grams and count equal ones."""
+    """Return the distinct n-grams in ascending order with their counts."""
     return _sum_equal(words, torch.ones_like(words[0]))
 
 
 def merge(first: Run, second: Run) -> Run:
-    """Merge two runs; the counts of n-grams in both are added."""
+    """Return the n-grams of two runs; the counts of an n-gram in both runs are added."""
     return _sum_equal(torch.cat([first.words, second.words], 1), torch.cat([first.counts, second.counts]))
 
 
@@ -49,7 +49,7 @@ def _sum_equal(words: Tensor, counts: Tensor) -> Run:
 
 
 def ascending(words: Tensor) -> Tensor:
-    """Return the permutation `[R]` that sorts n-grams: stable sorts by their words, the last word first."""
+    """Return the permutation `[R]` that sorts n-grams, by stable sorts from the last word to the first."""
     by_key = torch.sort(words[-1])[1]
     for word in reversed(words[:-1]):
         by_key = by_key[torch.sort(word[by_key], stable=True)[1]]
@@ -57,7 +57,7 @@ def ascending(words: Tensor) -> Tensor:
 
 
 def trie(run: Run, packing: Packing) -> list[TrieOrder]:
-    """Return all n-grams of all orders: the prefixes of those in the run."""
+    """Return the n-grams of all orders, which are the prefixes of the n-grams in the run."""
     orders: list[TrieOrder] = []
     new = torch.zeros(len(run), dtype=torch.bool, device=run.counts.device)
     new[:1] = True
@@ -77,12 +77,12 @@ def trie(run: Run, packing: Packing) -> list[TrieOrder]:
 
 
 def suffix_rows(below: TrieOrder, order: TrieOrder, suffixes_below: Tensor | None, num_ids: int) -> Tensor:
-    """Return the row, in the order below, of each n-gram without its first token.
+    """Return, for each n-gram of order n, the row among the (n-1)-grams of its suffix (the n-gram without its first token).
 
     Args:
         below, order: the n-grams of orders n - 1 and n.
         suffixes_below: this function's result for order n - 1; None for n = 2.
-        num_ids: token ids, special ones included.
+        num_ids: number of token ids, including the special ones.
 
     Returns:
         int32 `[N]`.
@@ -94,7 +94,8 @@ def suffix_rows(below: TrieOrder, order: TrieOrder, suffixes_below: Tensor | Non
 
 
 def left_extensions(suffixes: Tensor, num_rows: int) -> Tensor:
-    """Return the number of distinct n-grams of the order above that end in each of `num_rows` n-grams, int64 `[num_rows]`."""
+    """Return, for each of `num_rows` n-grams, the number of distinct n-grams one token longer that end in it, int64
+    `[num_rows]`."""
     return torch.bincount(suffixes, minlength=num_rows)
 
 
@@ -107,20 +108,21 @@ def discount(
     lower: Tensor,
     suffixes: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Return interpolated probabilities of one order (Chen and Goodman 1998, section 4.1; with pruning as KenLM's lmplz).
+    """Return the interpolated probabilities of one order (Chen and Goodman 1998, section 4.1); pruning works as in KenLM's
+    lmplz.
 
     Args:
-        prefixes: int64 `[N]`, ascending: the context of each n-gram.
-        num_contexts: C, n-grams of the order below.
+        prefixes: int64 `[N]`, ascending: the row of each n-gram's context.
+        num_contexts: C, the number of n-grams that are one token shorter.
         counts: int64 `[N]`, adjusted counts.
-        dropped: bool `[N]`, n-grams that pruning drops, whose whole count goes to the lower order; None without pruning.
-        discounts: of counts 1, 2, and 3 or more.
-        lower: float32, probabilities of the order below.
+        dropped: bool `[N]`, n-grams that pruning drops; their whole count goes to the lower order. None without pruning.
+        discounts: discounts of counts 1, 2, and 3 or more.
+        lower: float32, probabilities of the n-grams that are one token shorter.
         suffixes: int32 `[N]`, the row of `lower` that each n-gram is interpolated with; None if `lower` has one row.
 
     Returns:
-        probabilities, float32 `[N]` (arbitrary for dropped n-grams), and each context's weight of the lower order, float32
-        `[C]` (1 if nothing follows the context).
+        Probabilities, float32 `[N]` (arbitrary for dropped n-grams), and each context's weight of the lower order, float32
+        `[C]` (1 if no n-gram follows the context).
     """
     table = torch.tensor([0.0, *discounts], dtype=torch.float64, device=counts.device)
     taken = table[counts.clamp(max=3)]
