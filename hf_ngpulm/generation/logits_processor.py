@@ -45,7 +45,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
 
     `generate` doesn't tell a processor which beam a row holds, nor which rows have ended. So the processor is stateless: it
     derives the LM's state from each row's last tokens, after the last control token (Whisper's `<|notimestamps|>`), without
-    timestamps. The scores of several processors add up. The processor works with every search: greedy, sampling, beam, assisted.
+    timestamps. The scores of several processors add up. Every search is supported: greedy, sampling, beam, assisted.
 
     Args:
         lm: a language model, or a list with one (or None) per recording; None for phrases alone.
@@ -134,8 +134,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return shown(self, **told, model=type(self._model).__name__, **self.options.told())
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return fused scores `[B, C]` from the tokens so far `[B, L]` and the next token's logits or log-probabilities `[B, C]`.
-        """
+        """Return fused scores `[B, C]`, from the tokens so far `[B, L]` and logits or log-probabilities of the next `[B, C]`."""
         window = WINDOW.get()
         if window is not None:
             window.keep(self, input_ids, scores)

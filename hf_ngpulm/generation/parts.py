@@ -17,8 +17,8 @@ from ..search.attention_step import KINDS, UNSCORED, Roles, Rows, text_of
 class Part(NamedTuple):
     """Hold the arguments of `fuse` for one part, which is either language models or phrases.
 
-    `fused`, bool `[B]`, marks the rows that the part applies to. `engine` is resolved, not "auto". `lazy` is the search of a lazy
-    model. `lease` reserves the place of phrases in the pool of states. `subtracted` is True for the source domain's model.
+    `fused`, bool `[B]`, marks the rows that the part applies to. `engine` is resolved, not "auto". `lazy` is the search of a
+    lazy model. `lease` reserves the place of phrases in the pool of states. `subtracted` is True for the source domain's model.
 
     `less` and `ilm_weights` are set for the part of language models only. `less`, bool `[B]`, marks the rows in which any score
     is subtracted. `ilm_weights` `[B]` holds the internal LM's weights. Each is None if no row needs it.

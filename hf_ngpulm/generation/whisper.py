@@ -58,7 +58,7 @@ class Window:
         return self.sequences[row] // (self.total // count)
 
     def decoded(self, row: int, again: bool) -> None:
-        """Record whether a row is decoded again. Rows are recorded in order; the next pass has only the rows to decode again."""
+        """Record whether a row is decoded again. Rows are recorded in order; the next pass has only rows to decode again."""
         if row == 0:
             self._again = []
         if again:

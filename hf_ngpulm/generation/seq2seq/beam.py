@@ -1,4 +1,4 @@
-"""Beam search with the same results as Transformers'.
+"""Search with beams; the results equal those of Transformers.
 
 The algorithm is the same: of all continuations of a recording's beams the best few are candidates, more than there are beams;
     those that end compete with earlier ends, the best of the others go on. The implementation differs:
@@ -172,8 +172,8 @@ def _best_of(ended: Ended, new: Ended, count: int) -> Ended:
 def _trace(steps: list[Step], nodes: Tensor, beams: int) -> dict[str, Tensor]:
     """Return the hypotheses that end in nodes `[B, R]`, on the CPU.
 
-    Each entry has `B * R` rows, one per hypothesis. The entries are "tokens", "rows" (the row that each token came from, int32, -1
-    after the end), "own" (the model's own log-probabilities, if kept) and "lengths".
+    Each entry has `B * R` rows, one per hypothesis. The entries are "tokens", "rows" (the row that each token came from, int32,
+    -1 after the end), "own" (the model's own log-probabilities, if kept) and "lengths".
     """
     batch_size, returned = nodes.shape
     count = steps[0].tokens.shape[1]
@@ -198,8 +198,7 @@ def _trace(steps: list[Step], nodes: Tensor, beams: int) -> dict[str, Tensor]:
 
 
 def _fill_value(config: GenerationConfig) -> int:
-    """Return the token that fills rows after the end of a hypothesis. As in Transformers, a padding token of 0 counts as unset.
-    """
+    """Return the token that fills rows after a hypothesis ends. As in Transformers, a padding token of 0 counts as unset."""
     if config._eos_token_tensor is None:
         return -1
     return int(config._pad_token_tensor or 0) or int(config._eos_token_tensor[0])

@@ -49,9 +49,9 @@ def seq2seq_generate(
     The strategy works for every model with an attention decoder, from Whisper to speech LLMs. The result equals that of
     `generate` with an `NGramLogitsProcessor`; without a language model it equals that of plain `generate`. Other settings work
     as usual: `num_beams`, `num_return_sequences`, `length_penalty`, `early_stopping`, `do_sample`, scores and the rest of
-    `return_dict_in_generate`, a static cache and compiled passes, logits processors, stopping criteria, a streamer. The strategy
-    is faster than a processor, above all with beams: the language model's states advance with the tokens instead of being
-    computed from the last tokens at each step, and far less memory is copied.
+    `return_dict_in_generate`, a static cache and compiled passes, logits processors, stopping criteria, a streamer. The
+    strategy is faster than a processor, above all with beams: the language model's states advance with the tokens instead of
+    being computed from the last tokens at each step, and far less memory is copied.
 
     Args:
         model, input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, streamer: passed by `generate`.
@@ -182,9 +182,9 @@ def _check_call(
         )
 
 
-# `generate` doesn't pass the streamer and the assistant model to a strategy, and Whisper doesn't pass the recordings of the rows
-# in its windows. Without these a strategy would silently go wrong: a streamer would never end, and a row would get another
-# row's language model. So they are looked up in the callers' frames.
+# `generate` doesn't pass the streamer and the assistant model to a strategy, and Whisper doesn't pass the recordings of the
+# rows in its windows. Without these a strategy would silently go wrong: a streamer would never end, and a row would get
+# another row's language model. So they are looked up in the callers' frames.
 
 
 def _arguments_of_generate() -> Mapping[str, Any]:
