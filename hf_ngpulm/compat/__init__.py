@@ -11,10 +11,10 @@ search decodes with this model. The score of a sentence follows pyctcdecode's fo
     log p(outputs) + sum over its words of (alpha * ln 10 * (log10 p(word) [+ unk_score_offset]) + beta) [+ hotwords]
 
 but the search differs. pyctcdecode scores a word when it ends. Here each label adds its share of the word's score, so unlikely
-words are dropped sooner and a narrower beam suffices. See "From pyctcdecode" in the documentation for arguments and differences.
+words are dropped sooner and a narrower beam suffices. The documentation lists all differences under "From pyctcdecode".
 
 Before version 6, Transformers' pipeline accepts such a decoder (`pipeline(..., decoder=...)`), but a language model passed as
-`lm=` is better. Transformers' `Wav2Vec2ProcessorWithLM` only accepts decoders of pyctcdecode's own class; call `stand_in` first.
+`lm=` is better. Transformers' `Wav2Vec2ProcessorWithLM` only accepts pyctcdecode's own class of decoders; call `stand_in` first.
 `NGramLM.from_wav2vec2_with_lm` reads the repos of such processors.
 """
 
@@ -53,10 +53,10 @@ MODULES = {
 def stand_in() -> None:
     """Make `import pyctcdecode` return this package, in this process.
 
-    Transformers' `Wav2Vec2ProcessorWithLM(feature_extractor, tokenizer, decoder)` needs this: it imports pyctcdecode and refuses
-    decoders of another class. `Wav2Vec2ProcessorWithLM.from_pretrained` doesn't work even so, because it checks that pyctcdecode
-    and kenlm are installed. Instead make the decoder with `BeamSearchDecoderCTC.load_from_hf_hub`, and pass it to the
-    constructor.
+    Transformers' `Wav2Vec2ProcessorWithLM(feature_extractor, tokenizer, decoder)` needs this: it imports pyctcdecode and
+    refuses decoders of another class. `Wav2Vec2ProcessorWithLM.from_pretrained` doesn't work even so, because it checks that
+    pyctcdecode and kenlm are installed. Instead make the decoder with `BeamSearchDecoderCTC.load_from_hf_hub`, and pass it to
+    the constructor.
 
     Raises:
         RuntimeError: pyctcdecode itself has already been imported.

@@ -201,7 +201,7 @@ class BeamSearchDecoderCTC:
 
         Args:
             logits: `[T, C]`, as for `decode_beams`.
-            cached_lm_scores, cached_p_lm_scores: the dictionaries from `get_starting_state`; unused, as beams hold their scores.
+            cached_lm_scores, cached_p_lm_scores: dictionaries from `get_starting_state`; unused, as beams hold their scores.
             beams: beams to continue: all or some beams of the previous call, or beams made elsewhere.
             processed_frames: number of frames in previous calls.
             hotword_scorer: hotwords, which replace earlier hotwords.

@@ -55,7 +55,8 @@ class SpelledModel:
     def weighed(self, attrs: word_files.Attrs) -> NGramLM:
         """Return a model whose log-probabilities equal the scores that a search adds.
 
-        A word adds alpha * log p + beta; an unknown word also adds the offset. `</s>` adds the score for the end of a transcript.
+        A word adds alpha * log p + beta, where p of an unknown word includes the offset. `</s>` adds the score for the end of
+        a transcript.
         """
         if self.has_unlisted and attrs.offset != self._offset:
             self._compose(attrs.offset)
@@ -108,7 +109,8 @@ def _without_end_of_text(automaton: BackoffAutomaton, words: WordSummary) -> Aut
     if words.delimiter is not None:
         states = sources[is_end & inside].to(torch.int32)
         weights[is_end & inside] = automaton.step(states, torch.full_like(states, words.delimiter))[0]
-    # If marks begin words, states within words back off to states between words. Each of these gets an arc for `</s>` with score 0.
+    # If marks begin words, states within words back off to states between words. Each of the latter gets an arc for `</s>` with
+    # score 0.
     kept = ~is_end | (inside & (words.delimiter is not None))
     contexts = torch.arange(words.num_contexts)
     by_state = torch.argsort(torch.cat([sources[kept], contexts]), stable=True)

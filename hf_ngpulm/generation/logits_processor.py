@@ -134,7 +134,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return shown(self, **told, model=type(self._model).__name__, **self.options.told())
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return fused scores `[B, C]`, from the tokens so far `[B, L]` and logits or log-probabilities of the next `[B, C]`."""
+        """Return fused scores `[B, C]` from the tokens so far `[B, L]` and the next token's logits or log-probabilities."""
         window = WINDOW.get()
         if window is not None:
             window.keep(self, input_ids, scores)

@@ -1,11 +1,12 @@
 """Search with beams; the results equal those of Transformers.
 
-The algorithm is the same: of all continuations of a recording's beams the best few are candidates, more than there are beams;
-    those that end compete with earlier ends, the best of the others go on. The implementation differs:
+The algorithm is that of Transformers. The best continuations of a recording's beams become candidates; there are more
+candidates than beams. Candidates that end compete with hypotheses that ended earlier. The best other candidates become the next
+beams. The implementation differs:
 
-- each beam's best tokens are found in its own row, and only these are compared (no sums over beams x vocabulary);
-- a candidate is stored as a token and its parent, not as a copy of its sequence; sequences are traced back at the end;
-- the cross-attention cache, the same for all beams of a recording, isn't moved.
+- Each beam's best tokens are found in its own row, and only these are compared (no sums over beams x vocabulary).
+- A candidate is stored as a token and its parent, not as a copy of its sequence. Sequences are traced back at the end.
+- The cross-attention cache isn't moved, because it is the same for all beams of a recording.
 """
 
 from __future__ import annotations
