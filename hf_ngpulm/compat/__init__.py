@@ -14,7 +14,7 @@ but the search differs. pyctcdecode scores a word when it ends. Here each label 
 words are dropped sooner and a narrower beam suffices. The documentation lists all differences under "From pyctcdecode".
 
 Before version 6, Transformers' pipeline accepts such a decoder (`pipeline(..., decoder=...)`), but a language model passed as
-`lm=` is better. Transformers' `Wav2Vec2ProcessorWithLM` only accepts pyctcdecode's own class of decoders; call `stand_in` first.
+`lm=` is better. Transformers' `Wav2Vec2ProcessorWithLM` only accepts pyctcdecode's own decoders, unless `stand_in` was called.
 `NGramLM.from_wav2vec2_with_lm` reads the repos of such processors.
 """
 

@@ -44,9 +44,7 @@ class _Trie(NamedTuple):
     fails: np.ndarray  # node of the longest proper suffix that is a prefix of a spelling
     weights: np.ndarray  # weight of the arc from the parent to the node
     paid: np.ndarray  # payments for a match up to the node
-    kept: (
-        np.ndarray
-    )  # [2, n], the part that a failing match keeps: row 0 if no word begins at the next token, row 1 if one does
+    kept: np.ndarray  # [2, n], the part that a failing match keeps if the next token doesn't (0) or does (1) begin a word
 
 
 class _States(NamedTuple):

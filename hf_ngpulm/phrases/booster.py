@@ -26,9 +26,9 @@ class PhraseBooster(Booster):
         booster = PhraseBooster(["ryanair one sierra golf", ("NVIDIA", 2.0)], tokenizer=processor)
         CTCDecoder(processor, phrases=booster)
 
-    A booster answers the same queries as an `NGramLM`. Each token that extends a phrase earns its share of the bonus at once, so
-    that greedy search can follow the phrase. An abandoned phrase repays everything (Aho-Corasick automaton). At each position
-    the longest phrase counts; overlapping phrases each count; see `hf_ngpulm.phrases.reference`.
+    A booster answers the same queries as an `NGramLM`. Each token that extends a phrase earns its share of the bonus at once,
+    so that greedy search can follow the phrase. An abandoned phrase repays everything (Aho-Corasick automaton). At each
+    position the longest phrase counts; overlapping phrases each count; see `hf_ngpulm.phrases.reference`.
 
     Args:
         phrases: texts, or pairs of a text and a weight, or a mapping from texts to weights.
@@ -138,7 +138,7 @@ def _with_bonuses(written: Written, weight_per: str, growth: float, end_bonus: f
 
 
 def _with_payments(written: Written, lm: NGramLM | None, lm_weight: float) -> Spellings:
-    """Return spellings with a payment per token. The discounts of each spelling sum to those of the tokenizer's own spelling."""
+    """Return spellings with a payment per token. All spellings of a phrase have the same total discount."""
     spellings, discounts = written.spellings, list(written.phrases.values())
     lengths, (free, bounded, initial) = _lengths(written), _column(written, "free", "bounded", "initial")
     places = np.arange(int(lengths.max(initial=0)))
