@@ -21,8 +21,8 @@ class ArcBooster(Booster):
     """Give a discount to the arcs of a language model that phrases follow.
 
     The method is that of Nigmatulina et al. ("Implementing contextual biasing in GPU decoder for online ASR", Interspeech
-    2023), who apply it in a decoding graph. A phrase is followed from the empty context, token by token, as far as the LM has n-grams.
-    These arcs, and the arcs for the same tokens in longer contexts, get a discount. The phrases of a recording are only a few
+    2023), who apply it in a decoding graph. A phrase is followed from the empty context, token by token, as far as the LM has
+    n-grams. These arcs, and the arcs for the same tokens in longer contexts, get a discount. The phrases of a recording are only a few
     hundred integers, `arcs`. A small automaton beside the LM's automaton answers the queries, so an `ArcBooster` can be used
     like a `PhraseBooster` (`phrases=`).
 
