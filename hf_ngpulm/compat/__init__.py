@@ -54,9 +54,8 @@ def stand_in() -> None:
     """Make `import pyctcdecode` return this package, in this process.
 
     Transformers' `Wav2Vec2ProcessorWithLM(feature_extractor, tokenizer, decoder)` needs this: it imports pyctcdecode and
-    refuses decoders of another class. `Wav2Vec2ProcessorWithLM.from_pretrained` doesn't work even so, because it checks that
-    pyctcdecode and kenlm are installed. Instead make the decoder with `BeamSearchDecoderCTC.load_from_hf_hub`, and pass it to
-    the constructor.
+    refuses decoders of another class. `Wav2Vec2ProcessorWithLM.from_pretrained` also checks that pyctcdecode and kenlm are
+    installed. Instead make the decoder with `BeamSearchDecoderCTC.load_from_hf_hub`, and pass it to the constructor.
 
     Raises:
         RuntimeError: pyctcdecode itself has already been imported.

@@ -287,5 +287,5 @@ class HotwordScorer:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Return the hotwords in alphabetical order."""
+        """Return all hotwords."""
         return tuple(self._char_trie.iterkeys())
