@@ -23,8 +23,8 @@ class ArcBooster(Booster):
     The method is that of Nigmatulina et al. ("Implementing contextual biasing in GPU decoder for online ASR", Interspeech
     2023), who apply it in a decoding graph. A phrase is followed from the empty context, token by token, as far as the LM has
     n-grams. These arcs, and the arcs for the same tokens in longer contexts, get a discount. The phrases of a recording are
-    only a few hundred integers, `arcs`. A small automaton beside the LM's automaton answers the queries, so an `ArcBooster` can be used
-    like a `PhraseBooster` (`phrases=`).
+    only a few hundred integers, `arcs`. A small automaton beside the LM's automaton answers the queries, so an
+    `ArcBooster` can be used like a `PhraseBooster` (`phrases=`).
 
     An `ArcBooster` boosts only n-grams that the LM contains: a name that is new to the LM gains little, and so do words that
     merely resemble the phrase. An unfinished phrase keeps its discounts. Prefer a `PhraseBooster` for names that the LM's text
