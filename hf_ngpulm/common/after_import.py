@@ -1,4 +1,4 @@
-"""Do something as soon as somebody imports a module, without importing it now."""
+"""Call a function once a module has been imported, without importing the module now."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from types import ModuleType
 
 
 def after_import(name: str, call: Callable[[], None]) -> None:
-    """Call something once a module has been imported: now, if that has happened already.
+    """Call a function once a module has been imported; call it now if the module is already imported.
 
     Args:
         name: full name of the module.
-        call: takes no arguments; what it raises reaches whoever imports the module.
+        call: a function without arguments; its errors propagate to the code that imports the module.
     """
     if name in sys.modules:
         call()
@@ -24,7 +24,7 @@ def after_import(name: str, call: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module as the other finders do, with a loader that calls something after loading."""
+    """Find one module with the other finders, and return a loader that calls a function after loading."""
 
     def __init__(self, name: str, call: Callable[[], None]) -> None:
         self.name, self.call = name, call

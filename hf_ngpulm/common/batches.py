@@ -1,4 +1,4 @@
-"""Rows of different lengths in one batch."""
+"""Handle rows of different lengths in one batch."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ Outputs: TypeAlias = Tensor | np.ndarray | Sequence[Any]
 
 
 def tensor_of(values: Any, name: str, device: torch.device | None = None) -> Tensor:
-    """Return a tensor of a model's outputs: tensors as they are; arrays (numpy, and what converts to it) and lists as
-    others, in no more than single precision.
+    """Return a model's outputs as a tensor. Tensors are returned unchanged.
+
+    Arrays (numpy, and objects that numpy converts) and lists are converted; double precision becomes single precision.
 
     Args:
         values: numbers of any shape.
-        name: of the argument, for messages.
-        device: where arrays and lists go; the CPU if left out.
+        name: name of the argument, for messages.
+        device: device for arrays and lists; by default the CPU.
 
     Raises:
-        InvalidLogitsError: something else, or lists of different lengths.
+        InvalidLogitsError: the values can't be converted, or lists have different lengths.
     """
     if isinstance(values, Tensor):
         return values
@@ -55,10 +56,10 @@ def _shapes(values: Any) -> str:
 
 
 def checked_lengths(lengths: Outputs | None, batch_size: int, frames: int, device: torch.device) -> Tensor:
-    """Return lengths of the rows, int64 `[B]`; all `frames` if there are none.
+    """Return the lengths of the rows, int64 `[B]`; if `lengths` is None, each is `frames`.
 
     Raises:
-        ValueError: another number of rows, no integers, or lengths beyond the frames.
+        ValueError: the number of lengths isn't the number of rows, or a length isn't an integer from 0 to `frames`.
     """
     if lengths is None:
         return torch.full((batch_size,), frames, dtype=torch.int64, device=device)

@@ -19,7 +19,7 @@ def bundled(name: str) -> Path:
     """Return path of a bundled file or folder, given as in the source tree (`examples/models`, `model_cards/ngram_lm.md`).
 
     Raises:
-        FileNotFoundError: this installation hasn't got it.
+        FileNotFoundError: this installation lacks the file or folder.
     """
     for root in _ROOTS:
         if (root / name).exists():

@@ -1,4 +1,4 @@
-"""Check arguments of users and entries of files: one vocabulary of what a value may be, used by all rooms."""
+"""Check users' arguments and entries of files: all packages describe permitted values with the kinds defined here."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Kind(NamedTuple):
     """Describe what a value may be.
 
     Args:
-        right: the same in words, for messages: "`name` should be `right`".
-        is_right: whether a value is of this kind.
-        convert: what is made of an argument that is.
+        right: the permitted values in words, for messages: "`name` should be `right`".
+        is_right: returns whether a value is of this kind.
+        convert: converts an argument of this kind.
     """
 
     right: str

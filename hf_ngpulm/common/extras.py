@@ -1,4 +1,4 @@
-"""Packages that come with extras: where one isn't there, say which extra brings it."""
+"""Import packages of extras: if a package is missing, the error names its extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and files that may be hostile."""
+"""Write files so that they appear complete or not at all, and read files that may be hostile."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ COMPLETE = ".hf_ngpulm.complete"
 
 @contextmanager
 def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield the name of a file in a temporary folder beside `path`; rename it to that when the block ends without an error.
+    """Yield the path of a file in a temporary folder beside `path`; move it to `path` when the block ends without an error.
 
-    A crash, an interrupt or a full disk leaves what stood at `path` untouched. What a process that was killed has left beside
-    it goes when the same file is written again (but on Windows, which has no locks of folders).
+    A crash, an interrupt or a full disk leaves the old file at `path` unchanged. If the process is killed, its temporary folder
+    is removed when the same file is written again (except on Windows, which has no locks of folders).
     """
     path = Path(path)
     with _temporary_folder(path.parent, f".{path.name[:32]}.tmp-") as folder:
@@ -42,12 +42,13 @@ def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
 def write_together(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary folder; the files in it take their places in `folder` when the block ends without an error.
 
-    All of them or none do, whenever the process is killed or the power fails: first they are on the disk, then one rename
-    makes the temporary folder the one that is `COMPLETE`, whose files count in place of those in `folder` (read them where
-    `standing_at` says), then they are moved out of it. If that was cut short, the next one that writes there does the rest.
+    Either all files take their places or none, even if the process is killed or the power fails. First the files are written to
+    the disk. Then one rename turns the temporary folder into `COMPLETE`, whose files take precedence over those in `folder`
+    (`standing_at` returns the path to read). Then the files are moved to their places. If the moves are interrupted, the next
+    process that writes there finishes them.
 
     Raises:
-        OSError: the files can't be written, or the first can't take its place; then the old ones are as they were.
+        OSError: the files can't be written, or the first file can't take its place; the old files are then unchanged.
     """
     folder = Path(folder)
     complete = folder / COMPLETE

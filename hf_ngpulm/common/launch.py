@@ -1,4 +1,4 @@
-"""This process's number among several, as their launcher has set it in the environment."""
+"""Read this process's rank and the number of processes from the environment, where the launcher has set them."""
 
 from __future__ import annotations
 

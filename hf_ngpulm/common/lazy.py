@@ -1,4 +1,4 @@
-"""Packages whose names are loaded when they are asked for."""
+"""Import the names of a package on first access."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 
 def attributes_of(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package that imports from its modules what is asked of it.
+    """Return a `__getattr__` for a package, which imports each name from its module on first access.
 
     Args:
-        package: full name.
-        modules: by name, the module that has it, relative to the package.
+        package: full name of the package.
+        modules: for each name, the module that defines it, relative to the package.
     """
 
     def load(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Choose what goes into a pickle, to another process or a deep copy, and what is made anew there."""
+"""Leave caches out of pickles and deep copies."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 
 class WithoutCaches:
-    """Objects that are pickled, and deeply copied, without what they keep to save time.
+    """Leave the caches of an object out of its pickles and deep copies; the copy gets empty caches.
 
-    Caches are told apart by the identity of objects, or hold what can't be pickled (weak references, CUDA graphs). A shallow
-    copy shares them.
+    Caches use the identity of objects as keys, or hold objects that can't be pickled (weak references, CUDA graphs). A shallow
+    copy shares the caches.
 
         class Decoder(WithoutCaches, caches={"_prepared": dict}): ...  # names of attributes, and what makes empty ones
     """

@@ -1,4 +1,4 @@
-"""Progress bars of long work, a bar a stage, on standard error."""
+"""Show progress bars on standard error, one bar per stage."""
 
 from __future__ import annotations
 

@@ -1,21 +1,20 @@
-"""pyctcdecode's API on this package's engine: scripts run with one changed import.
+"""Provide pyctcdecode's API on this package's engine: scripts run after one import is changed.
 
     from hf_ngpulm.compat import build_ctcdecoder      # was: from pyctcdecode import build_ctcdecoder
 
     decoder = build_ctcdecoder(labels, "words.arpa", alpha=0.5, beta=1.5)
     text = decoder.decode(logits)
 
-The word-level model is composed with the spellings of its words into one over labels (`hf_ngpulm.lexicon`), with which prefix
-beam search decodes. A sentence scores what pyctcdecode's formula gives it,
+The word-level model is composed with the spellings of its words into a model over labels (`hf_ngpulm.lexicon`). Prefix beam
+search decodes with this model. The score of a sentence follows pyctcdecode's formula,
 
     log p(outputs) + sum over its words of (alpha * ln 10 * (log10 p(word) [+ unk_score_offset]) + beta) [+ hotwords]
 
-but the search differs: here each label adds its share of the word's score, so unlikely words are dropped sooner and a narrower
-beam suffices; pyctcdecode scores a word when it ends. See "From pyctcdecode" in the documentation for arguments and
-differences.
+but the search differs. pyctcdecode scores a word when it ends. Here each label adds its share of the word's score, so unlikely
+words are dropped sooner and a narrower beam suffices. The documentation lists all differences under "From pyctcdecode".
 
-Transformers' pipeline takes such a decoder until its version 6 (`pipeline(..., decoder=...)`; better give it a language model
-as `lm=`). Its `Wav2Vec2ProcessorWithLM` asks whether a decoder is of pyctcdecode's own class, and takes it after `stand_in`.
+Before version 6, Transformers' pipeline accepts such a decoder (`pipeline(..., decoder=...)`), but a language model passed as
+`lm=` is better. Transformers' `Wav2Vec2ProcessorWithLM` only accepts pyctcdecode's own decoders, unless `stand_in` was called.
 `NGramLM.from_wav2vec2_with_lm` reads the repos of such processors.
 """
 
@@ -52,14 +51,14 @@ MODULES = {
 
 
 def stand_in() -> None:
-    """Let `import pyctcdecode` find this package's decoder, in this process.
+    """Make `import pyctcdecode` return this package, in this process.
 
-    For Transformers' `Wav2Vec2ProcessorWithLM(feature_extractor, tokenizer, decoder)`, which imports pyctcdecode and refuses
-    decoders of another class. Its `from_pretrained` asks besides whether pyctcdecode and kenlm are installed: there make the
-    decoder with `BeamSearchDecoderCTC.load_from_hf_hub`, and the processor of its parts.
+    Transformers' `Wav2Vec2ProcessorWithLM(feature_extractor, tokenizer, decoder)` needs this: it imports pyctcdecode and
+    refuses decoders of another class. `Wav2Vec2ProcessorWithLM.from_pretrained` also checks that pyctcdecode and kenlm are
+    installed. Instead make the decoder with `BeamSearchDecoderCTC.load_from_hf_hub`, and pass it to the constructor.
 
     Raises:
-        RuntimeError: pyctcdecode itself has been imported already.
+        RuntimeError: pyctcdecode itself has already been imported.
     """
     package = sys.modules[__name__]
     if sys.modules.get("pyctcdecode", package) is not package:

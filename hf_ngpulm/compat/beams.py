@@ -1,4 +1,4 @@
-"""The results of a search: beams, and the words in them."""
+"""Hold the results of a search: beams, and the words in them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from .weighed_lm import LMState
 
 Frames = tuple[int, int]
 WordFrames = tuple[str, Frames]
-NULL_FRAMES: Frames = (-1, -1)  # of no word
+NULL_FRAMES: Frames = (-1, -1)  # stands for "no word"
 
 
 class Writing(NamedTuple):
-    """The rule by which labels form words."""
+    """Hold the rule by which labels form words."""
 
     labels: list[str]  # labels of the classes; empty where a class has no text
     is_bpe: bool  # whether words begin at labels with `▁`; otherwise there is a space between them
 
 
 class Words:
-    """The words formed by labels so far: complete ones and the beginning of the current one, with their frames."""
+    """Form words from labels: complete words and the beginning of the current word, with their frames."""
 
     def __init__(self, writing: Writing, beam: Beam | None = None) -> None:
         beam = EMPTY_START_BEAM if beam is None else beam
@@ -30,12 +30,12 @@ class Words:
         self.partial, self.frames = beam.partial_word, beam.partial_frames
 
     def go_on(self, end: int) -> None:
-        """Extend the last label to a frame."""
+        """Extend the last label up to the frame `end`, exclusive."""
         if self.partial:
             self.frames = self.frames[0], end
 
     def add(self, token: int, first: int, end: int) -> None:
-        """Add a label, its first frame, and the one after its last."""
+        """Append a label, which spans the frames from `first` up to `end`, exclusive."""
         label, is_bpe = self._writing.labels[token], self._writing.is_bpe
         begins = is_bpe and label.startswith(BPE_TOKEN)
         if begins or (not is_bpe and label == " "):
@@ -53,12 +53,12 @@ class Words:
 
 
 def joined(text: str, word: str) -> str:
-    """Return a text with a word appended, unless the word is empty."""
+    """Return a text and a word with a space between them; if one is empty, return the other."""
     return f"{text} {word}" if text and word else text or word
 
 
 class OutputBeamMPSafe(NamedTuple):
-    """An `OutputBeam` without the state, as batches give it."""
+    """Hold an `OutputBeam` without its language model state; batch decoding returns these."""
 
     text: str
     text_frames: list[WordFrames]
@@ -67,18 +67,18 @@ class OutputBeamMPSafe(NamedTuple):
 
     @property
     def last_lm_state(self) -> None:
-        """None."""
+        """Return None: the state isn't kept."""
 
 
 class OutputBeam(NamedTuple):
-    """One transcript.
+    """Hold one transcript.
 
     Args:
-        text: words with a space between them.
-        last_lm_state: for `lm_start_state`; None without a language model.
-        text_frames: each word with its first frame and the one after its last.
+        text: the words with a space between them.
+        last_lm_state: the state to pass as `lm_start_state`; None without a language model.
+        text_frames: each word with its first frame and the frame after its last.
         logit_score: natural log-probability of the outputs, summed over all alignments that were kept.
-        lm_score: `logit_score` plus language model, beta and hotwords; the ranking score.
+        lm_score: `logit_score` plus the scores of the language model, beta and the hotwords; the ranking score.
     """
 
     text: str
@@ -88,33 +88,33 @@ class OutputBeam(NamedTuple):
     lm_score: float
 
     def get_mp_safe_beam(self) -> OutputBeamMPSafe:
-        """Return the same without the state."""
+        """Return the transcript without the state."""
         return OutputBeamMPSafe(self.text, self.text_frames, self.logit_score, self.lm_score)
 
 
 class Way(NamedTuple):
-    """A prefix of the search that a beam stands for. Several may have one text: cut into other pieces, or with more spaces."""
+    """Hold a prefix of the search. A beam has several prefixes if its text can be cut into other pieces or have more spaces."""
 
-    tokens: tuple[int, ...]  # all of its labels
-    blank: float  # log of its share in the beam's `logit_score` of alignments that end in a blank,
-    token: float  # and of those that end in its last label
-    added: float  # what language models add to its score
-    lm_states: tuple[int, ...]  # of each model
-    # Of the prefix, of that without its last label, and of its text, see `hf_ngpulm.search.ctc_beam.BeamState`.
+    tokens: tuple[int, ...]  # all labels of the prefix
+    blank: float  # log of the share of the beam's probability: alignments of this prefix that end in a blank
+    token: float  # the same share of alignments that end in the prefix's last label
+    added: float  # score added by language models
+    lm_states: tuple[int, ...]  # state of each language model
+    # Hashes of the prefix, of the prefix without its last label, and of its text, see `hf_ngpulm.search.ctc_beam.BeamState`.
     hashes: tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Beam:
-    """A hypothesis within an utterance.
+    """Hold a hypothesis within an utterance.
 
     Args:
         text: the complete words.
         next_word: always empty, since complete words are in `text`.
         partial_word: the beginning of the current word.
-        last_char: the last label, empty for the blank, None at the beginning or after a word that was ended by force.
-        text_frames: of each word in `text` the first frame and the one after its last.
-        partial_frames: the same of `partial_word`.
+        last_char: the last label; empty for the blank; None at the beginning, or after a call that ended the last word.
+        text_frames: the first frame of each word in `text` and the frame after its last.
+        partial_frames: the first frame of `partial_word` and the frame after its last.
         logit_score: natural log-probability of the outputs, summed over all alignments that were kept.
     """
 
@@ -125,24 +125,24 @@ class Beam:
     text_frames: list[Frames]
     partial_frames: Frames
     logit_score: float
-    # With the text that they are of: a beam may be changed, or made by hand.
+    # The text and partial word of the prefixes are kept, too, because a user may change a beam's text.
     _ways: tuple[tuple[str, str], tuple[Way, ...]] | None = field(default=None, kw_only=True, repr=False, compare=False)
 
     @classmethod
     def from_lm_beam(cls, lm_beam: LMBeam) -> Beam:
-        """Return the same without the language model's score."""
+        """Return the beam without the language model's score."""
         return Beam(**{entry.name: getattr(lm_beam, entry.name) for entry in fields(Beam)})
 
     @property
     def ways(self) -> tuple[Way, ...]:
-        """Its prefixes, if the search has left them."""
+        """Return the beam's prefixes; empty if the beam isn't from a search, or its text was changed."""
         known = self._ways is not None and self._ways[0] == (joined(self.text, self.next_word), self.partial_word)
         return self._ways[1] if self._ways is not None and known else ()
 
 
 @dataclass(frozen=True)
 class LMBeam(Beam):
-    """The same with what language models and hotwords add to `logit_score`: `lm_score`."""
+    """Hold a beam and its `lm_score`: `logit_score` plus the scores of language models and hotwords."""
 
     lm_score: float
 

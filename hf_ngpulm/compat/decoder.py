@@ -1,4 +1,4 @@
-"""pyctcdecode's decoder, and its constructor function."""
+"""Define pyctcdecode's decoder, and the function that makes it."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from .weighed_lm import LMState, SpelledModel
 __all__ = ["Beam", "BeamSearchDecoderCTC", "LMBeam", "OutputBeam", "OutputBeamMPSafe", "build_ctcdecoder"]
 
 BeamT = TypeVar("BeamT", OutputBeam, LMBeam)
-FOR_THE_BEST = 16  # prefixes that may form the best text together
+FOR_THE_BEST = 16  # number of best prefixes that are merged by text to find the best text
 
 
 class BeamSearchDecoderCTC:
-    """pyctcdecode's decoder on this package's engine, see `hf_ngpulm.compat`.
+    """Decode with pyctcdecode's API on this package's engine, see `hf_ngpulm.compat`.
 
-    It can be pickled, with its language model.
+    The decoder can be pickled together with its language model.
 
     Args:
         alphabet: labels of the outputs.
-        language_model: one of words, several, or None.
-        tokenizer: the recogniser's, to spell words exactly as it does. Without it words are spelled in labels; if these are
-            pieces (`▁`), with the fewest pieces, in up to 16 ways per word, as recognisers mix them where they are unsure.
+        language_model: a word-level language model, several of them, or None.
+        tokenizer: the recogniser's tokenizer, to spell words as it does. Without it words are spelled in labels. If the labels
+            are pieces (`▁`), each word gets up to 16 spellings with the fewest pieces, because an unsure recogniser mixes them.
         case: "lower" or "upper" changes the words of the language model before they are spelled, see
             `hf_ngpulm.lexicon.compose`.
 
@@ -43,9 +43,9 @@ class BeamSearchDecoderCTC:
             `clear_class_models` is called.
 
     Raises:
-        NGramFormatError: the words of the language model can be written in these labels, but only in another case.
-        TypeError: a language model of another class.
-        ValueError: what a language model is weighed with isn't a finite number, or too large.
+        NGramFormatError: the labels can write the words of the language model only in another case.
+        TypeError: the language model is of another class.
+        ValueError: a weight of a language model isn't a finite number, or is too large.
     """
 
     model_container: ClassVar[dict[bytes, LanguageModel | MultiLanguageModel | None]] = {}
@@ -74,7 +74,7 @@ class BeamSearchDecoderCTC:
         self._hold(language_model)
 
     def _hold(self, language_model: LanguageModel | MultiLanguageModel | None) -> None:
-        """Put the language model where users of pyctcdecode look for it."""
+        """Put the language model into `model_container`, where pyctcdecode has it."""
         self._model_key = secrets.token_bytes(16)
         self.model_container[self._model_key] = language_model
         self._decoders.add(self)
@@ -98,7 +98,7 @@ class BeamSearchDecoderCTC:
         hotword_weight: float = constants.DEFAULT_HOTWORD_WEIGHT,
         lm_start_state: LMState | None = None,
     ) -> str:
-        """Return the best transcript. Arguments as for `decode_beams`."""
+        """Return the best transcript. The arguments are those of `decode_beams`."""
         scorer = HotwordScorer.build_scorer(hotwords, hotword_weight)
         search = self._search(beam_width, beam_prune_logp, token_min_logp, scorer, lm_start_state, FOR_THE_BEST)
         return search.transcripts([logits], most=1)[0][0].text
@@ -114,24 +114,24 @@ class BeamSearchDecoderCTC:
         hotword_weight: float = constants.DEFAULT_HOTWORD_WEIGHT,
         lm_start_state: LMState | None = None,
     ) -> list[OutputBeam]:
-        """Return the best transcripts, each text once.
+        """Return the best transcripts, best first; each text occurs once.
 
         Args:
             logits: `[T, C]`, numpy or torch on any device: logits, log-probabilities, or probabilities (rows that sum to one,
-                none below zero).
-            beam_width: prefixes that the search keeps, of up to 1,024, and transcripts that are returned at most.
-            beam_prune_logp: prefixes are dropped if they score this much (at most 0) below the best.
+                without negative values).
+            beam_width: number of prefixes that the search keeps (at most 1,024), and maximum number of transcripts returned.
+            beam_prune_logp: a number of at most 0; prefixes are dropped if they score further below the best prefix.
             token_min_logp: labels less likely than this are left out, except the likeliest of a frame.
-            prune_history: leave out transcripts that differ from a better one only in words further back than the language
-                model sees.
+            prune_history: leave out a transcript that differs from a better transcript only in words before the language
+                model's context.
             hotwords: words to favour; each word of a text counts. A single string is split into words, with a warning.
-            hotword_weight: natural log, bonus of each.
+            hotword_weight: bonus of each hotword, natural log.
             lm_start_state: the preceding text's `last_lm_state`, from this decoder.
 
         Raises:
-            InvalidLogitsError: another shape, or NaN or infinite logits.
-            ValueError: an argument out of range, or the state of another decoder.
-            TypeError: a state of another class, such as `kenlm.State`.
+            InvalidLogitsError: the logits have another shape, or contain NaN or infinity.
+            ValueError: an argument is out of range, or the state is from another decoder.
+            TypeError: the state is of another class, such as `kenlm.State`.
         """
         scorer = HotwordScorer.build_scorer(hotwords, hotword_weight)
         search = self._search(beam_width, beam_prune_logp, token_min_logp, scorer, lm_start_state)
@@ -152,7 +152,8 @@ class BeamSearchDecoderCTC:
 
         Args:
             pool: ignored: utterances are decoded together on torch's threads, without other processes.
-            logits_list: of each utterance `[T, C]`; a batch `[B, T, C]` will do. Other arguments are as for `decode_beams`.
+            logits_list: the logits of each utterance, `[T, C]`; a batch `[B, T, C]` is accepted, too. Other arguments are those
+                of `decode_beams`.
         """
         scorer = HotwordScorer.build_scorer(hotwords, hotword_weight)
         search = self._search(beam_width, beam_prune_logp, token_min_logp, scorer, prefixes=FOR_THE_BEST)
@@ -169,7 +170,7 @@ class BeamSearchDecoderCTC:
         hotwords: Iterable[str] | None = None,
         hotword_weight: float = constants.DEFAULT_HOTWORD_WEIGHT,
     ) -> list[list[OutputBeamMPSafe]]:
-        """Return the best transcripts of each utterance. Arguments as for `decode_batch` and `decode_beams`."""
+        """Return the best transcripts of each utterance. The arguments are those of `decode_batch` and `decode_beams`."""
         scorer = HotwordScorer.build_scorer(hotwords, hotword_weight)
         search = self._search(beam_width, beam_prune_logp, token_min_logp, scorer)
         batch = search.transcripts(list(logits_list))
@@ -196,23 +197,23 @@ class BeamSearchDecoderCTC:
         force_next_word: bool = False,
         is_end: bool = False,
     ) -> list[LMBeam]:
-        """Decode more frames of an utterance. The result doesn't depend on how the frames are cut.
+        """Decode more frames of an utterance. The result doesn't depend on how the frames are divided among calls.
 
         Args:
             logits: `[T, C]`, as for `decode_beams`.
-            cached_lm_scores, cached_p_lm_scores: from `get_starting_state`; unused, as beams hold their scores.
-            beams: beams to continue: those returned by the previous call, some of them, or others.
+            cached_lm_scores, cached_p_lm_scores: dictionaries from `get_starting_state`; unused, as beams hold their scores.
+            beams: beams to continue: all or some beams of the previous call, or beams made elsewhere.
             processed_frames: number of frames in previous calls.
-            hotword_scorer: hotwords, which replace earlier ones.
-            force_next_word, is_end: end the current word, or the utterance, after these frames. Other arguments as for
+            hotword_scorer: hotwords, which replace earlier hotwords.
+            force_next_word, is_end: end the current word, or the utterance, after these frames. Other arguments are those of
                 `decode_beams`.
 
         Returns:
-            The best first, each text once.
+            The beams, best first; each text occurs once.
 
         Raises:
-            InvalidLogitsError: another shape, or NaN or infinite logits.
-            ValueError: no beams, or an argument out of range.
+            InvalidLogitsError: the logits have another shape, or contain NaN or infinity.
+            ValueError: `beams` is empty, or an argument is out of range.
         """
         if not beams:
             raise ValueError("beams is empty: pass those of the previous call, or of get_starting_state()")
@@ -269,7 +270,7 @@ class BeamSearchDecoderCTC:
         """Return the paths of a decoder's parts in a folder: "alphabet", and "language_model" or None.
 
         Raises:
-            NGramFormatError: there is no alphabet, or something else beside it and no language model.
+            NGramFormatError: the folder has no alphabet, or has other files beside the alphabet but no language model.
         """
         folder = Path(filepath)
         names = {path.name for path in folder.iterdir() if not path.name.startswith((".", "__"))}
@@ -286,10 +287,11 @@ class BeamSearchDecoderCTC:
 
         Args:
             filepath: the folder.
-            unigram_encoding: None or "utf-8"; words in another encoding have to be rewritten.
+            unigram_encoding: None or "utf-8"; convert `unigrams.txt` if it has another encoding.
 
         Raises:
             NGramFormatError: a file is missing or damaged.
+            ValueError: the encoding isn't UTF-8.
         """
         if unigram_encoding is not None and unigram_encoding.lower().replace("-", "") not in ("utf8", "utf8sig"):
             raise ValueError(f"unigrams.txt is read as UTF-8; convert it from {unigram_encoding!r}")
@@ -306,19 +308,19 @@ class BeamSearchDecoderCTC:
 
         Args:
             model_id: the repo.
-            cache_dir: where downloads go; the Hub's usual cache if left out.
-            kwargs: `revision`, `token`, `local_files_only`; `allow_patterns` is as it is.
+            cache_dir: folder for downloads; by default the Hub's usual cache.
+            kwargs: `revision`, `token`, `local_files_only`; `allow_patterns` is ignored.
         """
         kwargs.pop("allow_patterns", None)
         return cls.load_from_dir(download(model_id, cache_dir=cache_dir, **kwargs))
 
     def _search(self, *given: Any, **more: Any) -> Search:
         """Return the search for a call, see `Searches.search`."""
-        self._language_model  # noqa: B018 - has it been let go of?
+        self._language_model  # noqa: B018 - raises an error if the language model was released
         return self._searches.search(*given, **more)
 
     def _without_same_history(self, found: list[BeamT]) -> list[BeamT]:
-        """Of beams with the same words within the language model's context, keep the best."""
+        """Keep only the best of all beams that have the same words within the language model's context."""
         language_model = self._language_model
         seen_by_lm = max(1, (1 if language_model is None else language_model.order) - 1)
 
@@ -345,19 +347,20 @@ def build_ctcdecoder(
     """Make a decoder, as pyctcdecode's `build_ctcdecoder` does.
 
     Args:
-        labels: of the classes of the outputs, see `Alphabet.build_alphabet`.
-        kenlm_model_path: an ARPA file (also .gz, .bz2, .xz) or a binary of KenLM, over words; None decodes without.
-        unigrams: the known words; by default all of the file's.
+        labels: the label of each output class, see `Alphabet.build_alphabet`.
+        kenlm_model_path: a word-level model: an ARPA file (also .gz, .bz2, .xz) or a binary of KenLM; None decodes without a
+            language model.
+        unigrams: the known words; by default all words of the file.
         alpha: weight of the language model.
-        beta: natural log, added for each word.
+        beta: score added for each word, natural log.
         unk_score_offset: log10, added to the log-probability of unknown words; minus infinity forbids them.
-        lm_score_boundary: whether `<s>` and `</s>` count.
-        tokenizer, case: not in pyctcdecode, see `BeamSearchDecoderCTC`.
+        lm_score_boundary: whether `<s>` and `</s>` are scored.
+        tokenizer, case: arguments that pyctcdecode doesn't have, see `BeamSearchDecoderCTC`.
 
     Raises:
-        ValueError: labels that can't be, numbers that aren't finite.
-        NGramFormatError: a damaged file, a binary without words and no unigrams, or words that the labels write in another
-            case only.
+        ValueError: the labels are invalid, or a weight isn't a finite number.
+        NGramFormatError: the file is damaged; a binary has no words and `unigrams` is None; or the labels can write the words
+            only in another case.
     """
     alphabet = Alphabet.build_alphabet(labels)
     language_model = None

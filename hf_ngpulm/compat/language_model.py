@@ -1,4 +1,4 @@
-"""pyctcdecode's word-level language models and hotwords."""
+"""Define pyctcdecode's word-level language models and hotwords."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def load_unigram_set_from_arpa(arpa_path: str | os.PathLike[str]) -> set[str]:
     """Return the words of an ARPA file (also .gz, .bz2, .xz).
 
     Raises:
-        NGramFormatError: a damaged file, or one without words.
+        NGramFormatError: the file is damaged, or has no words.
     """
     words = set(ArpaFile(arpa_path).words)
     if not words:
@@ -53,21 +53,21 @@ def load_unigram_set_from_arpa(arpa_path: str | os.PathLike[str]) -> set[str]:
 
 
 class LanguageModel:
-    """A KenLM file, its words and weights.
+    """Hold a KenLM file, its words and weights.
 
     Args:
         kenlm_model: an ARPA file (also .gz, .bz2, .xz) or a binary of KenLM; of a `kenlm.Model` only the path is used.
-        unigrams: the known words; by default all of the file's.
-        alpha: weight of its log-probabilities.
-        beta: natural log, added for each word.
+        unigrams: the known words; by default all words of the file.
+        alpha: weight of the model's log-probabilities.
+        beta: score added for each word, natural log.
         unk_score_offset: log10, added to the log-probability of unknown words; minus infinity forbids them.
-        score_boundary: whether `<s>` and `</s>` count.
+        score_boundary: whether `<s>` and `</s>` are scored.
 
     Attributes:
         alpha, beta, unk_score_offset, score_boundary: may be set at any time; a decoder checks them when it decodes.
 
     Raises:
-        NGramFormatError: a damaged file, or a binary without words and no unigrams.
+        NGramFormatError: the file is damaged, or a binary has no words and `unigrams` is None.
     """
 
     JSON_ATTRS = ("alpha", "beta", "unk_score_offset", "score_boundary")
@@ -91,24 +91,24 @@ class LanguageModel:
 
     @property
     def order(self) -> int:
-        """Words of the longest n-grams."""
+        """Return the number of words in the longest n-grams."""
         return self.table.order
 
     @property
     def attrs(self) -> Attrs:
-        """Return its current weights, checked.
+        """Return the current weights, after checking them.
 
         Raises:
-            ValueError: a number that isn't finite, or too large.
+            ValueError: a weight isn't a finite number, or is too large.
         """
         return checked_attrs({name: getattr(self, name) for name in self.JSON_ATTRS})
 
     def reset_params(self, **params: Any) -> None:
-        """Set some of `alpha`, `beta`, `unk_score_offset` and `score_boundary`; None leaves one as it is.
+        """Set some of `alpha`, `beta`, `unk_score_offset` and `score_boundary`; None keeps the present value.
 
         Raises:
-            TypeError: another name.
-            ValueError: a value of another type.
+            TypeError: a parameter has another name.
+            ValueError: a value has the wrong type.
         """
         for name, value in params.items():
             if name not in self.JSON_ATTRS:
@@ -123,7 +123,7 @@ class LanguageModel:
 
     @cached_property
     def _unigram_set(self) -> frozenset[str]:
-        """The unigrams that the file has."""
+        """Return those of the unigrams that the file contains."""
         return frozenset(self.unigrams or ()) & frozenset(self.words)
 
     @cached_property
@@ -133,8 +133,9 @@ class LanguageModel:
     def score_partial_token(self, partial_token: str) -> float:
         """Return pyctcdecode's charge for an unfinished word.
 
-        It is `unk_score_offset` if no unigram begins so (or there are none), and more from the seventh character on. For this
-        package's charge see `hf_ngpulm.formats.wav2vec2.word_files.charged_to_unknown_words`.
+        The charge is 0 if a unigram begins with these characters. Otherwise it is `unk_score_offset`, which grows in proportion
+        to the length for more than `AVG_TOKEN_LEN` characters. This package's search charges differently, see
+        `hf_ngpulm.formats.wav2vec2.word_files.charged_to_unknown_words`.
         """
         if self._prefixes.has_node(partial_token):
             return 0.0
@@ -153,7 +154,7 @@ class LanguageModel:
         """Return the paths of the three files of a folder: "json_attrs", "unigrams" and "kenlm".
 
         Raises:
-            NGramFormatError: one of them is missing, or there are others (but hidden ones).
+            NGramFormatError: one of the files is missing, or the folder has other files. Hidden files are ignored.
         """
         folder = Path(filepath)
         names = {path.name for path in folder.iterdir() if not path.name.startswith((".", "__"))}
@@ -167,7 +168,7 @@ class LanguageModel:
 
     @classmethod
     def load_from_dir(cls, filepath: str | os.PathLike[str]) -> LanguageModel:
-        """Read what `save_to_dir`, here or of pyctcdecode, has written.
+        """Read a folder written by `save_to_dir`, here or in pyctcdecode.
 
         Raises:
             NGramFormatError: a file is missing or damaged.
@@ -181,14 +182,14 @@ class LanguageModel:
 
 
 class MultiLanguageModel:
-    """Several language models; a decoder uses the mean of their scores.
+    """Combine several language models; a decoder uses the mean of their scores.
 
     Args:
-        language_models: at least two, each with its own weights.
+        language_models: at least two models, each with its own weights.
 
     Raises:
-        ValueError: fewer than two.
-        TypeError: another class.
+        ValueError: there are fewer than two models.
+        TypeError: a model isn't a `LanguageModel`.
     """
 
     def __init__(self, language_models: Sequence[LanguageModel]) -> None:
@@ -201,15 +202,15 @@ class MultiLanguageModel:
 
     @property
     def order(self) -> int:
-        """Words of the longest n-grams of all."""
+        """Return the number of words in the longest n-grams of all models."""
         return max(lm.order for lm in self.language_models)
 
     def score_partial_token(self, partial_token: str) -> float:
-        """Return the mean over the models."""
+        """Return the mean of the models' charges for an unfinished word."""
         return sum(lm.score_partial_token(partial_token) for lm in self.language_models) / len(self.language_models)
 
     def reset_params(self, **params: Any) -> None:
-        """Set parameters of all of them, see `LanguageModel.reset_params`."""
+        """Set parameters of all models, see `LanguageModel.reset_params`."""
         for lm in self.language_models:
             lm.reset_params(**params)
 
@@ -225,7 +226,7 @@ class MultiLanguageModel:
 
 
 class WordPrefixes:
-    """A prefix index of words: the part of pygtrie's `CharTrie` that scoring uses."""
+    """Look up words by prefix. The methods are those of pygtrie's `CharTrie` that scoring uses."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self._words = sorted(set(words))
@@ -243,12 +244,12 @@ class WordPrefixes:
 
 
 class HotwordScorer:
-    """Scores the hotwords in a text.
+    """Score the hotwords in a text.
 
     Args:
         match_ptn: a regular expression for complete hotwords.
-        char_trie: of all of them: `WordPrefixes`, or pygtrie's `CharTrie`.
-        weight: natural log, bonus of each.
+        char_trie: the prefixes of all hotwords: `WordPrefixes`, or pygtrie's `CharTrie`.
+        weight: bonus of each hotword, natural log.
     """
 
     def __init__(self, match_ptn: re.Pattern[str], char_trie: Any, weight: float = DEFAULT_HOTWORD_WEIGHT) -> None:
@@ -258,8 +259,10 @@ class HotwordScorer:
 
     @classmethod
     def build_scorer(cls, hotwords: Iterable[str] | None = None, weight: float = DEFAULT_HOTWORD_WEIGHT) -> HotwordScorer:
-        """Make a scorer from texts, each of whose words is a hotword. (pyctcdecode would take the letters of a single
-        string.)"""
+        """Make a scorer from texts; each word of a text is a hotword.
+
+        A single string is split into words, with a warning. (pyctcdecode would take the letters of the string.)
+        """
         if isinstance(hotwords, str):
             logger.warning("hotwords should be a list; of the text %r its words are taken: pass [%r]", hotwords, hotwords)
             hotwords = [hotwords]
@@ -277,12 +280,12 @@ class HotwordScorer:
         return self.weight * len(self._match_ptn.findall(text))
 
     def score_partial_token(self, token: str) -> float:
-        """Return the bonus of an unfinished word: its share of the shortest hotword with this prefix."""
+        """Return the bonus of an unfinished word, in proportion to its share of the shortest hotword with this prefix."""
         if token not in self:
             return 0.0
         return self.weight * len(token) / max(1, min(map(len, self._char_trie.iterkeys(token))))
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The hotwords."""
+        """Return all hotwords."""
         return tuple(self._char_trie.iterkeys())

@@ -1,4 +1,4 @@
-"""Decode in parts: continue a search from the beams so far."""
+"""Decode an utterance in parts: continue a search from the beams so far."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .searching import Search, log_sum
 
 
 class _Found(NamedTuple):
-    """A prefix in the final beam: its words, last label, score of the outputs, added scores, and way."""
+    """Hold a prefix in the final beam: its words, last label, score of the outputs, added scores, and `Way`."""
 
     words: Words
     last_char: str | None
@@ -31,7 +31,7 @@ class _Found(NamedTuple):
 
 
 class PartialSearch:
-    """A search that continues from beams, with the settings and hotwords for these frames."""
+    """Continue a search from beams, with the settings and hotwords for these frames."""
 
     def __init__(self, search: Search) -> None:
         self.search, self.decoder, self.lms = search, search.decoder, search.lms
@@ -49,16 +49,16 @@ class PartialSearch:
             ends_word, is_end: whether the current word, or the utterance, ends after these frames.
 
         Returns:
-            The best first, each text once.
+            The beams, best first; each text occurs once.
 
         Raises:
-            InvalidLogitsError: another shape, or NaN or infinite logits.
+            InvalidLogitsError: the logits have another shape, or contain NaN or infinity.
         """
         log_probs = self.search.log_probs(logits)
         lengths = torch.tensor([len(log_probs)], dtype=torch.int32, device=log_probs.device)
         kept, left_out = self.search.without_unlikely(log_probs[None], lengths)
         models = self.decoder.fusion.rows(1, kept.device)
-        # Offset of each automaton's states in the pool.
+        # `bases` becomes the offset of each automaton's states in the pool.
         starts = [int(lm.starts[0]) for lm in self.lms]
         if self.search.booster is not None:
             starts.append(int(self.search.booster.starts[0]))
@@ -98,14 +98,14 @@ class PartialSearch:
     def _begin(
         self, before: list[tuple[Beam, Way]], models: RowModels, bases: Tensor, left_out: float
     ) -> tuple[list[tuple[Beam, Way]], BeamState]:
-        """Return the best prefixes, as many as the beam holds, and the search's state before the first frame."""
+        """Return the best prefixes, at most the beam's size, and the search's state before the first frame."""
         of_hotwords = self._hotwords([way.tokens for _, way in before])
         logit_scores = [beam.logit_score + log_sum([way.blank, way.token]) for beam, way in before]
         fused = [way.added + score for (_, way), (score, _) in zip(before, of_hotwords)]
         ranked = sorted(range(len(before)), key=lambda number: -(logit_scores[number] + fused[number]))
         best = ranked[: self.decoder.options.num_beams]
         chosen = [before[number] for number in best]
-        # The offset at the end of the last part, so that rounding is the same as in an uncut search.
+        # This equals the offset at the end of the last part, so rounding is the same as in a search without parts.
         offset = max(beam.logit_score + max(way.blank, way.token) for beam, way in chosen)
         state = initial_state(self.decoder.options.num_beams, models.states)
         state.blank_scores.fill_(-torch.inf)
@@ -123,13 +123,13 @@ class PartialSearch:
         num_lms = len(self.lms)
         own = torch.tensor([[*before[number][1].lm_states, of_hotwords[number][1]] for number in best], dtype=torch.int32)
         state.lm_states[0, : len(best)] = own[:, : len(bases)].to(bases.device) + bases
-        # `fused` alone has the language models' scores.
+        # The language models' scores are only in `fused`; `lm_scores` only has the scores of hotwords.
         if len(bases) > num_lms:
             state.lm_scores[0, : len(best), num_lms] = torch.tensor([of_hotwords[number][0] for number in best])
         return chosen, state
 
     def _ways(self, models: RowModels, state: BeamState, bases: Tensor) -> list[Way]:
-        """Return the prefixes of a state, without their tokens; `blank` and `token` are total scores."""
+        """Return the prefixes of a state, without their tokens; `blank` and `token` are total scores, not shares."""
         num_lms = len(self.lms)
         of_phrases = (models.weights[0, num_lms:] * state.lm_scores[0, :, num_lms:]).sum(1)
         shares = (part[0].double() + state.offsets[0] for part in (state.blank_scores, state.token_scores))
@@ -139,7 +139,7 @@ class PartialSearch:
         return [Way((), blank, token, added, tuple(states), tuple(hashes)) for blank, token, added, states, hashes in rows]
 
     def _hotwords(self, prefixes: list[tuple[int, ...]]) -> list[tuple[float, int]]:
-        """Return the hotwords' bonus in each prefix, and the state of their automaton after it."""
+        """Return the bonus of the hotwords in each prefix, and the state of their automaton after the prefix."""
         booster = self.search.booster
         if booster is None:
             return [(0.0, 0)] * len(prefixes)
@@ -149,7 +149,7 @@ class PartialSearch:
         return list(zip(scores.sum(1).tolist(), states.tolist()))
 
     def _spelled(self, beam: Beam) -> Way:
-        """Return the prefix of a beam from elsewhere, spelled by the tokenizer."""
+        """Return the prefix of a beam that has no `ways`: the tokenizer spells its text."""
         text = joined(joined(beam.text, beam.next_word), beam.partial_word)
         tokens = [token for token in self.search.of.tokenizer(text)["input_ids"] if token < len(self.labels)]
         each = [lm.score_tokens(torch.tensor([tokens], dtype=torch.int64, device=lm.device)) for lm in self.lms]
@@ -171,7 +171,7 @@ class PartialSearch:
         return int(extend_hash(torch.tensor(own), torch.tensor(token))), own, text
 
     def _with_ended_word(self, way: Way) -> Way:
-        """Return the prefix with its last word ended: nothing that follows belongs to it."""
+        """Return the prefix after its last word has ended, so that no later label belongs to that word."""
         if not way.tokens:
             return way
         total, has_ended = log_sum([way.blank, way.token]), way.tokens[-1] == self.delimiter
@@ -187,7 +187,7 @@ class PartialSearch:
 
 
 def _beams(found: list[_Found]) -> list[LMBeam]:
-    """Return one beam per text of the prefixes, the best first."""
+    """Merge prefixes with the same text into beams, and return the beams, best first."""
     of_text: dict[tuple[str, str], list[_Found]] = {}
     for prefix in sorted(found, key=lambda prefix: -(prefix.logit_score + prefix.added)):
         of_text.setdefault((prefix.words.text, prefix.words.partial), []).append(prefix)
@@ -202,8 +202,12 @@ def _beams(found: list[_Found]) -> list[LMBeam]:
 
 
 def _traced(frames: BeamFrames, place: int) -> tuple[int, list[tuple[int, int, int]], int]:
-    """Return a prefix's place in the beam before these frames, its labels since then with their first frames and those after
-    their last ones, and the frame until which the label before them continued (-1 if it didn't)."""
+    """Trace a prefix back to the beam before these frames.
+
+    Returns:
+        The index of its ancestor in that beam; for each label since then (label, first frame, frame after its last); and the
+        end of the frames, exclusive, in which the ancestor's last label continued (-1 if it didn't).
+    """
     links, labels = frames.links[0].cpu().numpy(), frames.labels[0].cpu().numpy()
     spans, end = [], -1
     for frame in range(len(links) - 1, -1, -1):

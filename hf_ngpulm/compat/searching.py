@@ -35,20 +35,20 @@ from .weighed_lm import LMState, Models
 logger = logging.getLogger(__name__)
 
 MOST_ENTRIES = 1 << 25  # largest batch: rows x frames x prefixes
-KEPT = 16  # cached decoders and automata of hotwords
-MORE_PREFIXES = 16  # a text may have several segmentations, until they are merged
+KEPT = 16  # number of cached decoders and automata of hotwords
+MORE_PREFIXES = 16  # additional prefixes for pieces: a text may have several segmentations, until they are merged
 LEAST_THRESHOLD = 1e-5  # tolerance of equal scores in single precision
 LEAST_LOG_PROB = math.log(MIN_TOKEN_CLIP_P)
 NEVER = -1e4  # log-probability of a label that is left out
 
 
 class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
-    """Makes the searches of a decoder, and caches their parts.
+    """Make the searches of a decoder, and cache their parts.
 
     Args:
         alphabet: labels of the outputs.
-        tokenizer: of the labels, or of the recogniser.
-        models: language models.
+        tokenizer: the tokenizer of the labels, or the recogniser's tokenizer.
+        models: the language models.
     """
 
     def __init__(self, alphabet: Alphabet, tokenizer: Any, models: Models) -> None:
@@ -66,7 +66,12 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
         lm_start_state: LMState | None = None,
         prefixes: int = MOST_BEAMS,
     ) -> Search:
-        """Return the search for a call, checked; transcripts are made of the best `prefixes`."""
+        """Check the settings of a call, and return its search. Transcripts are made from the best `prefixes` prefixes.
+
+        Raises:
+            ValueError: a setting is out of range.
+            TypeError: `lm_start_state` is of another class.
+        """
         beam_width = check("beam_width", beam_width, whole())
         if beam_width > MOST_BEAMS:
             logger.warning("beam_width=%s: the search keeps %s prefixes, no more are possible", beam_width, MOST_BEAMS)
@@ -104,7 +109,7 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
         return made
 
     def _decoder(self, lms: tuple[NGramLM, ...], beam_width: int, threshold: float, prefixes: int) -> CTCDecoder:
-        """Return the decoder of this package, with the language models as they are weighed at the moment."""
+        """Return a decoder of this package with the weighted language models `lms`."""
         # With 1 the decoder would search alignments instead of prefixes.
         num_beams = min(MOST_BEAMS, max(2, beam_width + MORE_PREFIXES * self.is_bpe))
         lm = LogLinear(lms, [self.share] * len(lms)) if len(lms) > 1 else lms[0] if lms else None
@@ -115,7 +120,7 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
         )  # fmt: skip
 
     def _booster(self, lms: tuple[NGramLM, ...], words: tuple[str, ...], weight: float) -> PhraseBooster:
-        """Return words that earn a weight each when they are complete, and their share of it label by label until then."""
+        """Return a booster of hotwords: each label earns its share of the weight, a complete word the whole weight."""
         return PhraseBooster(
             list(words), self.tokenizer, check("hotword_weight", weight, WEIGHT), "phrase", case="keep", tokenizations=CUTTINGS,
             whole_words=self.is_bpe or " " in self.labels, vocab_size=lms[0].vocab_size if lms else None,
@@ -124,20 +129,20 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
 
 @dataclass(frozen=True)
 class Search:
-    """A call's settings, checked. Made by `Searches.search`."""
+    """Search with the settings of one call. `Searches.search` checks the settings and makes the search."""
 
     of: Searches
-    decoder: CTCDecoder  # this package's, with its settings and the hotwords
-    lms: tuple[NGramLM, ...]  # as they are weighed
-    booster: PhraseBooster | None  # of the hotwords
+    decoder: CTCDecoder  # this package's decoder, with the settings and the hotwords
+    lms: tuple[NGramLM, ...]  # the weighted language models
+    booster: PhraseBooster | None  # the hotwords
     beam_width: int
-    threshold: float  # pyctcdecode's of the other sign
+    threshold: float  # minus pyctcdecode's `beam_prune_logp`
     token_min_logp: float
-    starts: tuple[int, ...] | None  # the states that the language models begin in, if not at the beginning
+    starts: tuple[int, ...] | None  # initial states of the language models; None for their start states
 
     @property
     def writing(self) -> Writing:
-        """Return the rule by which its labels form words."""
+        """Return the rule by which labels form words."""
         special = self.decoder.splitter.special
         return Writing(["" if token in special else label for token, label in enumerate(self.of.labels)], self.of.is_bpe)
 
@@ -154,10 +159,11 @@ class Search:
         return values.log_softmax(-1).clamp(min=LEAST_LOG_PROB)
 
     def without_unlikely(self, log_probs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities without labels below `token_min_logp`, except the likeliest of each frame.
+        """Mask labels below `token_min_logp` in log-probabilities `[B, T, C]`, except the likeliest label of each frame.
 
-        `[B, T, C]`, lengths `[B]` -> the same, and the log of what is left, summed over the frames of each row, `[B]`: the
-        search normalises its frames.
+        Returns:
+            The masked log-probabilities, and for each row the sum over its frames of the log of the remaining probability,
+            `[B]`. The caller adds this sum to the scores, because the search normalises each frame.
         """
         kept = log_probs
         if self.token_min_logp > LEAST_LOG_PROB:
@@ -194,7 +200,7 @@ class Search:
         ]
 
     def _batch_from(self, starts: tuple[int, ...], logits: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-        """Decode from other states of the language models."""
+        """Decode from the language models' states `starts`."""
         models = self.decoder.fusion.rows(len(logits), logits.device)
         moved = [start - int(lm.starts[0]) for start, lm in zip(starts, self.lms, strict=True)]
         states = models.states + torch.tensor(moved + [0] * (self.booster is not None), dtype=torch.int32, device=logits.device)
@@ -212,15 +218,17 @@ def merged(
     models: Models,
     starts: tuple[int, ...],
 ) -> list[OutputBeam]:
-    """Return transcripts of different texts: those with spaces more or less at an end, or cut into other pieces, are one.
+    """Merge hypotheses with the same text, and return the transcripts, best first.
+
+    Hypotheses with the same text differ in their pieces, or in spaces at their ends.
 
     Args:
-        n_best: best first.
-        offset: natural log of how likely the labels are that weren't left out.
-        threshold: texts that score so much less than the best one are left out.
-        most: texts.
-        writing: of the labels.
-        models, starts: the language models, and the states that they began in.
+        n_best: hypotheses, best first.
+        offset: natural log of the probability of the labels that weren't left out, summed over frames.
+        threshold: texts that score further below the best text are left out.
+        most: maximum number of texts.
+        writing: the rule by which labels form words.
+        models, starts: the language models, and their initial states.
     """
     of_text: dict[str, list[Hypothesis]] = {}
     for hypothesis in n_best:
@@ -228,7 +236,7 @@ def merged(
     ranked = []
     for text, same in of_text.items():
         logit_score = offset + log_sum([hypothesis.acoustic_score for hypothesis in same])
-        # What the search added is the same for one text, but for spaces at its ends, and pieces that are unknown words.
+        # Hypotheses with one text have the same added score, except for spaces at the ends and pieces of unknown words.
         lm_score = logit_score + max(hypothesis.score - hypothesis.acoustic_score for hypothesis in same)
         ranked.append((-lm_score, text, logit_score, same[0]))
     ranked.sort(key=lambda found: found[:2])
@@ -241,15 +249,15 @@ def merged(
 
 
 def _text_frames(best: Hypothesis, writing: Writing) -> list[WordFrames]:
-    """Return each word with its first frame and the one after its last."""
+    """Return each word with its first frame and the frame after its last."""
     words = Words(writing)
     for token, first, end in zip(best.token_ids, best.token_frames, best.token_ends):
         words.add(token, first, end)
     words.end_word()
-    written = best.text.split()  # a tokenizer of its own may write labels otherwise
+    written = best.text.split()  # the recogniser's tokenizer may write labels differently
     return list(zip(written if len(written) == len(words.text_frames) else words.text.split(), words.text_frames))
 
 
 def log_sum(values: list[float]) -> float:
-    """Return log(sum(exp(value)))"""
+    """Return log(sum(exp(value))) over the values."""
     return values[0] if len(values) == 1 else float(np.logaddexp.reduce(values))

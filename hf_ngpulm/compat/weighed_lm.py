@@ -1,4 +1,4 @@
-"""The language models of a decoder over its labels, with pyctcdecode's weights."""
+"""Compose a decoder's language models over its labels, with pyctcdecode's weights."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .language_model import LanguageModel
 
 
 class SpelledModel:
-    """A word-level model composed with its words, spelled in labels, once; and weighed anew in milliseconds.
+    """Compose a word-level model with the spellings of its words in labels; new weights then take milliseconds.
 
-    If some of its words aren't among the unigrams, another `unk_score_offset` composes it anew, as the offset is part of their
-    probabilities.
+    If some of the model's words aren't among the unigrams, another `unk_score_offset` composes the model again, because the
+    offset is part of these words' probabilities.
 
     Args:
-        language_model: of words.
-        tokenizer: of the labels, or of the recogniser.
+        language_model: the word-level model.
+        tokenizer: the tokenizer of the labels, or the recogniser's tokenizer.
         case: see `hf_ngpulm.lexicon.compose`.
     """
 
@@ -53,8 +53,11 @@ class SpelledModel:
         self.composed, self.words, self._offset = NGramLM(parts), parts.config.words, offset
 
     def weighed(self, attrs: word_files.Attrs) -> NGramLM:
-        """Return the model whose log-probabilities are what a search adds: alpha * log p + beta, for unknown words with the
-        offset; and `</s>` adds what the end of a transcript does."""
+        """Return a model whose log-probabilities equal the scores that a search adds.
+
+        A word adds alpha * log p + beta, where p of an unknown word includes the offset. `</s>` adds the score for the end of
+        a transcript.
+        """
         if self.has_unlisted and attrs.offset != self._offset:
             self._compose(attrs.offset)
         if self._weighed is None or self._weighed[0] != attrs:
@@ -73,22 +76,23 @@ class SpelledModel:
         return self._weighed[1]
 
     def ended(self, lm: NGramLM, state: int) -> tuple[float, int]:
-        """Return the score for ending the last word in mid-text, and the state after it.
+        """Return the score for ending the last word within a text, and the state after the word.
 
         Args:
-            lm: as weighed.
+            lm: the model with or without weights.
+            state: the state after the word's last label.
         """
         if self.words.delimiter is not None:
             score, after = lm.step(*(torch.tensor([it], dtype=torch.int32) for it in (state, self.words.delimiter)))
             return float(score), int(after)
         added = 0.0
-        while state >= self.words.num_contexts:  # a word with a mark ends when the next one begins: by backing off
+        while state >= self.words.num_contexts:  # if marks begin words, a word ends by backing off when the next word begins
             added += float(lm.tensors.backoff_weights[state])
             state = int(lm.tensors.backoff_states[state])
         return added, state
 
     def state_after(self, start: int, tokens: list[int]) -> int:
-        """Return the LM's state after the last word of tokens has ended. It doesn't depend on the weights."""
+        """Return the LM's state after tokens, once their last word has ended. The state doesn't depend on the weights."""
         state = torch.tensor([start], dtype=torch.int32)
         for token in tokens:
             _, state = self.composed.step(state, torch.tensor([token], dtype=torch.int32))
@@ -97,7 +101,7 @@ class SpelledModel:
 
 
 def _without_end_of_text(automaton: BackoffAutomaton, words: WordSummary) -> AutomatonTensors:
-    """Return the tensors of an automaton in which `</s>` adds what the end of the last word does, and nothing else."""
+    """Return the tensors of an automaton in which `</s>` adds only the score for the end of the last word."""
     tensors, end = automaton.tensors, automaton.vocab_size
     counts = tensors.arc_offsets.diff()
     sources = torch.repeat_interleave(torch.arange(len(counts)), counts)
@@ -105,7 +109,8 @@ def _without_end_of_text(automaton: BackoffAutomaton, words: WordSummary) -> Aut
     if words.delimiter is not None:
         states = sources[is_end & inside].to(torch.int32)
         weights[is_end & inside] = automaton.step(states, torch.full_like(states, words.delimiter))[0]
-    # With a mark, states within words back off to those in which none has begun. These have an arc each, which adds nothing.
+    # If marks begin words, states within words back off to states between words. Each of the latter gets an arc for `</s>` with
+    # score 0.
     kept = ~is_end | (inside & (words.delimiter is not None))
     contexts = torch.arange(words.num_contexts)
     by_state = torch.argsort(torch.cat([sources[kept], contexts]), stable=True)
@@ -123,11 +128,11 @@ def _without_end_of_text(automaton: BackoffAutomaton, words: WordSummary) -> Aut
 
 
 Models = tuple[SpelledModel, ...]
-"""The language models of a decoder, of whose scores the mean counts."""
+"""The language models of a decoder, which uses the mean of their scores."""
 
 
 class LMState:
-    """The language models' states after a hypothesis, for `lm_start_state`."""
+    """Hold the language models' states after a hypothesis, to pass as `lm_start_state`."""
 
     def __init__(self, models: Models, starts: Sequence[int], tokens: list[int]) -> None:
         self._models, self._starts, self._tokens = models, starts, tokens
@@ -136,7 +141,7 @@ class LMState:
         """Return each model's state.
 
         Raises:
-            ValueError: it is that of another decoder.
+            ValueError: the state is from another decoder.
         """
         if models is not self._models:
             raise ValueError("lm_start_state is from another decoder; pass a last_lm_state of this one")

@@ -21,7 +21,7 @@ READ_BACK = 4
 
 @dataclass(frozen=True)
 class NGramLMConfig:
-    """The contents of `config.json`.
+    """Hold the contents of `config.json`.
 
     Args:
         vocab_size: number of token ids that are scored.

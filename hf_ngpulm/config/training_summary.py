@@ -1,4 +1,4 @@
-"""The training of a saved language model."""
+"""Summarise the training of a saved language model."""
 
 from __future__ import annotations
 

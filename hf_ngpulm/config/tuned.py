@@ -66,7 +66,7 @@ class ModelIdentity:
         """Identify a model of Transformers.
 
         Raises:
-            ValueError: it isn't one.
+            ValueError: `model` isn't a model of Transformers.
         """
         config: Any = getattr(model, "config", None)
         if not isinstance(model, torch.nn.Module) or not hasattr(config, "model_type"):
@@ -173,8 +173,10 @@ def remembered(entries: tuple[TunedDecoding, ...], new: TunedDecoding) -> tuple[
 
 
 def tuned_for(entries: tuple[TunedDecoding, ...], model: ModelIdentity, given: Mapping[str, Any]) -> TunedDecoding | None:
-    """Return the newest settings for a model that suit the explicit ones; None if there are none, or `lm_weight` is
-    explicit."""
+    """Return the newest settings for a model that suit the explicit settings.
+
+    Returns None if there are no such settings, or `lm_weight` is explicit.
+    """
     if given.get("lm_weight") is not None:
         return None
     suiting = [entry for entry in entries if entry.model.is_same(model) and entry.suits(given)]

@@ -1,4 +1,4 @@
-"""The words of a saved language model that was composed with a lexicon."""
+"""Summarise the words of a saved language model that was composed with a lexicon."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LARGEST_SCORE = 1e30
 
 @dataclass(frozen=True)
 class WordSummary:
-    """A word-level model in token form; stored in `config.json`.
+    """Describe a word-level model that was composed into a token-level model; stored in `config.json`.
 
     Args:
         num_words: words of the word-level model.

@@ -1,1 +1,1 @@
-"""Decoders: from a model's output to hypotheses."""
+"""Decode a model's output into hypotheses."""

@@ -1,4 +1,4 @@
-"""Decoder: the base class of the decoders of all families."""
+"""Define `Decoder`, the base class of the decoders of all model families."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Decoder(WithoutCaches):
         return []
 
     def decode(self, frames: Outputs, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
-        """Decode a batch of logits, or of encoder frames. Arguments as for a call."""
+        """Decode a batch of logits, or of encoder frames. The arguments are those of a call."""
         return self(frames, lengths, phrases)  # type: ignore[operator]
 
     @property
@@ -103,7 +103,7 @@ class Decoder(WithoutCaches):
 
         Args:
             lm, lm_weight: the utterance's language model and its weight, on which bonuses in a graph depend.
-            phrase_weight: None for the decoder's.
+            phrase_weight: factor of the bonuses; None for the decoder's factor.
         """
         own = self.fusion.phrase_weight
         if phrase_weight is None:
@@ -112,7 +112,7 @@ class Decoder(WithoutCaches):
         return self.fusion.contexts.booster(phrases), phrase_weight
 
     def fused_with(self, row: int) -> tuple[Any, float, float | None]:
-        """Return the arguments of `followed` for a row of a batch: LM, its weight, and that of phrases."""
+        """Return the arguments of `followed` for a row of a batch: the LM, its weight, and the weight of phrases."""
         weight = self.fusion.phrase_weight
         return None, 0.0, float(weight[row]) if isinstance(weight, Tensor) else weight
 
@@ -121,7 +121,7 @@ class Decoder(WithoutCaches):
         return self.guided(phrases)._with(fusion=self.fusion.with_phrases(phrases, phrase_weight))
 
     def guided(self: AnyDecoder, phrases: Any) -> AnyDecoder:
-        """Return the decoder for these phrases: with a beam if nothing chose a search, else itself."""
+        """Return the decoder for these phrases: a copy with a beam if no option chooses a search, otherwise this decoder."""
         if self.unguided is None or not is_any(phrases):
             return self
         return self._with(options=self.kind.of(self.kind.guided(self.unguided)), unguided=None)
@@ -129,7 +129,7 @@ class Decoder(WithoutCaches):
     def with_weights(
         self: AnyDecoder, lm_weight: float | Tensor | None = None, phrase_weight: float | Tensor | None = None, **more: Any
     ) -> AnyDecoder:
-        """Return a copy with other weights, numbers or tensors `[B]`; None leaves one as it is.
+        """Return a copy with other weights, numbers or tensors `[B]`; None keeps the present weight.
 
         Args:
             lm_weight, phrase_weight: as for the decoder.
@@ -157,7 +157,7 @@ def refuse_broken(bad_frames: Any, what: str = "logits of", pieces: Sequence[tup
         pieces: (row, first frame, last frame) of each row of `bad_frames`, if these are pieces of longer rows.
 
     Raises:
-        InvalidLogitsError: names row and frame.
+        InvalidLogitsError: a row has a bad frame; the error names the row and the frame.
     """
     for row, frame in enumerate(bad_frames.tolist()):
         if frame >= 0:

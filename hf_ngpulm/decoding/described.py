@@ -1,4 +1,4 @@
-"""Descriptions of the options that the command line and the server share. Imports no torch."""
+"""Describe the options that the command line and the server share. This module doesn't import torch."""
 
 from __future__ import annotations
 

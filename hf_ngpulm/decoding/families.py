@@ -1,4 +1,4 @@
-"""Families of models (CTC, transducers, attention encoder-decoders), and their outputs as decoders take them."""
+"""Find a model's family (CTC, transducer, attention encoder-decoder), and compute the input of its decoder."""
 
 from __future__ import annotations
 

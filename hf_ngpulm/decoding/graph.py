@@ -1,4 +1,4 @@
-"""GraphDecoder: CTC outputs decoded in the graph of a language model."""
+"""Define `GraphDecoder`, which decodes CTC outputs in the graph of a language model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .sessions.graph import GraphSlots
 
 
 class GraphDecoder(Decoder):
-    """Viterbi decoding of CTC outputs in a graph: the CTC topology times the automaton of a language model.
+    """Decode CTC outputs by Viterbi search in a graph: the CTC topology composed with the automaton of a language model.
 
         decoder = GraphDecoder(processor, lm, phrases=["ryanair one sierra golf"])
         hypotheses = decoder(logits, lengths)
@@ -130,7 +130,7 @@ class GraphDecoder(Decoder):
             lm: one of the decoder's language models. Needed if there are several, as bonuses depend on the LM.
 
         Returns:
-            The context, which every argument `phrases` of this decoder accepts; None for no phrases.
+            The context, which every argument `phrases` of this decoder accepts; None if there are no phrases.
 
         Raises:
             ValueError: `lm` is missing or isn't one of the decoder's, a phrase is empty, or a discount isn't a finite number of
@@ -152,7 +152,7 @@ class GraphDecoder(Decoder):
 
         Args:
             phrases: as for the decoder.
-            phrase_weight: discount of phrases without one of their own, a number or a tensor `[B]`; None: the decoder's.
+            phrase_weight: discount of phrases without their own discount, a number or a tensor `[B]`; None keeps the decoder's.
         """
         selected = self._with()
         selected._take_phrases(phrases, phrase_weight)
@@ -173,7 +173,7 @@ class GraphDecoder(Decoder):
     def with_weights(
         self, lm_weight: float | Tensor | None = None, phrase_weight: float | Tensor | None = None, **more: Any
     ) -> GraphDecoder:
-        """Return a copy with other weights; None leaves one as it is.
+        """Return a copy with other weights; None keeps the present weight.
 
         Args:
             lm_weight: as for the decoder.
@@ -236,7 +236,7 @@ def ctc_decoder(tokenizer: Any, strategy: str | None = None, **settings: Any) ->
             `discount`).
 
     Raises:
-        ValueError: another strategy, or a setting that the decoder doesn't have.
+        ValueError: the strategy is unknown, or the decoder doesn't have a setting.
     """
     if strategy is None:
         return CTCDecoder(tokenizer, **settings)

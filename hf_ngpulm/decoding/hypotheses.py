@@ -1,4 +1,4 @@
-"""Hypotheses and their words: the results of decoders."""
+"""Hold the results of decoders: hypotheses and their words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..text.words import WordSplitter
 
 
 class Word(NamedTuple):
-    """One word of a transcript.
+    """Hold one word of a transcript.
 
     Args:
         text: the word.
@@ -27,7 +27,7 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One transcript of one utterance.
+    """Hold one transcript of an utterance.
 
     Args:
         text: the transcript.
@@ -58,14 +58,14 @@ class Hypothesis:
 
     @cached_property
     def words(self) -> list[Word]:
-        """The words with their times and confidences; empty without a tokenizer."""
+        """Return the words with their times and confidences; empty without a tokenizer."""
         if self.splitter is None:
             return []
         return [self._span(text, first, last) for text, first, last in self.splitter.words(self.token_ids)]
 
     @cached_property
     def characters(self) -> list[Word]:
-        """The tokens with their times and confidences: characters, if the vocabulary consists of characters."""
+        """Return the tokens with their times and confidences: characters, if the vocabulary consists of characters."""
         if self.splitter is None:
             return []
         return [self._span(text, first, first + 1) for first, text in enumerate(self.splitter.token_texts(self.token_ids))]
@@ -82,7 +82,7 @@ class Hypothesis:
 
 
 class Writing(NamedTuple):
-    """Makes `Hypothesis` objects of a search's results.
+    """Make `Hypothesis` objects from the results of a search.
 
     Args:
         splitter: splits tokens into words; None without a tokenizer: then there are no texts and words.

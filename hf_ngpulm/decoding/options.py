@@ -1,4 +1,4 @@
-"""Options of the decoders. They are declared and checked here once, for decoders, pipelines, `generate` and tuning."""
+"""Declare and check the options of decoders, in one place for decoders, pipelines, `generate` and tuning."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Options:
 
     @classmethod
     def _completed(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Add the options that follow from the given ones; refuse those without effect."""
+        """Add the options that follow from explicit options; refuse options without effect."""
         return given
 
     @classmethod
@@ -157,7 +157,7 @@ class Options:
         return {name: value for name, (value, default) in values.items() if isinstance(value, Tensor) or value != default}
 
     def with_weights(self: AnyOptions, weights: Mapping[str, Any]) -> AnyOptions:
-        """Return a copy with other weights; None leaves one as it is."""
+        """Return a copy with other weights; None keeps the present weight."""
         unknown = sorted(weights.keys() - (set(WEIGHTS) & set(self.names())))
         if unknown:
             raise TypeError(f"this decoder has no weights {', '.join(unknown)}")
@@ -192,7 +192,7 @@ class FrameOptions(Options):
 
 @dataclass(frozen=True)
 class CTCOptions(FrameOptions):
-    """Options of `hf_ngpulm.CTCDecoder`."""
+    """Hold the options of `hf_ngpulm.CTCDecoder`."""
 
     num_beams: int = 1
     beta: float | Tensor | None = None
@@ -231,7 +231,7 @@ class CTCOptions(FrameOptions):
 
 @dataclass(frozen=True)
 class GraphOptions(FrameOptions):
-    """Options of `hf_ngpulm.GraphDecoder`."""
+    """Hold the options of `hf_ngpulm.GraphDecoder`."""
 
     max_active: int = 64
     beam_threshold: float = 14.0
@@ -249,7 +249,7 @@ class GraphOptions(FrameOptions):
 
 @dataclass(frozen=True)
 class TransducerOptions(FrameOptions):
-    """Options of `hf_ngpulm.TransducerDecoder`. `max_symbols`: None for the model's own number."""
+    """Hold the options of `hf_ngpulm.TransducerDecoder`. If `max_symbols` is None, the model's own number applies."""
 
     strategy: str = "greedy"
     num_beams: int = 1
@@ -311,7 +311,7 @@ class TransducerOptions(FrameOptions):
 
 @dataclass(frozen=True)
 class AttentionOptions(Options):
-    """Options of `hf_ngpulm.NGramLogitsProcessor`."""
+    """Hold the options of `hf_ngpulm.NGramLogitsProcessor`."""
 
     family = "attention"
 

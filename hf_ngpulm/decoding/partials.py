@@ -1,4 +1,4 @@
-"""Partial results: the transcript of an utterance while it is being decoded."""
+"""Keep partial results: the transcript of an utterance while it is being decoded."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Transcript:
 
 @dataclass(frozen=True)
 class Partial:
-    """The best hypothesis of a stream after a step. Times count from the utterance's start.
+    """Hold the best hypothesis of a stream after a step. Times are relative to the utterance's start.
 
     Args:
         score: the search's total score (natural log), without the LM's score of `</s>`.
@@ -97,20 +97,20 @@ class Partial:
 
     @cached_property
     def token_ids(self) -> list[int]:
-        """The tokens."""
+        """Return the token ids."""
         return [*self._transcript.ids[: self._count], *self._of_tail().ids.tolist()]
 
     @cached_property
     def text(self) -> str:
-        """The transcript."""
+        """Return the transcript."""
         return self._transcript.text(self._count, self._of_tail().ids.tolist())
 
     @cached_property
     def stable_text(self) -> str:
-        """The text of the tokens that can no longer change."""
+        """Return the text of the tokens that can no longer change."""
         return self._transcript.text(self._count, self._of_tail().ids[: self.stable - self._count].tolist())
 
     @cached_property
     def words(self) -> list[Word]:
-        """The words with their times and confidences (None where unknown)."""
+        """Return the words with their times and confidences; an unknown time or confidence is None."""
         return self._transcript.hypothesis(self._count, self._of_tail(), self.frames, (self.score, 0.0, 0.0, 0.0)).words

@@ -25,7 +25,7 @@ FRAMES_AT_ONCE, PIECES_AT_ONCE = 1024, 64
 
 
 class Piece(NamedTuple):
-    """A part of a row of a batch: the frames from `first` until before `last`."""
+    """Hold a part of a row of a batch: the frames from `first` up to `last`, exclusive."""
 
     row: int
     first: int

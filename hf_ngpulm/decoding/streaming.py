@@ -1,4 +1,4 @@
-"""StreamingDecoder: online decoding of many streams in one batch."""
+"""Define `StreamingDecoder`, which decodes many streams online in one batch."""
 
 from __future__ import annotations
 

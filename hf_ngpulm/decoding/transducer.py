@@ -1,4 +1,4 @@
-"""TransducerDecoder: from audio features or encoder frames to hypotheses."""
+"""Define `TransducerDecoder`, which decodes audio features or encoder frames into hypotheses."""
 
 from __future__ import annotations
 

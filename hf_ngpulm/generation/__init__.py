@@ -1,4 +1,4 @@
-"""Language models in `generate`: a logits processor, and `custom_generate` strategies for decoders and for transducers."""
+"""Use language models in `generate`: a logits processor, and `custom_generate` strategies for decoders and transducers."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ __all__ = ["NGramLogitsProcessor", "generate", "seq2seq_generate", "transducer_g
 
 
 def generate(model: Any, **kwargs: Any) -> Any:
-    """Call `generate` with the strategy for the model's family, for a Hub repo's `custom_generate/generate.py`.
+    """Call `generate` with the strategy for the model's family; for import by a Hub repo's `custom_generate/generate.py`.
 
     Raises:
-        ValueError: arguments that the strategy doesn't take.
+        ValueError: an argument isn't supported by the strategy.
     """
     if hasattr(model, "joint"):
         given = {name: value for name, value in kwargs.items() if value is not None}

@@ -1,9 +1,10 @@
 """Find the times of an encoder-decoder's tokens from its decoder's cross-attention.
 
-Whisper's method (Radford et al., "Robust speech recognition via large-scale weak supervision", 2022; `timing.py` of
-openai/whisper) for models whose heads that follow the audio aren't known: the heads of the last half of the layers are
-averaged. The decoder reads the whole transcript once more. The weights of the steps that predict the tokens are normalised over
-the steps and smoothed by a median over time, and dynamic time warping finds the monotonic path through them.
+The method is Whisper's (Radford et al., "Robust speech recognition via large-scale weak supervision", 2022; `timing.py` of
+openai/whisper). Whisper selects the attention heads that follow the audio; for other models they are unknown, so all heads of
+the last half of the layers are averaged. The decoder reads the whole transcript once more. The attention weights of the steps
+that predict the tokens are normalised over the steps and smoothed by a median over time. Dynamic time warping then finds the
+monotonic path through these weights.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ def token_starts(
     frames: int,
     frame_seconds: float,
 ) -> list[int]:
-    """Return the frame at which each token of a transcript begins, and the frame at which the last one has ended.
+    """Return the first frame of each token of a transcript, and finally the frame at which the last token has ended.
 
     Args:
         model: an encoder-decoder with cross-attention.
-        encoder_outputs, attention_mask: of a single recording, as the model's `forward` takes them.
+        encoder_outputs, attention_mask: inputs of the model's `forward`, for a single recording.
         tokens: int64 `[L]`, all tokens that the decoder reads.
-        text: the positions of the tokens to align.
+        text: positions in `tokens` of the tokens to align.
         frames: number of the encoder's frames without padding.
         frame_seconds: duration of a frame.
 
     Raises:
-        ValueError: the model returns no cross-attention.
+        ValueError: the model doesn't return its cross-attention.
     """
     if not text:
         return [0]
@@ -50,7 +51,10 @@ def token_starts(
 
 @torch.no_grad()
 def cross_attention(model: Any, encoder_outputs: Any, attention_mask: Tensor | None, tokens: Tensor) -> Tensor:
-    """Return the weights of each layer and head at each step, float32 `[layers, H, L, T]`. Arguments as for `token_starts`."""
+    """Return the attention weights of each layer and head at each step, float32 `[layers, H, L, T]`.
+
+    The arguments are those of `token_starts`.
+    """
     with _showing_attention(model):
         outputs = model(
             encoder_outputs=encoder_outputs,
@@ -67,7 +71,7 @@ def cross_attention(model: Any, encoder_outputs: Any, attention_mask: Tensor | N
 
 
 def followed(layers: Tensor, steps: Sequence[int], frame_seconds: float) -> np.ndarray:
-    """Return the attention of steps to frames, relative to other steps, `[layers, H, L, T]` -> `[steps, T]`."""
+    """Return each step's attention to each frame, normalised over the steps, `[layers, H, L, T]` -> `[steps, T]`."""
     weights = layers.flatten(0, 1)
     deviation, mean = torch.std_mean(weights, dim=1, keepdim=True, correction=0)
     weights = ((weights - mean) / deviation.clamp(min=1e-9))[:, list(steps)]
@@ -75,7 +79,7 @@ def followed(layers: Tensor, steps: Sequence[int], frame_seconds: float) -> np.n
 
 
 def smoothed(weights: Tensor, width: float) -> Tensor:
-    """Return running medians over about `width` frames (an odd number), `[H, L, T]` -> the same."""
+    """Return running medians over about `width` frames (an odd number), `[H, L, T]` -> `[H, L, T]`."""
     half = min(round((width - 1) / 2), weights.shape[-1] - 1)
     if half < 1:
         return weights
@@ -84,10 +88,11 @@ def smoothed(weights: Tensor, width: float) -> Tensor:
 
 
 def warped(cost: np.ndarray) -> np.ndarray:
-    """Return the first column of each row on the cheapest path from the first corner to the last one, `[L, T]` -> int64 `[L]`.
+    """Return the first column of each row on the cheapest path through a cost matrix, `[L, T]` -> int64 `[L]`.
 
-    Each step of a path advances by a row, a column, or both. With c the cumulative cost of a row and e[k] the cost of entering
-    it at column k, being at column j costs c[j] + min over k <= j of (e[k] - c[k - 1]), a running minimum.
+    A path leads from the first row and column to the last ones. Each of its steps advances by one row, one column, or both. Let
+    c be the cumulative cost of a row, and e[k] the cost of entering the row at column k. Then reaching column j costs
+    c[j] + min over k <= j of (e[k] - c[k - 1]). This is a running minimum, so a row takes no loop.
     """
     rows, columns = cost.shape
     total = np.full((rows + 1, columns + 1), np.inf)
@@ -108,7 +113,7 @@ def warped(cost: np.ndarray) -> np.ndarray:
 
 @contextlib.contextmanager
 def _showing_attention(model: Any) -> Iterator[None]:
-    """Switch the model to an attention implementation that returns its weights."""
+    """Switch the model to the attention implementation "eager", which returns attention weights; afterwards switch back."""
     found = (getattr(module, "config", None) for module in model.modules())
     configs: list[Any] = list({id(config): config for config in found if hasattr(config, "_attn_implementation")}.values())
     before = [config._attn_implementation for config in configs]

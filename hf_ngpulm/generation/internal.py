@@ -1,8 +1,8 @@
-"""The internal language model (ILM) of a decoder: its prediction of the next token without audio.
+"""Compute the internal language model (ILM) of a decoder: its prediction of the next token without audio.
 
 The encoder's states are set to zero (Meng et al., "Internal language model estimation for domain-adaptive end-to-end speech
-recognition", SLT 2021, section 3.2). All frames are then alike, so one is enough. The result depends on the tokens alone, so
-rows with the same tokens, also of different recordings, are computed once.
+recognition", SLT 2021, section 3.2). All frames are then equal, so one frame is enough. The prediction depends on the tokens
+alone, so rows with equal tokens are computed once, even if they belong to different recordings.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from .transcripts import configs_of
 
 @dataclass
 class Silence(BaseModelOutput):
-    """Zero encoder outputs; some decoders ask for a mask."""
+    """Hold encoder outputs of zeros. Some decoders read `attention_mask`, which stays None."""
 
     attention_mask: Tensor | None = None
 
 
 class InternalLM:
-    """A decoder without audio.
+    """Run a decoder without audio.
 
-    A cache from call to call serves rows that are one token longer; rows are identified by their tokens, wherever a search has
-    moved them.
+    Each call caches its keys and values, so that the next call only reads one new token per row. A row is identified by its
+    tokens, because a search may move it to another index.
 
     Args:
         model: an encoder-decoder.
 
     Raises:
-        ValueError: it isn't one, or the width of its encoder's states is unknown.
+        ValueError: the model isn't an encoder-decoder, or the width of its encoder's states is unknown.
     """
 
     def __init__(self, model: Any) -> None:
@@ -53,13 +53,13 @@ class InternalLM:
             for what in ("pad_token_id", "decoder_start_token_id")
         )
         self.fill = {-1} if pad == start else {-1, pad}
-        self._read: dict[int, tuple[dict[tuple[int, ...], int], Any]] = {}  # by length: the place of each row in a cache
+        self._read: dict[int, tuple[dict[tuple[int, ...], int], Any]] = {}  # by length: each row's index, the cache
 
     @torch.no_grad()
     def logits(self, input_ids: Tensor) -> Tensor:
-        """Return the logits of the token after tokens int64 `[R, L]`, float32 `[R, C]`."""
+        """Return the logits of the next token, float32 `[R, C]`, after the tokens int64 `[R, L]`."""
         rows = [self._without_padding(row) for row in input_ids.tolist()]
-        alike: dict[int, dict[tuple[int, ...], int]] = {}  # by length, the index of each row
+        alike: dict[int, dict[tuple[int, ...], int]] = {}  # by length: the index of each distinct row
         for row in sorted(rows, key=len):
             places = alike.setdefault(len(row), {})
             places.setdefault(row, len(places))
@@ -73,8 +73,10 @@ class InternalLM:
         return tuple(row[first:])
 
     def _step(self, places: dict[tuple[int, ...], int], *read: dict[int, Any]) -> Tensor:
-        """Return the logits after rows of equal length, `[N, C]`; reuses, and removes, a cached entry if all rows continue
-        it."""
+        """Return the next token's logits after rows of equal length, `[N, C]`.
+
+        If all rows continue rows of one cached entry, the entry is reused and removed from `read`.
+        """
         model, length = self.model, len(next(iter(places)))
         device, cache = model.device, EncoderDecoderCache(DynamicCache(), DynamicCache())
         new = list(places)

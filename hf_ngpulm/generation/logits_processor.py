@@ -1,4 +1,4 @@
-"""NGramLogitsProcessor: shallow fusion of an n-gram language model in Transformers' `generate`, for attention decoders."""
+"""Fuse an n-gram language model with attention decoders in Transformers' `generate` (shallow fusion)."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ LM_WEIGHT = 0.2  # default; low, as attention decoders have strong internal lang
 
 
 class NGramLogitsProcessor(LogitsProcessor, Windowed):
-    """Adds an n-gram language model's scores, and those of phrases, to those of a speech recogniser's decoder.
+    """Add the scores of an n-gram language model and of phrases to the scores of a speech recogniser's decoder.
 
         model.generate(**inputs, logits_processor=[NGramLogitsProcessor(lm, weight=0.2, model=model)])
 
-    `generate` doesn't tell a processor which beam a row holds, nor that rows have ended, so the processor is stateless: it
+    `generate` doesn't tell a processor which beam a row holds, nor which rows have ended. So the processor is stateless: it
     derives the LM's state from each row's last tokens, after the last control token (Whisper's `<|notimestamps|>`), without
-    timestamps. The scores of several processors add up. It works with every search: greedy, sampling, beam, assisted.
+    timestamps. The scores of several processors add up. Every search is supported: greedy, sampling, beam, assisted.
 
     Args:
         lm: a language model, or a list with one (or None) per recording; None for phrases alone.
-        weight: weight of its log-probabilities; a number, or a tensor with one per recording. By default the weight tuned for
-            the model in the LM's config, with the other tuned settings (the newest, as `generate`'s beams aren't known here;
-            see `hf_ngpulm.config.tuned`), otherwise 0.2.
+        weight: weight of the LM's log-probabilities; a number, or a tensor with one per recording. By default the weight in the
+            LM's config that was tuned for the model, with the other tuned settings; without tuned settings 0.2. The processor
+            doesn't know `generate`'s number of beams, so it takes the newest settings (see `hf_ngpulm.config.tuned`).
         model: the model whose `generate` is called. Whisper's is extended to report the recordings of its rows (see
             `generation.whisper`).
-        phrases: phrases to boost (hotwords): a `hf_ngpulm.PhraseBooster`, or its phrases; or a list with one of these (or None)
-            per recording.
-        phrase_weight: factor of their bonuses; a number, or a tensor with one per recording.
+        phrases: phrases to boost (hotwords): a `hf_ngpulm.PhraseBooster`, or the phrases to make one; or a list with a booster,
+            phrases or None for each recording.
+        phrase_weight: factor of the phrases' bonuses; a number, or a tensor with one per recording.
         normalise_phrases: whether bonuses shift probability towards phrases instead of adding to it (default True), so that
-            beam search doesn't prefer hypotheses that repeat a phrase. Without beams both are the same.
+            beam search doesn't prefer hypotheses that repeat a phrase. Without beams both choices give the same transcript.
         tokenizer: the model's tokenizer or processor, to check that the LM was made for it, to find its special tokens, and to
             spell phrases. Required for LLM-based models, whose tokens include a prompt.
         start: token ids after which the transcript begins; by default the model's control tokens, or the tokenizer's special
@@ -67,21 +67,22 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         unscored: "kept" (default): symbols that no LM scores (timestamps, control tokens, punctuation that the LM has never
             seen) keep the model's probability; the LM redistributes the rest. "none" adds the LM's scores to its own tokens
             only, which makes unscored symbols win because they cost nothing.
-        score_eos: whether `</s>` gets the LM's score for the end of a sentence; otherwise it is unscored. Default True, except
-            for Whisper, whose 30 s windows may hold several sentences: an LM of single sentences would end the transcript after
-            the first. A `continued` LM allows for more sentences and scores the end there, too.
-        ilm_weight: weight of the decoder's internal LM, which is subtracted: its scores of text with zeros in place of the
-            encoder's states (see `generation.internal`). A number, or a tensor with one per recording; 0 by default. About 0.7
-            of `weight`, which can then be much larger. Costs one more decoder pass per step, over a single frame. For
-            encoder-decoders.
-        source_lm, source_weight: an n-gram model of the recogniser's training text, also subtracted (by default with half of
-            `weight`).
-        in_place: write into the given scores. `generate` allows it, unless `output_logits` returns the same tensor.
+        score_eos: whether `</s>` gets the LM's score for the end of a sentence; otherwise `</s>` is unscored. The default is
+            True, except for Whisper, whose 30 s windows may hold several sentences: an LM of single sentences would end the
+            transcript after the first sentence. A `continued` LM scores further sentences, so the default is True there, too.
+        ilm_weight: weight with which the scores of the decoder's internal LM are subtracted: the decoder's scores with zeros in
+            place of the encoder's states (see `generation.internal`). A number, or a tensor with one per recording; 0 by
+            default. A good value is about 0.7 of `weight`, which can then be much larger. Each step then costs a second decoder
+            pass, over a single frame. Only for encoder-decoders.
+        source_lm, source_weight: an n-gram model of the recogniser's training text, which is also subtracted, and its weight
+            (by default half of `weight`).
+        in_place: whether to write into the scores passed by `generate`. This is safe unless `output_logits` returns the same
+            tensor.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
 
     Raises:
-        ValueError: an LM over more tokens than the model has; a bad weight, `lm` or `start`; at a call: a number of rows that
-            doesn't fit `lm` or `weight`.
+        ValueError: the LM has more tokens than the model; a weight, `lm` or `start` is invalid; in a call of the processor, the
+            number of rows isn't a multiple of the recordings in `lm` or `weight`.
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
@@ -133,7 +134,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return shown(self, **told, model=type(self._model).__name__, **self.options.told())
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return fused scores: `[B, L]` tokens so far, `[B, C]` logits or log-probabilities of the next -> `[B, C]`."""
+        """Return fused scores `[B, C]` from the tokens so far `[B, L]` and the next token's logits or log-probabilities."""
         window = WINDOW.get()
         if window is not None:
             window.keep(self, input_ids, scores)
@@ -169,8 +170,10 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         self, scores: Tensor, input_ids: Tensor, parts: Sequence[Part], states: Sequence[Tensor], in_loop: Tensor,
         unheard: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Add all parts, given their states, to scores float32 `[B, C]` after tokens `[B, L]`, in place. `unheard` are the
-        internal LM's logits `[B, C]`, computed here if necessary."""
+        """Add all parts with their `states` to scores float32 `[B, C]` after tokens `[B, L]`, in place.
+
+        `unheard` holds the internal LM's logits `[B, C]`; if None, they are computed where a part needs them.
+        """
         less = self.subtracted(input_ids, parts, states, scores.shape[1], unheard)
         for part, at in zip(parts, states):
             at = at.masked_fill(in_loop, -1)
@@ -183,7 +186,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
     def subtracted(
         self, input_ids: Tensor, parts: Sequence[Part], states: Sequence[Tensor], classes: int, unheard: Tensor | None = None
     ) -> Tensor | None:
-        """Return the scores to subtract after tokens `[B, L]`, float32 `[B, C]`; None if there are none."""
+        """Return the scores to subtract after tokens `[B, L]`, float32 `[B, C]`; None if nothing is subtracted."""
         if all(part.less is None for part in parts):
             return None
         found = []
@@ -201,12 +204,12 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return torch.stack(found).sum(0)
 
     def rule_out(self, scores: Tensor, input_ids: Tensor, parts: Sequence[Part]) -> Tensor:
-        """Rule out, in place, tokens that may not follow `[B, L]` tokens: timestamps without timestamp mode, and more of a
-        loop.
+        """Rule out, in place, tokens that may not follow the tokens `[B, L]`.
 
-        Rows without fusion stay unchanged. Returns which rows are in a loop, bool `[B]`; there the model decides alone.
+        These are timestamps outside timestamp mode, and tokens that would continue a loop. Rows without fusion stay unchanged.
+        Returns a bool mask `[B]` of the rows in a loop. In these rows the model decides alone.
         """
-        # Masks, since selections would synchronise with the GPU at each step.
+        # Masks are used because selecting rows would synchronise with the GPU at each step.
         fused = parts[0].fused if len(parts) == 1 else torch.stack([part.fused for part in parts]).any(0)
         self._rule_out_timestamps(scores, input_ids, fused)
         return end_loops(scores, input_ids, parts[0].roles.roles, fused, self._ends_of(scores), parts[0].engine)
@@ -225,8 +228,10 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return known[1]
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> NGramLogitsProcessor:
-        """Return a copy with other phrases, at no more cost than new phrases themselves; None for none, if there is a language
-        model."""
+        """Return a copy with other phrases. Only new phrases cost time; the language models are shared.
+
+        `phrases=None` removes all phrases, which requires a language model.
+        """
         changed = copy.copy(self)
         changed.fusion = self.fusion.with_phrases(phrases, phrase_weight)
         changed._parts = None
@@ -237,8 +242,10 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
     def with_weights(
         self, weight: float | Tensor | None = None, phrase_weight: float | Tensor | None = None, **more: float | Tensor | None
     ) -> NGramLogitsProcessor:
-        """Return a copy with other weights, numbers or tensors with one per recording; None leaves one as it is. `more` takes
-        `ilm_weight` and `source_weight`."""
+        """Return a copy with other weights: numbers, or tensors with one weight per recording. None keeps the present weight.
+
+        `more` takes `ilm_weight` and `source_weight`.
+        """
         changed = copy.copy(self)
         changed.fusion = self.fusion.with_weights(weight, phrase_weight, more.get("source_weight"))
         changed.options = self.options.with_weights(more)
@@ -247,7 +254,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return changed
 
     def select(self, recordings: Sequence[int]) -> NGramLogitsProcessor:
-        """Return a copy for some of the recordings that LMs, phrases and weights list, in this order."""
+        """Return a copy for the recordings with these indices, in this order, from the lists of LMs, phrases and weights."""
         selected = copy.copy(self)
         selected.fusion, selected.options = self.fusion.select(recordings), self.options.select(recordings)
         selected._parts = None
@@ -261,7 +268,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
 
     @property
     def lists(self) -> dict[str, int]:
-        """Return the arguments with a value per recording, and their lengths."""
+        """Return the lengths of all arguments that list a value per recording, by the argument's name."""
         fusion = self.fusion
         found = {"lm": fusion.per_row, "phrases": fusion.phrases if is_per_row(fusion.phrases) else None}
         found |= {"weight": fusion.weight, "phrase_weight": fusion.phrase_weight, "source_weight": fusion.source_weight}
@@ -273,7 +280,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         """Return the number of recordings; None if nothing is listed per recording.
 
         Raises:
-            ValueError: lists of different lengths.
+            ValueError: the lists have different lengths.
         """
         counts = self.lists
         if len(set(counts.values())) > 1:
@@ -282,10 +289,10 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return next(iter(counts.values()), None)
 
     def roles(self, classes: int, device: torch.device) -> list[Roles]:
-        """Return the role of each class of the model, for language models and for phrases, as far as there are any.
+        """Return the roles of the model's classes: an entry for language models and one for phrases, if there are any.
 
-        Language models that differ in these roles (marks that one has never seen; ends) have separate entries; `_columns` says
-        for which models each entry is.
+        Language models have separate entries if their roles differ: one may not have seen a punctuation mark, or not score the
+        end. `_columns` lists the models of each entry.
         """
         if not self._roles or len(self._roles[0].roles) != classes:
             largest = max(automaton.vocab_size for automaton in self._known)
@@ -314,15 +321,15 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         columns = list(found.values())
         if fusion.source is not None:
             columns.append((Column(1), roles_of(self._model, fusion.models, *given, False)))
-        # Marks that an LM has never seen are text to phrases. And at the end of a transcript unfinished phrases repay their
-        # bonus, whether or not an LM scores the end.
+        # Phrases have their own roles. A mark that an LM has never seen may be part of a phrase. At the end of a transcript
+        # unfinished phrases repay their bonus, whether or not an LM scores the end.
         if fusion.phrases is not None:
             known = self._known[len(fusion.models) :] or fusion.models
             columns.append((Column(fusion.num_lms), roles_of(self._model, known, *given, True)))
         return columns
 
     def recordings(self, batch_size: int) -> list[int]:
-        """Return the recording of each row (rows of a recording are its beams, or sequences to return); -1 for padding rows."""
+        """Return the recording's index for each row, -1 for padding rows. A recording has a row for each beam or sequence."""
         count = self.num_recordings
         if count is None:
             return [0] * batch_size
@@ -335,10 +342,12 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return [row // (batch_size // count) for row in range(batch_size)]
 
     def parts(self, recordings: list[int] | int, classes: int, device: torch.device) -> list[Part]:
-        """Return the parts for rows of these recordings, or for this number of rows of all recordings: language models first,
-        then phrases."""
+        """Return the parts to add to the scores, language models first, then phrases.
+
+        `recordings` lists the recording of each row; a number means so many rows, divided equally among all recordings.
+        """
         key = (recordings, classes, device)
-        found = self._parts  # other threads may put others there
+        found = self._parts  # read once, because another thread may replace it
         if found is None or found[0] != key:
             recordings = self.recordings(recordings) if isinstance(recordings, int) else recordings
             if self.num_recordings is None:
@@ -373,19 +382,21 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return found[1]
 
     def _internal_of(self, model: Any, known: InternalLM | None) -> InternalLM | None:
-        """Return a model's internal LM, if it is subtracted; reuses `known`."""
+        """Return the model's internal LM if it is subtracted; `known` is reused unless it is None."""
         if self.subtracts_internal and not self.fusion.models:
             raise ValueError("ilm_weight is given without a language model to make up for it: pass lm= too")
         return InternalLM(model) if known is None and self.subtracts_internal else known
 
     def _has_none_of(self, lms: list[NGramLM], recordings: Tensor) -> Tensor:
-        """Return which rows have another language model than these, or none, bool `[B]`."""
+        """Return a bool mask `[B]` of the rows whose language model isn't among `lms`, or that have no language model."""
         has_one = [any(model is lm for model, _ in parts_of(row) for lm in lms) for row in self.fusion.per_row or ()]
         return ~torch.tensor(has_one, device=recordings.device)[recordings]
 
     def _less(self, every: RowModels, recordings: Tensor, has_lm: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Return the internal LM's weights `[B]`, and which rows have anything subtracted, bool `[B]`; only rows with a
-        language model do."""
+        """Return the internal LM's weights `[B]`, and a bool mask `[B]` of the rows in which any score is subtracted.
+
+        Scores are subtracted only in rows with a language model. Each result is None if it is zero or False in all rows.
+        """
         weight: Any = self.options.ilm_weight
         ilm = torch.as_tensor(weight, dtype=torch.float32, device=recordings.device).expand(every.states.shape[:1])[recordings]
         ilm = torch.where(has_lm, ilm, 0.0)

@@ -1,4 +1,4 @@
-"""The parts that are added to the scores of rows."""
+"""Define the parts (language models, phrases) that are added to the scores of rows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from ..search.attention_step import KINDS, UNSCORED, Roles, Rows, text_of
 
 
 class Part(NamedTuple):
-    """Arguments of `fuse` for one part: language models or phrases, and the rows that they apply to (`fused`, bool `[B]`).
-    `engine` is resolved, not "auto". Lazy models have their search, phrases the lease on their place.
+    """Hold the arguments of `fuse` for one part, which is either language models or phrases.
 
-    `subtracted` marks the source domain's model. `less`, bool `[B]`, marks rows with anything subtracted, and `ilm_weights`
-    `[B]` are the internal LM's weights; both belong to the language model's part, and are None if no row has any.
+    `fused`, bool `[B]`, marks the rows that the part applies to. `engine` is resolved, not "auto". `lazy` is the search of a
+    lazy model. `lease` reserves the place of phrases in the pool of states. `subtracted` is True for the source domain's model.
+
+    `less` and `ilm_weights` are set for the part of language models only. `less`, bool `[B]`, marks the rows in which any score
+    is subtracted. `ilm_weights` `[B]` holds the internal LM's weights. Each is None if no row needs it.
     """
 
     rows: Rows
@@ -36,12 +38,14 @@ class Part(NamedTuple):
 
     @property
     def is_one_call(self) -> bool:
-        """Return whether the native core can fuse it in one call, if it is the only part: a language model's scores are
-        added."""
+        """Return whether the native core can fuse this part in one call, if it is the only part.
+
+        The part must be a language model that isn't lazy, in rows in which no score is subtracted.
+        """
         return is_native(self.engine, self.fused.device) and self.lazy is None and self.less is None and not self.keeps_sums
 
     def after(self, input_ids: Tensor) -> Part:
-        """Return the part with the states after tokens `[B, L]` composed."""
+        """Compose the lazy states that follow the tokens `[B, L]`, and return the part with them."""
         if self.lazy is None:
             return self
         if input_ids.shape[1]:
@@ -51,7 +55,7 @@ class Part(NamedTuple):
         return self._replace(rows=self.rows._replace(tensors=self.lazy.tensors))
 
     def at(self, states: Tensor) -> Part:
-        """Return the part with states `[B]` composed."""
+        """Compose the lazy states `[B]`, and return the part with them."""
         if self.lazy is None:
             return self
         self.lazy.enter(states.cpu().numpy().ravel())
@@ -59,13 +63,16 @@ class Part(NamedTuple):
 
 
 class Column(NamedTuple):
-    """The index of a model among a row's models, and the language models that share its roles."""
+    """Hold the index of a model among a row's models, and the language models that share its roles."""
 
     place: int
     lms: list[NGramLM] = []  # noqa: RUF012 (never changed)
 
 
 def internal_scores(unheard: Tensor, roles: Roles) -> Tensor:
-    """Return the internal LM's log-probabilities of the classes that an LM scores, from its logits, float32 `[B, C]`."""
+    """Return the internal LM's log-probabilities, float32 `[B, C]`, from its logits `[B, C]`.
+
+    They are normalised over the classes that an LM scores; all other classes get 0.
+    """
     unscored = (roles.roles & KINDS) == UNSCORED
     return torch.log_softmax(unheard.masked_fill(unscored, -torch.inf), 1).masked_fill(unscored, 0.0)

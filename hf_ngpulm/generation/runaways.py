@@ -1,4 +1,4 @@
-"""Runaway transcripts, which repeat a phrase up to the limit of tokens; `evaluate` counts them.
+"""Detect runaway transcripts, which repeat a phrase up to the limit of tokens; `evaluate` counts them.
 
 `search.attention_step.loops` prevents a language model from causing them.
 """

@@ -1,9 +1,9 @@
-"""Find the beginning of the transcript among a model's tokens, and which tokens are text, for each model family.
+"""Find where the transcript begins among a model's tokens, and which tokens are text, for each model family.
 
-An encoder-decoder's `input_ids` begin with control tokens (`<|startoftranscript|><|en|>...`), possibly with text among them
-that isn't transcript (Whisper's `<|startofprev|>`, Canary's context): the transcript follows the last control token. An LLM's
-transcript follows a whole prompt, whose control tokens only the tokenizer knows. Generation from `inputs_embeds` has no tokens
-but the transcript's.
+An encoder-decoder's `input_ids` begin with control tokens (`<|startoftranscript|><|en|>...`). Text may stand between these that
+isn't part of the transcript (after Whisper's `<|startofprev|>`, or Canary's context). So the transcript begins after the last
+control token. An LLM's transcript follows a whole prompt, whose control tokens only the tokenizer knows. With `inputs_embeds`,
+`generate` has no tokens except the transcript's.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from ..language_model.model import NGramLM
 from ..search.attention_step import END, HOLD, START, TEXT, Roles
 from ..text.vocabulary import Vocabulary, tokenizer_of
 
-# Configs' names of single control tokens, and of tables of them.
+# Config entries that hold a control token, and config entries that hold a table of control tokens.
 CONTROL_TOKENS = (
     "bos_token_id", "sep_token_id", "decoder_start_token_id", "forced_bos_token_id", "prev_sot_token_id",
     "no_timestamps_token_id", "audio_token_id", "audio_token_index",
 )  # fmt: skip
 CONTROL_TABLES = ("lang_to_id", "task_to_id", "text_decoder_lang_to_code_id")
-# These occur within a transcript, or beside it, without ending it.
+# Config entries of tokens that occur within or beside a transcript and don't end it.
 PASSED_OVER = ("pad_token_id", "unk_token_id", "timestamp_token_id")
 TIMESTAMP = re.compile(r"<\|\d+(\.\d+)?\|>")
 CONTROL = re.compile(r"<\|[^|]+\|>")
-# Marks that nobody speaks: an LM trained on text without them has never seen them.
+# Punctuation marks, which aren't spoken: an LM trained on text without punctuation has never seen them.
 PUNCTUATION = frozenset(
     ".,;:!?\u2026-\u2013\u2014\"'()[]{}\u201c\u201d\u2018\u2019\u201e\u201a\u3001\u3002\uff0c\uff0e\uff01\uff1f\uff1b\uff1a\u300c\u300d\u300e\u300f\u30fb"
 )
 BETWEEN_WORDS = frozenset("\u0120\u2581 ")  # in pieces: of byte-level tokenizers, of SentencePiece
-# An LLM's preamble to its transcript, if it has one: "language English<asr_text>...".
+# By model type, the token that ends an LLM's preamble to its transcript: "language English<asr_text>...".
 ANNOUNCED_BY = {"qwen3_asr": "<asr_text>"}
 
 
@@ -46,7 +46,10 @@ def roles_of(
     prompt_context: bool = False,
     score_eos: bool = True,
 ) -> Roles:
-    """Return the role of each of a model's classes. Arguments as for `NGramLogitsProcessor`."""
+    """Return the role of each of a model's classes.
+
+    The arguments are those of `NGramLogitsProcessor`; `models` are language models or phrases, `classes` the number of classes.
+    """
     configs = configs_of(model)
     ends = ends_of(model)
     passed = _numbers(configs, PASSED_OVER) - ends
@@ -96,7 +99,7 @@ def ends_of(model: Any) -> set[int]:
 
 
 def no_timestamps_of(model: Any) -> int | None:
-    """Return Whisper's `<|notimestamps|>`, which all timestamps follow; None for other models."""
+    """Return the id of Whisper's `<|notimestamps|>`; None for other models. All greater ids are timestamps."""
     found = _numbers(configs_of(model), ("no_timestamps_token_id",)) if _model_type(model) == "whisper" else ()
     return max(found, default=None)
 
@@ -107,7 +110,7 @@ def is_windowed(model: Any) -> bool:
 
 
 def num_classes(model: Any) -> int | None:
-    """Return the number of a model's output classes, None if unknown."""
+    """Return the number of a model's output classes; None if unknown."""
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     weight = getattr(head, "weight", None)
     return None if weight is None else len(weight)
@@ -122,7 +125,7 @@ def _model_type(model: Any) -> str:
 
 
 def configs_of(model: Any) -> list[Any]:
-    """Return the configs that concern generated text, and not those of other parts (encoder, vocoder)."""
+    """Return the configs that concern generated text, but not the configs of other components (encoder, vocoder)."""
     config = model.config
     decoders = [getattr(config, name, None) for name in ("decoder", "decoder_config", "text_config")]
     return [found for found in (getattr(model, "generation_config", None), config, *decoders) if found is not None]
@@ -137,8 +140,8 @@ def _numbers(configs: Iterable[Any], names: Iterable[str]) -> set[int]:
 
 
 def _unwritten_marks(models: Sequence[NGramLM], tokenizer: Any) -> set[int]:
-    """Return punctuation that no language model has seen; like timestamps, it is unscored."""
-    if not all(hasattr(lm, "unk_tokens") for lm in models):  # phrases score nothing else anyway
+    """Return the punctuation tokens that none of the language models has seen. Like timestamps, they are unscored."""
+    if not all(hasattr(lm, "unk_tokens") for lm in models):  # boosters: phrases score only their own tokens anyway
         return set()
     known = next((pieces for pieces in (getattr(lm, "pieces", None) for lm in models) if pieces), None)
     if known is None and tokenizer is not None:
@@ -153,11 +156,14 @@ def _is_mark(piece: str | None) -> bool:
 
 
 def _control_pieces(models: Sequence[NGramLM], tokenizer: Any) -> Iterable[tuple[str, int]]:
-    """Yield tokens that aren't text: according to the tokenizer, or else by the form of tokens without a unigram in the LM."""
+    """Yield the piece and id of each token that isn't text.
+
+    With a tokenizer these are its special and added tokens, otherwise tokens of the form `<|...|>` without a unigram in the LM.
+    """
     if tokenizer is not None:
         tokenizer = tokenizer_of(tokenizer)
         added = getattr(tokenizer, "added_tokens_decoder", None) or {}
-        # Transformers 5 counts the token between words among the special ones. Text is full of it.
+        # Transformers 5 counts the token between words as a special token, but it is text.
         between_words = getattr(tokenizer, "word_delimiter_token_id", None)
         for token in {*tokenizer.all_special_ids, *added} - {between_words, getattr(tokenizer, "unk_token_id", None)}:
             yield str(tokenizer.convert_ids_to_tokens(token)), token

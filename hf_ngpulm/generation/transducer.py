@@ -1,4 +1,4 @@
-"""A generation strategy for transducers: language models and beam search in `model.generate`."""
+"""Define the generation strategy for transducers: language models and beam search in `model.generate`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .lm_argument import GivenLM, given_lm
 OF_HYPOTHESES = ("frame_seconds", "confidence")  # `generate` returns no hypotheses
 
 
-@takes(TransducerOptions, but=OF_HYPOTHESES)  # `generate` hands on what it finds in the signature
+@takes(TransducerOptions, but=OF_HYPOTHESES)  # `generate` only passes arguments that the signature names
 @torch.inference_mode()
 def transducer_generate(
     model: Any,
@@ -38,23 +38,24 @@ def transducer_generate(
 ) -> Tensor:
     """Decode with a language model or a beam: `model.generate(**inputs, custom_generate=transducer_generate, lm=lm)`.
 
-    `generate` returns the same as ever for Parakeet's and Nemotron's transducers: `sequences` with blanks, and `durations`, the
-    frames advanced after each step. With `num_return_sequences` above 1 it returns that many rows per recording, best first.
+    The output of `generate` has the same form as without this strategy for Parakeet's and Nemotron's transducers: `sequences`
+    with blanks, and `durations`, the number of frames advanced after each step. If `num_return_sequences` is above 1, there are
+    as many rows per recording, best first.
 
     Args:
-        model, input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, streamer: `generate` gives them.
-        lm: a language model; the id of a Hub repo, a folder or a file with one (cached for later calls); or a list with one (or
-            None) per row. By default the generation config's `ngram_lm` (with the weight `ngram_lm_weight`), if it has one;
-            False decodes without.
-        lm_weight, phrases, phrase_weight, strategy, num_beams, ... aes_gamma: as for `hf_ngpulm.TransducerDecoder`; without a
-        weight, the LM's tuned settings for the model hold.
-        processor: the model's (or its tokenizer), to check that the LM was made for it, and to spell phrases; without it only
-            vocabulary sizes are compared, and phrases must be a `hf_ngpulm.PhraseBooster`.
+        model, input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, streamer: passed by `generate`.
+        lm: a language model; the id of a Hub repo, a folder or a file with a language model (cached for later calls); or a list
+            with a language model (or None) for each row. By default the generation config's `ngram_lm` (with the weight
+            `ngram_lm_weight`), if it has one; False decodes without a language model.
+        lm_weight, phrases, phrase_weight, strategy, num_beams, ... aes_gamma: as for `hf_ngpulm.TransducerDecoder`. Without
+            `lm_weight` the settings apply that the LM's config holds as tuned for the model.
+        processor: the model's processor or tokenizer, to check that the LM was made for it, and to spell phrases. Without it
+            only vocabulary sizes are compared, and phrases must be a `hf_ngpulm.PhraseBooster`.
 
     Raises:
-        ValueError: settings of `generate` that this search doesn't support (logits processors, a streamer).
+        ValueError: a setting of `generate` isn't supported by this search (logits processors, a streamer).
         TokenizerMismatchError: the LM was made for another tokenizer.
-        InvalidLogitsError: the model's outputs hold NaN or infinity.
+        InvalidLogitsError: the model's outputs contain NaN or infinity.
     """
     options = {name: more.pop(name) for name in TransducerOptions.names() if name in more and name not in OF_HYPOTHESES}
     if "encoder_outputs" not in more or "encoder_valid_lengths" not in more:
@@ -92,7 +93,7 @@ def transducer_generate(
 
 
 def _most_steps(model: Any, config: GenerationConfig | None, frames: int) -> int | None:
-    """Return the caller's limit of steps, None if it is only `generate`'s default."""
+    """Return the maximum number of steps that the caller set; None if it is only `generate`'s default."""
     if config is None or config.max_length is None:
         return None
     by_itself = config.max_new_tokens is None and config.max_length == model.max_symbols_per_step * frames

@@ -1,14 +1,13 @@
-"""Extend Whisper's long-form decoding for logits processors: report the recordings of its rows, and judge by the model's own
-scores.
+"""Extend Whisper's long-form decoding for logits processors: report each row's recording, and keep the model's own scores.
 
-Whisper decodes a 30 s window of all recordings that haven't ended, then repeats it at other temperatures for rows whose
-transcript looks bad; all other rows are left out. Two methods of the model do this with the processors as arguments. Here they
-are wrapped, on this one model, to tell a processor with several LMs which recordings are left. Where the mean log-probability
-decides that a transcript looks bad (`logprob_threshold`), it is computed from the model's own scores, not the fused ones.
-`generate` without an `NGramLogitsProcessor` is unchanged.
+Whisper decodes a 30 s window of each recording that hasn't ended. It then decodes rows whose transcript looks bad once more, at
+other temperatures, in a batch without all other rows. Methods of the model do this, with the processors as arguments. This
+module wraps these methods, on one model object only, to tell a processor with several LMs which recordings are in the batch. A
+transcript looks bad if its mean log-probability is below `logprob_threshold`. The wrapped methods compute that mean from the
+model's own scores, not from the fused scores. `generate` without an `NGramLogitsProcessor` is unchanged.
 
-A window must consume audio, or the next one would be the same, without end. So timestamps are ruled out after
-`<|notimestamps|>` (Transformers leaves that to the model), and a window that ends where it began counts as consumed.
+A window must consume audio; otherwise the next window would be the same, and decoding would never end. So timestamps are ruled
+out after `<|notimestamps|>` (Transformers leaves that to the model), and a window that ends where it began counts as consumed.
 """
 
 from __future__ import annotations
@@ -23,14 +22,15 @@ from torch import Tensor
 
 
 class Window:
-    """The recordings that are being decoded.
+    """Track the recordings that are being decoded in one window.
 
     Args:
-        sequences: the sequence of each row, among `total`: one or several per recording, as many as are to be returned.
-        prompt_length: tokens before the transcript.
-        generation_config: has the current number of beams.
-        judged: the processor before which scores are the model's own, if `logprob_threshold` asks for them. They take as much
-            memory as the fused ones, which Whisper has `generate` return then.
+        sequences: for each row, the index of its sequence. Each recording has as many sequences as it returns.
+        total: number of sequences of all recordings.
+        prompt_length: number of tokens before the transcript.
+        generation_config: the config with the current number of beams.
+        judged: the first processor, whose input is the model's own scores, if `logprob_threshold` needs these; otherwise None.
+            The own scores take as much memory as the fused scores, which Whisper then has `generate` return as well.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class Window:
         self._again: list[int] = []
 
     def keep(self, processor: Any, input_ids: Tensor, scores: Tensor) -> None:
-        """Keep the scores `[B, C]` that a processor is given, if these are the ones that transcripts are judged by."""
+        """Keep the input scores `[B, C]` of a processor, if transcripts are judged by them."""
         if processor is self.judged:
             self.own[input_ids.shape[1] - self.prompt_length :] = [scores.clone()]
 
     def recordings(self, batch_size: int, count: int) -> list[int]:
-        """Return the recording of each row, of `count` in all; -1 for padding rows of a batch of fixed size."""
+        """Return the recording's index for each row, among `count` recordings; -1 for padding rows of a batch of fixed size."""
         if self.total % count:
             raise ValueError(f"there are {count} language models or weights, but {self.total} recordings")
         beams = self.generation_config.num_beams or 1
@@ -58,7 +58,7 @@ class Window:
         return self.sequences[row] // (self.total // count)
 
     def decoded(self, row: int, again: bool) -> None:
-        """Record for each row in turn whether it is decoded again; the next pass has only those rows."""
+        """Record whether a row is decoded again. Rows are recorded in order; the next pass has only rows to decode again."""
         if row == 0:
             self._again = []
         if again:
@@ -72,11 +72,11 @@ WINDOW: ContextVar[Window | None] = ContextVar("window", default=None)
 
 
 class Windowed:
-    """A logits processor that asks for `WINDOW`, and has it keep the scores before it adds anything."""
+    """Mark logits processors that read `WINDOW`, and that have it keep their input scores."""
 
 
 def follow_recordings(model: Any) -> None:
-    """Wrap the methods of a Whisper model, or of one within a wrapper; no-op for other models."""
+    """Wrap the methods of a Whisper model, also if it is within another module; leave other models unchanged."""
     for part in model.modules():
         for method in (generate_with_fallback, _need_fallback, _retrieve_segment):
             here = vars(part).get(method.__name__)
@@ -126,14 +126,16 @@ def _retrieve_segment(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def rule_out_timestamps(scores: Tensor, input_ids: Tensor, no_timestamps: int, rows: Tensor) -> None:
-    """Rule out timestamps in scores `[B, C]`, in place, in `rows`, bool `[B]`, whose tokens `[B, L]` contain
-    `<|notimestamps|>`."""
+    """Rule out timestamps in scores `[B, C]`, in place.
+
+    This concerns rows of the mask `rows`, bool `[B]`, whose tokens `[B, L]` contain `<|notimestamps|>`.
+    """
     without = (input_ids == no_timestamps).any(1) & rows
     scores[:, no_timestamps + 1 :].masked_fill_(without[:, None], -torch.inf)
 
 
 def _bound(method: str, model: Any, args: Any, kwargs: Any) -> inspect.BoundArguments:
-    """Bind arguments to the names of Transformers' own method."""
+    """Bind arguments to the parameter names of Transformers' own method."""
     from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
     return inspect.signature(getattr(WhisperGenerationMixin, method)).bind(model, *args, **kwargs)
@@ -144,21 +146,21 @@ def _ours(processors: Any) -> list[Any]:
 
 
 def _own_scores(window: Window, given: dict[str, Any]) -> list[Tensor]:
-    """Return the model's own scores of a row's steps, in place of the fused ones."""
+    """Return the model's own scores at each step of a row, to replace the fused scores."""
     output, temperature = given["seek_outputs"][given["index"]], given["temperature"] or 1.0
     fused = output["scores"][: len(given["seek_sequence"])]
-    # Beams come from another row at each step. What later processors ruled out stays so.
+    # A beam may come from another row at each step. Tokens that later processors ruled out stay ruled out.
     rows = output["beam_indices"].tolist() if "beam_indices" in output else [given["index"]] * len(fused)
     own = [(scores[row] / temperature).to(each) for scores, row, each in zip(window.own, rows, fused)]
     return [each.masked_fill(scores == -torch.inf, -torch.inf) for each, scores in zip(own, fused)]
 
 
 def _scores_that_say(log_probs: Tensor, given: dict[str, Any]) -> list[Tensor]:
-    """Return fake scores of a row's steps, from which Transformers computes a strategy's own log-probabilities `[T]`."""
+    """Return artificial scores for each step of a row, from which Transformers computes exactly the log-probabilities `[T]`."""
     sequence = given["seek_sequence"].cpu()
     scores = torch.full((min(len(log_probs), len(sequence)), given["vocab_size"]), -torch.inf)
     steps, said = torch.arange(len(scores)), sequence[: len(scores)]
-    rest = torch.where(said == 0, 1, 0)  # another token has the rest of the probability
+    rest = torch.where(said == 0, 1, 0)  # another token gets the remaining probability
     scores[steps, said] = log_probs[: len(scores)].float()
     scores[steps, rest] = torch.log1p(-log_probs[: len(scores)].float().exp())
     return list(scores / (given["temperature"] or 1.0))

@@ -1,7 +1,7 @@
-"""Transducers that Transformers doesn't have: HAT, and one whose prediction network has no state.
+"""Provide transducers that Transformers lacks: HAT, and a transducer whose prediction network has no state.
 
-`AutoConfig`, `AutoModel`, `AutoModelForRNNT` (where Transformers has it) and the speech recognition pipeline know them once
-`hf_ngpulm` is imported.
+Once `hf_ngpulm` is imported, they can be loaded with `AutoConfig`, `AutoModel`, `AutoModelForRNNT` (if Transformers has it) and
+the speech recognition pipeline.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Training losses of transducers: minus the log-probability of all alignments of the labels.
+"""Compute training losses of transducers: minus the log-probability of all alignments of the labels.
 
-Plain torch, for any device. Instead of walking the lattice cell by cell, a frame at a time is computed: along the labels,
-`a[u] = logaddexp(before[u], a[u - 1] + label[u - 1])` is a cumulative log-sum once the labels' own cumulative sum is taken
-off, so a batch takes as many steps as it has frames.
+The code is plain torch, for any device. It computes the lattice frame by frame, not cell by cell. Within a frame, the recursion
+along the labels is `a[u] = logaddexp(before[u], a[u - 1] + label[u - 1])`. After subtracting the cumulative sum of `label`, it
+becomes a cumulative log-sum. So a batch takes as many steps as it has frames.
 """
 
 from __future__ import annotations

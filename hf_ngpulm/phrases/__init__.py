@@ -1,4 +1,4 @@
-"""Phrase boosting: phrases as an automaton that decoders follow beside a language model's."""
+"""Boost phrases with an automaton that decoders follow beside the language model's automaton."""
 
 from .arcs import ArcBooster
 from .booster import PhraseBooster

@@ -18,23 +18,23 @@ from .phrases import Booster, Phrases, Written, write
 
 
 class ArcBooster(Booster):
-    """A discount on the arcs of a language model that phrases follow.
+    """Give a discount to the arcs of a language model that phrases follow.
 
-    Contextual biasing after Nigmatulina et al. ("Implementing contextual biasing in GPU decoder for online ASR", Interspeech
-    2023), who do it in a decoding graph: a phrase is followed from the empty context, token by token, as far as the LM has
-    n-grams; these arcs, and the arcs for the same tokens in longer contexts (in mid-utterance), get a discount. A context is a
-    few hundred integers, `arcs`. A small automaton beside the LM's answers the queries, so an `ArcBooster` can be used like a
-    `PhraseBooster` (`phrases=`).
+    The method is that of Nigmatulina et al. ("Implementing contextual biasing in GPU decoder for online ASR", Interspeech
+    2023), who apply it in a decoding graph. A phrase is followed from the empty context, token by token, as far as the LM has
+    n-grams. These arcs, and the arcs for the same tokens in longer contexts, get a discount. The phrases of a recording are
+    only a few hundred integers, `arcs`. A small automaton beside the LM's automaton answers the queries, so an
+    `ArcBooster` can be used like a `PhraseBooster` (`phrases=`).
 
-    It boosts only what the LM has seen: a name that is new to the LM gains little, and so do words that merely resemble the
-    phrase. An unfinished phrase keeps its discounts. Prefer a `PhraseBooster` for names that the LM's text may lack, and this
-    for phrases that occur there and are likelier than usual now.
+    An `ArcBooster` boosts only n-grams that the LM contains: a name that is new to the LM gains little, and so do words that
+    merely resemble the phrase. An unfinished phrase keeps its discounts. Prefer a `PhraseBooster` for names that the LM's text
+    may lack, and an `ArcBooster` for phrases that occur in the text and are now likelier than usual.
 
     Args:
         phrases: texts, or pairs of a text and a discount, or a mapping.
         lm: the language model used for decoding.
         tokenizer: the ASR model's tokenizer, or a processor that has it.
-        discount: added for each arc (natural log); 2.0 in the paper.
+        discount: score added for each arc, natural log; 2.0 in the paper.
         case, normalise, strict: as for `PhraseBooster`.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
 
@@ -43,7 +43,7 @@ class ArcBooster(Booster):
         seen: a dictionary from phrases to the number of their tokens that could be followed.
 
     Raises:
-        ValueError: an empty phrase, a discount that isn't a finite number.
+        ValueError: a phrase is empty, or a discount isn't a finite number.
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
@@ -74,8 +74,8 @@ def _followed(written: Written, lm: NGramLM) -> tuple[dict[tuple[int, ...], floa
     """Follow phrases through a language model.
 
     Returns:
-        For each arc its context's tokens and its own, with the largest discount; the arcs; and the number of tokens followed of
-        each phrase.
+        A dictionary from n-grams (the tokens of an arc's context and the arc's own token) to their largest discount; the arcs;
+        and for each phrase the number of tokens followed.
     """
     tensors = lm.tensors
     offsets, tokens, targets = (t.cpu().numpy() for t in (tensors.arc_offsets, tensors.arc_tokens, tensors.arc_targets))
@@ -90,7 +90,7 @@ def _followed(written: Written, lm: NGramLM) -> tuple[dict[tuple[int, ...], floa
         for token in spelling.tokens:
             own = slice(*offsets[state : state + 2].tolist())
             place = own.start + int(np.searchsorted(tokens[own], token))
-            # A token read in the empty context doesn't follow the one before it.
+            # In the empty context the token doesn't continue the phrase, because the tokens before it were forgotten.
             if place == own.stop or tokens[place] != token or (count and state == root):
                 break
             context = spelling.tokens[count - int(depths[state]) : count + 1]
@@ -102,7 +102,7 @@ def _followed(written: Written, lm: NGramLM) -> tuple[dict[tuple[int, ...], floa
 
 
 def _discounting(contexts: dict[tuple[int, ...], float], vocab_size: int) -> BackoffAutomaton:
-    """Return an automaton that gives each token the largest discount of the sequences that it completes."""
+    """Return an automaton that gives each token the largest discount of all n-grams that the token completes."""
     tokens = np.array([token for sequence in contexts for token in sequence], dtype=np.int64)
     lengths = np.array([len(sequence) for sequence in contexts], dtype=np.int64)
     bonuses = np.array(list(contexts.values()), dtype=np.float64)
@@ -111,7 +111,7 @@ def _discounting(contexts: dict[tuple[int, ...], float], vocab_size: int) -> Bac
     trie = build_trie(Spellings(tokens, lengths, np.zeros(len(tokens)), bonuses, none, none), radix, np.zeros(radix, bool))
     nodes = len(trie.depths)
     parents, arc_tokens = np.divmod(trie.keys, radix)
-    # A node that completes nothing inherits from its longest suffix, which comes before it as it is shorter.
+    # A node gets at least the discount of its longest suffix, which was computed earlier because shorter nodes come first.
     discounts = [0.0]
     spelled: list[tuple[int, ...]] = [()]
     for parent, token, behind in zip(parents.tolist(), arc_tokens.tolist(), trie.fails[1:].tolist()):

@@ -1,12 +1,12 @@
 """Build a backoff automaton with a sparse root from token sequences of phrases: a weighted Aho-Corasick automaton (1975).
 
-A state is the longest suffix of the tokens so far that is a prefix of a phrase; it backs off to the next longest. All these are
-matches in progress, each paid for token by token. A match that fails repays everything except the bonus of its longest complete
-phrase. So the sum over a transcript, `</s>` included, is that of the complete phrases, however payments are spread; thus tokens
-can be paid early, while a greedy search still decides.
+A state is the longest suffix of the tokens so far that is a prefix of a phrase; it backs off to the next longest such suffix.
+All these suffixes are matches in progress, and each match earns payments token by token. A match that fails repays everything
+except the bonus of its longest complete phrase. So the sum over a transcript with `</s>` equals the bonuses of the complete
+phrases, however payments are divided among tokens. Thus tokens can be paid early, in time for the choices of a greedy search.
 
-With p the payments so far for a match and k the part that it keeps when it fails, an arc that extends a match pays the new p
-minus the old p minus the payment for the same token in the backoff state; a backoff arc pays k - p.
+Let p be the payments so far for a match, and k the part of p that the match keeps when it fails. An arc that extends a match
+pays the new p minus the old p minus the payment for the same token in the backoff state. A backoff arc pays k - p.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..automaton.tensors import AutomatonTensors, token_dtype
 
 
 class Spellings(NamedTuple):
-    """Spellings of phrases in tokens: `N` of them, `L` tokens in all."""
+    """Hold `N` spellings of phrases, with `L` tokens in all."""
 
     tokens: np.ndarray  # int64 [L], all spellings concatenated
     lengths: np.ndarray  # int64 [N], at least 1 each
@@ -32,23 +32,23 @@ class Spellings(NamedTuple):
 
     @property
     def firsts(self) -> np.ndarray:
-        """Return the first token of each spelling."""
+        """Return the index of each spelling's first token, int64 `[N]`."""
         return np.cumsum(self.lengths) - self.lengths
 
 
 class _Trie(NamedTuple):
-    """Prefixes of spellings, shortest first; the first is the empty one, the root."""
+    """Hold the prefixes of spellings as nodes, shortest first; the first node is the empty prefix, the root."""
 
-    keys: np.ndarray  # int64, ascending: (parent, token) of all but the root as one number, parent * radix + token
-    depths: np.ndarray  # number of tokens
-    fails: np.ndarray  # its longest proper suffix that is a prefix of a spelling
-    weights: np.ndarray  # token of the arc that leads to it
-    paid: np.ndarray  # payments for a match up to here
-    kept: np.ndarray  # [2, n], the part that it keeps if it fails: if the next token doesn't, or does, begin a word
+    keys: np.ndarray  # int64, ascending: parent * radix + token, for each node except the root
+    depths: np.ndarray  # number of tokens of a node
+    fails: np.ndarray  # node of the longest proper suffix that is a prefix of a spelling
+    weights: np.ndarray  # weight of the arc from the parent to the node
+    paid: np.ndarray  # payments for a match up to the node
+    kept: np.ndarray  # [2, n], the part that a failing match keeps if the next token doesn't (0) or does (1) begin a word
 
 
 class _States(NamedTuple):
-    """States of the automaton and their backoff states, which have lower ranks."""
+    """Hold states of the automaton: their ranks, backoff states (which have lower ranks) and backoff weights."""
 
     ranks: np.ndarray
     backoffs: np.ndarray
@@ -65,12 +65,12 @@ class _Arcs(NamedTuple):
 def phrase_automaton(
     spellings: Spellings, vocab_size: int, begins_word: np.ndarray, start_token: int | None = None
 ) -> BackoffAutomaton:
-    """Return the automaton of spellings. A duplicate spelling earns the larger bonus.
+    """Return the automaton of spellings. If spellings are equal, the larger bonus counts.
 
     Args:
-        vocab_size: V; token ids are below it.
-        begins_word: bool `[V]`, tokens after which (or `</s>`) a word has ended.
-        start_token: read before every transcript.
+        vocab_size: V, the number of token ids.
+        begins_word: bool `[V]`, marks the tokens before which a word ends (as it does before `</s>`).
+        start_token: a token that is read before every transcript; None without such a token.
     """
     radix = vocab_size + 2  # V is `</s>`, V + 1 the beginning of the transcript
     begin = vocab_size + 1
@@ -115,7 +115,7 @@ def phrase_automaton(
 
 
 def _with_begin(spellings: Spellings, begin: int) -> Spellings:
-    """Return initial spellings with the start token, which pays nothing, before them."""
+    """Prepend the start token, which earns nothing, to spellings that only match at the beginning of a transcript."""
     at = spellings.firsts[spellings.initial]
     return spellings._replace(
         tokens=np.insert(spellings.tokens, at, begin),
@@ -144,7 +144,7 @@ def build_trie(spellings: Spellings, radix: int, boundary: np.ndarray) -> _Trie:
         depth += 1
         parents[level], tokens = np.divmod(level_keys[groups], radix)
         depths[level] = depth
-        # If several phrases have this prefix, the best one's payments hold.
+        # If several phrases have this prefix, the largest payments count.
         paid[level] = np.maximum.reduceat(spellings.payments[firsts[inside] + depth - 1], groups)
         kept[:, level] = kept[boundary[tokens].astype(np.int64), parents[level]]
         ended = spellings.lengths[inside] == depth
@@ -166,14 +166,16 @@ def build_trie(spellings: Spellings, radix: int, boundary: np.ndarray) -> _Trie:
 def _word_ends(trie: _Trie, radix: int, boundary: np.ndarray) -> tuple[int, np.ndarray, np.ndarray, _States, _Arcs]:
     """Return the states between complete phrases and their backoff states.
 
-    A phrase that must end with a word keeps its bonus if the next token begins one, and loses it otherwise. A backoff weight
-    can't depend on the token. So there is a state in between, with arcs for the rarer kind of tokens that carry the difference.
-    Phrases with the same difference share it. Phrases that back off to another match in progress get one more state before it,
-    with the arcs of all tokens that continue a match.
+    A phrase that must end with a word keeps its bonus if the next token begins a word, and loses the bonus otherwise. A backoff
+    weight can't depend on the token. So a state is inserted between the phrase and its backoff state. Its arcs, for the rarer
+    kind of tokens (tokens that begin words or all others), carry the difference. Phrases with the same difference share the
+    state. A phrase that backs off to another match in progress gets one more state before the shared state, with arcs for all
+    tokens that continue a match.
 
     Returns:
-        The kind of tokens with arcs: those that begin words (1) or the others (0); such phrases, and the state that each backs
-        off to; and the states with their arcs, numbered after the trie's and ranked after others of their depth.
+        The kind of tokens with arcs: tokens that begin words (1) or all others (0); the nodes of such phrases; the state that
+        each of these nodes backs off to; and the inserted states with their arcs. The inserted states are numbered after the
+        trie's nodes, and ranked after other states of their depth.
     """
     rare = int(2 * np.count_nonzero(boundary) <= len(boundary))
     rare_tokens = np.flatnonzero(boundary == bool(rare))
@@ -181,7 +183,7 @@ def _word_ends(trie: _Trie, radix: int, boundary: np.ndarray) -> tuple[int, np.n
     differences = (trie.kept[rare] - trie.kept[1 - rare])[nodes]
     kinds, kind_of = np.unique(np.stack([trie.fails[nodes], differences], 1), axis=0, return_inverse=True)
     fails, differences = kinds[:, 0].astype(np.int64), kinds[:, 1]
-    # The amount that the matches in progress after it keep or lose if all of them fail.
+    # The amount that the shorter matches in progress keep or lose if all of them fail.
     losses = np.zeros((2, len(kinds)))
     going_on: list[np.ndarray] = []
     current = fails
@@ -226,7 +228,7 @@ def _word_ends(trie: _Trie, radix: int, boundary: np.ndarray) -> tuple[int, np.n
 def _follow(
     trie: _Trie, states: np.ndarray, tokens: np.ndarray, radix: int, boundary: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return scores and next states of tokens in states."""
+    """Return the scores and next states of tokens read in states."""
     scores, targets = np.zeros(len(states)), np.zeros(len(states), np.int64)
     left, current = np.arange(len(states)), states
     while len(left):
@@ -243,7 +245,7 @@ def _follow(
 
 
 def _find(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the nodes of keys, 0 where there is none."""
+    """Return the node of each wanted key; 0, the root, if the trie lacks the key."""
     if not len(keys):
         return np.zeros(len(wanted), np.int64)
     places = np.searchsorted(keys, wanted)

@@ -1,4 +1,4 @@
-"""Phrases to be recognised (hotwords, keyterms, custom vocabulary), as an automaton that decoders follow beside an LM's."""
+"""Boost phrases (hotwords, keyterms, custom vocabulary) with an automaton that decoders follow beside the LM's automaton."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ SMALL_VOCABULARY = 8192
 
 
 class PhraseBooster(Booster):
-    """Phrases to be recognised (hotwords, keyterms, custom vocabulary), each with its bonus in a transcript.
+    """Boost phrases (hotwords, keyterms, custom vocabulary): each earns a bonus in a transcript.
 
         booster = PhraseBooster(["ryanair one sierra golf", ("NVIDIA", 2.0)], tokenizer=processor)
         CTCDecoder(processor, phrases=booster)
 
-    It answers the same queries as an `NGramLM`. Each token that extends a phrase scores its share of the bonus at once, so that
-    greedy search can follow; an abandoned phrase repays it all (Aho-Corasick automaton). At each position the longest phrase
-    counts, and overlapping phrases count each; see `hf_ngpulm.phrases.reference`.
+    A booster answers the same queries as an `NGramLM`. Each token that extends a phrase earns its share of the bonus at once,
+    so that greedy search can follow the phrase. An abandoned phrase repays everything (Aho-Corasick automaton). At each
+    position the longest phrase counts; overlapping phrases each count; see `hf_ngpulm.phrases.reference`.
 
     Args:
         phrases: texts, or pairs of a text and a weight, or a mapping from texts to weights.
         tokenizer: the ASR model's tokenizer, or a processor that has it.
-        weight: for phrases without one: the bonus (natural log) per token or per phrase, see `weight_per`. Negative weights
-            suppress phrases.
+        weight: bonus of phrases without their own weight (natural log), per token or per phrase, see `weight_per`. A negative
+            weight suppresses a phrase.
         weight_per: "token": a phrase earns its weight times the number of its tokens; or "phrase".
-        growth: raises the bonus of later tokens: the d-th earns 1 + growth * ln(d) times the first one's (with
-            `weight_per="phrase"` the total stays the same).
+        growth: raises the bonus of later tokens: the d-th token earns 1 + growth * ln(d) times the bonus of the first token
+            (with `weight_per="phrase"` the total stays the same).
         end_bonus: extra bonus for completing a phrase, in weights.
-        whole_words: whether a phrase must end where a word ends (with a word delimiter: also begin where one begins), except in
-            scripts without blanks. Default: in vocabularies of up to 8,192 tokens.
+        whole_words: whether a phrase must end where a word ends, except in scripts without blanks; with a word delimiter a
+            phrase must also begin where a word begins. By default True for vocabularies of up to 8,192 tokens.
         case: "auto": phrases as they are, or in lowercase or uppercase if the tokenizer can write only that; "keep": as they
-            are; "any": in all of these and in title case.
-        tokenizations: number of token sequences per phrase: the tokenizer's own, and those with the fewest tokens.
+            are; "any": as they are, in lowercase, in uppercase and in title case.
+        tokenizations: number of token sequences per phrase: the tokenizer's own sequence, and sequences with the fewest tokens.
         normalise: normalisation of phrases, as for `NGramLM.from_texts`; Unicode is always composed (NFC).
         strict: raise an error for a phrase that the tokenizer can't write, instead of a warning.
         vocab_size: number of token ids; must equal the language model's, if one is used.
@@ -51,11 +51,11 @@ class PhraseBooster(Booster):
 
     Attributes:
         phrases: a dictionary from the original texts to weights.
-        left_out: a dictionary from phrases that can't be written to their characters unknown to the tokenizer.
+        left_out: a dictionary from phrases that the tokenizer can't write to the characters that it doesn't know.
 
     Raises:
-        ValueError: an empty phrase, a weight that isn't a finite number, a phrase of more than 500 tokens; with `strict`, one
-            that can't be written.
+        ValueError: a phrase is empty or has more than 500 tokens, or a weight isn't a finite number; with `strict`, the
+            tokenizer can't write a phrase.
     """
 
     def __init__(
@@ -90,17 +90,17 @@ class PhraseBooster(Booster):
 
 
 class GraphBooster(Booster):
-    """Phrases for a graph decoder, also such as its language model has never seen.
+    """Boost phrases in a graph decoder, including phrases that its language model has never seen.
 
-    As in a `PhraseBooster` each token earns the phrase's discount at once, and an abandoned phrase repays it all. In addition,
-    the language model's cost of a token is capped at ln(V), as if all V tokens were equally likely: a token earns what the
-    model charges beyond that, at the same step, so nothing is paid in advance.
+    As in a `PhraseBooster`, each token earns the phrase's discount at once, and an abandoned phrase repays everything. In
+    addition, the language model's cost of a token is capped at ln(V), as if all V tokens were equally likely: at the same step
+    a token earns the part of the model's cost above ln(V).
 
     Args:
         phrases: a dictionary from texts to discounts.
-        tokenizer: the ASR model's.
-        lm: the language model; None for none.
-        lm_weight: its weight in the search.
+        tokenizer: the ASR model's tokenizer.
+        lm: the language model; None without one.
+        lm_weight: the language model's weight in the search.
     """
 
     def __init__(self, phrases: Mapping[str, float], tokenizer: Any, lm: NGramLM | None, lm_weight: float) -> None:
@@ -121,7 +121,7 @@ def _automaton_of(spellings: Spellings, speller: Speller, whole_words: bool) -> 
 
 
 def _with_bonuses(written: Written, weight_per: str, growth: float, end_bonus: float) -> Spellings:
-    """Return spellings with their bonuses: each earns as much as the tokenizer's own spelling of the phrase."""
+    """Return spellings with their bonuses. Each spelling earns as much as the tokenizer's own spelling of the phrase."""
     spellings, weights = written.spellings, np.array(list(written.phrases.values()), dtype=np.float64)
     lengths, (phrase, own_lengths, free) = _lengths(written), _column(written, "phrase", "length", "free")
     tokens = np.fromiter((token for spelling in spellings for token in spelling.tokens), np.int64, int(lengths.sum()))
@@ -138,7 +138,7 @@ def _with_bonuses(written: Written, weight_per: str, growth: float, end_bonus: f
 
 
 def _with_payments(written: Written, lm: NGramLM | None, lm_weight: float) -> Spellings:
-    """Return spellings with a payment per token: the discounts sum to those of the tokenizer's own spelling of the phrase."""
+    """Return spellings with a payment per token. All spellings of a phrase have the same total discount."""
     spellings, discounts = written.spellings, list(written.phrases.values())
     lengths, (free, bounded, initial) = _lengths(written), _column(written, "free", "bounded", "initial")
     places = np.arange(int(lengths.max(initial=0)))

@@ -1,4 +1,4 @@
-"""Make boosters from a decoder's `phrases=`: one for all rows of a batch, or one for each."""
+"""Make boosters from a decoder's `phrases=`: one booster for all rows of a batch, or one for each row."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from ..language_model.model import NGramLM
 from .booster import GraphBooster, PhraseBooster
 from .phrases import Booster, Phrases, checked_phrases
 
-# One context: a booster, phrases to make one from, or None for a row without.
+# A context is a booster, phrases to make a booster from, or None for a row without phrases.
 Context: TypeAlias = Booster | Phrases | None
-# Numbers of cached boosters, their total bytes, and the number beside language models.
+# Limits of a cache: number of boosters, total bytes, and number of boosters for graph search.
 KEPT, MOST_BYTES, KEPT_IN_GRAPHS = 1024, 1 << 28, 128
-# Held while a cache is looked up, never while a booster is made. One for all, since an object with its own lock can't be
-# pickled.
+# The lock is held while a cache is read or changed, never while a booster is made. All caches share it, because an object with
+# its own lock can't be pickled.
 LOCK = lock_across_forks()
 BoosterT = TypeVar("BoosterT", bound=Booster)
 
 
 class Kept(Generic[BoosterT]):
-    """Thread-safe cache of the latest boosters, by key, each with an object that must live as long."""
+    """Cache the latest boosters by key, each with an object that must live as long as its booster. Thread-safe."""
 
     def __init__(self) -> None:
         self.made: OrderedDict[Any, tuple[BoosterT, Any]] = OrderedDict()
         self.nbytes = 0
 
     def found_or(self, key: Any, make: Callable[[], BoosterT], most: int, beside: Any = None) -> BoosterT:
-        """Return the booster of a key, made if necessary; beyond `most` boosters or `MOST_BYTES` the oldest are dropped."""
+        """Return the booster of a key; if it isn't cached, make it, and drop the oldest beyond `most` or `MOST_BYTES`."""
         with LOCK:
             if key in self.made:
                 self.made.move_to_end(key)
@@ -49,11 +49,11 @@ class Kept(Generic[BoosterT]):
 
 
 class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
-    """Makes boosters from phrases and caches the latest, so repeated phrases cost nothing. Thread-safe.
+    """Make boosters from phrases, and cache the latest boosters, so that repeated phrases cost no time. Thread-safe.
 
     Args:
-        tokenizer: the ASR model's.
-        vocab_size: number of token ids that boosters score; by default the tokenizer's.
+        tokenizer: the ASR model's tokenizer.
+        vocab_size: number of token ids that boosters score; by default that of the tokenizer.
 
     Attributes:
         most: largest number of cached boosters, here and in pools.
@@ -70,8 +70,9 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
         """Return the booster of one context.
 
         Raises:
-            ValueError: see `PhraseBooster`; or a booster over another number of token ids than the language model's.
-            TokenizerMismatchError: a booster made for another tokenizer.
+            ValueError: the phrases are invalid (see `PhraseBooster`), or a booster's number of token ids differs from the
+                language model's.
+            TokenizerMismatchError: the booster was made for another tokenizer.
         """
         if context is None:
             return None
@@ -111,8 +112,8 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
             phrases: one context for all rows, or a list with one per row.
 
         Raises:
-            ValueError: a list for another number of rows.
-            TypeError: a list of both texts and contexts.
+            ValueError: the list has another length than the batch.
+            TypeError: the list mixes texts with contexts.
         """
         if not is_per_row(phrases):
             return [_of_some(self.booster(phrases))] * batch_size
@@ -121,11 +122,11 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
 
 
 class GraphContexts(WithoutCaches, caches={"_kept": Kept}):
-    """Makes the automata for phrases that a graph search follows beside the language model's.
+    """Make the automata of phrases that a graph search follows beside the language model's automaton.
 
     Args:
-        boosters: checks that automata fit the decoder.
-        discount: for phrases without their own (natural log).
+        boosters: checks that a booster fits the decoder.
+        discount: discount of phrases without their own (natural log).
     """
 
     def __init__(self, boosters: Contexts, discount: float) -> None:
@@ -137,7 +138,7 @@ class GraphContexts(WithoutCaches, caches={"_kept": Kept}):
         """Return a copy with another discount, which shares the cache.
 
         Raises:
-            ValueError: it is below 0, or no finite number.
+            ValueError: the discount is below 0, or isn't a finite number.
         """
         check("discount", discount, AT_LEAST_0)
         selected = copy.copy(self)
@@ -151,8 +152,8 @@ class GraphContexts(WithoutCaches, caches={"_kept": Kept}):
             lm, lm_weight: the row's language model and its weight.
 
         Raises:
-            ValueError: an empty phrase, or a discount that isn't a finite number of at least 0.
-            TokenizerMismatchError: a booster that was made for another tokenizer.
+            ValueError: a phrase is empty, or a discount isn't a finite number of at least 0.
+            TokenizerMismatchError: the booster was made for another tokenizer.
         """
         if context is None or isinstance(context, Booster):
             return self.boosters.booster(context)
@@ -186,7 +187,7 @@ def checked_discounts(phrases: Phrases, discount: float) -> dict[str, float]:
     """Return a dictionary from phrases to their discounts.
 
     Raises:
-        ValueError: an empty phrase, or a discount that isn't a finite number of at least 0.
+        ValueError: a phrase is empty, or a discount isn't a finite number of at least 0.
     """
     checked = checked_phrases(phrases, discount)
     below = next((name for name, own in checked.items() if own < 0), None)
@@ -219,6 +220,8 @@ def is_per_row(phrases: Any) -> bool:
 
 
 def is_any(phrases: Any) -> bool:
-    """Return whether phrases are given. A list with a context per row counts as given even if all are empty, so that a row is
-    searched alike in any batch."""
+    """Return whether `phrases` holds phrases or contexts.
+
+    A list with a context per row counts even if all contexts are empty. So a row is searched in the same way in any batch.
+    """
     return phrases is not None and not (isinstance(phrases, Sequence | Mapping) and not phrases)

@@ -1,4 +1,4 @@
-"""The common part of all boosters: their phrases, spelled with a tokenizer."""
+"""Define the base class of all boosters, and spell their phrases with a tokenizer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Phrases = Iterable["str | tuple[str, float]"] | Mapping[str, float]
 
 
 class Written(NamedTuple):
-    """Phrases in tokens."""
+    """Hold phrases and their spellings in tokens."""
 
     phrases: dict[str, float]  # from texts to weights
     spellings: list[Spelling]  # all spellings, which refer to phrases by index
@@ -33,11 +33,11 @@ class Written(NamedTuple):
 
 
 class Booster(BackoffAutomaton):
-    """An automaton of phrases.
+    """Score tokens with an automaton of phrases.
 
     Attributes:
         phrases, left_out: see `Written`.
-        vocabulary: the tokenizer's.
+        vocabulary: the tokenizer's vocabulary.
     """
 
     def __init__(self, built: BackoffAutomaton, written: Written, vocabulary: Vocabulary, engine: str) -> None:
@@ -48,14 +48,14 @@ class Booster(BackoffAutomaton):
 
     @property
     def pieces(self) -> tuple[str | None, ...] | None:
-        """The piece of each token id."""
+        """Return the piece of each token id."""
         return self.vocabulary.pieces
 
     def check_tokenizer(self, tokenizer: Any) -> None:
-        """Refuse a tokenizer other than the one of the phrases.
+        """Refuse a tokenizer other than the tokenizer of the phrases.
 
         Raises:
-            TokenizerMismatchError: token ids stand for other pieces.
+            TokenizerMismatchError: the tokenizer's ids have other pieces.
         """
         check_tokenizer(
             self.vocab_size, self.vocabulary.fingerprint, self.vocabulary.tokenizer_id, tokenizer, "the phrase booster"
@@ -63,7 +63,7 @@ class Booster(BackoffAutomaton):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the automaton: boosters with the same fingerprint have the same scores."""
+        """Return the SHA-256 of the automaton. Boosters with the same fingerprint have the same scores."""
         digest = hashlib.sha256()
         for tensor in (*self.tensors, self.roots, self.starts):
             data = tensor.cpu().numpy().tobytes()
@@ -84,7 +84,7 @@ def write(
     normalise: Any,
     strict: bool,
 ) -> Written:
-    """Spell phrases; arguments as for `hf_ngpulm.PhraseBooster`."""
+    """Return phrases with their spellings. The arguments are those of `hf_ngpulm.PhraseBooster`."""
     checked = checked_phrases(phrases, check("weight", weight, WEIGHT))
     clean = normaliser(normalise, speller.tokenizer)
     texts = [unicodedata.normalize("NFC", clean(phrase)) for phrase in checked]

@@ -1,4 +1,4 @@
-"""Pipeline classes for Transformers' "automatic-speech-recognition" task."""
+"""Define pipeline classes for Transformers' "automatic-speech-recognition" task."""
 
 from .base import NGramPipeline
 from .ctc import CTCNGramPipeline
@@ -8,5 +8,5 @@ from .transducer import TransducerNGramPipeline
 
 __all__ = ["CTCNGramPipeline", "NGramPipeline", "Seq2SeqNGramPipeline", "TransducerNGramPipeline", "register"]
 
-# Imported here, and not when Transformers' pipelines are loaded, since importing this package may load those.
+# Called here, because importing this package may itself load Transformers' pipelines.
 register()

@@ -1,4 +1,4 @@
-"""The common base of the pipelines of all model families."""
+"""Define the base class of the pipelines of all model families."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ logger = logging.getLogger(__name__)
 
 
 class NGramPipeline(AutomaticSpeechRecognitionPipeline):
-    """Transformers' speech recognition pipeline with a language model. The class for the model's family is chosen
-    automatically.
+    """Recognise speech with Transformers' pipeline and a language model.
 
-    For a family without a class here it is the stock pipeline, which refuses an LM. By default the language model in the
-    model's generation config is used (`ngram_lm`, `ngram_lm_weight`); `lm=None` decodes without. Settings may be lists with a
-    value per recording (see `hf_ngpulm.pipelines.per_item`).
+    Constructing this class makes the class for the model's family. For a family without such a class the pipeline decodes like
+    the stock pipeline, and refuses an LM. By default the language model named in the model's generation config is used
+    (`ngram_lm`, `ngram_lm_weight`); `lm=None` decodes without a language model. Settings may be lists with a value per
+    recording (see `hf_ngpulm.pipelines.per_item`).
 
-    With a single `lm` and no `lm_weight`, the settings tuned for the model in the LM's config hold: weights, and the search
-    that they are for (see `hf_ngpulm.config.tuned`); for CTC models also an LM's own defaults
-    (`NGramLM.from_wav2vec2_with_lm`). Explicit settings override them; an explicit `lm_weight` overrides all of them.
+    With a single `lm` and no `lm_weight`, the settings apply that the LM's config holds as tuned for the model: weights, and
+    the search that they were tuned for (see `hf_ngpulm.config.tuned`). For CTC models an LM may also have its own defaults
+    (`NGramLM.from_wav2vec2_with_lm`). An explicit setting overrides its tuned value; an explicit `lm_weight` overrides all.
 
-    If `pipeline(...)` gets settings of this package and loads a half-precision model on a CPU, it is widened to float32, as
-    CPUs compute half precision more slowly. `dtype=torch.float16` or passing a model object prevents it; without such settings
-    the stock pipeline's precision, and so its results, stay.
+    If `pipeline(...)` gets settings of this package and loads a half-precision model on a CPU, the model is widened to float32,
+    because CPUs compute half precision more slowly. Pass `dtype=torch.float16` or a model object to prevent this. Without
+    settings of this package the precision, and so the results, equal those of the stock pipeline.
 
-    All families take the following, in `pipeline(...)` and in a call (for that call only):
+    All families take these arguments, in `pipeline(...)` and in a call (for that call only):
 
     Args:
         lm: an `NGramLM`; the id of a Hub repo or a folder with one, or with the LM of a `Wav2Vec2ProcessorWithLM`; or an ARPA
@@ -57,26 +57,28 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             for the model in the LM's config, with the other tuned settings; or the LM's own default; or 0.5 (for
             encoder-decoders 0.2).
         source_lm: a language model, as for `lm`, of the recogniser's training text; it is subtracted.
-        source_weight: its weight, half of `lm_weight` by default; a list or a tensor has one per recording.
+        source_weight: weight of `source_lm`, half of `lm_weight` by default; a list or a tensor has one per recording.
         phrases: phrases to boost (hotwords): a list of texts, or of pairs of a text and a weight, or a
             `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
-        phrase_weight: factor of their bonuses (default 1); a list or a tensor has one per recording.
-        num_return_sequences: above 1, results have a list `hypotheses` of this many transcripts with their scores (for CTC
+        phrase_weight: factor of the phrases' bonuses (default 1); a list or a tensor has one per recording.
+        num_return_sequences: if above 1, each result has a list `hypotheses` of so many transcripts with their scores (for CTC
             models and transducers).
         confidence: a measure (see `hf_ngpulm.search.confidence`); the chunks of `return_timestamps` then have a `confidence`
             (for CTC models and transducers).
 
     Raises:
-        ValueError: lists for another number of recordings, weights or rules without an LM, settings out of range.
+        ValueError: a list has another length than the number of recordings; a setting of language models is passed without
+            one; or a setting is out of range.
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
-    # Settings of the family's decoder, and those that require decoding here instead of in the stock pipeline.
+    # `settings` names the settings of the family's decoder. With one of `reasons`, decoding takes place here instead of in the
+    # stock pipeline.
     settings: ClassVar[tuple[str, ...]] = ("lm", "lm_weight", "phrases", "phrase_weight")
     reasons: ClassVar[tuple[str, ...]] = ("lm", "phrases")
     of_an_lm: ClassVar[frozenset[str]] = frozenset({"lm_weight", "source_lm", "source_weight"})
     takes_what_lms_come_with: ClassVar[bool] = False
-    # Settings whose names `generate` uses, too, and which the stock pipeline would take.
+    # Settings whose names `generate` uses, too, so that the stock pipeline would pass them on.
     shared_with_generation: ClassVar[tuple[str, ...]] = ()
 
     def __new__(cls, model: Any = None, *args: Any, **kwargs: Any) -> NGramPipeline:
@@ -150,7 +152,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return preprocess, forward, postprocess
 
     def _search_given(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return a call's arguments of the search besides `settings`; `_search` are the pipeline's."""
+        """Return a call's arguments that choose the search and aren't in `settings`. `_search` holds those of the pipeline."""
         return {}
 
     def _of_generation(self, tuned: dict[str, Any]) -> dict[str, Any]:
@@ -202,11 +204,11 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
 
     @property
     def _decodes_always(self) -> bool:
-        """Return whether the stock pipeline can't decode this model: this package's, or another with `as_transducer`."""
+        """Return whether only this package can decode the model, because the model has `as_transducer`."""
         return hasattr(self.model, "as_transducer")
 
     def _made(self, settings: dict[str, Any]) -> Any:
-        """Return a decoder; the last one if its settings are the same, so that its cached phrases stay."""
+        """Return a decoder. If the settings equal those of the last decoder, return that one, with its cached phrases."""
         last, decoder = self._last_made
         if last is None or last.keys() != settings.keys() or not all(_same(last[name], settings[name]) for name in last):
             decoder = self._make_decoder(settings)
@@ -276,11 +278,12 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             yield result["frames"]
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
-        """Save the stock pipeline's parts and the language model with its weight; `pipeline(task, model=save_directory)`
-        decodes with them again. A warning names settings that can't be saved.
+        """Save the stock pipeline's parts and the language model with its weight.
+
+        `pipeline(task, model=save_directory)` loads them again. A warning names settings that can't be saved.
 
         Raises:
-            ValueError: `push_to_hub` is among the arguments, which would leave the language model behind.
+            ValueError: `push_to_hub` is set, which would upload the pipeline without the language model.
         """
         if kwargs.get("push_to_hub") and self._ngram_settings:
             raise ValueError("push_to_hub= would leave the language model behind: call push_to_hub(repo_id) of the pipeline")
@@ -377,7 +380,7 @@ def settings_of(options: type[Options]) -> list[str]:
 
 
 class FramesThemselves:
-    """A stand-in for a decoder, which returns the frames of each row."""
+    """Replace a decoder: `decode` returns the frames of each row instead of hypotheses."""
 
     def decode(self, frames: Tensor, lengths: Tensor | None) -> list[list[Tensor]]:
         ends = [frames.shape[1]] * len(frames) if lengths is None else lengths.tolist()
@@ -389,7 +392,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def of_recordings(decoder: Any, recordings: list[int] | None) -> Any:
-    """Return the decoder for a batch of recordings; None if all have the same settings."""
+    """Return the decoder for a batch with these recordings; `recordings` is None if all have the same settings."""
     return decoder if recordings is None else decoder.select(recordings)
 
 

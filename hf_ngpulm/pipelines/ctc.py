@@ -1,4 +1,4 @@
-"""CTCNGramPipeline: the stock speech recognition pipeline, with a language model or a beam for CTC models."""
+"""Define CTCNGramPipeline: the stock speech recognition pipeline, with a language model or a beam for CTC models."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .base import NGramPipeline, settings_of
 
 
 class CTCNGramPipeline(NGramPipeline):
-    """Speech recognition with an n-gram language model, or a beam search, for CTC models.
+    """Recognise speech with CTC models and an n-gram language model or a beam search.
 
-    Without `lm`, `num_beams` and `confidence` this is Transformers' pipeline. With any of them, whole batches are decoded on
-    the model's device, without padding, and chunked long audio is decoded in one go: the search and the LM's context continue
-    across chunks. All else (inputs, batching, chunking) is the stock pipeline's.
+    Without `lm`, `phrases`, `num_beams` and `confidence` the results equal those of Transformers' pipeline. With any of them,
+    whole batches are decoded on the model's device, without padding. Chunked long audio is decoded as a whole: the search and
+    the LM's context continue across chunks. Inputs, batching and chunking are those of the stock pipeline.
 
     Besides the arguments of all families (see `NGramPipeline`), `pipeline(...)` and calls take:
 

@@ -19,16 +19,17 @@ from ..sound.files import RATES, decode_audio, resample
 
 
 def readable(inputs: Any, rate: int) -> Any:
-    """Return a recording as samples at the model's rate, for the stock pipeline. Inputs that the stock pipeline can read give
-    the same samples as there; others are read by `hf_ngpulm.sound.files`.
+    """Return a recording in a form that the stock pipeline can read.
+
+    Inputs that the stock pipeline can read give the same samples as there; other inputs are read by `hf_ngpulm.sound.files`.
 
     Args:
         inputs: any input of a call of the pipeline; also a path, or a dictionary with `bytes` or `path`, as in undecoded data
             sets.
-        rate: in hertz.
+        rate: the model's sampling rate in hertz.
 
     Raises:
-        ValueError: it can't be read as audio, or holds no samples.
+        ValueError: the input can't be read as audio, or holds no samples.
         ImportError: neither the stock pipeline's requirements nor the `audio` extra are installed.
     """
     if isinstance(inputs, str | os.PathLike | bytes):
@@ -69,7 +70,7 @@ def _read(source: str | os.PathLike[str] | bytes, rate: int) -> np.ndarray | str
 
 
 def _resampled(inputs: dict[str, Any], rate: int) -> dict[str, Any]:
-    """Return samples and their strides at another rate; other entries stay."""
+    """Return a dictionary with its samples and strides converted to another rate; other entries stay."""
     key = "raw" if inputs.get("raw") is not None else "array"
     given = check("sampling_rate", inputs["sampling_rate"], whole(*RATES))
     samples = torch.as_tensor(inputs.get(key)).detach().cpu().numpy()

@@ -1,4 +1,4 @@
-"""Names of pipeline settings. The stock pipeline passes any unknown name to generation, even without effect there."""
+"""Check the names of pipeline settings: the stock pipeline silently passes unknown names on to generation."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def refuse_unknown(given: Iterable[str], ours: Sequence[str], model: Any) -> Non
     """Refuse names that neither the pipeline nor its model's `generate` takes.
 
     Raises:
-        ValueError: names the nearest setting.
+        ValueError: a name is unknown; the error names the nearest setting.
     """
     known = {*ours, *OF_THE_STOCK_PIPELINE, *vars(GenerationConfig())}
     unknown = set(given) - known

@@ -16,7 +16,8 @@ def load_pipeline(model: str, device: str | None = None, dtype: Any = None, **se
 
     Args:
         model: a folder, or an id on the Hub.
-        settings: of `NGramPipeline`.
+        device, dtype: as for `device_and_dtype`.
+        settings: settings of `NGramPipeline`.
     """
     register()
     device, kind = device_and_dtype(device, dtype)
@@ -27,11 +28,11 @@ def device_and_dtype(device: str | None, dtype: Any) -> tuple[str, dict[str, Any
     """Return the device to load a model on, and the pipeline's argument for its dtype.
 
     Args:
-        device: None is the GPU of this process if there is one.
-        dtype: a torch dtype or its name; None is float32 on a CPU, else what the model was saved in.
+        device: None selects the GPU of this process if there is one, otherwise the CPU.
+        dtype: a torch dtype or its name; None selects float32 on a CPU, otherwise the dtype that the model was saved in.
 
     Raises:
-        ValueError: there is no such device here, or no such dtype.
+        ValueError: the device can't be used here, or the name isn't that of a floating-point dtype.
     """
     if device is None:
         device = f"cuda:{local_rank() % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"

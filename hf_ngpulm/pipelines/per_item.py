@@ -1,10 +1,10 @@
-"""Settings per recording of a call: lists with a language model, or a weight, for each.
+"""Apply settings per recording of a call: lists with a language model, or a weight, for each recording.
 
     asr([audio_a, audio_b, audio_c], lm=[lm_a, lm_b, None], batch_size=2)
 
-Transformers' pipelines have settings per call, and make batches of whatever chunks come next. So recordings are numbered on
-input, every chunk carries its recording's number, and these numbers select the settings of a batch's rows. This module only
-distinguishes lists of values from single values.
+Transformers' pipelines have settings per call, and put the next chunks of any recordings into a batch. So recordings are
+numbered on input, every chunk carries its recording's number, and these numbers select the settings of a batch's rows. This
+module only distinguishes lists of values from single values.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ RECORDING = "ngram_recording"  # key in the model's inputs and outputs
 
 @dataclass(frozen=True)
 class Numbered:
-    """A recording of a call, and its index."""
+    """Hold a recording of a call, and its index."""
 
     audio: Any
     number: int
 
 
 class Recordings:
-    """The recordings of a call, numbered lazily.
+    """Number the recordings of a call lazily.
 
     Args:
         inputs: a pipeline's inputs: a list, a generator, a data set.

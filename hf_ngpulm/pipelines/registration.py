@@ -18,5 +18,5 @@ def register() -> None:
     stock = PIPELINE_REGISTRY.supported_tasks[TASK]
     # The stock task loads TDT models, but no RNN-T by its auto class.
     classes = tuple(dict.fromkeys(getattr(kind, "noted", kind) for kind in (*stock["pt"], AutoModelForRNNT)))
-    # `register_pipeline` does the same but warns that the task is there already, which is just what is meant.
+    # `register_pipeline` would do the same, but warns that the task already exists.
     PIPELINE_REGISTRY.supported_tasks[TASK] = {**stock, "pt": tuple(map(noting_precision, classes)), "impl": NGramPipeline}

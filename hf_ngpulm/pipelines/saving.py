@@ -25,7 +25,8 @@ def save_settings(settings: Mapping[str, Any], folder: Path) -> None:
     `generate` read them.
 
     Args:
-        settings: of the pipeline, by name.
+        settings: the pipeline's settings, by name.
+        folder: the folder of the saved recogniser.
     """
     lm, weight = settings.get("lm"), settings.get("lm_weight")
     saved: dict[str, Any] = {}

@@ -21,15 +21,15 @@ from .word_times import encoder_outputs_of, put_together, timed_words
 
 
 class Seq2SeqNGramPipeline(NGramPipeline):
-    """Speech recognition with an n-gram language model for encoder-decoders: Whisper, Canary, Moonshine and others.
+    """Recognise speech with encoder-decoders (Whisper, Canary, Moonshine and others) and an n-gram language model.
 
-    This is Transformers' pipeline, which generates with an `NGramLogitsProcessor` if there is an `lm`. All else is the stock
-    pipeline's: `num_beams` (5, unless the model's generation config differs) and other settings of `generate`, long audio, and
-    Whisper's `return_timestamps`. `num_beams="auto"` is 2.
+    This is Transformers' pipeline. With `lm` or `phrases` it generates with an `NGramLogitsProcessor`. The stock pipeline
+    handles everything else: settings of `generate` such as `num_beams` (5, unless the model's generation config differs), long
+    audio, and Whisper's `return_timestamps`. `num_beams="auto"` is 2.
 
-    `return_timestamps="word"` works with other encoder-decoders, too, by their cross-attention as for Whisper (see
-    `hf_ngpulm.generation.alignment`). Chunked long audio (`chunk_length_s`) then has each word once, from the chunk with its
-    middle; without times the stock pipeline repeats the overlaps of chunks.
+    `return_timestamps="word"` also works with other encoder-decoders, from their cross-attention (see
+    `hf_ngpulm.generation.alignment`). Each word of chunked long audio (`chunk_length_s`) then occurs once, from the chunk that
+    contains its middle. Without times the stock pipeline repeats the words in the overlaps of chunks.
 
     Besides the arguments of all families (see `NGramPipeline`), `pipeline(...)` and calls take:
 
@@ -147,7 +147,7 @@ def _settled(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return arguments with a number for `num_beams="auto"`, which `generate` doesn't know.
 
     Raises:
-        ValueError: another text.
+        ValueError: `num_beams` is another text.
     """
     if isinstance(kwargs.get("generate_kwargs"), dict):
         kwargs = {**kwargs, "generate_kwargs": _settled(kwargs["generate_kwargs"])}

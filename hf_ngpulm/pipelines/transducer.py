@@ -16,11 +16,11 @@ _FOR_THE_ENCODER = ("prompt_ids", "num_lookahead_tokens")
 
 
 class TransducerNGramPipeline(NGramPipeline):
-    """Speech recognition with an n-gram language model, or a beam search, for transducers: Parakeet RNN-T and TDT, Nemotron.
+    """Recognise speech with transducers (Parakeet RNN-T and TDT, Nemotron) and an n-gram language model or a beam search.
 
-    Without `lm`, `num_beams`, `strategy`, `pause_seconds` and `confidence` this is Transformers' pipeline. With any of them,
-    whole batches are decoded at once, without padding, and chunked long audio is decoded in one go over the encoder's frames:
-    the prediction network and the LM continue across chunks. All else (inputs, batching, chunking) is the stock pipeline's.
+    Without `lm`, `phrases`, `num_beams`, `strategy`, `pause_seconds` and `confidence` the results equal those of Transformers'
+    pipeline. With any of them, whole batches are decoded at once, without padding. Chunked long audio is decoded as a whole:
+    the prediction network and the LM continue across chunks. Inputs, batching and chunking are those of the stock pipeline.
 
     Besides the arguments of all families (see `NGramPipeline`), `pipeline(...)` and calls take:
 

@@ -1,4 +1,4 @@
-"""Word times of encoder-decoders: tokens aligned with the encoder's frames, and the words of chunks put together."""
+"""Compute word times of encoder-decoders: align tokens with the encoder's frames, and merge the words of chunks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..text.words import WordSplitter
 
 @dataclass(frozen=True)
 class TimedWord:
-    """A word, its tokens, and when it was said, in seconds."""
+    """Hold a word, its tokens, and its start and end in seconds."""
 
     text: str
     token_ids: list[int]
@@ -69,7 +69,7 @@ def timed_words(
 
 
 def put_together(pieces: Iterable[tuple[list[TimedWord], tuple[int, int, int] | None]], rate: int) -> list[TimedWord]:
-    """Return the words of a chunked recording: from each chunk those whose middle lies outside its overlaps.
+    """Return the words of a chunked recording: from each chunk the words whose middle lies outside the chunk's overlaps.
 
     Args:
         pieces: words and stride of each chunk; the stride is its number of samples, and those of the left and right overlaps,

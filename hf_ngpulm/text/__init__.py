@@ -1,4 +1,4 @@
-"""Text for language models: where it comes from, how it is cleaned and encoded, and whether it fits the recogniser."""
+"""Read, clean and encode text for language models, and check that its style fits the recogniser."""
 
 from .encoding import encode_texts
 from .normalisation import normaliser

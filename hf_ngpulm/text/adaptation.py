@@ -22,8 +22,8 @@ from .words import UNSPACED, begins_with_blank
 USUAL = 0.5  # share of transcripts that makes a style the recogniser's
 SHOUTED = 0.95  # share of words in capitals that makes a text caseless
 OFTEN = 2  # occurrences of a word that make its case certain
-WHISPER_DIGITS = 10  # least number that a Whisper writes in digits, where its transcripts don't tell
-_WHISPER_OF_ENGLISH = 50256  # <|endoftext|> there; other Whispers have it one later
+WHISPER_DIGITS = 10  # smallest number that Whisper writes in digits, if its transcripts don't show it
+_WHISPER_OF_ENGLISH = 50256  # id of <|endoftext|> in English-only Whispers; in other Whispers it is 50257
 _HYPHEN = "‐‑-"
 _PAIR = re.compile(rf"(?<![\w'’]){WORD.pattern}(?:[ {_HYPHEN}]{WORD.pattern})+")
 _GAP = re.compile(rf"[ {_HYPHEN}]")
@@ -35,7 +35,7 @@ _I = re.compile(r"(?<![\w'’-])i(?=$|[\s,.;:?!]|['’](?:d|m|ll|ve)\b)")
 
 @dataclass(frozen=True)
 class Habits:
-    """The style of a recogniser's transcripts; None where it isn't known.
+    """Describe the style of a recogniser's transcripts. An attribute is None if it isn't known.
 
     Args:
         case: "lower", "upper", or "sentence" for texts that begin with a capital.
@@ -43,9 +43,9 @@ class Habits:
         end: the mark at the end of texts; "" if there is no punctuation at all.
         ends: other marks at the end of texts, by the first word of the text ("what": "?").
         digits_from: the smallest number that is written in digits; infinity if all are written in words.
-        hyphens: whether a pair of words has a hyphen between; "#" stands for any number in digits.
-        hyphenless: whether there are no hyphens at all.
-        language: of the texts, such as "en"; None where it isn't known.
+        hyphens: for a pair of words, whether a hyphen joins them; "#" stands for any number in digits.
+        hyphenless: whether the recogniser never writes hyphens.
+        language: the language of the texts, such as "en"; None if it isn't known.
     """
 
     case: str | None = None
@@ -62,13 +62,13 @@ def habits_of(recogniser: Any, outputs: Iterable[str] | None = None, language: s
     """Return the style of a recogniser.
 
     Args:
-        recogniser: its tokenizer or processor, or the repo or folder of these; or its transcripts: a list, or a file with one
-            per line.
-        outputs: some of its transcripts, which say more than its tokenizer.
-        language: of the texts; by default "en" for English-only Whispers. Numbers are rewritten in English only.
+        recogniser: the recogniser's tokenizer or processor, or a repo or folder with one; or the recogniser's transcripts: a
+            list, or a file with one transcript per line.
+        outputs: some of the recogniser's transcripts, which show more of its style than the tokenizer.
+        language: the language of the texts; by default "en" for English-only Whispers. Numbers are rewritten in English only.
 
     Raises:
-        ValueError: the style can't be told from these.
+        ValueError: the arguments don't show the style, there are no transcripts, or transcripts are passed twice.
     """
     if isinstance(recogniser, str) and os.path.isfile(recogniser):
         given: list[str] | None = list(filter(None, read_texts([recogniser])))
@@ -127,17 +127,18 @@ def shown_by(transcripts: Sequence[str], language: str | None = None) -> Habits:
     capitals = _capitals(transcripts) if case == "sentence" else {}
     if language == "en":
         digits_from = _digits_from(transcripts)
-    else:  # not known, but whether there are any
+    else:  # numbers in words aren't recognised in other languages, so only the smallest number in digits is known
         digits_from = min((value for text in transcripts for value in in_digits(text)), default=inf)
     return Habits(case, capitals, end, ends, digits_from, _hyphens(transcripts), language=language)
 
 
 class Adapter:
-    """Rewrites texts in a recogniser's style and counts its changes. A text that has the style already stays unchanged.
+    """Rewrite texts in a recogniser's style and count the changes. A text that already has the style stays unchanged.
 
     Args:
         habits: the recogniser's style.
-        sample: some of the texts. If they are all in capitals, and the recogniser writes both cases, all are lowercased first.
+        sample: some of the texts. If they are all in capitals, and the recogniser writes both cases, each text is first
+            lowercased.
     """
 
     def __init__(self, habits: Habits, sample: Iterable[str] = ()) -> None:
@@ -145,7 +146,7 @@ class Adapter:
         self.changes: dict[str, tuple[int, str, str]] = {}
         words = [word for text in sample for word in WORD.findall(text)]
         self.has_digits = any(map(str.isdecimal, "".join(words)))
-        # First letters and "I" aside, which are all that may change.
+        # Words of one letter ("I") don't count, because they may be capitals in any text.
         shouted = [word.isupper() for word in words if len(word) > 1 and word.upper() != word.lower()]
         is_shouted = bool(shouted) and sum(shouted) / len(shouted) > SHOUTED
         steps: list[tuple[str, Callable[[str], str]]] = []
@@ -233,7 +234,7 @@ def _without_hyphens(text: str) -> str:
 
 
 def _joined(run: str, hyphens: Mapping[tuple[str, str], bool]) -> str:
-    """Return a run of words with the recogniser's choice of blank or hyphen between them."""
+    """Return a run of words with blanks or hyphens between them, as the recogniser writes each pair of words."""
     words, gaps = _GAP.split(run), _GAP.findall(run)
     for i, pair in enumerate(pairwise(words)):
         wanted = hyphens.get(_pair(*pair))
@@ -248,7 +249,7 @@ def _pair(first: str, second: str) -> tuple[str, str]:
 
 
 def _hyphens(transcripts: Iterable[str]) -> dict[tuple[str, str], bool]:
-    """Return whether each pair of words has a hyphen between more often than a blank; ties are left out."""
+    """Return for each pair of words whether a hyphen joins them more often than a blank. Ties are left out."""
     counts: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for text in transcripts:
         for match in _PAIR.finditer(text):
@@ -259,7 +260,7 @@ def _hyphens(transcripts: Iterable[str]) -> dict[tuple[str, str], bool]:
 
 
 def _capitals(transcripts: Iterable[str]) -> dict[str, str]:
-    """Return the commonest form of words that are mostly capitalised inside sentences, by their lowercase form."""
+    """Return the commonest form of each word that usually has capitals inside sentences, by the word's lowercase form."""
     forms: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for text in transcripts:
         for match in WORD.finditer(text):
@@ -275,7 +276,7 @@ def _capitals(transcripts: Iterable[str]) -> dict[str, str]:
 
 
 def _ends(transcripts: Iterable[str], usual: str) -> dict[str, str]:
-    """Return the commonest end mark by first word, where it isn't the usual one."""
+    """Return the commonest end mark by the first word of a text, for first words whose mark isn't `usual`."""
     marks: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for text in transcripts:
         first = WORD.search(text)
@@ -286,8 +287,11 @@ def _ends(transcripts: Iterable[str], usual: str) -> dict[str, str]:
 
 
 def _digits_from(transcripts: Iterable[str]) -> float | None:
-    """Return the number from which on digits are written, so that the fewest transcripts disagree (the largest such number);
-    None without numbers. "One" and ordinals below ten aren't counted."""
+    """Return the smallest number that is written in digits; None if the transcripts contain no numbers.
+
+    It is the bound with which the fewest numbers in the transcripts disagree; of equal bounds the largest. "One" and ordinals
+    below ten aren't counted.
+    """
     words: Counter[float] = Counter()
     digits: Counter[float] = Counter()
     for text in transcripts:
@@ -304,7 +308,7 @@ def _digits_from(transcripts: Iterable[str]) -> float | None:
 
 
 def _example(before: str, after: str, around: int = 20, most: int = 50) -> str:
-    """Return excerpts of two texts from where they begin to differ."""
+    """Return excerpts of two texts around the first difference."""
     differ = (place for place, pair in enumerate(zip(before, after)) if pair[0] != pair[1])
     same = next(differ, min(len(before), len(after)))
     first = max(0, same - around) if max(len(before), len(after)) > most else 0

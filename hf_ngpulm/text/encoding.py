@@ -27,13 +27,13 @@ def encode_texts(
     workers: int | None = None,
     unknown: Counter[str] | None = None,
 ) -> Iterator[Encoded]:
-    """Yield for each batch of texts int32 token ids `[L]` and int64 lengths `[S]`, 0 for a text without tokens.
+    """Yield for each batch of texts the token ids, int32 `[L]`, and the length of each text, int64 `[S]`.
 
     Unknown tokens, and ids from `vocab_size` up, become -1. Batches are encoded in the background while the caller works on
-    earlier ones: on several threads by tokenizers that are written in Rust, in several processes by those written in Python.
+    earlier batches. Tokenizers written in Rust use several threads, tokenizers written in Python several processes.
 
     Args:
-        workers: processes for the latter; all cores by default.
+        workers: number of processes for a tokenizer written in Python; by default the number of cores.
         unknown: counts the pieces of text that the tokenizer can't write.
     """
     unknown = Counter() if unknown is None else unknown
@@ -49,7 +49,7 @@ def encode_texts(
 
 
 def _ahead(pool: Executor, calls: Iterable[tuple[Any, ...]], count: int) -> Generator[Any, None, None]:
-    """Yield the results of calls, some made ahead, until one returns None. Raises their errors."""
+    """Yield the results of calls until a call returns None; up to `count` calls run ahead. Errors of calls are raised."""
     pending: deque[Future[Any]] = deque()
     calls = iter(calls)
     try:
@@ -104,7 +104,7 @@ def encode_batch(batch: list[str], tokenizer: Any, vocab_size: int) -> tuple[np.
     if tokenizer.is_fast:
         pieces = {}
         for n in which:
-            spans = encoded.encodings[n].offsets  # the tokenizer knows them, though it wasn't asked
+            spans = encoded.encodings[n].offsets  # available although `return_offsets_mapping` wasn't set
             unknown = is_unknown[ends[n] - lengths[n] : ends[n]].tolist()
             found = [batch[n][first:last] for (first, last), is_one in zip(spans, unknown) if is_one]
             pieces[n] = [piece.strip() or piece for piece in found]
@@ -116,7 +116,7 @@ def encode_batch(batch: list[str], tokenizer: Any, vocab_size: int) -> tuple[np.
 
 def _unknown_units(texts: dict[int, str], tokenizer: Any, vocab_size: int) -> dict[int, list[str]]:
     """Return the letters or words that become unknown tokens, for tokenizers that don't report offsets."""
-    by_character = len(tokenizer.tokenize("ab")) == 2  # a word letter by letter, as those of wav2vec2 do
+    by_character = len(tokenizer.tokenize("ab")) == 2  # tokens are letters, as in wav2vec2
     units = {n: list(text.replace(" ", "")) if by_character else text.split() for n, text in texts.items()}
     each = list(dict.fromkeys(unit for found in units.values() for unit in found))
     rows = tokenizer(each, add_special_tokens=False, verbose=False)["input_ids"] if each else []
@@ -125,7 +125,7 @@ def _unknown_units(texts: dict[int, str], tokenizer: Any, vocab_size: int) -> di
 
 
 class SilentlyDropped:
-    """Characters that a tokenizer without an unknown token drops silently."""
+    """Find the characters that a tokenizer without an unknown token drops silently."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer

@@ -1,10 +1,10 @@
-"""Hashes of texts that don't depend on how the text is split into tokens.
+"""Compute hashes of texts that don't depend on how a text is split into tokens.
 
-The hash of a text is a polynomial in the codes of its characters, modulo 2^64. That of a text with one more token is
+The hash of a text is a polynomial in the codes of its characters, modulo 2^64. A text with one more token has the hash
 
     hash(text + token) = hash(text) * factor(token) + hash(token),    factor(token) = BASE ^ (number of its characters)
 
-so two tokens change it as one token with the characters of both does.
+so appending two tokens gives the same hash as appending one token with the characters of both.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torch import Tensor
 from .vocabulary import Vocabulary
 
 BASE = 6364136223846793005
-FIRST_TOKEN = 1 << 21  # after all characters: tokens that aren't written in characters have a code of their own
+FIRST_TOKEN = 1 << 21  # above the codes of all characters: each token without characters has its own code
 WORD = (1 << 64) - 1
 
 
 def text_hashes(tokenizer: Any, classes: int) -> Tensor:
-    """Return factor and hash of each class of a recogniser's outputs, int64 `[2, C]`."""
+    """Return the factor and the hash of each class of a recogniser's outputs, int64 `[2, C]`."""
     pieces = [*(Vocabulary.of(tokenizer).pieces or ())][:classes]
     for token in getattr(tokenizer, "all_special_ids", ()):
         pieces[token : token + 1] = [None] if token < len(pieces) else []
@@ -32,7 +32,7 @@ def text_hashes(tokenizer: Any, classes: int) -> Tensor:
 
 
 def hashes_of_pieces(pieces: Sequence[str | None]) -> Tensor:
-    """Return factor and hash of each piece; None is a token without characters, which differs from all others."""
+    """Return the factor and the hash of each piece, int64 `[2, N]`. None is a token without characters, with its own hash."""
     rows = np.zeros((2, len(pieces)), dtype=np.uint64)
     for token, piece in enumerate(pieces):
         factor, summand = 1, 0

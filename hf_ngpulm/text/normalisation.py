@@ -1,4 +1,4 @@
-"""Normalisation of texts before they are encoded."""
+"""Normalise texts before they are encoded."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ Normaliser = Callable[[str], str]
 
 
 def normaliser(spec: str | Normaliser | Iterable[str | Normaliser] | None, tokenizer: Any = None) -> Normaliser:
-    """Return a function from text to text.
+    """Return a function that normalises a text.
 
     Args:
-        spec: a name, several (in a list, or with commas between), a function, or None. The names: "lower", "upper",
+        spec: a name, several names (in a list, or separated by commas), a function, or None. The names are "lower", "upper",
             "no-punctuation" (apostrophes and hyphens inside words stay), "nfc", "nfkc", "whisper" and "whisper-en"
-            (Whisper's normalisers for any language and for English). Blanks are always reduced to one.
-        tokenizer: its British-American spellings are used by "whisper-en", if it has any.
+            (Whisper's normalisers for any language and for English). Runs of blanks always become one blank.
+        tokenizer: a tokenizer whose table of British and American spellings "whisper-en" uses, if it has one.
 
     Raises:
-        ValueError: an unknown name.
+        ValueError: a name is unknown.
     """
     if spec is None:
         return _single_blanks
@@ -46,7 +46,7 @@ def _named(name: str, tokenizer: Any) -> Normaliser:
     if name in _SIMPLE:
         return _SIMPLE[name]
     if name in ("whisper", "whisper-en"):
-        # A module of transformers that its public names leave out; nothing else has the very rules of Whisper's own scores.
+        # This module isn't public in transformers, but only it has the rules with which Whisper's error rates are computed.
         from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
 
         if name == "whisper":
@@ -56,7 +56,7 @@ def _named(name: str, tokenizer: Any) -> Normaliser:
 
 
 def without_punctuation(text: str) -> str:
-    """Return a text with blanks for its punctuation and symbols, but for apostrophes and hyphens inside words."""
+    """Replace punctuation and symbols in a text by blanks, except apostrophes and hyphens inside words."""
     kept = []
     for i, character in enumerate(text):
         if unicodedata.category(character)[0] in "PS":

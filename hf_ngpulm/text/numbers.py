@@ -1,4 +1,4 @@
-"""English numbers, from words to digits and back: "twelve" and "12"."""
+"""Convert English numbers from words to digits and back: "twelve" and "12"."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _DIGITS = re.compile(
     re.IGNORECASE,
 )
 _MONEY = {"$": "dollars", "€": "euros", "£": "pounds"}
-_LONGEST = 12  # digits that are still read as one number
+_LONGEST = 12  # largest number of digits that are read as one number
 _MILLION = 1_000_000  # larger numbers are easier to read in words, and seldom written in digits
 _IN_ONE_BREATH = re.compile(r"[\s\-‐‑]*")
 
 
 @dataclass(frozen=True)
 class Spelled:
-    """A number in words within a text.
+    """Locate a number in words within a text.
 
     Args:
         first, last: its span of characters, `text[first:last]`.
@@ -42,10 +42,13 @@ class Spelled:
 
 
 def spelled(text: str) -> Iterator[Spelled]:
-    """Yield the numbers in words of a text, in order. "Hundred" alone isn't one; "nineteen eighty-four" is one, a year."""
+    """Yield the numbers in words of a text, in order.
+
+    "Hundred" alone isn't counted as a number; "nineteen eighty-four" is one number, a year.
+    """
     words = list(WORD.finditer(text))
     gaps = [_IN_ONE_BREATH.fullmatch(text, before.end(), after.start()) is None for before, after in pairwise(words)]
-    apart = [True, *gaps, True]  # whether something stands between a word and the one before
+    apart = [True, *gaps, True]  # whether more than blanks and hyphens separates a word from the word before it
     parts = [_Word(match[0], away) for match, away in zip(words, apart)]
     found = [(each.start, each.end, each.text, each.value, each.is_ordinal) for each in _find_numbers()(parts, "en", 0.0)]
     taken = {i for start, end, *_ in found for i in range(start, end)}
@@ -70,8 +73,8 @@ def spelled(text: str) -> Iterator[Spelled]:
 def to_digits(text: str, least: float, plain: bool = False) -> str:
     """Return a text with its numbers in words written in digits, as "12", "21st" and "1984".
 
-    Unchanged are numbers below `least` (and "one", often a pronoun, and ordinals below ten), numbers from a million up, and
-        numbers beside each other, which may be a time or a telephone number.
+    Some numbers stay unchanged: numbers below `least`, "one" (often a pronoun), ordinals below ten, numbers from a million up,
+    and neighbouring numbers, which may be a time or a telephone number.
 
     Args:
         plain: write numbers without commas and points, for texts without punctuation.
@@ -93,8 +96,11 @@ def to_digits(text: str, least: float, plain: bool = False) -> str:
 
 
 def to_words(text: str, below: float) -> str:
-    """Return a text with its whole numbers below a bound written in words: "twelve", "twenty-first", "nineteen eighty-four",
-    "five dollars". Times, dates and telephone numbers stay unchanged."""
+    """Return a text with its numbers below a bound written in words: "twelve", "twenty-first", "nineteen eighty-four".
+
+    Sums of money, percentages and decimals ("five dollars") are only rewritten if the bound is infinity. Times, dates and
+    telephone numbers stay unchanged.
+    """
     before = ""
     while text != before and any(map(str.isdecimal, text)):  # a number whose neighbour is now in words stands alone
         before, text = text, _DIGITS.sub(lambda match: _in_words(match, below), text)
@@ -109,7 +115,7 @@ def in_digits(text: str) -> Iterator[float]:
 
 
 class _Word:
-    """A word as `text2num` wants it."""
+    """Implement the interface of tokens that `text2num` reads."""
 
     def __init__(self, text: str, apart: bool) -> None:
         self._text, self.apart = text, apart

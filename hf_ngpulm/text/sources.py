@@ -22,7 +22,7 @@ import numpy as np
 
 from ..common.extras import needed
 
-# Names of the transcript's field in manifests and datasets, the likeliest first.
+# Names of the transcript's field in manifests and datasets, most common first.
 FIELDS = ("text", "sentence", "transcription", "transcript", "normalized_text", "raw_transcription")
 ROWS_PER_BATCH = 8192
 _DATASET_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
@@ -35,21 +35,21 @@ def read_texts(
 ) -> Iterator[str]:
     """Yield the sentences of several inputs in turn, read lazily.
 
-    Blank lines of text files and empty fields are empty sentences "", as for KenLM's lmplz.
+    A blank line of a text file, or an empty field, is an empty sentence "", as for KenLM's lmplz.
 
     Args:
-        inputs: text files (a sentence a line), JSON lines (`.jsonl`, and `.json` as NeMo's manifests), JSON arrays of
+        inputs: text files (one sentence per line), JSON lines (`.jsonl`, and `.json` as NeMo's manifests), JSON arrays of
             objects (`.json`), `.csv` and `.tsv` with a header, each also as `.gz`, `.bz2`, `.xz`; Parquet (needs pyarrow);
             "-" for lines from standard input; folders saved by `datasets`; or the id of a dataset on the Hub, `org/name` or
             `org/name:config`.
         field: the field or column with the text; by default the first one present of "text", "sentence", "transcription",
             "transcript", "normalized_text", "raw_transcription".
-        split: of datasets.
+        split: the split of datasets.
         progress: called with the number of bytes read from files.
 
     Raises:
-        FileNotFoundError: there is no such file, nor could it be a dataset.
-        ValueError: bytes that aren't UTF-8, rows without the field: names the file and the line.
+        FileNotFoundError: an input isn't a file and can't be the id of a dataset.
+        ValueError: a line isn't UTF-8, or a row lacks the field; the error names the file and the line.
     """
     for source in inputs:
         for text in _texts_of(os.fspath(source), field, split, progress):
@@ -57,7 +57,7 @@ def read_texts(
 
 
 def total_bytes(inputs: Sequence[str | os.PathLike[str]]) -> int | None:
-    """Return the total size of the inputs in bytes, None if one isn't a file."""
+    """Return the total size of the inputs in bytes; None if an input isn't a file."""
     if all(os.path.isfile(source) for source in inputs):
         return sum(os.path.getsize(source) for source in inputs)
     return None
@@ -66,16 +66,18 @@ def total_bytes(inputs: Sequence[str | os.PathLike[str]]) -> int | None:
 def read_ids(
     inputs: Sequence[str | os.PathLike[str]], progress: Progress | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield blocks of sentences of decimal token ids, one sentence per line (as for KenLM): ids `[L]` and lengths `[S]`.
+    """Yield blocks of sentences from files of decimal token ids: ids `[L]` and lengths `[S]`.
+
+    Each line of a file is a sentence, as for KenLM.
 
     Raises:
-        ValueError: names a line that holds anything else.
+        ValueError: a line contains anything except decimal token ids; the error names the line.
     """
     for source in inputs:
         name, number = os.fspath(source), 1
         with _opened(name, progress) as file:
             rest = b""
-            while block := file.read1(1 << 22):  # type: ignore[attr-defined]  # what there is, without waiting for more
+            while block := file.read1(1 << 22):  # type: ignore[attr-defined]  # returns available data at once
                 lines, end, rest = (rest + block).rpartition(b"\n")
                 if end:
                     yield _ids_of(lines + end, name, number)
@@ -122,7 +124,7 @@ def _texts_of(name: str, field: str | None, split: str, progress: Progress | Non
 
 
 class _Counted(io.FileIO):
-    """A file that reports how much was read from it."""
+    """Open a file that reports the number of bytes read from it."""
 
     progress: Progress | None = None
 
@@ -160,7 +162,7 @@ def _opened(name: str, progress: Progress | None) -> Iterator[IO[bytes]]:
 
 
 def numbered_lines(name: str, progress: Progress | None) -> Iterator[tuple[int, str]]:
-    """Yield the lines that aren't blank, with their numbers."""
+    """Yield the number and the text of each line that isn't blank."""
     return ((number, line) for number, line in _all_lines(name, progress) if line and not line.isspace())
 
 
@@ -205,7 +207,11 @@ def _field_of(row: Any, field: str | None, where: str) -> str:
 
 
 def choose_field(names: list[str], field: str | None, where: str) -> str:
-    """Return the field with the text."""
+    """Return the name of the field with the text: `field`, or by default the first of `FIELDS` among the names.
+
+    Raises:
+        ValueError: there is no such field.
+    """
     for candidate in FIELDS if field is None else (field,):
         if candidate in names:
             return candidate
@@ -248,7 +254,7 @@ def _csv(name: str, field: str | None, delimiter: str, progress: Progress | None
 
 
 def _dataset(name: str, field: str | None, split: str) -> Iterator[str]:
-    """Yield a dataset saved in a folder, or one on the Hub."""
+    """Yield the texts of a dataset in a folder or on the Hub."""
     local = os.path.isdir(name)
     if not local and (not _DATASET_ID.fullmatch(name) or re.search(r"\.(txt|json|jsonl|csv|tsv|parquet|gz|xz|bz2)$", name)):
         raise FileNotFoundError(f"{name}: no such file (and no id of a dataset on the Hub, which looks like org/name)")

@@ -19,15 +19,15 @@ CASES = ("auto", "keep", "any")
 
 
 class Spelling(NamedTuple):
-    """One spelling of a phrase.
+    """Hold one spelling of a phrase.
 
     Args:
-        phrase: its index.
-        tokens: ids.
-        length: number of tokens in the tokenizer's own spelling (without the first `free` ones).
-        free: leading tokens that only mark the beginning of a word.
-        bounded: whether a word must end after it.
-        initial: whether it stands only at the beginning of a transcript.
+        phrase: index of the phrase.
+        tokens: token ids.
+        length: number of tokens in the tokenizer's own spelling of the phrase, without the first `free` tokens.
+        free: number of leading tokens that only mark the beginning of a word.
+        bounded: whether a word must end after the phrase.
+        initial: whether this spelling only occurs at the beginning of a transcript.
     """
 
     phrase: int
@@ -39,11 +39,11 @@ class Spelling(NamedTuple):
 
 
 class Speller:
-    """A tokenizer that phrases are written with.
+    """Spell phrases with a tokenizer.
 
     Args:
-        tokenizer: of a speech recogniser.
-        vocab_size: token ids that phrases may have, `0 .. vocab_size - 1`.
+        tokenizer: the tokenizer of a speech recogniser.
+        vocab_size: phrases may have the token ids `0 .. vocab_size - 1`; by default all ids of the tokenizer's vocabulary.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int | None = None) -> None:
@@ -63,21 +63,21 @@ class Speller:
         self.has_words = self.mark is not None or self.delimiter is not None
 
     def _begins_word(self, piece: str | None) -> bool:
-        """Return whether a word before this piece has ended."""
+        """Return whether the word before this piece ends there."""
         if not piece or _BYTE.fullmatch(piece):
             return not piece
         if self.mark is None:
             return self.delimiter is not None and piece == self.vocabulary.pieces[self.delimiter]  # type: ignore[index]
         if piece.startswith(self.mark):
             return True
-        if self.mark == "Ġ":  # bytes written as characters: only those of ASCII are what they look like
+        if self.mark == "Ġ":  # characters stand for bytes; only ASCII characters stand for themselves
             return piece[0] in "Ċĉ" or (piece[0].isascii() and not piece[0].isalnum())
         return unicodedata.category(piece[0])[0] not in "LNM"
 
     def spell(
         self, texts: Sequence[str], whole_words: bool, case: str = "auto", tokenizations: int = 1
     ) -> tuple[list[Spelling], dict[int, str]]:
-        """Return the spellings of phrases, and the reasons why some have none, by index."""
+        """Return the spellings of phrases, and by index the characters that prevent the spelling of a phrase."""
         found: dict[int, list[Spelling]] = {}
         unknown: dict[int, str] = {}
         forms = [(n, form) for n, text in enumerate(texts) for form in (_forms(text) if case == "any" else [text])]
@@ -140,7 +140,7 @@ class Speller:
         return "".join(self.vocabulary.pieces[token] or "" for token in tokens)  # type: ignore[index]
 
     def segmentations(self, surface: str, count: int) -> list[list[int]]:
-        """Return the segmentations into the fewest pieces, fewest first."""
+        """Return up to `count` + 1 segmentations of a text into pieces, those with the fewest pieces first."""
         best: list[list[tuple[int, ...]]] = [[()]]
         for end in range(1, len(surface) + 1):
             ways = []
@@ -153,7 +153,7 @@ class Speller:
 
 
 def _forms(text: str) -> list[str]:
-    """Return a phrase in lowercase, in uppercase and in title case."""
+    """Return a phrase as it is, in lowercase, in uppercase and in title case."""
     capitalised = " ".join(word[:1].upper() + word[1:].lower() for word in text.split())
     return list(dict.fromkeys([text, text.lower(), text.upper(), capitalised]))
 
@@ -162,11 +162,13 @@ _spellers: weakref.WeakKeyDictionary[Any, dict[tuple[int, int | None], Speller]]
 
 
 def speller_of(tokenizer: Any, vocab_size: int | None = None) -> Speller:
-    """Return the speller of a tokenizer, or of a processor that holds one. Kept: looking through a large vocabulary takes
-    long."""
+    """Return the speller of a tokenizer, or of a processor's tokenizer.
+
+    Spellers are cached, because reading a large vocabulary takes long.
+    """
     tokenizer = tokenizer_of(tokenizer)
     kept = _spellers.setdefault(tokenizer, {})
     key = (len(tokenizer), vocab_size)
     if key not in kept:
-        kept[key] = Speller(copy.copy(tokenizer), vocab_size)  # the tokenizer itself may go
+        kept[key] = Speller(copy.copy(tokenizer), vocab_size)  # a copy, so that the cache doesn't keep the tokenizer alive
     return kept[key]

@@ -1,4 +1,7 @@
-"""Compare the style of texts with a recogniser's: a language model of cased text is useless to a recogniser without case."""
+"""Compare the style of texts with a recogniser's style.
+
+A language model of text with capitals is useless to a recogniser that writes only lowercase.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ CASED_PIECES = 0.05  # share of capitalised word-initial pieces that makes a voc
 
 @dataclass(frozen=True)
 class TextStyle:
-    """The style of texts; None where it can't be told.
+    """Describe the style of texts. An attribute is None if it isn't known.
 
     Args:
         upper: share of capitals among letters that have case.
-        cased: whether there are both small letters and capitals.
+        cased: whether the texts have both small letters and capitals.
         punctuated: share of texts that end in a punctuation mark.
         digits: share of texts with digits.
     """
@@ -55,16 +58,16 @@ def ends_marked(text: str) -> bool:
 
 
 def begins_capital(text: str) -> bool | None:
-    """Return whether a text begins with a capital; None if with a digit or a letter without case."""
+    """Return whether a text begins with a capital; None if it begins with a digit or a letter without case."""
     first = next((character for character in text if character.isalnum()), "")
     return True if first.isupper() else False if first.islower() else None
 
 
 def style_written_by(tokenizer: Any) -> TextStyle:
-    """Return the style of the texts that a recogniser was trained on, as its tokenizer's pieces show it."""
+    """Return the style of the texts that a recogniser was trained on, derived from its tokenizer's pieces."""
     special = set(tokenizer.all_special_tokens)
     pieces = [piece for piece in tokenizer.get_vocab() if piece not in special and not piece.startswith("<")]
-    if _is_byte_level(pieces):  # can write anything; its pieces are those of a text model
+    if _is_byte_level(pieces):  # such pieces are those of a text model, and can write anything
         return TextStyle(None, None, None, None)
     bare = [_MARK.sub("", piece) for piece in pieces]
     longer = [piece for piece in bare if len(piece) > 1 and piece.isalpha()]
@@ -83,7 +86,7 @@ def mismatches(texts: Iterable[str], recogniser: Any) -> list[str]:
 
     Args:
         texts: a sample of the training text.
-        recogniser: its tokenizer, or better some of its transcripts.
+        recogniser: the recogniser's tokenizer, or better some of the recogniser's transcripts.
     """
     here = style_of(texts)
     by_pieces = hasattr(recogniser, "get_vocab")
@@ -127,12 +130,12 @@ def mismatches(texts: Iterable[str], recogniser: Any) -> list[str]:
 
 
 def _is_byte_level(pieces: list[str]) -> bool:
-    """Return whether bytes are written as letters, among them these for a blank and a line end."""
+    """Return whether pieces write bytes as characters, among them "Ġ" for a blank and "Ċ" for a line end."""
     return "Ġ" in pieces and "Ċ" in pieces
 
 
 def unwritable_letters(texts: Iterable[str], tokenizer: Any) -> tuple[float, list[str]]:
-    """Return the share of letters that no piece of a tokenizer has, and these letters, the commonest first."""
+    """Return the share of letters that no piece of a tokenizer contains, and these letters, most common first."""
     pieces = list(tokenizer.get_vocab())
     if _is_byte_level(pieces) or "<0x00>" in pieces:  # bytes write anything
         return 0.0, []

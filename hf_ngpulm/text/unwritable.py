@@ -1,4 +1,4 @@
-"""Refuse texts that are mostly unknown to the tokenizer, and find the normalisation that mends them."""
+"""Refuse texts that are mostly unknown to the tokenizer, and find a normalisation that helps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .normalisation import normaliser
 MOST_UNKNOWN = 0.3  # share of unknown tokens above which a text is refused
 SHOWN = 12  # unknown pieces that are named
 MENDING = ("lower", "upper", "nfc", "nfkc", "no-punctuation", "lower,no-punctuation", "upper,no-punctuation", "nfkc,lower")
-HARDLY = 0.01  # share of unknown tokens by which a simpler normalisation may be worse
+HARDLY = 0.01  # a simpler normalisation is preferred if its share of unknown tokens is at most this much larger
 SAMPLE = 1000  # texts that normalisations are tried on
 
 
@@ -34,7 +34,7 @@ def refuse_unwritable(
         given: the normalisation.
 
     Raises:
-        ValueError: more than 30% of the tokens are unknown; names the normalisation that mends it, if there is one.
+        ValueError: more than 30% of the tokens are unknown; the error names a normalisation that helps, if there is one.
     """
     share = _share(tokens, unknown, pieces)
     if share <= MOST_UNKNOWN:
@@ -54,7 +54,7 @@ def refuse_unwritable(
 
 
 def _mending(texts: Sequence[str], tokenizer: Any, vocab_size: int) -> tuple[str, float]:
-    """Return the simplest normalisation that is nearly as good as the best, and the share that it leaves unknown."""
+    """Return the simplest normalisation that is nearly as good as the best, and the share of tokens still unknown with it."""
     shares = {}
     for name in MENDING:
         pieces: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""The vocabulary of a language model: the tokenizer's piece for each token id."""
+"""Define the vocabulary of a language model: the tokenizer's piece for each token id."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..errors import TokenizerMismatchError
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The token ids that a language model scores.
+    """Hold the token ids that a language model scores.
 
     Args:
         size: number of ids, `0 .. size - 1`.
-        pieces: the piece of each id (None for an id without one), or None where no tokenizer is known.
+        pieces: the piece of each id (None for an id without a piece); None without a tokenizer.
         tokenizer_id: the tokenizer's name or path, for messages and configs.
     """
 
@@ -29,7 +29,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: Any = None, vocab_size: int | None = None) -> Vocabulary:
-        """Return the vocabulary of a tokenizer or processor, or one of a bare size.
+        """Return the vocabulary of a tokenizer or processor; without either, a vocabulary of `vocab_size` ids without pieces.
 
         Special tokens after the last ordinary one (`<pad>` as CTC blank, Whisper's timestamps) are left off, unless
         `vocab_size` asks for them.
@@ -47,7 +47,7 @@ class Vocabulary:
         by_piece = tokenizer.get_vocab()
         if not by_piece:
             raise ValueError(f"the tokenizer {tokenizer_name(tokenizer)!r} has no tokens")
-        # Transformers 5 counts the token between words among the special ones. Text is full of it.
+        # Transformers 5 counts the token between words as a special token, but it is text.
         special_ids = set(tokenizer.all_special_ids) - {getattr(tokenizer, "word_delimiter_token_id", None)}
         ordinary = [token_id for token_id in by_piece.values() if token_id not in special_ids]
         size = vocab_size or max(ordinary or by_piece.values()) + 1
@@ -59,7 +59,7 @@ class Vocabulary:
 
     @cached_property
     def fingerprint(self) -> str | None:
-        """SHA-256 over the pieces in order of their ids; None without a tokenizer."""
+        """Return the SHA-256 of the pieces in order of their ids; None without a tokenizer."""
         if self.pieces is None:
             return None
         digest = hashlib.sha256()
@@ -70,7 +70,7 @@ class Vocabulary:
 
 
 def tokenizer_of(tokenizer_or_processor: Any) -> Any:
-    """Return the tokenizer itself, or that of a processor, repo or folder."""
+    """Return a tokenizer unchanged, or the tokenizer of a processor, repo or folder."""
     if isinstance(tokenizer_or_processor, str):
         from transformers import AutoTokenizer
 
@@ -79,7 +79,7 @@ def tokenizer_of(tokenizer_or_processor: Any) -> Any:
 
 
 def tokenizer_name(tokenizer: Any) -> str | None:
-    """Return the tokenizer's repo id; of a local folder only its own name, since a model may be published."""
+    """Return the tokenizer's repo id. Of a local folder only the last part is returned, because the name may be published."""
     name = getattr(tokenizer, "name_or_path", None) or None
     return Path(name).resolve().name if name is not None and os.path.isdir(name) else name
 
@@ -91,7 +91,7 @@ def check_tokenizer(
     tokenizer: Any,
     what: str = "the language model",
 ) -> None:
-    """Refuse a tokenizer whose first `lm_vocab_size` ids stand for other pieces than those of `what` did.
+    """Refuse a tokenizer whose first `lm_vocab_size` ids have other pieces than those that `what` was made with.
 
     A model without a fingerprint (built from bare ids) can't be checked.
 

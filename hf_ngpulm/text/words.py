@@ -9,7 +9,7 @@ from typing import Any
 
 # Marks of pieces that begin a word: SentencePiece's and byte-level BPE's.
 MARKS = ("▁", "Ġ")
-# All marks for where words begin or end, also those of WordPiece, subword-nmt and older BPE.
+# All marks that show where words begin or end, including those of WordPiece, subword-nmt and older BPE.
 WORD_MARKS = (*MARKS, "##", "@@", "</w>")
 # Characters of scripts without blanks between words, for a regular expression.
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
@@ -27,7 +27,7 @@ def with_blank(text: str) -> str:
 
 
 class WordSplitter:
-    """Cuts token sequences of one tokenizer into words.
+    """Cut token sequences of one tokenizer into words.
 
     Words begin at pieces with SentencePiece's or byte-level BPE's mark where the vocabulary has such pieces; otherwise they
     are cut at the tokenizer's word delimiter (`|` in many vocabularies of characters), or at spaces.
@@ -35,7 +35,7 @@ class WordSplitter:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = copy.copy(tokenizer)
-        # Some tokenizers look this up for every token, which takes longer than all else.
+        # Some tokenizers look this up for every token, which takes most of the time.
         vars(self.tokenizer)["pad_token_id"] = getattr(tokenizer, "pad_token_id", None)
         vocabulary = tokenizer.get_vocab()
         self.mark = next((mark for mark in MARKS if any(piece.startswith(mark) for piece in vocabulary)), None)
@@ -44,12 +44,12 @@ class WordSplitter:
         self.special = set(tokenizer.all_special_ids)
 
     def words(self, token_ids: Sequence[int]) -> list[tuple[str, int, int]]:
-        """Return each word's text and token span: the index of its first token and the one after its last."""
+        """Return each word's text and token span: the index of its first token and the index after its last token."""
         spans = ((self.text(token_ids[first:last]).strip(), first, last) for first, last in self.spans(token_ids))
         return [word for word in spans if word[0]]
 
     def spans(self, token_ids: Sequence[int]) -> list[tuple[int, int]]:
-        """Return each word's token span: the index of its first token and the one after its last."""
+        """Return each word's token span: the index of its first token and the index after its last token."""
         spans: list[tuple[int, int]] = []
         inside = False
         for i, (token_id, piece) in enumerate(zip(token_ids, self.tokenizer.convert_ids_to_tokens(list(token_ids)))):
@@ -72,5 +72,5 @@ class WordSplitter:
         return texts
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """Return the text of tokens from which repeats have been dropped."""
+        """Return the text of tokens. Repeated tokens stay, as a search has already merged repeated labels."""
         return self.tokenizer.decode(list(token_ids), group_tokens=False)

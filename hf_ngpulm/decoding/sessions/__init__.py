@@ -1,1 +1,1 @@
-"""Decoding of rows that come in pieces, one file per family of decoders."""
+"""Decode rows whose frames come in pieces; each family of decoders has its own file."""

@@ -1,4 +1,4 @@
-"""BlockStream: a batch whose frames come in blocks, with a slot for each row. Offline decoding feeds it once."""
+"""Define `BlockStream`, which decodes a batch whose frames come in blocks. Offline decoding feeds it one block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEPT_BYTES = 1 << 24
 
 
 class BlockStream:
-    """A batch that is being decoded, returned by `CTCDecoder.stream` and `GraphDecoder.stream`.
+    """Decode a batch block by block. `CTCDecoder.stream` and `GraphDecoder.stream` return this object.
 
     `add` takes frames in blocks of any size, `set_context` changes phrases between blocks, and `partials` and `hypotheses`
     return results at any time. Block sizes don't change the results. The search's memory doesn't grow with the number of

@@ -211,7 +211,7 @@ class CoreSlots(CTCSlots):
     def search_core(
         self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, confidences: np.ndarray | None
     ) -> np.ndarray:
-        """Do as `search`, but slots with a broken frame may be left in any state."""
+        """Search frames like `search`, but leave slots with a broken frame in any state."""
 
     def batch(self, slots: np.ndarray | None) -> CtcRows:
         """Return the states of some slots (None: of all) as the core reads and writes them."""

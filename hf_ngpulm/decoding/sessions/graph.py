@@ -1,4 +1,4 @@
-"""Sessions of graph decoders: CTC outputs decoded in the graph of a language model."""
+"""Define sessions of graph decoders, which decode CTC outputs in the graph of a language model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .session import Found
 
 
 class GraphSlots(TensorSlots[GraphState]):
-    """Slots of token passing, see `hf_ngpulm.search.ctc_graph`."""
+    """Search streams by token passing, see `hf_ngpulm.search.ctc_graph`."""
 
     def __init__(self, decoder: Any, models: RowModels) -> None:
         super().__init__(decoder, models, decoder.options.max_active)

@@ -1,4 +1,4 @@
-"""Slots: the interface of searches over many streams. Each stream has a slot, and its state is a row of arrays or tensors."""
+"""Define `Slots`, the interface of searches over many streams. A stream's slot is a row of arrays or tensors."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ..partials import Transcript
 
 
 class Found(NamedTuple):
-    """A ranked hypothesis: its place in the beam (-1 for the empty transcript), and its scores as for `Writing.hypothesis`."""
+    """Hold a ranked hypothesis: its index in the beam (-1 for the empty transcript), and scores as for `Writing.hypothesis`."""
 
     place: int
     scores: Sequence[float]
 
 
 class Switch(NamedTuple):
-    """New phrases of `N` slots.
+    """Hold the new phrases of `N` slots.
 
     Args:
         starts, roots: int32 `[N]`, the phrase automata's states at the beginning of a transcript, and without context.
@@ -42,7 +42,7 @@ class Switch(NamedTuple):
 
     @property
     def states(self) -> Tensor:
-        """The states in which hypotheses continue, int32 `[N, K]`."""
+        """Return the states in which hypotheses continue, int32 `[N, K]`."""
         return torch.from_numpy(np.where(self.is_empty, self.starts[:, None], self.roots[:, None]))
 
     def of(self, which: np.ndarray) -> Switch:
@@ -51,7 +51,7 @@ class Switch(NamedTuple):
 
 
 class Slots(ABC):
-    """Searches of `S` streams, one per slot. `begin` starts a new utterance in a slot.
+    """Search `S` streams, one per slot. `begin` starts a new utterance in a slot.
 
     Args:
         decoder: the decoder whose options apply.
@@ -195,7 +195,7 @@ class Slots(ABC):
 
 
 class Follower:
-    """Switches slots to other phrases, and keeps these in the pools of the decoder's fusion while a slot uses them."""
+    """Switch slots to other phrases, and keep phrases in the pools of the decoder's fusion while a slot uses them."""
 
     def __init__(self, slots: Slots) -> None:
         self.fusion, self.slots = slots.decoder.fusion, slots

@@ -1,4 +1,4 @@
-"""Sessions of transducers: rows of whole utterances, which are fed once, and streams, whose frames come in chunks."""
+"""Define sessions of transducers: whole utterances, which are fed once, and streams, whose frames come in chunks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_CLASS = -2  # no label has this id: in place of the blank where the history k
 
 
 class Path(NamedTuple):
-    """A hypothesis of a whole utterance.
+    """Hold a hypothesis of a whole utterance.
 
     Args:
         scores: see `Found`; the first is -inf if no hypothesis is possible, and then there are no steps.
@@ -43,7 +43,7 @@ class Path(NamedTuple):
 
 
 class TransducerSlots(Slots):
-    """A transducer's search, and the frames that wait for it.
+    """Run a transducer's search, and keep the frames that wait for it.
 
     Hypotheses of ALSD are at different frames. If the next step of one needs a frame that hasn't come yet, the whole stream
     waits: a step without that hypothesis would give another beam, and results would depend on the chunk sizes.

@@ -1,7 +1,7 @@
-"""A generation strategy for decoders with attention: `seq2seq_generate` owns the loop of `model.generate`.
+"""Define the generation strategy for decoders with attention: `seq2seq_generate` replaces the loop of `model.generate`.
 
-Each step of a search: the model scores the next token (`model`), processors and the language model change the scores
-    (`states`), tokens are chosen (`greedy`, `beam`), and the language model's states advance.
+In each step of a search the model scores the next token (`model`), processors and the language model change the scores
+(`states`), the search chooses tokens (`greedy`, `beam`), and the language model's states advance.
 """
 
 from .strategy import seq2seq_generate

@@ -1,11 +1,12 @@
-"""Beam search with the same results as Transformers'.
+"""Search with beams; the results equal those of Transformers.
 
-The algorithm is the same: of all continuations of a recording's beams the best few are candidates, more than there are beams;
-    those that end compete with earlier ends, the best of the others go on. The implementation differs:
+The algorithm is that of Transformers. The best continuations of a recording's beams become candidates; there are more
+candidates than beams. Candidates that end compete with hypotheses that ended earlier. The best other candidates become the next
+beams. The implementation differs:
 
-- each beam's best tokens are found in its own row, and only these are compared (no sums over beams x vocabulary);
-- a candidate is stored as a token and its parent, not as a copy of its sequence; sequences are traced back at the end;
-- the cross-attention cache, the same for all beams of a recording, isn't moved.
+- Each beam's best tokens are found in its own row, and only these are compared (no sums over beams x vocabulary).
+- A candidate is stored as a token and its parent, not as a copy of its sequence. Sequences are traced back at the end.
+- The cross-attention cache isn't moved, because it is the same for all beams of a recording.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from .greedy import probabilities, refuse_impossible
 from .model import Decoder
 from .states import Scoring
 
-CPU = torch.device("cpu")  # not the default device, whatever that is
+CPU = torch.device("cpu")  # named because the caller may have set another default device
 
 OUT = -1.0e9  # penalty of impossible hypotheses, as in Transformers
 LAST_ONLY = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria)  # criteria that need only the last token and the length
 
 
 class Step(NamedTuple):
-    """A step's `N` candidates of each recording, and those that go on.
+    """Hold a step's `N` candidates of each recording, and the choice of the next beams.
 
     Args:
         tokens, beams: `[B, N]`, a candidate's token, and the beam that it continues.
@@ -44,9 +45,9 @@ class Step(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The best finished hypotheses of each recording, `[B, K]` each: scores, whether there is one, nodes.
+    """Hold the best finished hypotheses of each recording: their scores, whether each is real, and their nodes, `[B, K]` each.
 
-    A node is a candidate, counted through all steps: `step * N + candidate`.
+    An entry that isn't real is a placeholder. A node is the index of a candidate over all steps: `step * N + candidate`.
     """
 
     scores: Tensor
@@ -61,21 +62,21 @@ def beam_search(
     config: GenerationConfig,
     input_ids: Tensor,
 ) -> Any:
-    """Decode rows of tokens int64 `[B * K, L]`, K beams per recording; return the result of `generate`.
+    """Extend rows of tokens, int64 `[B * K, L]`, K beams per recording, until they end; return the result of `generate`.
 
     Raises:
-        InvalidLogitsError: a recording can't go on: all tokens are ruled out, or scores are NaN.
+        InvalidLogitsError: all tokens of a recording are ruled out, or its scores are NaN.
     """
     beams, prompt = config.num_beams, input_ids.shape[1]
     rows, device = len(input_ids), input_ids.device
     batch_size = rows // beams
     ends = config._eos_token_tensor
-    # Enough candidates for all beams to go on even if the best ones end.
+    # There are enough candidates to continue all beams even if the best candidates end.
     count = max(2, 1 + (0 if ends is None else len(ends))) * beams
     first_row = torch.arange(batch_size, device=device)[:, None] * beams
     top = torch.arange(count, device=device) < beams
     running = torch.zeros((batch_size, beams), device=device)
-    running[:, 1:] = OUT  # all beams begin alike, so one is enough
+    running[:, 1:] = OUT  # all beams begin with equal tokens, so only the first one counts
     ended = Ended(
         torch.full((batch_size, beams), OUT, device=device),
         torch.zeros((batch_size, beams), dtype=torch.bool, device=device),
@@ -109,7 +110,7 @@ def beam_search(
         sequences = torch.cat([sequences.index_select(0, parents), next_tokens[:, None]], 1)
         decoder.reorder(parents)
 
-        # Running hypotheses may still beat the worst finished one, at their most favourable length.
+        # A running hypothesis may still beat the worst finished hypothesis, at its most favourable length.
         at_best = config.max_length - prompt if config.early_stopping == "never" and config.length_penalty > 0 else length
         worst = torch.where(ended.real, ended.scores.amin(1, keepdim=True), OUT)
         may_improve = may_improve & (running[:, :1] / at_best**config.length_penalty > worst).any(1, keepdim=True)
@@ -137,7 +138,7 @@ def beam_search(
 
 
 def _best(scores: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the best continuations of each recording's beams: `[B, N]` scores, tokens and beams."""
+    """Return the scores, tokens and beams, `[B, N]` each, of the best continuations of each recording's beams."""
     batch_size, beams = running.shape
     each = min(count, scores.shape[1])
     values, tokens = best_tokens(scores, each)
@@ -147,14 +148,14 @@ def _best(scores: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, 
 
 
 def _draw(scores: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the same as `_best`, but drawn at random without replacement."""
+    """Return continuations in the form of `_best`, drawn at random without replacement."""
     sums = (running[:, :, None] + scores.view(*running.shape, -1)).flatten(1)
     drawn = torch.multinomial(probabilities(sums), count)
     return sums.gather(1, drawn), drawn % scores.shape[1], drawn // scores.shape[1]
 
 
 def _are_done(criteria: StoppingCriteriaList, sequences: Tensor, rows: Tensor, tokens: Tensor, decoder: Decoder) -> Tensor:
-    """Return whether candidates end, bool `[B, N]`."""
+    """Return a bool mask `[B, N]` of the candidates that end."""
     last = tokens.reshape(-1, 1)
     if all(type(each) in LAST_ONLY for each in criteria):
         candidates = last.expand(-1, sequences.shape[1] + 1)
@@ -172,8 +173,8 @@ def _best_of(ended: Ended, new: Ended, count: int) -> Ended:
 def _trace(steps: list[Step], nodes: Tensor, beams: int) -> dict[str, Tensor]:
     """Return the hypotheses that end in nodes `[B, R]`, on the CPU.
 
-    A row of `B * R` per hypothesis: its tokens, its length, the rows that its tokens came from (int32, -1 after the end), and
-        the model's own log-probabilities.
+    Each entry has `B * R` rows, one per hypothesis. The entries are "tokens", "rows" (the row that each token came from, int32,
+    -1 after the end), "own" (the model's own log-probabilities, if kept) and "lengths".
     """
     batch_size, returned = nodes.shape
     count = steps[0].tokens.shape[1]
@@ -198,7 +199,7 @@ def _trace(steps: list[Step], nodes: Tensor, beams: int) -> dict[str, Tensor]:
 
 
 def _fill_value(config: GenerationConfig) -> int:
-    """Return the filler after the end of a hypothesis; Transformers treats a padding token of 0 as unset."""
+    """Return the token that fills rows after a hypothesis ends. As in Transformers, a padding token of 0 counts as unset."""
     if config._eos_token_tensor is None:
         return -1
     return int(config._pad_token_tensor or 0) or int(config._eos_token_tensor[0])

@@ -1,4 +1,4 @@
-"""Greedy search and sampling: one hypothesis per row, with the likeliest or a random token at each step."""
+"""Search greedily or sample: extend one hypothesis per row by the likeliest or a random token at each step."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def greedy(
     input_ids: Tensor,
     streamer: Any = None,
 ) -> Any:
-    """Decode rows of tokens int64 `[R, L]` to their ends; return the result of `generate`.
+    """Extend rows of tokens, int64 `[R, L]`, until they end; return the result of `generate`.
 
     Raises:
-        InvalidLogitsError: a row can't go on: all tokens are ruled out, or scores are NaN.
+        InvalidLogitsError: all tokens of a row are ruled out, or its scores are NaN.
     """
     rows, length = input_ids.shape
     pad: Any = config._pad_token_tensor
@@ -72,21 +72,24 @@ def greedy(
 
 
 def probabilities(scores: Tensor) -> Tensor:
-    """Return probabilities to draw from; arbitrary ones for impossible rows, which are refused later and mustn't crash."""
+    """Return probabilities from which to draw tokens.
+
+    Rows without a possible token get equal values, so that drawing doesn't crash; `refuse_impossible` refuses them later.
+    """
     possible = scores.amax(1, keepdim=True) > -torch.inf
     return torch.where(possible, torch.softmax(scores, -1), 1.0)
 
 
 def refuse_impossible(impossible: Tensor, nan: Tensor, recordings: list[int]) -> None:
-    """Refuse recordings that can't go on, except padding rows (-1).
+    """Refuse rows without a possible token, except padding rows.
 
     Args:
         impossible: bool `[R]`, rows without a possible token.
         nan: bool `[R]`, rows with NaN scores.
-        recordings: the recording of each row.
+        recordings: the index of each row's recording; -1 for padding rows.
 
     Raises:
-        InvalidLogitsError: names the first one.
+        InvalidLogitsError: a recording has a row without a possible token; the error names the first recording.
     """
     for recording, can_not, because in zip(recordings, impossible.tolist(), nan.tolist(), strict=True):
         if can_not and recording >= 0:

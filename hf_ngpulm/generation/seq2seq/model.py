@@ -1,4 +1,4 @@
-"""The model's side of a search: a pass per step, its cache, and the outputs that `generate` returns."""
+"""Run the model in a search: a forward pass per step, its cache, and the outputs that `generate` returns."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from transformers.generation import (
 from transformers.generation.utils import ALL_CACHE_NAMES
 from transformers.utils import ModelOutput
 
-# Transformers up to 5.0 asks the cache how many tokens are new; later ones are told.
+# Up to version 5.0 Transformers derives the number of new tokens from the cache; later versions take it as an argument.
 TELLS_LENGTH = "next_sequence_length" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
 
-WITH_POSITIONS = {"moonshine_streaming"}  # their decoders distinguish frames of zeros by position
+WITH_POSITIONS = {"moonshine_streaming"}  # model types whose decoders distinguish frames of zeros by position
 
 
 @dataclass
 class JudgedOutput(GenerateEncoderDecoderOutput):
-    """An output with the model's own log-probabilities, `[B, T]`, by which Whisper decides what to decode again."""
+    """Add the model's own log-probabilities, `[B, T]`, by which Whisper decides which rows to decode again."""
 
     own_log_probs: Tensor | None = None
 
 
 @dataclass
 class JudgedBeamOutput(GenerateBeamEncoderDecoderOutput):
-    """The same of beams."""
+    """Add the model's own log-probabilities, `[B, T]`, to the output of a beam search."""
 
     own_log_probs: Tensor | None = None
 
 
 class Decoder:
-    """A model that scores the next token, step by step.
+    """Score the next token with a model, step by step.
 
     Args:
-        model: any with Transformers' `generate`.
+        model: a model with Transformers' `generate`.
         config: the generation config that `generate` prepared.
         model_kwargs: the model's inputs that `generate` prepared, updated at each step. Beams of a recording have equal rows.
-        rows: number of these rows if the internal LM's logits are wanted, too (see `generation.internal`): then the model's
-            batch has each row twice, the second time with zeros in place of the encoder's states; unless inputs or outputs are
-            out of the ordinary.
+        rows: number of rows, to also compute the internal LM's logits (see `generation.internal`); None to leave them out. The
+            model's batch then has each row twice, the second time with zeros in place of the encoder's states. This is only
+            done with plain inputs, outputs and caches (see `_is_plain`).
 
     Attributes:
-        unheard: the internal LM's logits of the last step, float32 `[R, C]`; None without.
+        unheard: the internal LM's logits of the last step, float32 `[R, C]`; None if they aren't computed here.
     """
 
     def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any], rows: int | None = None) -> None:
@@ -81,7 +81,7 @@ class Decoder:
                 self.kwargs = twice
 
     def logits(self, input_ids: Tensor) -> Tensor:
-        """Return the logits of the token after `[R, L]` tokens, float32 `[R, C]`, writable."""
+        """Return the logits of the next token after the tokens `[R, L]`, float32 `[R, C]`. The caller may write into them."""
         if self._rows is not None:
             input_ids = torch.cat([input_ids, input_ids])
         outputs = self._begin(input_ids) if self._first else self._step(input_ids)
@@ -99,12 +99,12 @@ class Decoder:
         return logits
 
     def keep_scores(self, scores: Tensor) -> None:
-        """Keep the scores behind the choice."""
+        """Keep the scores from which tokens are chosen, if `generate` returns them."""
         if self.scores is not None:
             self.scores += (scores.clone(),)
 
     def reorder(self, came_from: Any) -> None:
-        """Let each row `[R]` continue another row of the same recording."""
+        """Reorder the cache so that each row `[R]` continues the row `came_from` of the same recording."""
         cache = self._cache()
         if cache is None:
             return
@@ -123,11 +123,11 @@ class Decoder:
             )
 
     def decoding(self) -> contextlib.AbstractContextManager[Any]:
-        """Return Transformers' context manager for decoding (another way to compute mixtures of experts), if it has one."""
+        """Return Transformers' context manager for decoding, which optimises mixtures of experts; without it, a no-op."""
         return getattr(self.model, "_optimize_model_for_decode", contextlib.nullcontext)()
 
     def result(self, sequences: Tensor, **found: Any) -> Any:
-        """Return the result of `generate`: `sequences`, or with `return_dict_in_generate` all kept outputs."""
+        """Return the result of `generate`: `sequences`, or all outputs that were kept if `return_dict_in_generate` is set."""
         if not self.keeps:
             return sequences
         if self._rows is not None:
@@ -152,7 +152,7 @@ class Decoder:
     def _begin(self, input_ids: Tensor) -> Any:
         """Run the first pass, whose main cost is the cross-attention to the encoder's frames.
 
-        All beams of a recording begin alike, so one is run, if its cache can be copied for the others.
+        All beams of a recording begin with equal tokens. So one beam is run, if its cache can be copied for the other beams.
         """
         one_each = self._of_one_beam(len(input_ids)) if self.beams > 1 else None
         if one_each is None:
@@ -165,11 +165,11 @@ class Decoder:
         return outputs
 
     def _of_one_beam(self, rows: int) -> dict[str, Any] | None:
-        """Return the model's inputs for one beam of each recording; None if unknown."""
+        """Return the model's inputs for one beam of each recording; None if the inputs can't be cut."""
         return self._mapped(rows, lambda part: part[:: self.beams]) if self._is_plain() else None
 
     def _is_plain(self) -> bool:
-        """Return whether only logits are wanted, and the cache supports adding and removing rows."""
+        """Return whether only logits are returned, and the cache supports adding and removing rows."""
         cache = self._cache()
         return (
             isinstance(cache, EncoderDecoderCache)
@@ -182,7 +182,7 @@ class Decoder:
         )
 
     def _mapped(self, rows: int, change: Callable[[Tensor], Tensor]) -> dict[str, Any] | None:
-        """Return the model's inputs with a function applied to everything that has rows; None if unknown."""
+        """Return the model's inputs after applying `change` to all tensors with rows; None if an input's type is unknown."""
         changed: dict[str, Any] = {}
         for name, value in self.kwargs.items():
             if isinstance(value, Tensor) and value.dim() and len(value) == rows:

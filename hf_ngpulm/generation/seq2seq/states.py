@@ -1,4 +1,4 @@
-"""The language models' and phrases' side of a search: states per row, which advance at each step and move with the beams."""
+"""Keep the states of language models and phrases in a search, which advance at each step and move with the beams."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ AFTER = tuple(
 
 
 class Scoring:
-    """All changes to a model's scores: logits processors, and between them the language model with its states.
+    """Apply all changes to a model's scores: logits processors, and between them the language model with its states.
 
     Args:
-        processors: prepared by `generate`. The LM takes the place of one passed as a processor.
-        lm: the language models and phrases with their settings; None for none.
-        recordings: the recording of each row; -1 for padding rows.
+        processors: processors prepared by `generate`. The LM is applied where a processor passed by the caller would be.
+        lm: the language models and phrases with their settings; None without both.
+        recordings: the index of each row's recording; -1 for padding rows.
         keeps_own: whether `own_log_probs` will be called.
     """
 
@@ -55,8 +55,13 @@ class Scoring:
         return self.lm is not None and self.lm.subtracts_internal
 
     def __call__(self, input_ids: Any, scores: Any, unheard: Tensor | None = None) -> Tensor:
-        """Return processed scores, maybe in place: `[R, L]` tokens so far, `[R, C]` logits or log-probabilities of the next ->
-        `[R, C]`. `unheard` are the internal LM's logits, if available."""
+        """Return processed scores `[R, C]`, which may share memory with the input scores.
+
+        Args:
+            input_ids: tokens so far, `[R, L]`.
+            scores: logits or log-probabilities of the next token, `[R, C]`.
+            unheard: the internal LM's logits `[R, C]`; None if they aren't available.
+        """
         scores = self.before(input_ids, scores)
         if self.lm is not None:
             if self.keeps_own:
@@ -76,14 +81,14 @@ class Scoring:
         return scores.to(torch.float32)
 
     def follow(self, tokens: Tensor, came_from: Tensor | None = None) -> None:
-        """Advance the states by each row's next token `[R]`, from the states of its parent row `[R]`."""
+        """Advance the states by each row's next token, `[R]`. Each row starts from the state of its row `came_from`, `[R]`."""
         if self.lm is not None and self._states is not None:
             for place, (states, part) in enumerate(zip(self._states, self._parts, strict=True)):
                 states = states if came_from is None else states.index_select(0, came_from)
                 self._states[place] = follow(states, tokens.contiguous(), part.rows, part.roles, part.engine)
 
     def own_log_probs(self, rows: Tensor, tokens: Tensor) -> Tensor | None:
-        """Return the model's own log-probabilities of tokens `[N]` in rows `[N]` at the last step, if kept."""
+        """Return the model's own log-probabilities of tokens `[N]` in rows `[N]` at the last step; None if not kept."""
         if self._own is None:
             return None
         return self._own[rows, tokens] - torch.logsumexp(self._own, 1)[rows]

@@ -1,4 +1,4 @@
-"""`seq2seq_generate`: a language model in `model.generate` of attention decoders, with its own decoding loop."""
+"""Define `seq2seq_generate`, a decoding loop with a language model for `model.generate` of attention decoders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.BEA
 WHISPER = "transformers.models.whisper.generation_whisper"
 
 
-@takes(AttentionOptions)  # `generate` hands on what it finds in the signature
+@takes(AttentionOptions)  # `generate` only passes arguments that the signature names
 @torch.no_grad()
 def seq2seq_generate(
     model: Any,
@@ -46,31 +46,32 @@ def seq2seq_generate(
 ) -> Any:
     """Decode with a language model: `model.generate(**inputs, custom_generate=seq2seq_generate, lm=lm, lm_weight=0.2)`.
 
-    For every model with an attention decoder, from Whisper to speech LLMs. The result is that of `generate` with an
-    `NGramLogitsProcessor`; without a language model, that of plain `generate`. Other settings work as usual: `num_beams`,
-    `num_return_sequences`, `length_penalty`, `early_stopping`, `do_sample`, scores and the rest of `return_dict_in_generate`, a
-    static cache and compiled passes, logits processors, stopping criteria, a streamer. It is faster, above all with beams: the
-    language model's states advance with the tokens instead of being read anew at each step, and far less is copied.
+    The strategy works for every model with an attention decoder, from Whisper to speech LLMs. The result equals that of
+    `generate` with an `NGramLogitsProcessor`; without a language model it equals that of plain `generate`. Other settings work
+    as usual: `num_beams`, `num_return_sequences`, `length_penalty`, `early_stopping`, `do_sample`, scores and the rest of
+    `return_dict_in_generate`, a static cache and compiled passes, logits processors, stopping criteria, a streamer. The
+    strategy is faster than a processor, above all with beams: the language model's states advance with the tokens instead of
+    being computed from the last tokens at each step, and far less memory is copied.
 
     Args:
-        model, input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, streamer: `generate` gives them.
-        lm: a language model; the id of a Hub repo, a folder or a file with one (cached for later calls); or a list with one (or
-            None) per recording. By default the generation config's `ngram_lm` (with the weight `ngram_lm_weight`), if it has
-            one; False decodes without.
-        lm_weight: weight of its log-probabilities; a number, or a tensor with one per recording. By default the weight tuned
-            for the model and the search (with or without beams) in the LM's config, with the other tuned settings (see
-            `hf_ngpulm.config.tuned`), otherwise 0.2.
+        model, input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, streamer: passed by `generate`.
+        lm: a language model; the id of a Hub repo, a folder or a file with a language model (cached for later calls); or a list
+            with a language model (or None) for each recording. By default the generation config's `ngram_lm` (with the weight
+            `ngram_lm_weight`), if it has one; False decodes without a language model.
+        lm_weight: weight of the LM's log-probabilities; a number, or a tensor with one per recording. By default the weight in
+            the LM's config that was tuned for the model and the search (with or without beams), with the other tuned settings
+            (see `hf_ngpulm.config.tuned`); without tuned settings 0.2.
         phrases, phrase_weight: as for `hf_ngpulm.NGramLogitsProcessor`.
-        processor: the model's (or its tokenizer), to check that the LM was made for it, and to spell phrases; LLM-based models
-            need it, or `start`, to find the beginning of the transcript.
+        processor: the model's processor or tokenizer, to check that the LM was made for it, and to spell phrases; LLM-based
+            models need it, or `start`, to find the beginning of the transcript.
         model_kwargs: the model's inputs, and ilm_weight, source_lm (also by its name), source_weight, start, prompt_context,
             unscored, score_eos, normalise_phrases and engine as for `hf_ngpulm.NGramLogitsProcessor`.
 
     Raises:
-        ValueError: unsupported modes (assisted generation, a streamer with beams); bad settings, lists for another number of
-            recordings, or settings without a language model.
+        ValueError: the mode isn't supported (assisted generation, a streamer with beams); a setting is invalid; a list has
+            another length than the number of recordings; or a setting of language models is passed without one.
         TokenizerMismatchError: the LM was made for another tokenizer.
-        InvalidLogitsError: a recording can't go on: all tokens are ruled out, or scores are NaN.
+        InvalidLogitsError: all tokens of a recording are ruled out, or its scores are NaN.
     """
     given = _arguments_of_generate()
     streamer = given.get("streamer") if streamer is None else streamer
@@ -109,7 +110,7 @@ def seq2seq_generate(
 def _language_model(
     model: Any, models: Any, processor: Any, beams: int, settings: dict[str, Any]
 ) -> NGramLogitsProcessor | None:
-    """Return a logits processor with the language models, phrases and settings; None without any."""
+    """Return a logits processor with the language models, phrases and settings; None if it would change no score."""
     if settings["phrases"] is None:
         of_phrases = {name: settings.pop(name, None) for name in ("normalise_phrases", "phrase_weight", "phrases")}
         refuse_idle(of_phrases, "without phrases: pass phrases=...")
@@ -138,7 +139,7 @@ def _check_call(
     """Refuse calls that the strategy doesn't support.
 
     Raises:
-        ValueError: it isn't.
+        ValueError: the model, the generation mode or a setting isn't supported, or the prompt leaves no room for a transcript.
     """
     name = type(model).__name__
     if hasattr(model, "joint"):
@@ -181,18 +182,18 @@ def _check_call(
         )
 
 
-# `generate` and Whisper don't pass everything to a strategy: not the streamer and assistant model, nor the recordings of the
-# rows in Whisper's windows. Without these a strategy would silently go wrong: a streamer would never end, a row would get
+# `generate` doesn't pass the streamer and the assistant model to a strategy, and Whisper doesn't pass the recordings of the
+# rows in its windows. Without these a strategy would silently go wrong: a streamer would never end, and a row would get
 # another row's language model. So they are looked up in the callers' frames.
 
 
 def _arguments_of_generate() -> Mapping[str, Any]:
-    """Return the arguments of the calling `generate`, if there is one."""
+    """Return the local variables of the calling `generate`; an empty mapping if it isn't among the callers."""
     return _variables_of(GenerationMixin.generate)
 
 
 def _window_of_whisper(prompt_length: int, generation_config: Any) -> Window | None:
-    """Return the current window of Whisper's long-form decoding, if there is one."""
+    """Return the current window of Whisper's long-form decoding; None outside it."""
     if WHISPER not in sys.modules:
         return None
     given = _variables_of(sys.modules[WHISPER].WhisperGenerationMixin.generate_with_fallback)
@@ -203,7 +204,7 @@ def _window_of_whisper(prompt_length: int, generation_config: Any) -> Window | N
 
 
 def _variables_of(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the local variables of a function's innermost running call."""
+    """Return the local variables of a function's innermost running call; an empty mapping if it isn't running."""
     code = inspect.unwrap(function).__code__
     frame = inspect.currentframe()
     while frame is not None:
