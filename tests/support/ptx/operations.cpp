@@ -204,6 +204,7 @@ const Operation OPERATIONS[] = {
     REDUCTION("redux.sync.max.u32", u32, std::max(a, b)),
     INTEGERS("s16", s16, u16), INTEGERS("s32", s32, u32), INTEGERS("s64", s64, u64),
     BINARY("min.u32", u32, std::min(a, b)), BINARY("max.u32", u32, std::max(a, b)),
+    MIXED("mul.wide.s16", s32, s16, s16, s32(a) * b), MIXED("mul.wide.u16", u32, u16, u16, u32(a) * b),
     MIXED("mul.wide.s32", s64, s32, s32, s64(a) * b), MIXED("mul.wide.u32", u64, u32, u32, u64(a) * b),
     TERNARY("mad.wide.s32", s64, s32, s32, s64, u64(s64(a) * b) + u64(c)),
     TERNARY("mad.wide.u32", u64, u32, u32, u64, u64(a) * b + c),
