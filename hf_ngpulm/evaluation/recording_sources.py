@@ -28,7 +28,7 @@ _DATASET_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 
 
 class Fields(NamedTuple):
-    """Names of fields or columns; None for the usual names."""
+    """Hold the names of the fields or columns of a manifest. None stands for the usual names."""
 
     audio: str | None
     text: str | None

@@ -40,8 +40,14 @@ _try_pairs = Function("ngpulm_try_pairs")
 
 
 class ProbingLayout(NamedTuple):
-    """Offsets from the start of the file to the unigrams, to the table of each higher order and to the end; buckets per
-    table."""
+    """Hold where the parts of a probing file lie.
+
+    Args:
+        counts: number of n-grams of each order.
+        unigrams, tables, end: offsets in bytes from the start of the file: of the unigrams, of the hash table of each higher
+            order, and of the end of the last table.
+        buckets: number of buckets of each table.
+    """
 
     counts: tuple[int, ...]
     unigrams: int
