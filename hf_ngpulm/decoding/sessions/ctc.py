@@ -110,17 +110,17 @@ class Prepared:
         self.automaton = Automaton.of(models.tensors, models.vocab_size)
         self.ends = [CtcModels.of(models, end) for end in (GOES_ON, PHRASES, SENTENCE)]
         self.stay_costs = STAY_COST * models.lm_weights
-        self._rules: native_beam.BeamRules | None = None
+        self._rules: dict[int, native_beam.BeamRules] = {}  # by number of classes, of which hashes of texts have one each
 
     def rules(self, classes: int) -> native_beam.BeamRules:
         """Return the rules of beam search over logits of C = `classes`. They are made once, in the first call."""
-        if self._rules is None:
+        if classes not in self._rules:
             models, options = self._models, self._decoder.options
-            self._rules = native_beam.BeamRules.of(
+            self._rules[classes] = native_beam.BeamRules.of(
                 models.weights, self._decoder.token_bonuses(models), unscored(models), options.num_beams,
                 options.beam_threshold, options.blank_threshold, self._decoder.text_hashes(classes, models.states.device),
             )  # fmt: skip
-        return self._rules
+        return self._rules[classes]
 
 
 class CoreSlots(CTCSlots):

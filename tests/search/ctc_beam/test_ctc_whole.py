@@ -107,6 +107,17 @@ def test_what_is_prepared_for_a_batch_serves_its_like_alone(tokenizer, lm):
     assert told(decoder(logits, phrases=PHRASES)) == told(decoder.with_phrases(PHRASES)(logits))
 
 
+def test_batches_of_other_classes_have_rules_of_their_own(tokenizer, lm):
+    """Hashes of texts have one for each class: those of a batch with fewer classes end too early."""
+    narrow = random_logits(2, 12, 3)
+    wide = torch.cat([narrow, narrow.new_full((2, 12, 40), -3.0)], -1)
+    decoder, fresh = (CTCDecoder(tokenizer, lm, 0.5, num_beams=8, merge="text") for _ in range(2))
+    decoder(narrow)
+    rules = decoder._kept[2].slots.prepared
+    assert told(decoder(wide)) == told(fresh(wide))
+    assert {classes: rules.rules(classes)._alive["text_hashes"].shape[1] for classes in (257, 297)} == {257: 257, 297: 297}
+
+
 def test_it_works_in_and_out_of_inference_mode(tokenizer, lm):
     logits = random_logits(2, 12, 2)
     decoder = CTCDecoder(tokenizer, lm, 0.5, num_beams=8)
