@@ -1,4 +1,5 @@
-"""Provide transducers that Transformers lacks: HAT, and a transducer whose prediction network has no state.
+"""Provide models that Transformers lacks: two transducers (HAT, and one whose prediction network has no state), and an encoder
+of a frozen Whisper under trained layers.
 
 Once `hf_ngpulm` is imported, they can be loaded with `AutoConfig`, `AutoModel`, `AutoModelForRNNT` (if Transformers has it) and
 the speech recognition pipeline.
@@ -11,11 +12,40 @@ from typing import TYPE_CHECKING
 from ..common.lazy import attributes_of
 
 if TYPE_CHECKING:
-    from .configuration import HatConfig, StatelessTransducerConfig
+    from .configuration import (
+        HatConfig,
+        StatelessTransducerConfig,
+        WhisperTopConfig,
+        WhisperTopCTCConfig,
+        WhisperTopRNNTConfig,
+        WhisperTopTDTConfig,
+    )
     from .registration import register
     from .transducers import HatForASR, StatelessTransducerForASR
+    from .whisper_top import (
+        WhisperTopEncoder,
+        WhisperTopFeatureExtractor,
+        WhisperTopForCTC,
+        WhisperTopForRNNT,
+        WhisperTopForTDT,
+    )
 
-__all__ = ["HatConfig", "HatForASR", "StatelessTransducerConfig", "StatelessTransducerForASR", "register"]
+__all__ = [
+    "HatConfig",
+    "HatForASR",
+    "StatelessTransducerConfig",
+    "StatelessTransducerForASR",
+    "WhisperTopCTCConfig",
+    "WhisperTopConfig",
+    "WhisperTopEncoder",
+    "WhisperTopFeatureExtractor",
+    "WhisperTopForCTC",
+    "WhisperTopForRNNT",
+    "WhisperTopForTDT",
+    "WhisperTopRNNTConfig",
+    "WhisperTopTDTConfig",
+    "register",
+]
 
 # Models are loaded later than their configurations, as in Transformers.
 __getattr__ = attributes_of(
@@ -25,6 +55,15 @@ __getattr__ = attributes_of(
         "HatForASR": "transducers",
         "StatelessTransducerConfig": "configuration",
         "StatelessTransducerForASR": "transducers",
+        "WhisperTopConfig": "configuration",
+        "WhisperTopCTCConfig": "configuration",
+        "WhisperTopRNNTConfig": "configuration",
+        "WhisperTopTDTConfig": "configuration",
+        "WhisperTopEncoder": "whisper_top",
+        "WhisperTopFeatureExtractor": "whisper_top",
+        "WhisperTopForCTC": "whisper_top",
+        "WhisperTopForRNNT": "whisper_top",
+        "WhisperTopForTDT": "whisper_top",
         "register": "registration",
     },
 )

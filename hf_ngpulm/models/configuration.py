@@ -83,4 +83,89 @@ class StatelessTransducerConfig(_TransducerConfig):
         super().__init__(**kwargs)
 
 
+class WhisperTopConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
+    """Configuration of a `WhisperTopEncoder`: that of a `ParakeetEncoder`'s layers, and
+
+    Args:
+        whisper: configuration of the Whisper model whose encoder is below them, as a dict.
+        subsampling_factor: mel frames (10 ms each) of an output frame: 2, 4 or 8.
+    """
+
+    # Parakeet's classes aren't inherited from: they can't be loaded before all of Transformers' auto classes are.
+    model_type = "whisper_top_encoder"
+
+    whisper: dict[str, Any] | None = None
+    hidden_size: int = 256
+    num_hidden_layers: int = 2
+    num_attention_heads: int = 4
+    intermediate_size: int = 1024
+    hidden_act: str = "silu"
+    attention_bias: bool = True
+    convolution_bias: bool = True
+    conv_kernel_size: int = 9
+    subsampling_factor: int = 8
+    subsampling_conv_channels: int = 1
+    subsampling_conv_kernel_size: int = 3
+    subsampling_conv_stride: int = 2
+    num_mel_bins: int = 80
+    dropout: float = 0.1
+    dropout_positions: float = 0.0
+    layerdrop: float = 0.0
+    activation_dropout: float = 0.1
+    attention_dropout: float = 0.1
+    max_position_embeddings: int = 1500
+    scale_input: bool = False
+    initializer_range: float = 0.02
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.subsampling_factor not in (2, 4, 8):
+            raise ValueError(f"subsampling_factor={self.subsampling_factor}: it should be 2, 4 or 8")
+        self.num_key_value_heads = self.num_attention_heads
+        super().__post_init__(**kwargs)
+
+
+class WhisperTopCTCConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
+    """Configuration of a `WhisperTopForCTC`: that of a `ParakeetForCTC` with a `WhisperTopConfig` as its encoder's."""
+
+    model_type = "whisper_top_ctc"
+    sub_configs_defaults = {"encoder_config": WhisperTopConfig}
+
+    vocab_size: int = 257
+    pad_token_id: int = 256
+    ctc_loss_reduction: str = "mean"
+    ctc_zero_infinity: bool = True
+    initializer_range: float = 0.02
+    encoder_config: Any = None
+
+
+class WhisperTopRNNTConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
+    """Configuration of a `WhisperTopForRNNT`: that of a `ParakeetForRNNT` with a `WhisperTopConfig` as its encoder's."""
+
+    model_type = "whisper_top_rnnt"
+    sub_configs_defaults = {"encoder_config": WhisperTopConfig}
+
+    vocab_size: int = 257
+    decoder_hidden_size: int = 256
+    num_decoder_layers: int = 1
+    hidden_act: str = "relu"
+    max_symbols_per_step: int = 10
+    pad_token_id: int = 256
+    blank_token_id: int = 256
+    is_encoder_decoder: bool = True
+    initializer_range: float = 0.02
+    encoder_config: Any = None
+
+
+class WhisperTopTDTConfig(WhisperTopRNNTConfig):
+    """Configuration of a `WhisperTopForTDT`: that of a `WhisperTopForRNNT`, and
+
+    Args:
+        durations: frames that a token or a blank may last.
+    """
+
+    model_type = "whisper_top_tdt"
+
+    durations: list[int] | tuple[int, ...] = (0, 1, 2, 3, 4)
+
+
 register_configurations()

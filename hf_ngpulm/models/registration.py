@@ -10,6 +10,16 @@ from typing import Any
 
 import transformers
 
+# Configurations, the module and name of each model, and the auto class for its task.
+MODELS = (
+    ("HatConfig", "transducers", "HatForASR", "AutoModelForRNNT"),
+    ("StatelessTransducerConfig", "transducers", "StatelessTransducerForASR", "AutoModelForRNNT"),
+    ("WhisperTopConfig", "whisper_top", "WhisperTopEncoder", None),
+    ("WhisperTopCTCConfig", "whisper_top", "WhisperTopForCTC", "AutoModelForCTC"),
+    ("WhisperTopRNNTConfig", "whisper_top", "WhisperTopForRNNT", "AutoModelForRNNT"),
+    ("WhisperTopTDTConfig", "whisper_top", "WhisperTopForTDT", "AutoModelForTDT"),
+)
+
 
 def register() -> None:
     """Register all classes; repeated calls are harmless."""
@@ -21,34 +31,40 @@ def register() -> None:
 
 def register_configurations() -> None:
     """Register the configurations."""
-    for config in _configurations():
-        transformers.AutoConfig.register(config.model_type, config, exist_ok=True)
+    for config, *_ in MODELS:
+        for loaded in _loaded("configuration", config):
+            transformers.AutoConfig.register(loaded.model_type, loaded, exist_ok=True)
 
 
 def register_feature_extractors() -> None:
-    """Register the feature extractor."""
-    for config in _configurations():
-        transformers.AutoFeatureExtractor.register(config, transformers.ParakeetFeatureExtractor, exist_ok=True)
+    """Register the feature extractors."""
+    for name, module, *_ in MODELS:
+        for config in _loaded("configuration", name):
+            own = module == "whisper_top"
+            for extractor in _loaded(module, "WhisperTopFeatureExtractor") if own else [transformers.ParakeetFeatureExtractor]:
+                transformers.AutoFeatureExtractor.register(config, extractor, exist_ok=True)
 
 
 def register_tokenizers() -> None:
     """Register the tokenizer class."""
-    for config in _configurations():
-        transformers.AutoTokenizer.register(config, fast_tokenizer_class=transformers.PreTrainedTokenizerFast, exist_ok=True)
+    for name, *_ in MODELS:
+        for config in _loaded("configuration", name):
+            transformers.AutoTokenizer.register(
+                config, fast_tokenizer_class=transformers.PreTrainedTokenizerFast, exist_ok=True
+            )
 
 
 def register_models() -> None:
     """Register the models, also with the auto class of the speech recognition pipeline."""
-    for config, model in zip(_configurations(), _classes("transducers", "HatForASR", "StatelessTransducerForASR")):
-        transformers.AutoModel.register(config, model, exist_ok=True)
-        transformers.AutoModelForRNNT.register(config, model, exist_ok=True)
+    for name, module, model_name, task in MODELS:
+        for config in _loaded("configuration", name):
+            for model in _loaded(module, model_name):
+                transformers.AutoModel.register(config, model, exist_ok=True)
+                if task is not None:
+                    getattr(transformers, task).register(config, model, exist_ok=True)
 
 
-def _configurations() -> list[Any]:
-    return _classes("configuration", "HatConfig", "StatelessTransducerConfig")
-
-
-def _classes(module: str, *names: str) -> list[Any]:
-    """Return classes of a module beside this one; none while it is being loaded."""
+def _loaded(module: str, name: str) -> list[Any]:
+    """Return a class of a module beside this one in a list; an empty list while the module is being loaded."""
     loaded = importlib.import_module(f"{__package__}.{module}")
-    return [getattr(loaded, name) for name in names] if hasattr(loaded, names[-1]) else []
+    return [getattr(loaded, name)] if hasattr(loaded, name) else []

@@ -1,0 +1,142 @@
+"""Provide an encoder for CTC models and transducers: a Whisper encoder, usually frozen, under a few trained Conformer layers.
+
+It takes the place of the encoder in `ParakeetForCTC`, `ParakeetForRNNT` and `ParakeetForTDT`, and in this package's transducers.
+Whisper hears each recording at its true length instead of 30 s, and a row's frames don't depend on its batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import WhisperConfig, WhisperFeatureExtractor
+from transformers.models.parakeet.modeling_parakeet import ParakeetEncoder, ParakeetForCTC, ParakeetForRNNT, ParakeetForTDT
+from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+from .configuration import WhisperTopConfig, WhisperTopCTCConfig, WhisperTopRNNTConfig, WhisperTopTDTConfig
+from .registration import register_feature_extractors, register_models
+
+
+class WhisperTopFeatureExtractor(WhisperFeatureExtractor):  # type: ignore[no-any-unimported]
+    """Compute Whisper's log-mel frames at a recording's true length.
+
+    Each recording is followed by `end_silence` seconds of silence, because Whisper was trained on speech with silence after it.
+
+    Args:
+        end_silence: seconds.
+    """
+
+    def __init__(self, end_silence: float = 0.32, **kwargs: Any) -> None:
+        super().__init__(**{"return_attention_mask": True, **kwargs})
+        self.end_silence = end_silence
+
+    def __call__(self, raw_speech: Any, padding: Any = "longest", **kwargs: Any) -> Any:
+        """Return `input_features` `[B, F, M]`, 100 frames a second, and the `attention_mask` `[B, F]`.
+
+        Args:
+            raw_speech: samples of one recording or of several.
+            padding, kwargs: as of Transformers' `WhisperFeatureExtractor`.
+        """
+        several = isinstance(raw_speech, (list, tuple)) and not np.isscalar(raw_speech[0])
+        silence = np.zeros(round(self.end_silence * self.sampling_rate), dtype=np.float32)
+        recordings = raw_speech if several else [raw_speech]
+        extended = [np.concatenate([np.asarray(samples, dtype=np.float32), silence]) for samples in recordings]
+        extracted = super().__call__(
+            extended, padding=padding, **{"return_attention_mask": True, "truncation": False, **kwargs}
+        )
+        features, mask = extracted["input_features"], extracted["attention_mask"]
+        extracted["input_features"] = features.swapaxes(1, 2)
+        extracted["attention_mask"] = mask[:, : features.shape[2]]
+        return extracted
+
+
+class WhisperFrames(nn.Module):
+    """A Whisper encoder at the recordings' true length, and a projection of several of its frames to one.
+
+    Args:
+        config: the configuration of the whole encoder.
+    """
+
+    def __init__(self, config: WhisperTopConfig) -> None:
+        super().__init__()
+        whisper = WhisperConfig(**config.whisper)
+        self.whisper = WhisperEncoder(whisper)
+        self.stacked = config.subsampling_factor // 2
+        self.projection = nn.Linear(self.stacked * whisper.d_model, config.hidden_size)
+
+    def forward(self, input_features: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Return the frames for the layers above, `[B, F, M]` -> `[B, ceil(F / subsampling_factor), D]`."""
+        return self.projected(self.heard(input_features, attention_mask), attention_mask)
+
+    def heard(self, input_features: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Return the frames of Whisper, 50 a second, `[B, F, M]` -> `[B, ceil(F / 2), D_whisper]`.
+
+        Raises:
+            ValueError: if the recording is longer than Whisper has positions.
+        """
+        whisper = self.whisper
+        frames = (input_features.shape[1] + 1) // 2
+        if frames > whisper.max_source_positions:
+            raise ValueError(
+                f"the recording has {frames / 50:.1f} s; this Whisper hears {whisper.max_source_positions / 50:g} s at most: "
+                "cut it, or give the pipeline chunk_length_s"
+            )
+        mask = None if attention_mask is None else attention_mask.to(whisper.conv1.weight.dtype)
+        hidden = input_features.transpose(1, 2).to(whisper.conv1.weight.dtype)
+        hidden = hidden if mask is None else hidden * mask[:, None]
+        hidden = nn.functional.gelu(whisper.conv1(hidden))
+        hidden = hidden if mask is None else hidden * mask[:, None]
+        hidden = nn.functional.gelu(whisper.conv2(hidden)).transpose(1, 2) + whisper.embed_positions.weight[:frames]
+        allowed = None if mask is None else torch.where(mask[:, None, None, ::2] > 0, 0.0, torch.finfo(hidden.dtype).min)
+        allowed = None if allowed is None else allowed.to(hidden.dtype).expand(-1, 1, frames, -1)
+        for layer in whisper.layers:
+            hidden = layer(hidden, allowed)
+            hidden = hidden[0] if isinstance(hidden, tuple) else hidden
+        return whisper.layer_norm(hidden)
+
+    def projected(self, frames: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Return frames of Whisper, stacked and projected, `[B, F', D_whisper]` -> `[B, ceil(F' / stacked), D]`."""
+        if attention_mask is not None:
+            frames = frames * attention_mask[:, ::2, None].to(frames.dtype)
+        frames = nn.functional.pad(frames, (0, 0, 0, -frames.shape[1] % self.stacked))
+        return self.projection(frames.unflatten(1, (-1, self.stacked)).flatten(2))
+
+
+class WhisperTopEncoder(ParakeetEncoder):  # type: ignore[no-any-unimported]
+    """A Whisper encoder under Conformer layers. Outputs are those of a `ParakeetEncoder`."""
+
+    config: WhisperTopConfig
+    config_class = WhisperTopConfig
+
+    def __init__(self, config: WhisperTopConfig) -> None:
+        super().__init__(config)
+        self.subsampling = WhisperFrames(config)
+        self.input_scale = 1.0
+        self.post_init()
+
+
+class WhisperTopForCTC(ParakeetForCTC):  # type: ignore[no-any-unimported]
+    """A CTC model on a `WhisperTopEncoder`."""
+
+    config: WhisperTopCTCConfig
+    config_class = WhisperTopCTCConfig
+
+
+class WhisperTopForRNNT(ParakeetForRNNT):  # type: ignore[no-any-unimported]
+    """An RNN transducer on a `WhisperTopEncoder`."""
+
+    config: WhisperTopRNNTConfig
+    config_class = WhisperTopRNNTConfig
+
+
+class WhisperTopForTDT(ParakeetForTDT):  # type: ignore[no-any-unimported]
+    """A token-and-duration transducer on a `WhisperTopEncoder`."""
+
+    config: WhisperTopTDTConfig
+    config_class = WhisperTopTDTConfig
+
+
+register_feature_extractors()
+register_models()
