@@ -1,4 +1,4 @@
-"""Find the files that a command reads, name the files that it writes, and refuse to overwrite files by accident."""
+"""Find the files that a command reads, name the files that it writes, and refuse to overwrite existing files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS = ("txt", "srt", "vtt", "json")  # of transcripts
 
 
 def audio_of(arguments: Iterable[str]) -> dict[str, str]:
-    """Return a map from the path of each audio file to its name within its folder or pattern.
+    """Return a map from each audio file's path to its name relative to its folder or pattern.
 
     Args:
         arguments: files, folders (including subfolders), and patterns such as `calls/**/*.wav`.
