@@ -123,7 +123,7 @@ class LanguageModel:
 
     @cached_property
     def _unigram_set(self) -> frozenset[str]:
-        """Return those of the unigrams that the file contains."""
+        """Return the set of unigrams that the KenLM file also contains."""
         return frozenset(self.unigrams or ()) & frozenset(self.words)
 
     @cached_property
