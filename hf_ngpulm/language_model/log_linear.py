@@ -12,7 +12,8 @@ from .model import NGramLM
 
 @dataclass(frozen=True, init=False)
 class LogLinear:
-    """Language models whose weighted log-probabilities are added, for example a word-level and a token-level model.
+    """Several language models with weights. Decoders add their weighted log-probabilities, for example of a word-level and a
+    token-level model.
 
         decoder = CTCDecoder(tokenizer, lm=LogLinear([words, tokens], [0.6, 0.4]), lm_weight=0.8, num_beams=16)
 
