@@ -1,7 +1,7 @@
 """Provide transducers that Transformers lacks: HAT, and a transducer whose prediction network has no state.
 
-Once `hf_ngpulm` is imported, they can be loaded with `AutoConfig`, `AutoModel`, `AutoModelForRNNT` (if Transformers has it) and
-the speech recognition pipeline.
+After `hf_ngpulm` is imported, these models can be loaded with `AutoConfig`, `AutoModel`, `AutoModelForRNNT` (if Transformers
+has it) and the speech recognition pipeline.
 """
 
 from __future__ import annotations

@@ -13,14 +13,14 @@ class _TransducerConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
     """The common part of both configurations.
 
     Args:
-        vocab_size: token classes, the blank included.
-        blank_token_id: class of the blank; it is also what the prediction network reads before the first token.
+        vocab_size: number of token classes, including the blank.
+        blank_token_id: class of the blank. The prediction network also reads it before the first token.
         decoder_hidden_size: width of the prediction network and of the joint network.
         hidden_act: activation of the joint network.
-        max_symbols_per_step: tokens that may be emitted at one frame.
-        pad_token_id: padding of labels.
-        encoder_config: configuration of the encoder (or its dict), any whose model gives `last_hidden_state` and
-            `attention_mask`; by default a `ParakeetEncoder`.
+        max_symbols_per_step: maximum number of tokens per frame.
+        pad_token_id: token id that pads labels.
+        encoder_config: configuration of the encoder, or its dict; by default that of a `ParakeetEncoder`. The encoder must
+            return `last_hidden_state` and `attention_mask`.
     """
 
     is_composition = True
@@ -52,10 +52,10 @@ class _TransducerConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
 
 
 class HatConfig(_TransducerConfig):
-    """Configuration of a `HatForASR`: as the common ones, the blank being the last class, and
+    """Configuration of a `HatForASR`. The blank is the last class. The common arguments apply, and
 
     Args:
-        num_decoder_layers: LSTM layers of the prediction network.
+        num_decoder_layers: number of LSTM layers of the prediction network.
     """
 
     model_type = "hat_transducer"
@@ -68,7 +68,7 @@ class HatConfig(_TransducerConfig):
 
 
 class StatelessTransducerConfig(_TransducerConfig):
-    """Configuration of a `StatelessTransducerForASR`: as the common ones, and
+    """Configuration of a `StatelessTransducerForASR`. The common arguments apply, and
 
     Args:
         context_size: number of tokens that the prediction network sees.

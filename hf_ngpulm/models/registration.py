@@ -1,6 +1,7 @@
-"""Register this package's models with Transformers' auto classes, each when that part of Transformers is loaded.
+"""Register this package's models with Transformers' auto classes. Each registration runs when its part of Transformers is
+loaded.
 
-If loading a module here loads that part, the module isn't complete yet, and registers its classes at its end.
+If loading a module of this package loads that part, the module isn't complete yet. It then registers its classes at its end.
 """
 
 from __future__ import annotations
@@ -49,6 +50,6 @@ def _configurations() -> list[Any]:
 
 
 def _classes(module: str, *names: str) -> list[Any]:
-    """Return classes of a module beside this one; none while it is being loaded."""
+    """Return classes of another module of this package; an empty list while that module is being loaded."""
     loaded = importlib.import_module(f"{__package__}.{module}")
     return [getattr(loaded, name) for name in names] if hasattr(loaded, names[-1]) else []
