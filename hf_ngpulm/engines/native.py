@@ -138,10 +138,8 @@ class Struct(ctypes.Structure):
     @classmethod
     def kept(cls, tensor: Any, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         """Return the struct that `make()` returns, cached on a tensor by key. Pass it only to a call that follows immediately.
-        - The cache keeps no tensor alive. Making a struct takes a quarter of the time of the smallest calls, so caching pays. +
-          The cache keeps no tensor alive. It saves the time to make a struct, a quarter of the time of the smallest calls.
 
-        The cache keeps no tensor alive. Making a struct takes a quarter of the time of the smallest calls, so caching pays.
+        The cache keeps no tensor alive. It saves the time to make a struct, a quarter of the time of the smallest calls.
         """
         known = tensor.__dict__.get(_KEPT)
         if known is None:

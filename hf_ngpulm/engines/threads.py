@@ -49,11 +49,9 @@ def on_rows(
 ) -> list[int]:
     """Call a function of the core, `function(first, last, *arguments)`, on ranges of rows as in `in_threads`; return the
     results.
-    - the function refuses a row by returning its number. `refusal(row)` is the message. + the function returned the number of a
-      row that it refuses. `refusal(row)` is the message.
 
     Raises:
-        IndexError: the function refuses a row by returning its number. `refusal(row)` is the message.
+        IndexError: the function returned the number of a row that it refuses. `refusal(row)` is the message.
     """
     found = in_threads(lambda first, last: function(first, last, *arguments), rows, elements_per_row)
     for row in found:

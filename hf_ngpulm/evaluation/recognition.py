@@ -260,10 +260,8 @@ class Recogniser:
 
 def without_lm(pipeline: Any) -> dict[str, Any]:
     """Return settings for the same search without language model and phrases.
-    - A graph contains its language model, so for a `GraphDecoder` the settings set the weights to 0. + A graph contains its
-      language model. So for a `GraphDecoder` the settings set the weights to 0.
 
-    A graph contains its language model, so for a `GraphDecoder` the settings set the weights to 0.
+    A graph contains its language model. So for a `GraphDecoder` the settings set the weights to 0.
     """
     decoder, given = pipeline._forward_params["ngram_decoder"], pipeline._ngram_settings
     if isinstance(decoder, GraphDecoder):

@@ -134,14 +134,12 @@ class Scores:
 @dataclass(frozen=True)
 class Clock:
     """Durations in this process, in seconds.
-    - time in which the model waits for audio and features, which another thread makes. + time in which the model waits for the
-      thread that loads audio and makes features.
 
     Args:
         wall: total time from the first header to the last text, without warm-up.
         model: time from features to text, including `decoder`.
         decoder: time in the decoder.
-        waiting: time in which the model waits for audio and features, which another thread makes.
+        waiting: time in which the model waits for the thread that loads audio and makes features.
         warm_up: time of an extra first run of the first step; no other figure includes it.
     """
 

@@ -39,10 +39,8 @@ class Part(NamedTuple):
     @property
     def is_one_call(self) -> bool:
         """Return whether the native core can fuse this part in one call, provided that it is the only part.
-        - The part must be a language model that isn't lazy, in rows in which no score is subtracted. + The part must be a
-          language model that isn't lazy, and no row may have a score to subtract.
 
-        The part must be a language model that isn't lazy, in rows in which no score is subtracted.
+        The part must be a language model that isn't lazy, and no row may have a score to subtract.
         """
         return is_native(self.engine, self.fused.device) and self.lazy is None and self.less is None and not self.keeps_sums
 

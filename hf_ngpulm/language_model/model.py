@@ -156,22 +156,16 @@ class NGramLM(
     ) -> NGramLM:
         """Train a model by interpolated modified Kneser-Ney smoothing (Chen and Goodman 1998). KenLM's `lmplz` makes an equal
         model.
-        - Any iterable; it is read once and not held in memory. + Any iterable is accepted; it is read once and isn't kept in
-          memory.
-        - device: where n-grams are counted and the model is placed. + device: device that counts the n-grams and holds the
-          model.
-        - for words (`unit="word"`) also `lexicon`, `case` and the others of `hf_ngpulm.lexicon.compose`. + for words
-          (`unit="word"`) also `lexicon`, `case` and other options of `hf_ngpulm.lexicon.compose`.
 
         Args:
-            texts: sentences: strings, lists of token ids, or rows of a `datasets.Dataset`. Any iterable; it is read once and
-                not held in memory. An empty sentence counts as `<s> </s>`, like a blank line for lmplz.
+            texts: sentences: strings, lists of token ids, or rows of a `datasets.Dataset`. Any iterable is accepted; it is read
+                once and isn't kept in memory. An empty sentence counts as `<s> </s>`, like a blank line for lmplz.
             tokenizer: the ASR model's tokenizer, a processor that holds it, or the name of a repo that has it.
             vocab_size: number of token ids, if no tokenizer is passed.
-            device: where n-grams are counted and the model is placed.
+            device: device that counts the n-grams and holds the model.
             progress: whether to show progress bars.
             options: see `hf_ngpulm.language_model.training.TrainingOptions`; for words (`unit="word"`) also `lexicon`, `case`
-                and the others of `hf_ngpulm.lexicon.compose`.
+                and other options of `hf_ngpulm.lexicon.compose`.
 
         Raises:
             ValueError: there is no text, most of it is unknown to the tokenizer, a token id is outside the vocabulary, or an
@@ -379,25 +373,20 @@ class NGramLM(
         license: str | None = None,
     ) -> str:
         """Return a model card with this model's figures. Other methods pass these arguments on from `model_card_kwargs`.
-        - the recogniser in the card's example; by default the tokenizer's. + the recogniser in the card's example; by default
-          the recogniser of the tokenizer.
-        - language: codes (ISO 639-1) of its languages. + language: codes (ISO 639-1) of the model's languages.
 
         Args:
             repo_id: the model's repo.
-            asr_model: the recogniser in the card's example; by default the tokenizer's.
+            asr_model: the recogniser in the card's example; by default the recogniser of the tokenizer.
             datasets: Hub ids of the training data.
-            language: codes (ISO 639-1) of its languages.
+            language: codes (ISO 639-1) of the model's languages.
             license: an identifier that the Hub knows, such as "cc-by-4.0".
         """
         return model_card(self.parts, repo_id, asr_model, datasets, language, license)
 
     def remember(self, tuned: TunedDecoding) -> None:
         """Store tuned settings for a speech recogniser. They replace earlier settings for the same recogniser and search.
-        - `save_pretrained` writes them to `config.json`, and pipelines for that recogniser use them (see + `save_pretrained`
-          writes the settings to `config.json`, and pipelines for that recogniser use them (see
 
-        `save_pretrained` writes them to `config.json`, and pipelines for that recogniser use them (see
+        `save_pretrained` writes the settings to `config.json`, and pipelines for that recogniser use them (see
         `hf_ngpulm.config.tuned`).
 
         Raises:

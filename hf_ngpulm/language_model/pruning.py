@@ -19,12 +19,9 @@ ROUNDING = 1e-6
 
 def prune_table(table: NGramTable, max_ngrams: int | None = None, threshold: float | None = None) -> NGramTable:
     """Return the table without the n-grams whose removal changes the model least. Every context again sums to one.
-    - The criterion is the growth of the model's own perplexity if only that n-gram is dropped (section 3.2). A prefix is kept
-      as long as an n-gram that begins with it. + The criterion is the growth of the model's own perplexity if only that n-gram
-      is dropped (section 3.2). A prefix is kept if any n-gram that begins with it is kept.
 
-    The criterion is the growth of the model's own perplexity if only that n-gram is dropped (section 3.2). A prefix is kept as
-    long as an n-gram that begins with it.
+    The criterion is the growth of the model's own perplexity if only that n-gram is dropped (section 3.2). A prefix is kept if
+    any n-gram that begins with it is kept.
 
     Args:
         table: a model whose contexts sum to one, without unreachable n-grams.

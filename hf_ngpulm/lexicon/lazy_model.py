@@ -34,7 +34,6 @@ class LazyAutomaton(BackoffAutomaton):
     over tokens that searches have reached (see `hf_ngpulm.lexicon.lazy_states`). These states remain for later searches. If
     they exceed `most_bytes`, the next search drops them first, provided that no other search is running. The model over words
     stays on the CPU.
-    - Copies for searches take half as much again. + Copies for searches take another 50% of this memory.
 
     Args:
         spelled: the LM and its spellings.
@@ -42,8 +41,8 @@ class LazyAutomaton(BackoffAutomaton):
         bonuses: additions to the word-level model's log-probabilities.
 
     Attributes:
-        most_bytes: limit for the composed states beyond the initial ones, 2 GiB by default. Copies for searches take half as
-            much again.
+        most_bytes: limit for the composed states beyond the initial ones, 2 GiB by default. Copies for searches take another
+            50% of this memory.
         copies: the copy of the states in each `AutomatonPool`.
     """
 

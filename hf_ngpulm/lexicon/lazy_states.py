@@ -72,19 +72,14 @@ ARRAYS: dict[str, tuple[str, str]] = {
 
 class NgpulmLazyAutomaton(Struct):
     """The arrays of `LazyStates`, which the core reads and writes.
-    - counts: `[5]`, numbers of states, arcs, LM states that have been read, forms of these, and composed states. + counts:
-      `[5]`, the numbers of states, of arcs, of LM states that have been read, of the forms of these LM states, and of composed
-      states.
-    - id of the delimiter, -1 if the vocabulary has none. + id of the delimiter, or -1 if the vocabulary has none.
-    - the LM's state in which delimiters get no bonus, -1 if there is no such state. + the LM's state in which delimiters get no
-      bonus, or -1 if there is no such state.
 
     Members:
-        counts: `[5]`, numbers of states, arcs, LM states that have been read, forms of these, and composed states.
-        delimiter: id of the delimiter, -1 if the vocabulary has none.
+        counts: `[5]`, the numbers of states, of arcs, of LM states that have been read, of the forms of these LM states, and of
+            composed states.
+        delimiter: id of the delimiter, or -1 if the vocabulary has none.
         start: the LM's state at the start of sentences.
         longest_chain: the longest backoff chain of the LM, in states.
-        begin: the LM's state in which delimiters get no bonus, -1 if there is no such state.
+        begin: the LM's state in which delimiters get no bonus, or -1 if there is no such state.
     """
 
     members = (

@@ -180,10 +180,9 @@ def boundaries_of(speller: Speller) -> Boundaries:
 
 def bounded(tokens: Sequence[int], boundaries: Boundaries) -> tuple[int, ...]:
     """Return a spelling. If the vocabulary has a delimiter, the spelling ends in it.
-    - the spelling isn't that of a single word. + the spelling doesn't spell a single word.
 
     Raises:
-        BadSpelling: the spelling isn't that of a single word.
+        BadSpelling: the spelling doesn't spell a single word.
     """
     delimiter = boundaries.delimiter
     if delimiter is None:

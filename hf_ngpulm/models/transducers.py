@@ -97,10 +97,8 @@ class SumJoint(nn.Module):
 class HatJoint(nn.Module):
     """The joint network of a HAT: the blank has its own probability; the labels share the remaining probability (equations 4 to
     6).
-    - Its outputs are log-probabilities; the labels', normalised by themselves, are the label distribution. + The outputs are
-      log-probabilities. If only those of the labels are normalised, they are the label distribution.
 
-    Its outputs are log-probabilities; the labels', normalised by themselves, are the label distribution.
+    The outputs are log-probabilities. If only those of the labels are normalised, they are the label distribution.
     """
 
     def __init__(self, config: HatConfig) -> None:

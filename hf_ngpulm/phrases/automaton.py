@@ -172,16 +172,11 @@ def _word_ends(trie: _Trie, radix: int, boundary: np.ndarray) -> tuple[int, np.n
     rarer kind of tokens (tokens that begin words, or all others), and these arcs carry the difference. Phrases with the same
     difference share the state. If a phrase backs off to another match in progress, it gets one more state before the shared
     state. That state has arcs for all tokens that continue a match.
-    - The kind of tokens with arcs: tokens that begin words (1) or all others (0); the nodes of such phrases; the state that
-      each of these nodes backs off to; and the inserted states with their arcs. The inserted states are numbered after the
-      trie's nodes, and ranked after other states of their depth. + The kind of tokens with arcs, which are tokens that begin
-      words (1) or all others (0); the nodes of such phrases; the backoff state of each of these nodes; and the inserted states
-      with their arcs. The inserted states have numbers after the trie's nodes, and ranks after other states of their depth.
 
     Returns:
-        The kind of tokens with arcs: tokens that begin words (1) or all others (0); the nodes of such phrases; the state that
-        each of these nodes backs off to; and the inserted states with their arcs. The inserted states are numbered after the
-        trie's nodes, and ranked after other states of their depth.
+        The kind of tokens with arcs, which are tokens that begin words (1) or all others (0); the nodes of such phrases; the
+        backoff state of each of these nodes; and the inserted states with their arcs. The inserted states have numbers after
+        the trie's nodes, and ranks after other states of their depth.
     """
     rare = int(2 * np.count_nonzero(boundary) <= len(boundary))
     rare_tokens = np.flatnonzero(boundary == bool(rare))

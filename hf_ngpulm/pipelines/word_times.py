@@ -70,15 +70,11 @@ def timed_words(
 
 def put_together(pieces: Iterable[tuple[list[TimedWord], tuple[int, int, int] | None]], rate: int) -> list[TimedWord]:
     """Return the words of a chunked recording. Each chunk gives the words whose middle is outside the chunk's overlaps.
-    - words and stride of each chunk; the stride is its number of samples, and those of the left and right overlaps, or None for
-      a recording that wasn't cut. + the words and the stride of each chunk. The stride is the number of samples of the chunk,
-      of its left overlap and of its right overlap. It is None for a recording that wasn't cut.
-    - rate: samples a second. + rate: number of samples per second.
 
     Args:
-        pieces: words and stride of each chunk; the stride is its number of samples, and those of the left and right overlaps,
-            or None for a recording that wasn't cut.
-        rate: samples a second.
+        pieces: the words and the stride of each chunk. The stride is the number of samples of the chunk, of its left overlap
+            and of its right overlap. It is None for a recording that wasn't cut.
+        rate: number of samples per second.
     """
     found, begin, last = [], 0.0, 0.0  # start of the chunk's own part in seconds
     for words, stride in pieces:

@@ -146,12 +146,9 @@ def check_logits(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tens
 
 def check_utterances(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tensor:
     """Validate the logits of whole utterances and return their lengths, int32 `[B]`. Errors are as for `check_logits`.
-    - Without `lengths` a row ends before its padding: the last frames in which all classes have the same value. No model
-      returns such frames. + If `lengths` is None, a row ends before its padding, which is the last frames in which all classes
-      have the same value. No model returns such frames.
 
-    Without `lengths` a row ends before its padding: the last frames in which all classes have the same value. No model returns
-    such frames.
+    If `lengths` is None, a row ends before its padding, which is the last frames in which all classes have the same value. No
+    model returns such frames.
     """
     checked = check_logits(logits, lengths, blank_id)
     if lengths is not None or not logits.shape[1]:

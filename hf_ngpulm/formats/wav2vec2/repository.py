@@ -132,10 +132,8 @@ def parts_of_repository(
 def _with_graded_unknown_words(parts: LMParts, attrs: word_files.Attrs, unknown: float) -> LMParts:
     """Return the parts with a state for each length of an unknown word. Unknown words then cost as much as in pyctcdecode's
     search.
-    - Costs are divided by alpha, since the search multiplies them by it. + Costs are divided by alpha, because the search
-      multiplies them by alpha.
 
-    Costs are divided by alpha, since the search multiplies them by it.
+    Costs are divided by alpha, because the search multiplies them by alpha.
     """
     config, automaton = parts.config, parts.automaton
     assert config.words is not None

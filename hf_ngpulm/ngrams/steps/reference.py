@@ -112,9 +112,6 @@ def discount(
 ) -> tuple[Tensor, Tensor]:
     """Return the interpolated probabilities of one order (Chen and Goodman 1998, section 4.1). Pruning works as in KenLM's
     lmplz.
-    - Probabilities, float32 `[N]` (arbitrary for dropped n-grams), and each context's weight of the lower order, float32 `[C]`
-      (1 if no n-gram follows the context). + Probabilities, float32 `[N]` (arbitrary for dropped n-grams); and for each context
-      the weight of the lower order, float32 `[C]` (1 if no n-gram follows the context).
 
     Args:
         prefixes: int64 `[N]`, ascending: the row of each n-gram's context.
@@ -126,8 +123,8 @@ def discount(
         suffixes: int32 `[N]`, the row of `lower` that each n-gram is interpolated with; None if `lower` has one row.
 
     Returns:
-        Probabilities, float32 `[N]` (arbitrary for dropped n-grams), and each context's weight of the lower order, float32
-        `[C]` (1 if no n-gram follows the context).
+        Probabilities, float32 `[N]` (arbitrary for dropped n-grams); and for each context the weight of the lower order,
+        float32 `[C]` (1 if no n-gram follows the context).
     """
     table = torch.tensor([0.0, *discounts], dtype=torch.float64, device=counts.device)
     taken = table[counts.clamp(max=3)]
