@@ -106,7 +106,7 @@ def networks_of(
 
 
 def with_blank_head(networks: TransducerNetworks | None, blank_head: nn.Module) -> TransducerNetworks | None:
-    """Return the networks of a HAT. `networks` has a head for labels only; `[1, D]` are the weights of the blank head.
+    """Return the networks of a HAT. `networks` has a head for labels only; `blank_head` has `[1, D]` weights.
 
     The result is None if `networks` is None, or if the blank head isn't a plain linear layer with a bias.
     """
