@@ -42,7 +42,7 @@ class BuildError(RuntimeError):
 
 
 def instruction_sets(is_zig: bool = False, machine: str = platform.machine()) -> dict[str, list[str]]:
-    """Return the libraries' names for a machine, and the compiler's flags for each. The first library runs on all processors."""
+    """Return the libraries' names for a machine, and the compiler's flags for each. The first one runs everywhere."""
     if machine.lower() not in ("x86_64", "amd64"):
         return {machine.lower(): []}
     if is_zig:
