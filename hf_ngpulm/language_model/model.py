@@ -345,7 +345,7 @@ class NGramLM(
         """Write `config.json`, `model.safetensors` and, unless it exists, a filled-in `README.md` to a folder.
 
         All files are replaced at once. If the process is killed or the power fails, the folder contains either the old or the
-        new model (see "A save that was cut short" in the file format). Other files in the folder stay. Arguments are as for
+        new model (see "Interrupted saves" in the file format). Other files in the folder stay. Arguments are as for
         `huggingface_hub.ModelHubMixin.save_pretrained`; `config` is ignored, because the model has a config.
 
         Raises:
