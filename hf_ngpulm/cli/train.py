@@ -153,7 +153,7 @@ def _thresholds(text: str) -> tuple[int, ...]:
 
 
 def _accelerator() -> Any:
-    """Return the accelerator if several processes run; else None."""
+    """Return the accelerator if several processes run; otherwise None."""
     if launched_alone():
         tell(
             "accelerate has started one process only; for several on CPUs start them by torchrun --nproc_per_node 2 -m "

@@ -93,7 +93,7 @@ class OutputBeam(NamedTuple):
 
 
 class Way(NamedTuple):
-    """Hold a prefix of the search. Several prefixes of a beam have the same text, from other pieces or with more spaces."""
+    """Hold a prefix of the search. A beam has several prefixes if its text has several segmentations or different spaces."""
 
     tokens: tuple[int, ...]  # all labels of the prefix
     blank: float  # log of the share of the beam's probability: alignments of this prefix that end in a blank

@@ -226,7 +226,7 @@ class MultiLanguageModel:
 
 
 class WordPrefixes:
-    """Look up words by prefix. The methods are those of pygtrie's `CharTrie` that scoring uses."""
+    """Look up words by prefix. The class has the methods of pygtrie's `CharTrie` that scoring uses."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self._words = sorted(set(words))

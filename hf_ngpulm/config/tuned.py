@@ -77,9 +77,7 @@ class ModelIdentity:
         return cls(name, str(config.model_type), _fingerprint(model))
 
     def is_same(self, other: ModelIdentity) -> bool:
-        """Return whether both are the same model. Models are the same if they have the same type, and the same weights or Hub
-        id.
-        """
+        """Return whether another identity is the same model: it has the same type, and the same weights or Hub id."""
         same_id = self.name == other.name and "/" in self.name
         return self.model_type == other.model_type and (same_id or self.fingerprint == other.fingerprint)
 
@@ -118,7 +116,7 @@ class TunedDecoding:
         return given.get("repeats") is None or self.greedy  # a rule of greedy search
 
     def replaces(self, other: TunedDecoding) -> bool:
-        """Return whether both are for the same model and kind of search."""
+        """Return whether this entry and `other` are for the same model and the same kind of search."""
         kinds = [(found.greedy, found.settings.get("strategy")) for found in (self, other)]
         return self.model.is_same(other.model) and kinds[0] == kinds[1]
 
@@ -191,8 +189,8 @@ def with_remembered(lm: Any, model: Any, given: Mapping[str, Any], came_with: bo
     """Return the settings; values that the language model remembers for the recogniser replace each None.
 
     Args:
-        lm: a language model; anything else (lists, `LogLinear`) remembers nothing.
-        model: the recogniser, a model of Transformers; nothing is remembered for anything else.
+        lm: a language model. Lists and `LogLinear` have no remembered settings.
+        model: the recogniser. Settings are remembered only for models of Transformers.
         given: all settings of the decoder, None where not explicit.
         came_with: whether the language model's own defaults (of a `Wav2Vec2ProcessorWithLM`) hold where nothing is remembered.
 

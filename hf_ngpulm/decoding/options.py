@@ -139,9 +139,7 @@ class Options:
 
     @classmethod
     def remembered(cls, lm: Any, model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the given weights and options. Settings that were tuned for the recogniser and saved with the LM fill the
-        gaps.
-        """
+        """Return the given weights and options. Settings that were tuned for the recogniser and saved with the LM are added."""
         given = cls.settled(given)
         asked = {cls.known_as.get(name, name): value for name, value in {**dict.fromkeys(cls.names()), **given}.items()}
         settings = with_remembered(lm, model, asked | cls.always, came_with=cls.came_with)

@@ -59,8 +59,9 @@ class StreamingDecoder:
             the first token). None never sets it. The caller reacts to the endpoint, for example with `reset` for a new
             utterance.
         endpoint_seconds: the same in seconds; the decoder must know `frame_seconds`.
-        device: device of the chunks and of the search; default: that of the transducer or language model, else the CPU.
-        dtype: type of a transducer's frames; default: that of the model.
+        device: device of the chunks and of the search. The default is the device of the transducer or language model, or the
+            CPU if there is neither.
+        dtype: type of a transducer's frames; the default is the model's type.
 
     Raises:
         TypeError: another kind of decoder.

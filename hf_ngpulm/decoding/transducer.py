@@ -47,12 +47,12 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             `phrases` are all absent; otherwise "alsd".
         num_beams: number of hypotheses that beam search keeps. "auto" is 3, or `num_return_sequences` if that is more: most of
             the gain at little cost. The default is "auto" with `lm` or `phrases` (also in a call), 4 if `strategy` names a beam
-            search, else 1.
+            search, otherwise 1.
         num_return_sequences: number of hypotheses per row, at most `num_beams`.
         max_symbols: maximum number of tokens per frame; the default is the model's. "aes" uses `aes_steps` instead.
-        ilm_weight: weight of the model's internal LM, whose log-probabilities are subtracted from those of tokens: a number, or
-            a tensor `[B]` with one per row. The internal LM is the joint network without encoder input (Meng et al., SLT 2021).
-            The default is half of `lm_weight`, or 0 without an LM or with `source_lm`.
+        ilm_weight: weight of the model's internal LM, whose log-probabilities are subtracted from the tokens' scores: a number,
+            or a tensor `[B]` with one per row. The internal LM is the joint network without encoder input (Meng et al., SLT
+            2021). The default is half of `lm_weight`, or 0 without an LM or with `source_lm`.
         blank_scoring: "lm_weighted" (default) scales the blank's score with `lm_weight`, so that the LM doesn't favour short
             transcripts; "none" doesn't change the blank's score. Beam search only.
         pruning: "late" (default) adds LM scores before it chooses a hypothesis's best extensions; "early" lets the model alone
@@ -188,7 +188,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
 
     @torch.inference_mode()
     def paths(self, frames: Tensor, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Path]]:
-        """Return the best paths of each row of a batch, blanks included. Arguments and errors as for `decode`."""
+        """Return the best paths of each row of a batch, blanks included. Arguments and errors are as for `decode`."""
         return self._paths(frames, _checked(frames, lengths), phrases, keeps_blanks=True)
 
     def _paths(self, frames: Tensor, lengths: Tensor, phrases: Any, keeps_blanks: bool = False) -> list[list[Path]]:

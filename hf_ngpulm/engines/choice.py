@@ -53,7 +53,7 @@ def engine_name(name: str, device: torch.device, elsewhere: str = "reference") -
 def load_engine(package: str, name: str, device: torch.device, elsewhere: str = "reference") -> Any:
     """Return the module of an operation's engine in `package`.
 
-    `name` may be "auto"; arguments and errors as for `engine_name`.
+    `name` may be "auto". Arguments and errors are as for `engine_name`.
     """
     return engine_module(package, engine_name(name, device, elsewhere))
 

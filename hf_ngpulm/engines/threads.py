@@ -31,7 +31,7 @@ _body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 def in_threads(run: _Run[_Found], rows: int, elements_per_row: int) -> list[_Found]:
     """Call `run(first, last)` on ranges of rows, and return the results in order.
 
-    The number of threads is torch's, or less if there is little work.
+    The number of threads is torch's number of threads, or smaller if there is little work.
     """
     worth = rows * elements_per_row // ELEMENTS_PER_THREAD
     threads = min(torch.get_num_threads(), rows, worth) if worth > 1 else 1

@@ -151,7 +151,7 @@ class Parts:
 
 
 class Watch:
-    """Lets the first process watch the other processes. `patience` is in seconds; see `PATIENCE`."""
+    """Lets the first process watch the other processes. `patience` is a number of seconds; see `PATIENCE`."""
 
     def __init__(self, parts: Parts, size: int, patience: float = PATIENCE) -> None:
         self.patience, self.local = patience, local_size(size) if fcntl is not None else 0

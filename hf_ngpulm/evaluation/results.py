@@ -57,7 +57,7 @@ class Utterance:
 
     @property
     def scored(self) -> bool:
-        """Return whether the utterance has both a transcript and a hypothesis, and so counts in error rates."""
+        """Return whether error rates count the utterance, because it has a transcript and a hypothesis."""
         return self.reference is not None and self.hypothesis is not None
 
     def line(self) -> dict[str, Any]:
@@ -272,7 +272,9 @@ class Evaluation:
         return told | {"warnings": list(self.warnings)}
 
     def save(self, path: str | os.PathLike[str], level: float = 0.95) -> None:
-        """Write a line of JSON for each utterance to `path`; write settings and figures to NAME.summary.json beside it."""
+        """Write one line of JSON per utterance to `path`. Also write settings and figures to NAME.summary.json in the same
+        folder.
+        """
         with write_beside(summary_path(path)) as beside:
             about = {"settings": self.settings, "figures": self.summary(level)}
             beside.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

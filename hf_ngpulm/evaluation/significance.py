@@ -1,4 +1,4 @@
-"""Bootstrap confidence intervals of an error rate, and of the difference between two.
+"""Bootstrap confidence intervals of an error rate, and of the difference between two error rates.
 
 Each draw takes N of the N utterances, with replacement (Bisani and Ney, "Bootstrap estimates for confidence intervals in ASR
 performance evaluation", ICASSP 2004). Errors within an utterance may depend on each other; errors of different utterances are

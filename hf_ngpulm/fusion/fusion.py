@@ -106,7 +106,7 @@ class RowModels(NamedTuple):
         return self if self.lazy is None else self._replace(tensors=self.lazy.tensors)
 
     def widened(self) -> RowModels:
-        """Return a copy with one more column, for phrases, in which no row has an automaton."""
+        """Return a copy with one more column for phrases. No row has an automaton in the new column."""
         states, weights, present = (widened(column) for column in (self.states, self.weights, self.present))
         return self._replace(states=states, weights=weights, present=present)
 
@@ -119,7 +119,7 @@ class RowModels(NamedTuple):
     def final_scores(self, states: Tensor, score_eos: bool, engine: str) -> Tensor:
         """Return each automaton's unweighted score of the end of a transcript, float32 `[B, K, M]`.
 
-        A language model scores `</s>`. A phrase automaton takes back the bonus of an unfinished phrase.
+        A language model scores `</s>`. A phrase automaton subtracts the bonus of an unfinished phrase.
 
         Args:
             states: `[B, K, M]`, the automata's states.
@@ -470,7 +470,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         return LazySearch(pool, lazy) if lazy else None
 
     def _make_room(self, pool: AutomatonPool) -> None:
-        """Drop the least recently used contexts that have no lease, until few enough contexts and arcs remain."""
+        """Drop contexts without a lease, the least recently used first, until contexts and arcs are few enough."""
         sizes = {key: place.arcs[1] for key, place in pool.places.items() if isinstance(key, str)}
         count, arcs, held = len(sizes), sum(sizes.values()), self.held
         for key, size in sizes.items():

@@ -2,9 +2,9 @@
 
 The method is Whisper's (Radford et al., "Robust speech recognition via large-scale weak supervision", 2022; `timing.py` of
 openai/whisper). For Whisper, certain attention heads are known to follow the audio. For other models such heads are unknown, so
-all heads of the second half of the layers are averaged. The decoder reads the whole transcript once more. The attention weights
-of the steps that predict the tokens are normalised over the steps and smoothed by a median over time. Dynamic time warping then
-finds the monotonic path through these weights.
+all heads of the second half of the layers are averaged. The decoder then reads the whole transcript a second time. The
+attention weights of the steps that predict the tokens are normalised over the steps and smoothed by a median over time. Dynamic
+time warping then finds the monotonic path through these weights.
 """
 
 from __future__ import annotations

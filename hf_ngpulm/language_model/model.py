@@ -191,10 +191,10 @@ class NGramLM(
     ) -> NGramLM:
         """Mix models of the same tokenizer linearly into one backoff model: static interpolation (Stolcke 2002).
 
-        The mixture has the n-grams of all models, each with the weighted sum of their probabilities, p(w | h) = sum of weight *
-        p(w | h), and every context sums to one. Other tokens back off within the mixture. This differs slightly from the
-        weighted sum of the models' backed-off probabilities. With `LogLinear`, in contrast, decoders query several models and
-        add their log-probabilities.
+        The mixture has the n-grams of all models. The probability of an n-gram is the weighted sum of the models'
+        probabilities, p(w | h) = sum of weight * p(w | h). Every context sums to one. Other tokens back off within the mixture.
+        This differs slightly from the weighted sum of the models' backed-off probabilities. With `LogLinear`, in contrast,
+        decoders query several models and add their log-probabilities.
 
         Args:
             models: two or more.

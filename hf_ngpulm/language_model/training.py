@@ -258,7 +258,7 @@ def _words(row: Any, clean: Callable[[str], str]) -> list[str]:
 
 @contextmanager
 def _numbered(sentences: Iterator[list[str]], folder: str | Path | None) -> Iterator[tuple[list[str], Sentences]]:
-    """Yield the distinct words of sentences and, in blocks from a file, the sentences as word ids.
+    """Yield one pair: the distinct words of the sentences, and the sentences as word ids, in blocks from a file.
 
     The sentences go through a file, because counting needs the number of words first.
     """

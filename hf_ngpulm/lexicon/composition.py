@@ -33,12 +33,12 @@ continue words, whichever context has n-grams with these words. (Arcs for all be
 many.)
 
 **Unknown words.** An unknown word of n tokens (without its delimiter) scores log p(<unk> | h) + offset - n * cost, and leads to
-the state after <unk>. N-grams that end in <unk> are left out. So p(<unk> | h) is always that of backing off to the unigram, and
-one state serves all unknown words. If a word leaves the trie, (root, x) backs off to that state with a weight that takes back
-the score of the word's prefix. With marks, a token without a mark that continues no word begins a separate unknown word if the
-tokens before it are a word (which is finished and keeps its score); otherwise all these tokens are one unknown word. The first
-word of a text is unknown, too, if it is written without a mark, as tokenizers of byte-level vocabularies may write it; speech
-recognisers put a mark there.
+the state after <unk>. N-grams that end in <unk> are left out. So p(<unk> | h) always results from backing off to the unigram,
+and one state serves all unknown words. If a word leaves the trie, (root, x) backs off to that state with a weight that takes
+back the score of the word's prefix. With marks, a token without a mark that continues no word begins a separate unknown word if
+the tokens before it are a word (which is finished and keeps its score); otherwise all these tokens are one unknown word. The
+first word of a text is also unknown if it has no mark. Tokenizers of byte-level vocabularies may omit the mark there; speech
+recognisers write it.
 
 **Sentences that follow one another** (`NGramLM.continued`). The composition works for any backoff state. So the LM over words
 is changed in the same way as an LM over tokens (see `hf_ngpulm.automaton.continuation`) and then composed. A context that often

@@ -213,7 +213,7 @@ class LazyStates:
 
     def read(self, context_length: int, starts: np.ndarray, roots: np.ndarray, tokens: np.ndarray, lengths: np.ndarray) -> bool:
         """Compose the states along texts, from the states in which `BackoffAutomaton.states_after` starts. Return whether any
-        was composed.
+        state was composed.
 
         Args:
             context_length: longest context in tokens.

@@ -236,7 +236,9 @@ def _ids(spelling: Sequence[Any], speller: Speller) -> list[int]:
 def _spelled(
     texts: Sequence[tuple[int, str]], speller: Speller, boundaries: Boundaries, cuttings: int = 1
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """Return spellings of the texts that the tokenizer can write as a single word: its own, and other segmentations."""
+    """Return the tokenizer's spellings of the texts that it can write as a single word, and other segmentations of these
+    texts.
+    """
     blank = " " if speller.mark == "Ġ" else ""
     found = []
     for first in range(0, len(texts), WORDS_PER_BATCH):
@@ -264,7 +266,7 @@ def _check_case(
 ) -> None:
     """Raise an error if another case suits the tokenizer better.
 
-    It does if the tokenizer can write most words only in that case, or writes them with far fewer tokens in that case.
+    Another case is better if the tokenizer can write most words only in that case, or with far fewer tokens in that case.
     """
     lengths = {n: len(tokens) for n, tokens in spelled}
     step = max(1, len(texts) // SAMPLE)

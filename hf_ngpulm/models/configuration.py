@@ -10,7 +10,7 @@ from .registration import register_configurations
 
 
 class _TransducerConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
-    """The common part of both configurations.
+    """The base class of both configurations, with the arguments that they share.
 
     Args:
         vocab_size: number of token classes, including the blank.
@@ -52,7 +52,8 @@ class _TransducerConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
 
 
 class HatConfig(_TransducerConfig):
-    """Configuration of a `HatForASR`. The blank is the last class. The common arguments apply, and
+    """Configuration of a `HatForASR`. The blank is the last class. It has the arguments that both configurations share (see
+    `_TransducerConfig`), and one more.
 
     Args:
         num_decoder_layers: number of LSTM layers of the prediction network.
@@ -68,7 +69,8 @@ class HatConfig(_TransducerConfig):
 
 
 class StatelessTransducerConfig(_TransducerConfig):
-    """Configuration of a `StatelessTransducerForASR`. The common arguments apply, and
+    """Configuration of a `StatelessTransducerForASR`. It has the arguments that both configurations share (see
+    `_TransducerConfig`), and one more.
 
     Args:
         context_size: number of tokens that the prediction network sees.

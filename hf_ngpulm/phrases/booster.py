@@ -100,7 +100,7 @@ class GraphBooster(Booster):
     Args:
         phrases: a dictionary from texts to discounts.
         tokenizer: the ASR model's tokenizer.
-        lm: the language model; None without one.
+        lm: the language model, or None.
         lm_weight: the language model's weight in the search.
     """
 

@@ -55,7 +55,7 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
 
     Args:
         tokenizer: the ASR model's tokenizer.
-        vocab_size: number of token ids that boosters score; by default that of the tokenizer.
+        vocab_size: number of token ids that boosters score; by default the size of the tokenizer's vocabulary.
 
     Attributes:
         most: largest number of boosters that are cached here and in pools.

@@ -389,7 +389,7 @@ def settings_of(options: type[Options]) -> list[str]:
 
 
 class FramesThemselves:
-    """Replace a decoder: `decode` returns the frames of each row instead of hypotheses."""
+    """A stand-in for a decoder. Its method `decode` returns the frames of each row instead of hypotheses."""
 
     def decode(self, frames: Tensor, lengths: Tensor | None) -> list[list[Tensor]]:
         ends = [frames.shape[1]] * len(frames) if lengths is None else lengths.tolist()

@@ -288,7 +288,7 @@ class AttentionRecognizer:
 
 
 def _quietest(samples: np.ndarray, width: int) -> int:
-    """Return the sample to cut at: the middle of the quietest `width` samples in the last third."""
+    """Return the sample at which to cut: the middle of the quietest `width` samples in the last third."""
     begin = round(len(samples) * (1 - SEARCHED))
     energy = np.cumsum(np.square(samples[begin:], dtype=np.float64))
     return begin + int(np.argmin(energy[width:] - energy[:-width])) + width // 2 if len(energy) > width else len(samples)

@@ -20,8 +20,8 @@ class ContextMaker:
     """Makes contexts one at a time, in a fair order.
 
     The key of a request is its cost plus the key of the request that was served last. The request with the lowest key is served
-    next (self-clocked fair queueing, Golestani 1994). So a short list doesn't wait for the long list of another client, and the
-    cost of the lists that a long list waits for is limited by its own cost. Only this thread calls `make`; the settings of a
+    next (self-clocked fair queueing, Golestani 1994). So a short list doesn't wait for the long list of another client. A long
+    list waits only for other lists whose total cost is at most its own. Only this thread calls `make`; the settings of a
     request are the keyword arguments.
     """
 

@@ -80,7 +80,7 @@ class Session:
         return time.monotonic() - self._arrivals[0][1] if self._arrivals else 0.0
 
     def taken(self) -> tuple[list[np.ndarray], tuple[Any] | None, bool]:
-        """Return the audio pieces, the new context, and whether the audio has ended. Remove the pieces and the context here."""
+        """Return the audio pieces, the new context, and whether the audio has ended. Then remove the pieces and the context."""
         left = self.pieces, self.context, self.ended
         self.pieces, self.context = [], None
         return left

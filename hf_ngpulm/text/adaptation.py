@@ -260,7 +260,7 @@ def _hyphens(transcripts: Iterable[str]) -> dict[tuple[str, str], bool]:
 
 
 def _capitals(transcripts: Iterable[str]) -> dict[str, str]:
-    """Return the commonest form of each word that usually has capitals inside sentences, by the word's lowercase form."""
+    """Return the most frequent form of each word that usually has capitals inside sentences, by the word's lowercase form."""
     forms: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for text in transcripts:
         for match in WORD.finditer(text):
@@ -276,7 +276,7 @@ def _capitals(transcripts: Iterable[str]) -> dict[str, str]:
 
 
 def _ends(transcripts: Iterable[str], usual: str) -> dict[str, str]:
-    """Return the commonest end mark by the first word of a text, for first words whose mark isn't `usual`."""
+    """Return the most frequent end mark of texts by their first word, for first words whose end mark isn't `usual`."""
     marks: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for text in transcripts:
         first = WORD.search(text)
@@ -289,8 +289,8 @@ def _ends(transcripts: Iterable[str], usual: str) -> dict[str, str]:
 def _digits_from(transcripts: Iterable[str]) -> float | None:
     """Return the smallest number that is written in digits; None if the transcripts contain no numbers.
 
-    The result is the bound that the fewest numbers in the transcripts contradict; in a tie, the largest such bound. "One" and
-    ordinals below ten aren't counted.
+    The transcripts may be inconsistent. The result is the bound with the fewest contradicting numbers; in a tie, the largest
+    one. "One" and ordinals below ten aren't counted.
     """
     words: Counter[float] = Counter()
     digits: Counter[float] = Counter()

@@ -56,7 +56,7 @@ def _named(name: str, tokenizer: Any) -> Normaliser:
 
 
 def without_punctuation(text: str) -> str:
-    """Replace punctuation and symbols in a text by spaces, except apostrophes and hyphens inside words."""
+    """Replace punctuation and symbols in a text by spaces. Apostrophes and hyphens inside words stay."""
     kept = []
     for i, character in enumerate(text):
         if unicodedata.category(character)[0] in "PS":

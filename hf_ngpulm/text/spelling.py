@@ -78,8 +78,8 @@ class Speller:
     def spell(
         self, texts: Sequence[str], whole_words: bool, case: str = "auto", tokenizations: int = 1
     ) -> tuple[list[Spelling], dict[int, str]]:
-        """Return the spellings of phrases. Also return, by phrase index, the characters because of which a phrase has no
-        spelling.
+        """Return the spellings of phrases. For phrases without a spelling, also return by index the characters that can't be
+        written.
         """
         found: dict[int, list[Spelling]] = {}
         unknown: dict[int, str] = {}

@@ -426,7 +426,7 @@ class TensorSlots(CTCSlots, Generic[State]):
 
 
 def _with(state: Any, rows: Tensor | slice, new: Any) -> Any:
-    """Return a copy of a state in which `new` replaces some rows. A slice stands for all rows."""
+    """Return a copy of a state in which `new` replaces some rows. If `rows` is a slice, `new` replaces all rows."""
     if isinstance(rows, slice):
         return new
     parts = [part.clone() for part in state]
@@ -631,7 +631,7 @@ def confidences_of(logits: Tensor, lengths: Tensor, measure: str) -> Tensor:
 
 
 def unscored(models: RowModels) -> Tensor:
-    """Return the LM score for a class that no LM scores, float32 `[B]`: that of one of V equally likely tokens.
+    """Return the LM score for a class that no LM scores, float32 `[B]`: the score of one of V equally likely tokens.
 
     If the score were 0, such classes would win merely because they cost nothing.
     """

@@ -2,14 +2,14 @@
 
 The trie stores n-grams from their last word to their first: the children of the node of `b c` are the n-grams `a b c`, sorted
 by `a`. The nodes of an order are records of a fixed number of bits, without padding between them. A record holds the word, then
-the weights, then (below the highest order) the index of its first child in the next order. The children end where those of the
-following node begin; one extra record gives the end of the last node's children. Unigrams are 16 bytes each, ordered by word
+the weights, then (below the highest order) the index of its first child in the next order. A node's children end where the next
+node's children begin; one extra record gives the end of the last node's children. Unigrams are 16 bytes each, ordered by word
 id.
 
 Weights are two floats (the log-probability without its sign bit, then the backoff). In quantised models they are two indices
 (the backoff's, then the log-probability's) into tables of values, one table per order and kind (Federico and Bertoldi 2006).
-Pointers may be stored without their upper bits, which seldom change: an array then holds the first record for each value of
-the upper bits (Raj and Whittaker 2003). The layout follows KenLM's `lm/trie.cc`, `lm/quantize.cc` and `lm/bhiksha.cc`.
+Pointers may be stored without their upper bits, which seldom change: an array then holds the first record for each value of the
+upper bits (Raj and Whittaker 2003). The layout follows KenLM's `lm/trie.cc`, `lm/quantize.cc` and `lm/bhiksha.cc`.
 """
 
 from __future__ import annotations

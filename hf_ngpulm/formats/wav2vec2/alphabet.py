@@ -167,7 +167,7 @@ class LabelTokenizer:
         return [token for word in text.split() for token in self._fewest(BPE_TOKEN + word)]
 
     def _fewest(self, word: str) -> list[int]:
-        """Return the token ids of the fewest pieces that join to a word, or the unknown token alone."""
+        """Return the token ids of the fewest pieces that form a word, or only the unknown token if no pieces do."""
         ways: list[list[int] | None] = [[]]
         for end in range(1, len(word) + 1):
             begun = [(before, word[begin:end]) for begin, before in enumerate(ways) if before is not None]

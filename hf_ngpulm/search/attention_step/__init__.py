@@ -172,9 +172,9 @@ def fuse_less(
     source LM whose texts were cut at other places.
 
     With `shared` the scored classes aren't raised again after they have fallen, because the hypotheses of a beam differ in the
-    cost of their text. Instead, the unscored classes fall, too. Their fall is the larger of two falls: that of the best scored
-    class, and that of the total probability of the scored classes. Then all classes rise by this fall times the probability
-    that the model gives to unscored classes.
+    cost of their text. Instead, the unscored classes also fall. The best scored class and the total probability of the scored
+    classes have both fallen; the unscored classes fall by the larger of the two amounts. Then all classes rise by this fall
+    times the probability that the model gives to unscored classes.
 
     Args:
         less: float32 `[B, C]`, weighted scores of the LMs that are subtracted (internal LM or source LM).

@@ -16,9 +16,9 @@ several hypotheses meet in a search state, only the best hypothesis is kept (Vit
 `hf_ngpulm.search.ctc_beam`, by contrast, different token sequences never meet, and the alignments of a sequence are summed.
 
 Then the search keeps the best `K` hypotheses, without hypotheses whose score is lower than the best score by more than
-`threshold`. The order of hypotheses with equal scores is part of the definition. A blank comes first, then the last token once
-more, then new tokens in the order of their ids. If these are equal, too, a hypothesis that comes from a blank comes first, then
-a lower last token, then lower automaton states.
+`threshold`. The order of hypotheses with equal scores is part of the definition. Blanks come first, then repeats of the last
+token, then new tokens in the order of their ids. In a further tie, hypotheses that come from a blank come first, then lower
+last tokens, then lower automaton states.
 
 The search takes and returns its state as tensors, so it gives the same result if the frames are cut into blocks.
 """

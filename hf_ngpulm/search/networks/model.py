@@ -96,7 +96,7 @@ class TransducerModel(ABC):
     def networks(self) -> TransducerNetworks | None:
         """Return the weights of `start`, `predict` and `join`, for engines that run the networks themselves.
 
-        The default is None: the engines can't run networks of this kind.
+        The default is None, which means that the engines can't run the networks.
         """
         return None
 

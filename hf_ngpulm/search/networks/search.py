@@ -100,8 +100,8 @@ class TransducerSearch(ABC):
     def steps(self) -> list[np.ndarray]:
         """Return the trace of the last run: four arrays `[S, B, K]` for its S steps.
 
-        The arrays are the place before the step, the label (`STILL` if the hypothesis doesn't move), the number of frames that
-        the hypothesis advances (all int32), and the confidence of the token (float32).
+        Three arrays are int32: the place before the step, the label (`STILL` if the hypothesis doesn't move), and the number of
+        frames that the hypothesis advances. The last array, float32, is the confidence of the token.
         """
 
     @abstractmethod
