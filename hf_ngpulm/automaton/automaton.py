@@ -113,12 +113,12 @@ class BackoffAutomaton(nn.Module):
         return torch.ops.hf_ngpulm.scores(list(self.tensors), states, self.vocab_size, self.engine)
 
     def advance(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the score of every token and the state it leads to: `[B]` states -> float32 `[B, V]`, int32 `[B, V]`."""
+        """Return the score and the next state of every token: `[B]` states -> float32 `[B, V]`, int32 `[B, V]`."""
         states = self._states(states)
         return torch.ops.hf_ngpulm.advance(list(self.tensors), states, self.vocab_size, self.engine)
 
     def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the score of one token per row and the state it leads to: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
+        """Return the score and the next state of one token per row: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
         states, tokens = self._states(states), self._integers("token ids", tokens)
         if states.shape != tokens.shape:
             raise ValueError(f"states {tuple(states.shape)} and tokens {tuple(tokens.shape)} should have the same shape [B]")

@@ -85,8 +85,8 @@ def automaton_from_table(
     n-grams, for example after pruning by SRILM. As in KenLM, a missing suffix has backoff weight 0.
 
     `<unk>` stands for every token id without a unigram, also in contexts and in n-grams of any order, as in KenLM. Unreachable
-    n-grams are left out. These have tokens after `</s>` or before `<s>`, a token without a unigram, or `<unk>` although it
-    stands for no token.
+    n-grams are left out. Such n-grams have tokens after `</s>` or before `<s>`, a token without a unigram, or `<unk>` although
+    it stands for no token.
 
     Args:
         table: the n-grams.

@@ -24,7 +24,7 @@ def after_import(name: str, call: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Find one module with the other finders; return a loader that loads it and then calls a function."""
+    """Find one module with the other finders. Return a loader that loads the module and then calls a function."""
 
     def __init__(self, name: str, call: Callable[[], None]) -> None:
         self.name, self.call = name, call

@@ -206,7 +206,8 @@ def _traced(frames: BeamFrames, place: int) -> tuple[int, list[tuple[int, int, i
 
     Returns:
         The index of the prefix's ancestor in that beam; a tuple (label, first frame, frame after the last) for each label added
-        since then; and the end, exclusive, of the frames in which the ancestor's last label continued, or -1 if it didn't.
+        since then; and the end, exclusive, of the frames in which the ancestor's last label continued, or -1 if that label
+        didn't continue.
     """
     links, labels = frames.links[0].cpu().numpy(), frames.labels[0].cpu().numpy()
     spans, end = [], -1

@@ -54,7 +54,7 @@ class ModelIdentity:
     Args:
         name: the recogniser's Hub id, or the last part of a local path. A path isn't used to compare recognisers.
         model_type: the type in the recogniser's config, such as "whisper".
-        fingerprint: SHA-256 of the signs of some weights: training changes it, precision and device don't.
+        fingerprint: SHA-256 of the signs of some weights: training changes the fingerprint; precision and device don't.
     """
 
     name: str

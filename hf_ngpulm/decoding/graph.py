@@ -38,9 +38,9 @@ class GraphDecoder(Decoder):
     `hf_ngpulm.search.ctc_graph`.
 
     Each row can have its own phrases, and they can change in mid-utterance. The search tracks phrases outside the graph
-    (`hf_ngpulm.phrases.booster`). Each token of a phrase earns a bonus. If the hypothesis leaves an unfinished phrase, it
-    repays the bonus, so a thousand phrases at once do little harm. Inside a phrase, a token that the LM hasn't seen costs at
-    most as much as in a uniform model.
+    (`hf_ngpulm.phrases.booster`). Each token of a phrase earns a bonus. A hypothesis that leaves an unfinished phrase repays
+    the bonus, so a thousand phrases at once do little harm. Inside a phrase, a token that the LM hasn't seen costs at most as
+    much as in a uniform model.
 
     Args:
         tokenizer_or_processor: the ASR model's tokenizer, or the processor that contains it.

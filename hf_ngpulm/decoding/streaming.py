@@ -197,7 +197,7 @@ class StreamingDecoder:
 
         Returns:
             The context; None for no phrases. Its `left_out` maps phrases that the tokenizer can't spell to the characters that
-            it doesn't know.
+            the tokenizer doesn't know.
 
         Raises:
             ValueError: see `PhraseBooster`.

@@ -51,7 +51,7 @@ def on_rows(
     results.
 
     Raises:
-        IndexError: the function returned the number of a row that it refuses. `refusal(row)` is the message.
+        IndexError: a row is invalid; the function returned its number. `refusal(row)` is the message.
     """
     found = in_threads(lambda first, last: function(first, last, *arguments), rows, elements_per_row)
     for row in found:

@@ -143,7 +143,7 @@ class Parts:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def leave(self) -> None:
-        """Remove this process's file, if all results were already in the output when it was opened."""
+        """Remove this process's file, provided that the output had all results when the file was opened."""
         self.close()
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)

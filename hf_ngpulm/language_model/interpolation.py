@@ -83,8 +83,8 @@ def interpolate(
     The mixture has the n-grams of all models, each with the weighted sum of the models' probabilities. (A model that lacks the
     n-gram backs off.) New backoff weights make every context sum to one (Stolcke 2002, section 2, "static" interpolation).
     N-grams that no model has back off within the mixture. This differs from the weighted sum of the models' backed-off
-    probabilities. If only some models have a unigram for a token, it has a share of `<unk>` in the others; `<unk>` keeps the
-    remaining share, for tokens that no model knows.
+    probabilities. If only some models have a unigram for a token, the token has a share of `<unk>` in the other models. `<unk>`
+    keeps the remaining share, for tokens that no model knows.
 
     Args:
         tables: the n-grams of each model.

@@ -43,7 +43,7 @@ class LogLinear:
 
 
 def parts_of(lm: Any) -> tuple[tuple[Any, float], ...]:
-    """Return the language models of a row, each with the factor of its weight; no models if `lm` is None."""
+    """Return pairs of a language model and its weight relative to the row's LM weight; no pairs if `lm` is None."""
     if lm is None:
         return ()
     return tuple(zip(lm.models, lm.weights)) if isinstance(lm, LogLinear) else ((lm, 1.0),)

@@ -87,7 +87,7 @@ class Walk:
 
     Args:
         automaton: a language model.
-        unk_tokens: the token ids without a unigram. The first of them is read for `<unk>`.
+        unk_tokens: the token ids without a unigram. The first of these ids is read for `<unk>`.
     """
 
     def __init__(self, automaton: BackoffAutomaton, unk_tokens: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 The code is plain torch and runs on any device. It computes the lattice frame by frame, not cell by cell. Within a frame, the
 recursion along the labels is `a[u] = logaddexp(before[u], a[u - 1] + label[u - 1])`. After subtracting the cumulative sum of
-`label`, it becomes a cumulative log-sum. So a batch takes as many steps as it has frames.
+`label`, the recursion becomes a cumulative log-sum. So a batch takes as many steps as it has frames.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class HatJoint(nn.Module):
     """The joint network of a HAT: the blank has its own probability; the labels share the remaining probability (equations 4 to
     6).
 
-    The outputs are log-probabilities. If only those of the labels are normalised, they are the label distribution.
+    The outputs are log-probabilities. The labels' log-probabilities, normalised separately, are the label distribution.
     """
 
     def __init__(self, config: HatConfig) -> None:

@@ -52,7 +52,7 @@ class PhraseBooster(Booster):
 
     Attributes:
         phrases: a dictionary from the original texts to weights.
-        left_out: a dictionary from phrases that the tokenizer can't write to the characters that it doesn't know.
+        left_out: a dictionary from phrases that the tokenizer can't write to the characters that the tokenizer doesn't know.
 
     Raises:
         ValueError: a phrase is empty or has more than 500 tokens, or a weight isn't a finite number; with `strict`, the

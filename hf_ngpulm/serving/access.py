@@ -25,8 +25,8 @@ class Access:
     Args:
         origins: origins (`https://example.org`) whose pages may connect, besides the server's own pages; `"*"` allows all.
             Clients that aren't browsers send no origin and may always connect.
-        hosts: the host names that a request may use; None allows any name. This rejects a page whose host name resolves to this
-            machine (DNS rebinding). `local_hosts` returns the names of this machine.
+        hosts: the host names that a request may use; None allows any name. The check rejects foreign pages whose host name
+            resolves to this machine (DNS rebinding). `local_hosts` returns the names of this machine.
         proxies: addresses or networks (`10.0.0.0/8`) of reverse proxies. `Limits.clients_per_address` uses the address in their
             `X-Forwarded-For` header. Proxies on this machine needn't be listed; their requests without that header don't count.
             All clients of any other unlisted proxy count as one address.

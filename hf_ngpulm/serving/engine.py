@@ -147,7 +147,7 @@ class Engine:
             seconds: how long to wait for the current step; None waits until it ends.
 
         Returns:
-            Whether the decoding thread has ended. If not, it ends after its current step, or with the process.
+            Whether the decoding thread has ended. Otherwise the thread ends after its current step, or with the process.
         """
         with self._changed:
             self._stopping = True

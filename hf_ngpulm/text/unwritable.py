@@ -54,8 +54,8 @@ def refuse_unwritable(
 
 
 def _mending(texts: Sequence[str], tokenizer: Any, vocab_size: int) -> tuple[str, float]:
-    """Return the simplest normalisation that is nearly as good as the best. Also return the share of tokens that stay unknown
-    with it.
+    """Return the simplest normalisation that is nearly as good as the best one, and the share of tokens that it leaves
+    unknown.
     """
     shares = {}
     for name in MENDING:

@@ -44,7 +44,7 @@ class Alphabet:
 
     @classmethod
     def build_alphabet(cls, labels: Iterable[str]) -> Alphabet:
-        """Convert labels to this notation.
+        """Convert labels to pyctcdecode's notation.
 
         If no label is a space, `|` becomes the space. `<pad>`, `[PAD]` or else `_` becomes the blank; if there is no such
         label, a blank is appended. `<unk>` becomes `⁇`. WordPiece's notation (`##` marks a piece that continues a word) becomes

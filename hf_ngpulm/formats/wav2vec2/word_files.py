@@ -158,8 +158,8 @@ def charged_to_unknown_words(attrs: Attrs, unknown: float) -> list[float]:
 
     pyctcdecode's search charges the offset (here a natural log, without a weight) to an unfinished unknown word, and nothing to
     an unfinished known word. Here a known word pays its language model cost letter by letter. So an unknown word must also have
-    paid it when it is as long as the average word. Otherwise unknown words push known words out of the beam, although they cost
-    more in the end.
+    paid its language model cost when it has reached the length of the average word. Otherwise unknown words push known words
+    out of the beam, although they cost more in the end.
     """
     offset, share = max(min(attrs.unk_score_offset, 0.0), FORBIDDEN), attrs.alpha * unknown
     return [offset * max(1.0, n / AVG_TOKEN_LEN) + share * min(1.0, n / AVG_TOKEN_LEN) for n in range(LONGEST_WORD + 1)]

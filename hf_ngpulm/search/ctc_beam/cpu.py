@@ -100,7 +100,8 @@ def search(
             are finished.
 
     Returns:
-        int32 `[N]`, see `BeamFrames.bad_frames`. The state of a row with a bad frame is undefined. The caller must restore it.
+        int32 `[N]`, see `BeamFrames.bad_frames`. The state of a row with a bad frame is undefined, so the caller must restore
+        the state.
     """
     rows, width = shape
     bad_frames = np.full(rows, -1, dtype=np.int32) if happened is None else happened.bad_frames.numpy()

@@ -29,8 +29,8 @@ class SearchSettings(NamedTuple):
         max_symbols: maximum number of tokens at one frame (greedy search and ALSD).
         aes_steps: maximum number of tokens at one frame in AES.
         aes_beta: in a step of AES, at most `num_beams + aes_beta` classes extend a hypothesis.
-        aes_gamma: in AES, a class extends a hypothesis only if its score is lower than the hypothesis's best class by at most
-            this (natural log).
+        aes_gamma: in AES, a class extends a hypothesis only if its score is at most this much below the score of the best class
+            (natural log).
         confidence: confidence measure of tokens (see `hf_ngpulm.search.confidence`); None for none.
     """
 
