@@ -200,7 +200,7 @@ def table_from_automaton(
     This is the inverse of `automaton_from_table`. Log-probabilities of `<unk>` after a context are restored up to rounding.
 
     Raises:
-        NGramFormatError: the automaton isn't a language model's (its numbers of states per depth don't fit its arcs).
+        NGramFormatError: the automaton doesn't represent a language model (its numbers of states per depth don't fit its arcs).
     """
     t = AutomatonTensors(*(tensor.cpu() for tensor in automaton.tensors))
     vocab_size, start = automaton.vocab_size, int(automaton.starts[0])

@@ -1,8 +1,8 @@
 """Find where the transcript begins among a model's tokens, and which tokens are text, for each model family.
 
-An encoder-decoder's `input_ids` begin with control tokens (`<|startoftranscript|><|en|>...`). Between them may be text that
-isn't part of the transcript (after Whisper's `<|startofprev|>`, or Canary's context). So the transcript begins after the last
-control token. In an LLM, the transcript follows a whole prompt, whose control tokens only the tokenizer knows. With
+An encoder-decoder's `input_ids` begin with control tokens (`<|startoftranscript|><|en|>...`). Text that isn't part of the
+transcript may stand between them (after Whisper's `<|startofprev|>`, or Canary's context). So the transcript begins after the
+last control token. In an LLM, the transcript follows a whole prompt, whose control tokens only the tokenizer knows. With
 `inputs_embeds`, `generate` has only the tokens of the transcript.
 """
 

@@ -253,5 +253,7 @@ def check_labels(alphabet: Alphabet, tokenizer: Any, where: str) -> str | None:
 
 
 def _are_special(ours: str, theirs: str) -> bool:
-    """Return whether both labels are the same special token; its case may differ from that of the other labels."""
+    """Return whether both labels are the same special token. The comparison ignores case, because special tokens keep their
+    case.
+    """
     return ours.lower() == theirs.lower() and len(ours) > 1 and not ours.isalpha()
