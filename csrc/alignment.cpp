@@ -1,11 +1,11 @@
-// The alignment by which errors on entities are told from others: see hf_ngpulm/evaluation/entities.py.
+// The alignment that separates errors on entities from other errors; see hf_ngpulm/evaluation/entities.py.
 #include "core.hpp"
 
 namespace ngpulm {
 
 namespace {
 
-// Three counts in one number each, see hf_ngpulm/evaluation/entities.py.
+// Each number holds three counts; see hf_ngpulm/evaluation/entities.py.
 constexpr int64_t FIRST = int64_t(1) << 42, SECOND = int64_t(1) << 21, HIGHEST = std::numeric_limits<int64_t>::max();
 
 struct Counts {
@@ -22,15 +22,15 @@ struct Counts {
 
 using namespace ngpulm;
 
-// The lowest counts of all alignments of two texts. `covered` and `inside` [said_words + 1] are the words of entities and the
-// places between these, `said_ends` and `heard_ends` [words + 1, 2] the number and length of the entity that ends before each
-// word (-1 and 0 for none), none longer than `longest`. `found` are the two numbers. Returns -1, or where an entity doesn't
-// fit.
+// Compute the lowest counts of all alignments of two texts. `covered` marks words of entities, `inside` [said_words + 1]
+// marks places between two words of an entity. `said_ends` and `heard_ends` [words + 1, 2] have the number and the length of
+// the entity that ends before each word (-1 and 0 for none); no entity is longer than `longest`. `found` gets the two
+// numbers. Returns -1, or the position at which an entity doesn't fit.
 NGPULM_EXPORT int64_t ngpulm_lowest_counts(int64_t said_words, int64_t heard_words, const int64_t* said, const int64_t* heard,
                                            const uint8_t* covered, const uint8_t* inside, const int64_t* said_ends,
                                            const int64_t* heard_ends, int64_t occurrences, int64_t longest, int64_t* found) {
   return guarded([&]() -> int64_t {
-    const int64_t rows = longest + 1, width = heard_words + 1;  // rows of the table that have to be kept
+    const int64_t rows = longest + 1, width = heard_words + 1;  // rows of the table that later rows read
     std::vector<Counts> table(rows * width);
     for (int64_t i = 0; i <= said_words; ++i) {
       Counts* row = table.data() + i % rows * width;
@@ -43,7 +43,7 @@ NGPULM_EXPORT int64_t ngpulm_lowest_counts(int64_t said_words, int64_t heard_wor
         if (i > 0) {  // deletion
           const int64_t in_entity = covered[i - 1] ? SECOND : 0;
           best.take_lower(above[j].first + FIRST + in_entity, above[j].second);
-          if (j > 0) {  // a word said and heard, or a substitution
+          if (j > 0) {  // a recognised word, or a substitution
             const Counts& before = above[j - 1];
             const int64_t added = said[i - 1] != heard[j - 1] ? FIRST + in_entity : 0;
             best.take_lower(before.first + added, before.second + added);

@@ -1,12 +1,13 @@
-// Reading the n-grams of ARPA files: hf_ngpulm/formats/arpa.py finds out what the sections are, and says what a fault is.
+// Read the n-grams of ARPA files. hf_ngpulm/formats/arpa.py finds the sections and explains faults.
 //
-// What nearly every number is like is read here: a decimal one of at most 19 digits that isn't huge, and a value that it may
-// have. Others (`-inf`, what isn't a number at all) are left to the caller, who knows what to make of them.
+// This file reads the usual numbers: decimal numbers of at most 19 digits that aren't huge and have a permitted value. It
+// leaves all other text in place of a number (`-inf`, or text that isn't a number) to the caller.
 #include "core.hpp"
 
-// As hf_ngpulm/formats/arpa.py declares it: the n-grams of one order. `capacity` of them are written, natural logarithms;
-// `left` are the numbers left to the caller, [room, 4]: of which n-gram, 1 for a backoff, where its text begins and ends.
-// `progress` are the place in the text, n-grams, numbers left, and where a fault begins and ends: it is read and written.
+// The n-grams of one order, as hf_ngpulm/formats/arpa.py declares them. At most `capacity` n-grams are written, as natural
+// logarithms. `left` [room, 4] are the numbers left to the caller: the n-gram, 1 for a backoff, and the begin and end of the
+// number's text. `progress` is read and written: the position in the text, the number of n-grams, the number of numbers left,
+// and the begin and end of a fault.
 struct NgpulmArpaSection {
   const uint8_t* text;
   int64_t end;
@@ -19,9 +20,9 @@ struct NgpulmArpaSection {
   int64_t* progress;
 };
 
-// The words of the unigrams: word i is the text from starts[i] to before starts[i + 1] - 1, and stands for ids[i]. They are
-// found by the table `slots` (a power of two): upper half of the hash, then the word's number and one; 0 is empty. `seed` is
-// one that nobody who writes files can know.
+// The words of the unigrams. Word i is the text from starts[i] to starts[i + 1] - 1, exclusive, and stands for ids[i]. The
+// hash table `slots` (its size is a power of two) finds words: an entry is the upper half of the hash, then the word's number
+// plus one; 0 is empty. `seed` is random, so that files can't be made to cause collisions.
 struct NgpulmArpaWords {
   const uint8_t* text;
   const int64_t* starts;
@@ -62,14 +63,14 @@ double quotient(uint64_t digits, int64_t places) {
   for (int64_t i = 0; i < places; ++i) divisor *= 5;
   const int shift = 64 + __builtin_clzll(digits);
   const unsigned __int128 dividend = (unsigned __int128)digits << shift, whole = dividend / divisor;
-  // Of the quotient, which has more than 64 bits, the upper 64; the last of them is set if there is anything beneath.
+  // Return the upper 64 bits of the quotient, which has more than 64 bits. The lowest of them is set if any lower bit is set.
   const int beneath = 64 - __builtin_clzll(uint64_t(whole >> 64));
   const uint64_t upper = uint64_t(whole >> beneath);
   const bool is_exact = whole * divisor == dividend && ((unsigned __int128)upper << beneath) == whole;
   return std::ldexp(double(upper | !is_exact), int(beneath - shift - places));
 }
 
-// A decimal number as a double, correctly rounded; false for one that isn't so simple.
+// Read a decimal number as a double, correctly rounded; return false if the number isn't of the usual kind.
 bool read_number(Field field, double& value) {
   static constexpr double POWERS[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                                       1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
@@ -88,7 +89,7 @@ bool read_number(Field field, double& value) {
   }
   if (count == 0) return false;
   for (const uint8_t* zero = first; count > 19 && (*zero == '0' || *zero == '.'); ++zero) count -= *zero == '0';
-  if (count > 19) return false;  // (so many fit into 64 bits)
+  if (count > 19) return false;  // (19 digits fit into 64 bits)
   if (at < end && (*at == 'e' || *at == 'E')) {
     const bool is_below = ++at < end && *at == '-';
     if (at < end && (*at == '-' || *at == '+')) ++at;
@@ -127,7 +128,7 @@ class Lines {
  public:
   Lines(const uint8_t* at, const uint8_t* end, int64_t most) : at(at), end(end), most(most) {}
 
-  // Read the next line; false at the end. Of its fields so many are noted, but all are counted.
+  // Read the next line; return false at the end. All fields are counted, but only the first ones are stored.
   bool next() {
     if (at == end) return false;
     begin = at;
@@ -151,7 +152,7 @@ class Lines {
   Field fields[MAX_ORDER + 2];
 };
 
-// Reads the lines of a section; `take(row, word, field)` says whether it can do with a word.
+// Reads the lines of a section. `take(row, word, field)` returns whether it accepts a word.
 template <class Take>
 int64_t read_section(const NgpulmArpaSection& section, Take&& take) {
   const int64_t order = section.order;
@@ -190,7 +191,7 @@ uint64_t mixed(uint64_t a, uint64_t b) {
   return uint64_t(product) ^ uint64_t(product >> 64);
 }
 
-// At most eight bytes as a number; with their count no others give the same.
+// Return at most eight bytes as a number. Together with their count the number identifies the bytes.
 uint64_t load(const uint8_t* bytes, int64_t size) {
   if (size >= 4) {
     uint32_t low, high;
@@ -212,7 +213,7 @@ uint64_t hash_of(Field word, int64_t seed) {
 struct Words : NgpulmArpaWords {
   Field word(int64_t i) const { return {text + starts[i], text + starts[i + 1] - 1}; }
 
-  // The slot that a word is in, or the empty one where it would go.
+  // Return the slot of a word, or the empty slot into which the word would go.
   int64_t* slot_of(Field wanted, uint64_t hash) const {
     for (int64_t at = int64_t(hash) & (num_slots - 1);; at = (at + 1) & (num_slots - 1)) {
       const uint64_t slot = uint64_t(slots[at]);
@@ -225,7 +226,7 @@ struct Words : NgpulmArpaWords {
   }
   static int64_t number_in(uint64_t slot) { return int64_t(slot & 0xffffffffu) - 1; }
 
-  // The number of a word, -1 if there is no such one.
+  // Return the number of a word, or -1 if there is no such word.
   int64_t find(Field wanted) const { return number_in(uint64_t(*slot_of(wanted, hash_of(wanted, seed)))); }
 };
 
@@ -234,8 +235,9 @@ struct Words : NgpulmArpaWords {
 
 using namespace ngpulm;
 
-// Read the unigrams of a section. Their words go, with a newline after each, to `words`, which has room for as many bytes as
-// the section; `starts` [capacity + 1] gets where each begins. Returns COMPLETE, MORE, or what is wrong with a line.
+// Read the unigrams of a section. Their words are written to `words`, each followed by a newline; `words` has room for as
+// many bytes as the section. `starts` [capacity + 1] gets the start of each word. Returns COMPLETE, MORE, or the kind of
+// fault in a line.
 NGPULM_EXPORT int64_t ngpulm_arpa_unigrams(const NgpulmArpaSection* section, uint8_t* words, int64_t* starts) {
   if (section->progress[1] == 0) starts[0] = 0;
   return read_section(*section, [&](int64_t row, int64_t, Field word) {
@@ -247,7 +249,7 @@ NGPULM_EXPORT int64_t ngpulm_arpa_unigrams(const NgpulmArpaSection* section, uin
   });
 }
 
-// Enter all words into the table, which is empty; the first one of several that are the same.
+// Enter all words into the empty table. Of equal words, only the first is entered.
 NGPULM_EXPORT int64_t ngpulm_arpa_index(const NgpulmArpaWords* given) {
   const Words words{*given};
   for (int64_t i = 0; i < words.num_words; ++i) {
@@ -258,7 +260,7 @@ NGPULM_EXPORT int64_t ngpulm_arpa_index(const NgpulmArpaWords* given) {
   return 0;
 }
 
-// Read the n-grams of a section: tokens [capacity, order]. Returns what `ngpulm_arpa_unigrams` does.
+// Read the n-grams of a section: tokens [capacity, order]. Returns the same values as `ngpulm_arpa_unigrams`.
 NGPULM_EXPORT int64_t ngpulm_arpa_ngrams(const NgpulmArpaSection* section, const NgpulmArpaWords* given, int32_t* tokens) {
   const Words words{*given};
   return read_section(*section, [&](int64_t row, int64_t k, Field word) {

@@ -1,5 +1,6 @@
-// One step of attention decoding with a language model (hf_ngpulm/search/attention_step says what it does): its scores are
-// added into a model's, in place, with no more memory than a row's arcs take; and the best of many scores.
+// One step of attention decoding with a language model (defined in hf_ngpulm/search/attention_step). The language model's
+// scores are added to the model's scores in place, with no more extra memory than a row's arcs take. This file also finds the
+// best of many scores.
 #include "automaton.hpp"
 #include "loops.hpp"
 #include "vectors.hpp"
@@ -28,8 +29,8 @@ struct LogSum {
   float highest, log_sum;
 };
 
-// The log of the sum of the exponentials of some numbers. Each block, read once, has its own highest, and blocks are added in
-// double precision: the error stays below 1e-6 for any vocabulary.
+// The log of the sum of the exponentials of some numbers. Each block of numbers is read once and has its own highest number.
+// Blocks are added in double precision, so the error stays below 1e-6 for any vocabulary.
 LogSum log_sum_of(const float* numbers, int64_t size) {
   constexpr int64_t BLOCK = 2048;
   float highest = NEG_INF;
@@ -60,8 +61,8 @@ class Fuser {
   Fuser(const Automaton<Token>& lm, const NgpulmRoles& roles, const NgpulmFusedRows& rows, bool shared)
       : lm(lm), roles(roles), rows(rows), shared(shared), unscored_before(roles.num_unscored), ends_before(roles.num_ends) {}
 
-  // The state that a row's tokens lead to from one before them, of which the last ones of its transcript matter; -1 where it
-  // has no LM.
+  // Return the state after a row's tokens, starting from `state` before them. Only the last tokens of the transcript matter.
+  // Returns -1 if the row has no LM.
   int32_t state_after(int64_t row, int32_t state, const int64_t* tokens, int64_t length) const {
     if (!length) return state;
     int64_t begin = length, seen = 0;
@@ -75,7 +76,7 @@ class Fuser {
       }
     }
     if (met & HOLD) return -1;
-    // A context of full length needs no other tokens before it; a shorter one hangs on the start of the sentence.
+    // A context of full length doesn't depend on earlier tokens; a shorter context depends on the start of the sentence.
     if (seen == rows.context_length) state = rows.roots[row];
     for (int64_t at = begin; at < length; ++at)
       if (is_text(role_of(roles, tokens[at]))) state = lm.step(state, int32_t(tokens[at])).state;
@@ -91,14 +92,14 @@ class Fuser {
     gather(roles.ends, ends_before, x);
     const float end = shared ? log_sum_of(ends_before.data(), roles.num_ends).log_sum : NEG_INF;
     gather(roles.unscored, unscored_before, x);
-    // What the LM scores is alone in the row meanwhile.
+    // Meanwhile the row contains only the classes that the LM scores.
     const auto set_apart = [&] {
       fill(roles.unscored, roles.num_unscored, x);
       if (ends_apart) fill(roles.ends, roles.num_ends, x);
     };
     set_apart();
     const LogSum before = shared ? log_sum_of(x, roles.classes) : LogSum{NEG_INF, NEG_INF};
-    // No sum is less than its largest part: most rows need no sum to see that they are far from an end.
+    // A sum isn't less than its largest part. So most rows need no sum to show that they are far from an end.
     bool is_sure =
         end > NEG_INF && end > std::max({before.highest, highest_in(unscored_before), highest_in(ends_before)}) - LOG_2;
     if (is_sure) {
@@ -143,7 +144,8 @@ class Fuser {
 
   static float highest_in(const Floats& numbers) { return highest_of(numbers.data(), int64_t(numbers.size())); }
 
-  // The root's scores go to all tokens at once; those with arcs in longer contexts are then set from what they were.
+  // The root's scores are added to all tokens at once. Tokens with arcs in longer contexts are then set from their earlier
+  // scores.
   void add_scores(float weight, int32_t state, float* x) {
     chain.clear();
     float score = 0.f;
@@ -168,7 +170,8 @@ class Fuser {
     set_arcs(weight, x);
   }
 
-  // Call `run` with each arc of the chain, those of shorter contexts first, and with what backing off to them costs.
+  // Call `run` with each arc of the chain and the sum of backoff weights up to the arc's context. Arcs of shorter contexts
+  // come first.
   template <class Run>
   void each_arc(Run&& run) const {
     for (size_t level = chain.size(); level-- > 0;) {
@@ -190,7 +193,8 @@ class Fuser {
     each_arc([&](int32_t arc, int32_t token, float score) { x[token] = *before++ + weight * (score + lm.arc_weights[arc]); });
   }
 
-  // Give scored classes the probability back that they had, by `most` at most; what the others get, 0 or less.
+  // Return their lost probability to the scored classes, but add at most `most`. Returns the number, 0 or less, to add to the
+  // other classes.
   float share_out(LogSum before, float most, float* x) const {
     if (!(before.log_sum > NEG_INF)) return 0.f;
     const LogSum after = log_sum_of(x, roles.classes);
@@ -225,8 +229,9 @@ void find_best(const float* x, int64_t classes, int64_t count, float* best, int6
 
 }  // namespace
 
-// `scores` are [B, classes]; `input_ids` [B, length], where `states` are those before them. With `ends` loops are ended first,
-// and rows in one left alone. Returns -1, or the first row with a state that doesn't exist, or for which an end is no class.
+// `scores` are [B, classes], `input_ids` [B, length]. If `states` is given, these are the states before the tokens. If `ends`
+// is given, loops are ended first, and rows in a loop aren't fused. Returns -1, or the first row with a state that doesn't
+// exist or an end that isn't a class.
 NGPULM_EXPORT int64_t ngpulm_fuse(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmRoles* roles,
                                   const NgpulmFusedRows* rows, const NgpulmEnds* ends, const int32_t* states,
                                   const int64_t* input_ids, int64_t length, int32_t shared, float* scores) {
@@ -246,7 +251,7 @@ NGPULM_EXPORT int64_t ngpulm_fuse(int64_t first, int64_t last, const NgpulmAutom
   });
 }
 
-// The states after one more token of each row. Returns -1, or the first row with a state that doesn't exist.
+// Compute the states after one more token of each row. Returns -1, or the first row with a state that doesn't exist.
 NGPULM_EXPORT int64_t ngpulm_follow(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmRoles* roles,
                                     const int32_t* states, const int64_t* tokens, const int32_t* starts, int32_t* found) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
@@ -267,7 +272,8 @@ NGPULM_EXPORT int64_t ngpulm_follow(int64_t first, int64_t last, const NgpulmAut
   });
 }
 
-// The `count` best of each row of `classes` scores, best first, and where they are; NaN left out, -inf where nothing is left.
+// Find the `count` best of each row of `classes` scores, the best first, and their indices. NaN is skipped; missing scores
+// are -inf.
 NGPULM_EXPORT int64_t ngpulm_best_tokens(int64_t first, int64_t last, const float* scores, int64_t classes, int64_t count,
                                          float* values, int64_t* tokens) {
   for (int64_t row = first; row < last; ++row)

@@ -1,4 +1,4 @@
-// Queries of a batch of states. Each returns -1, or the first row whose state doesn't exist.
+// Queries of a batch of states. Each function returns -1, or the first row whose state doesn't exist.
 #include "automaton.hpp"
 
 using namespace ngpulm;
@@ -29,7 +29,7 @@ NGPULM_EXPORT int64_t ngpulm_step(int64_t first, int64_t last, const NgpulmAutom
   });
 }
 
-// Scores of tokens one after the other: `token_ids` and `scores` are [B, length].
+// Score tokens one after the other: `token_ids` and `scores` are [B, length].
 NGPULM_EXPORT int64_t ngpulm_walk(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const int32_t* states,
                                   const int32_t* token_ids, const int32_t* lengths, int64_t length, float* scores,
                                   int32_t* last_states) {
@@ -48,8 +48,8 @@ NGPULM_EXPORT int64_t ngpulm_walk(int64_t first, int64_t last, const NgpulmAutom
   });
 }
 
-// The state after each row of tokens: a context of full length needs no other tokens before it and begins at the root; a
-// shorter one hangs on the start of the sentence.
+// Compute the state after each row of tokens. A context of full length doesn't depend on earlier tokens and begins at the
+// root; a shorter context depends on the start of the sentence.
 NGPULM_EXPORT int64_t ngpulm_states_after(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const int32_t* starts,
                                           const int32_t* roots, const int32_t* token_ids, const int32_t* lengths,
                                           int64_t length, int64_t context_length, int32_t* last_states) {

@@ -1,5 +1,5 @@
-// The n-gram automaton in compressed sparse rows, and the queries that every search is made of.
-// hf_ngpulm/automaton/tensors.py says what the arrays mean; hf_ngpulm/automaton/reference.py is the definition.
+// The n-gram automaton in compressed sparse rows, and the queries that all searches use. hf_ngpulm/automaton/tensors.py
+// describes the arrays; hf_ngpulm/automaton/reference.py is the definition.
 #pragma once
 #include <memory>
 
@@ -10,7 +10,7 @@ struct NgpulmLazyAutomaton;
 struct NgpulmSpellingTrie;
 struct NgpulmWords;
 
-// What a lazy automaton is composed of, for searches that go on meanwhile. See hf_ngpulm/lexicon/lazy_states.py.
+// The data from which searches compose a lazy automaton while they run. See hf_ngpulm/lexicon/lazy_states.py.
 struct NgpulmComposing {
   const NgpulmLazyAutomaton* made;
   const NgpulmAutomaton* lm;
@@ -37,11 +37,12 @@ struct Step {
   int32_t state;
 };
 
-// Composes the states of a lazy automaton as a search comes to them; each thread has its own.
+// Composes the states of a lazy automaton when a search reaches them. Each thread has its own composer.
 class Composer {
  public:
   virtual ~Composer() = default;
-  // Compose a state and all that its scores hang on, if they aren't yet; false if there is no room for them.
+  // Compose a state and all states on which its scores depend, unless this is done already. Returns false if there is no
+  // room.
   virtual bool finish(int32_t state) = 0;
 };
 std::unique_ptr<Composer> make_composer(const NgpulmComposing& composing);
@@ -56,7 +57,7 @@ struct Automaton {
   const int32_t* backoff_states;  // [S]
   const float* backoff_weights;   // [S]
   int32_t num_states, vocab_size;
-  Composer* composer = nullptr;  // of a lazy one
+  Composer* composer = nullptr;  // set for a lazy automaton
 
   explicit Automaton(const NgpulmAutomaton& a)
       : arc_offsets(a.arc_offsets),
@@ -72,19 +73,19 @@ struct Automaton {
   bool has_all(const int32_t* states, int64_t count) const {
     return std::all_of(states, states + count, [this](int32_t state) { return has(state); });
   }
-  // Compose states that nothing has been asked of yet, where a search ends.
+  // Compose the final states of a search, which no query has read yet.
   void finish(const int32_t* states, int64_t count) const {
     for (int64_t i = 0; composer && i < count; ++i) composer->finish(states[i]);
   }
   bool is_root(int32_t state) const { return backoff_states[state] == state; }
 
-  // Whether a root has an arc for every token, at the token's own place.
+  // Whether a root has an arc for every token, with the token as its index.
   bool is_dense(int32_t low, int32_t high) const { return is_dense(low, high, vocab_size); }
   bool is_dense(int32_t low, int32_t high, int32_t limit) const {
     return high - low >= limit && arc_tokens[low + limit - 1] == limit - 1;
   }
 
-  // Index of the arc for a token among the arcs `low .. high - 1` of a state, -1 if it has none.
+  // Return the index of the arc for a token among the arcs `low .. high - 1` of a state, or -1 if there is none.
   int32_t find_arc(int32_t low, int32_t high, int32_t token) const {
     const int32_t end = high;
     while (low < high) {
@@ -97,8 +98,8 @@ struct Automaton {
     return low < end && arc_tokens[low] == token ? low : -1;
   }
 
-  // Score of a token and the state it leads to; a token outside 0 .. limit - 1 scores nothing and leads nowhere. `limit` is
-  // the vocabulary's size, or one more to ask for </s> too.
+  // Return the score of a token and the next state. A token outside 0 .. limit - 1 scores 0 and keeps the state. `limit` is
+  // the size of the vocabulary, or one more to allow </s>.
   Step step(int32_t state, int32_t token) const { return step(state, token, vocab_size); }
   Step step(int32_t state, int32_t token, int32_t limit) const {
     float score = 0.f;
@@ -114,9 +115,9 @@ struct Automaton {
     }
   }
 
-  // Scores of all tokens: the root's, then those of ever longer contexts over them; and where they lead, if `targets` is
-  // given. `chain` is room for a backoff chain. Of a state for which a lazy automaton has no room they aren't right: who
-  // searches finds it unfinished afterwards, and searches anew.
+  // Write the scores of all tokens: first the root's, then over them those of longer and longer contexts. If `targets` is
+  // given, also write the next states. `chain` is room for a backoff chain. If a lazy automaton has no room for a state, the
+  // scores are wrong; the search then finds the state unfinished and is repeated.
   void scores(int32_t state, std::vector<int32_t>& chain, float* out, int32_t* targets = nullptr) const {
     if (composer) composer->finish(state);
     chain.clear();
@@ -141,7 +142,7 @@ struct Automaton {
   }
 
  private:
-  // Put a state's own arcs over what shorter contexts say.
+  // Overwrite scores of shorter contexts by those of a state's own arcs.
   void overlay(int32_t state, float score, float* out, int32_t* targets) const {
     const Token* tokens = arc_tokens;
     const float* weights = arc_weights;
@@ -153,7 +154,7 @@ struct Automaton {
   }
 };
 
-// Call `run` with the automaton as its type of tokens has it; `guarded`.
+// Call `run` with the automaton in its type of tokens, inside `guarded`.
 template <class Run>
 int64_t with_automaton(const NgpulmAutomaton& automaton, Run&& run) noexcept {
   return guarded([&] {

@@ -1,10 +1,10 @@
-"""Build the native core: `python csrc/build.py`, or by the package's build hook.
+"""Build the native core. Run `python csrc/build.py`, or let the package's build hook run it.
 
-Every file of C++ here is compiled for each instruction set and linked to one library each, which the package chooses from when
-it is loaded (`hf_ngpulm/engines/native.py`). Nothing is linked but the C++ runtime, and that statically: a library works with
-every Python and every PyTorch of its platform. What is up to date isn't compiled again.
+All C++ files are compiled for each instruction set and linked to one library per instruction set. The package chooses a library
+when it is loaded (`hf_ngpulm/engines/native.py`). Only the C++ runtime is linked, statically. So a library works with every
+Python and every PyTorch of its platform. Files that are up to date aren't compiled again.
 
-The compiler is `$CXX`, or the first of c++, g++ and clang++ that is found, or the one in PyPI's package `ziglang`.
+The compiler is `$CXX`, or the first of c++, g++ and clang++ that is found, or the compiler in PyPI's package `ziglang`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if sys.platform == "darwin":  # the oldest macOS that the libraries run on
 
 
 class BuildError(RuntimeError):
-    """There is no compiler, or it failed."""
+    """Raised if there is no compiler, or if it failed."""
 
 
 def instruction_sets(is_zig: bool = False, machine: str = platform.machine()) -> dict[str, list[str]]:
-    """Names of the libraries for a machine, and the compiler's flags for each; the first one runs everywhere."""
+    """Return the libraries' names for a machine, and the compiler's flags for each. The first one runs everywhere."""
     if machine.lower() not in ("x86_64", "amd64"):
         return {machine.lower(): []}
     if is_zig:
@@ -53,7 +53,7 @@ def instruction_sets(is_zig: bool = False, machine: str = platform.machine()) ->
 
 
 def find_compiler() -> list[str] | None:
-    """The command that compiles C++17; None if there is none."""
+    """Return the command that compiles C++17; None if there is none."""
     if os.environ.get("CXX"):
         return shlex.split(os.environ["CXX"])
     for name in ("c++", "g++", "clang++"):
@@ -67,7 +67,7 @@ def find_compiler() -> list[str] | None:
 
 
 def digest() -> str:
-    """A digest of all files here, what a library was built from. `hf_ngpulm.engines.native` compares it in a source tree."""
+    """Return a digest of all source files in this folder. In a source tree, `hf_ngpulm.engines.native` compares it."""
     found = hashlib.sha256()
     for path in sorted(HERE.glob("*.[chp]*")):
         found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -75,9 +75,10 @@ def digest() -> str:
 
 
 def declarations() -> str:
-    """What the package calls the core by: of each struct and exported function a line, its name and its members or parameters.
+    """Return the declarations that the package needs to call the core, one line for each struct and each exported function.
 
-    Members and parameters are separated by commas, as `int64_t first`, or `float* scores` for all pointers.
+    A line has a name, followed by the members or parameters, separated by commas: `int64_t first`, or `float* scores` for
+    pointers.
     """
     text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(HERE.glob("*.[ch]pp")))
     text = " ".join(re.sub(r"//[^\n]*|\bconst ", "", text).split())
@@ -96,10 +97,10 @@ def declarations() -> str:
 def build(
     folder: Path = LIBRARIES, sanitize: bool = False, only: str | None = None, jobs: int = os.cpu_count() or 1
 ) -> list[Path]:
-    """Build what is out of date; the libraries, one for each instruction set.
+    """Build the libraries that are out of date. Return the paths of all libraries, one for each instruction set.
 
     Raises:
-        BuildError: there is no compiler, or it can't compile this.
+        BuildError: there is no compiler, or it can't compile the sources.
     """
     version, variant = digest(), "-sanitized" if sanitize else ""
     libraries = {name: folder / f"ngpulm-{name}{variant}.{SUFFIX}" for name in instruction_sets() if only in (None, name)}

@@ -1,9 +1,9 @@
-// Building the automaton of a table of n-grams. hf_ngpulm/automaton/steps/reference.py is the definition; the steps' order is
-// told in hf_ngpulm/automaton/steps/cpu.py.
+// Build the automaton of a table of n-grams. hf_ngpulm/automaton/steps/reference.py is the definition.
+// hf_ngpulm/automaton/steps/cpu.py has the order of the steps.
 //
-// The table becomes a trie in compressed rows: the n-grams of all orders are numbered through as nodes, after the empty context
-// (node 0), and what follows a node is the run first_child[node] .. first_child[node + 1]. Each function does its part for the
-// contexts `first .. last - 1`, all of one order; what it needs of shorter contexts has been done before.
+// The table becomes a trie in compressed rows. Node 0 is the empty context; the next nodes are the n-grams of all orders, one
+// order after the other. The children of a node are first_child[node] .. first_child[node + 1] - 1. Each function processes
+// the contexts `first .. last - 1`, which all have the same order, after all shorter contexts have been processed.
 #include "core.hpp"
 
 // See hf_ngpulm/automaton/steps/cpu.py.
@@ -13,7 +13,7 @@ struct NgpulmNGramTrie {
   int32_t *state_of, num_contexts, vocab_size;
 };
 
-// The arcs as they are written, and what the weights of arcs are made of.
+// The arrays of arcs to write, and the values that determine the arcs' weights.
 struct NgpulmArcWriter {
   int32_t* arc_offsets;
   void* arc_tokens;
@@ -32,10 +32,12 @@ struct NGramTrie : NgpulmNGramTrie {
   int32_t eos() const { return vocab_size + 1; }
   int32_t unk() const { return vocab_size + 2; }
 
-  // The first of the nodes `low .. high - 1`, whose tokens ascend, with this token or a higher one; it is near `low`.
+  // Return the first of the nodes `low .. high - 1` with this token or a higher one. The tokens ascend, and the node is near
+  // `low`.
   int32_t at_least(int32_t low, int32_t high, int32_t token) const { return int32_t(gallop(tokens, low, high, token)); }
 
-  // The node of a token after the longest suffix of a context that it follows; the root if it isn't even a unigram.
+  // Return the node of a token after the longest suffix of a context that the token follows; the root if the token has no
+  // unigram.
   int32_t after_suffix(int32_t suffix, int32_t token) const {
     for (; suffix != 0; suffix = fail[suffix]) {
       const int32_t high = first_child[suffix + 1], at = at_least(first_child[suffix], high, token);
@@ -45,8 +47,8 @@ struct NGramTrie : NgpulmNGramTrie {
   }
 };
 
-// Looks up the tokens after a context after its suffix. What follows a context follows its suffix too, mostly, and both lists
-// ascend: so they are walked side by side.
+// Looks up a context's next tokens after the context's suffix. Most tokens that follow a context also follow its suffix, and
+// both lists ascend. So both lists are walked side by side.
 struct SuffixWalk {
   const NGramTrie& trie;
   int32_t suffix, at, high;
@@ -61,7 +63,7 @@ struct SuffixWalk {
   }
 };
 
-// Put an arc for each token of <unk> among a state's arcs `begin .. end - 1`, from the last one down.
+// Insert an arc for each token of <unk> into a state's arcs `begin .. end - 1`, from the last arc to the first.
 template <class Token>
 void merge_copies(const NgpulmArcWriter& out, Token* arc_tokens, int32_t begin, int32_t end, float weight, int32_t target) {
   int32_t arc = end - 1, at = end + int32_t(out.num_unk_tokens) - 1;
@@ -82,9 +84,9 @@ void merge_copies(const NgpulmArcWriter& out, Token* arc_tokens, int32_t begin, 
 
 using namespace ngpulm;
 
-// Write where the children of contexts begin that the n-grams `first .. last - 1` of an order follow, and their tokens.
-// `parents` are the nodes of the order below, which the prefixes are rows of, `first_node` is the order's own first node.
-// Returns -1, or the first row that isn't in the order of (prefix, token), or whose prefix or token doesn't exist.
+// For the n-grams `first .. last - 1` of an order, write their tokens, and the first child of each context that they follow.
+// `parents` are the nodes of the order below, whose rows the prefixes are; `first_node` is the first node of this order.
+// Returns -1, or the first row that isn't sorted by (prefix, token), or whose prefix or token doesn't exist.
 NGPULM_EXPORT int64_t ngpulm_trie_children(int64_t first, int64_t last, const NgpulmNGramTrie* trie, const int64_t* prefixes,
                                            const int32_t* tokens, int64_t rows, int64_t first_parent, int64_t end_parent,
                                            int64_t first_node) {
@@ -98,12 +100,12 @@ NGPULM_EXPORT int64_t ngpulm_trie_children(int64_t first, int64_t last, const Ng
     while (prefix < prefixes[row]) trie->first_child[first_parent + ++prefix] = int32_t(first_node + row);
     token = trie->tokens[first_node + row] = tokens[row];
   }
-  if (last == rows)  // where the children of the last ones end, the next order's begin
+  if (last == rows)  // the children of the last contexts end where the next order begins
     while (prefix < parents) trie->first_child[first_parent + ++prefix] = int32_t(first_node + last);
   return -1;
 }
 
-// Link what follows the contexts to its longest proper suffix that is a node (Aho and Corasick 1975).
+// Link the children of the contexts to their longest proper suffix that is a node (Aho and Corasick 1975).
 NGPULM_EXPORT int64_t ngpulm_trie_link(int64_t first, int64_t last, const NgpulmNGramTrie* given) {
   const NGramTrie trie{*given};
   for (int64_t context = first; context < last; ++context) {
@@ -117,8 +119,8 @@ NGPULM_EXPORT int64_t ngpulm_trie_link(int64_t first, int64_t last, const Ngpulm
   return -1;
 }
 
-// Note which contexts are states. `counts` gets how many, how many n-grams after them text can meet, and how many of those end
-// in <unk>. `backoffs` are the order's own, whose first context is `first_context`.
+// Mark the contexts that are states. `counts` gets the number of states, the number of reachable n-grams after them, and the
+// number of those that end in <unk>. `backoffs` are the backoffs of this order, whose first context is `first_context`.
 NGPULM_EXPORT int64_t ngpulm_mark_states(int64_t first, int64_t last, int64_t* counts, const NgpulmNGramTrie* given,
                                          const float* backoffs, int64_t first_context) {
   const NGramTrie trie{*given};
@@ -138,7 +140,8 @@ NGPULM_EXPORT int64_t ngpulm_mark_states(int64_t first, int64_t last, int64_t* c
   return -1;
 }
 
-// Give contexts that are states their numbers, from `state` on, and the others that of their longest suffix that is one.
+// Number the contexts that are states, beginning with `state`. All other contexts get the number of their longest suffix that
+// is a state.
 NGPULM_EXPORT int64_t ngpulm_number_states(int64_t first, int64_t last, int64_t state, const NgpulmNGramTrie* given,
                                            const float* backoffs, int64_t first_context, int32_t* backoff_states,
                                            float* backoff_weights) {
@@ -157,8 +160,8 @@ NGPULM_EXPORT int64_t ngpulm_number_states(int64_t first, int64_t last, int64_t 
   return -1;
 }
 
-// Write the arcs of contexts: `state` is the first of their states, `arc` where its arcs begin. `log_probs` are of the order
-// above, whose first node is `first_node`.
+// Write the arcs of contexts. `state` is the first of their states, `arc` the start of its arcs. `log_probs` belong to the
+// order above, whose first node is `first_node`.
 NGPULM_EXPORT int64_t ngpulm_write_arcs(int64_t first, int64_t last, int64_t state, int64_t arc, const NgpulmNGramTrie* given,
                                         const NgpulmArcWriter* out, const float* log_probs, int64_t first_node) {
   const NGramTrie trie{*given};
@@ -166,14 +169,14 @@ NGPULM_EXPORT int64_t ngpulm_write_arcs(int64_t first, int64_t last, int64_t sta
     using Token = std::remove_pointer_t<decltype(arc_tokens)>;
     for (int64_t context = first; context < last; ++context) {
       if (!trie.followed[context] || trie.state_of[context] != state)
-        continue;  // one that is no state has a shorter one's number
+        continue;  // a context that isn't a state has the number of a shorter one
       out->arc_offsets[state++] = int32_t(arc);
       SuffixWalk suffix(trie, trie.fail[context]);
       const int64_t first_arc = arc;
       for (int32_t node = trie.first_child[context]; node < trie.first_child[context + 1]; ++node) {
         const int32_t token = trie.tokens[node];
         if (!trie.possible[token]) continue;
-        // Nodes of the highest order aren't linked: what they lead to is needed here alone.
+        // Nodes of the highest order aren't linked, because only this code needs their targets.
         const int32_t target = token == trie.eos()        ? out->start_state
                                : node < trie.num_contexts ? trie.state_of[node]
                                                           : trie.state_of[suffix.node_of(token)];

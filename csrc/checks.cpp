@@ -1,17 +1,18 @@
-// Parts that no search returns as they are, for tests: how near functions are to what they stand for, products, sums.
+// Functions for tests, which return intermediate values that no search returns: approximations, products and sums.
 #include "products.hpp"
 #include "transducer_beam_step.hpp"
 
 using namespace ngpulm;
 
-// One of exp, sigmoid, tanh and the tanh of gates.
+// Compute exp, sigmoid, tanh, or the tanh of gates.
 NGPULM_EXPORT int64_t ngpulm_check_function(int64_t which, int64_t size, const float* numbers, float* out) {
   float (*const functions[])(float) = {exp_of, sigmoid_of, tanh_of, gate_tanh};
   for (int64_t i = 0; i < size; ++i) out[i] = functions[which](numbers[i]);
   return -1;
 }
 
-// The place of the highest number; `found` are the highest, the sum of exponentials and its log, see `normaliser_of`.
+// Return the index of the highest number. `found` gets the highest number, the sum of exponentials and its log; see
+// `normaliser_of`.
 NGPULM_EXPORT int64_t ngpulm_check_softmax(int64_t size, const float* numbers, float* found) {
   return guarded([&] {
     const Normaliser normaliser = normaliser_of(numbers, size);
@@ -22,7 +23,7 @@ NGPULM_EXPORT int64_t ngpulm_check_softmax(int64_t size, const float* numbers, f
   });
 }
 
-// Rows [rows, inputs] times weights [size, inputs], and biases; `out` is [rows, padded size].
+// Multiply rows [rows, inputs] by weights [size, inputs] and add biases; `out` is [rows, padded size].
 NGPULM_EXPORT int64_t ngpulm_check_product(int64_t rows, int64_t size, int64_t inputs, const float* x, const float* weights,
                                            const float* biases, float* out) {
   return guarded([&]() -> int64_t {
@@ -34,8 +35,8 @@ NGPULM_EXPORT int64_t ngpulm_check_product(int64_t rows, int64_t size, int64_t i
   });
 }
 
-// Which numbers the beam search for transducers looks at for the `most` highest sums of two each, the last one left out;
-// returns how many.
+// Return how many numbers the beam search for transducers examines to find the `most` highest sums of two numbers each; the
+// last number is left out. Also write the indices of these numbers.
 NGPULM_EXPORT int64_t ngpulm_check_highest(int64_t size, const float* numbers, const float* others, int64_t most,
                                            int64_t* places) {
   return guarded([&] {

@@ -1,13 +1,13 @@
-// Composing all of a language model over words with its lexicon. hf_ngpulm/lexicon/composition.py says what is computed and
-// why.
+// Compose a complete language model over words with its lexicon. hf_ngpulm/lexicon/composition.py defines the result and
+// explains it.
 //
-// Places are prefix states without the states that lie before them: place 0 is the unknown word, places 1 .. N - 1 are the
-// trie's inner nodes under the root of the language model, and those under its other states follow, state by state. In the
-// automaton the model's own states come first, in their order, and then the places.
+// A place is a prefix state, numbered without the LM's own states. Place 0 is the unknown word. Places 1 .. N - 1 are the
+// trie's inner nodes under the root of the language model. The places under its other states follow, state by state. In the
+// automaton the LM's own states come first, in their order, followed by the places.
 #include "composition.hpp"
 
-// See hf_ngpulm/lexicon/composition.py: `FormLM`, and what is said of unknown words. `ends_after` is log p(</s>) after
-// each arc and, last, after <unk>; null where that is to be looked up.
+// See `FormLM` and the section on unknown words in hf_ngpulm/lexicon/composition.py. `ends_after` is log p(</s>) after each
+// arc, and as last element after <unk>; null if it must be looked up.
 struct NgpulmFormLM {
   const int64_t* offsets;
   const int32_t* forms;
@@ -20,13 +20,13 @@ struct NgpulmFormLM {
   double unknown, unknown_token;
 };
 
-// Where words end, see `Boundaries` in hf_ngpulm/lexicon/spellings.py.
+// Word boundaries; see `Boundaries` in hf_ngpulm/lexicon/spellings.py.
 struct NgpulmBoundaries {
   const uint8_t* begins_word;
   int32_t delimiter, vocab_size;
 };
 
-// What is known of places before there are arcs.
+// Data about places that is computed before the arcs.
 struct NgpulmPlaces {
   const int64_t* first_place;
   int32_t* nodes;
@@ -54,23 +54,23 @@ struct FormLM : NgpulmFormLM {
     for (; std::isnan(ends[state]); state = backoff_states[state]) score += backoff_weights[state];
     return score + ends[state];
   }
-  // The same after an arc that leads to a state.
+  // log p(</s>) after an arc that leads to a state.
   double end_after(int64_t arc, int32_t target) const { return ends_after ? ends_after[arc] : score_end(target); }
 };
 
 struct Found {
-  double weight;  // of backing off that far
+  double weight;  // sum of the backoff weights up to the state
   int64_t at;
   int32_t state;
 };
 
-// Something that states of the language model have in ascending order (forms; nodes of the trie), and the root all of.
+// Values (forms or nodes of the trie) that each state of the language model has in ascending order. The root has all values.
 struct Owned {
   const FormLM& lm;
   const int64_t* offsets;
   const int32_t* values;
 
-  // Where a value is under a state, or under the first one that it backs off to and that has it.
+  // Find a value under a state, or under the first state of its backoff chain that has the value.
   Found find(int32_t state, int32_t value, double weight = 0) const {
     for (; state != 0; state = lm.backoff_states[state]) {
       const int32_t* const end = values + offsets[state + 1];
@@ -82,7 +82,7 @@ struct Owned {
   }
 };
 
-// The same for ascending values: what one state has, those that back off to it have in the same order.
+// The same for ascending values, in one walk along the state's values.
 struct OwnedWalk {
   const Owned& owned;
   int32_t state;
@@ -99,10 +99,10 @@ struct OwnedWalk {
   }
 };
 
-// Goes along the spellings of a state's words in order, and gives each inner node on them its place, as they come.
+// Walks along the spellings of a state's words in order, and numbers the places of the inner nodes in the order of the walk.
 struct PlaceWalk {
   const NgpulmSpellingTrie& trie;
-  std::vector<int64_t> place_at;  // at each depth of the path
+  std::vector<int64_t> place_at;  // place at each depth of the path
   int64_t next = 0, first = 0, length = 0, shared = 0;
   int32_t before = -1;
 
@@ -117,7 +117,7 @@ struct PlaceWalk {
   void go(int32_t form) {
     first = trie.path_offsets[form];
     length = trie.path_offsets[form + 1] - first;
-    shared = 0;  // nodes that the path has in common with the one before it; leaves are nobody else's
+    shared = 0;  // nodes shared with the previous path; a leaf belongs to one path only
     if (before >= 0) {
       const int64_t other = trie.path_offsets[before], most = std::min(length, trie.path_offsets[before + 1] - other);
       while (shared < most && node(shared) >= 0 && node(shared) == trie.path_nodes[other + shared]) ++shared;
@@ -128,13 +128,13 @@ struct PlaceWalk {
   }
 };
 
-// Writes the arcs of one state of the language model and of the places under it, in ascending order each.
+// Writes the arcs of one state of the language model and of its places. Arcs ascend within a state.
 template <class Token>
 class ArcWriter {
  public:
   ArcWriter(const NgpulmComposed& out) : out(out), arc_tokens(static_cast<Token*>(out.arc_tokens)) {}
 
-  // Begin with a state's own row, and those of its places.
+  // Begin with the rows of a state and of its places.
   void begin(int64_t own, int64_t first, int64_t end) {
     own_row = own, first_row = first;
     own_at = out.arc_offsets[own];
@@ -150,7 +150,7 @@ class ArcWriter {
     out.arc_weights[at] = float(weight);
     out.arc_targets[at++] = int32_t(target);
   }
-  // A row with another number of arcs than were counted, or -1.
+  // Return a row whose number of arcs differs from the counted number, or -1.
   int64_t broken() const {
     if (overflowed >= 0) return overflowed;
     if (own_at != out.arc_offsets[own_row + 1]) return own_row;
@@ -204,7 +204,7 @@ class Composition {
     out.out.backoff_weights[row] = float(weight);
   }
 
-  // Any token goes on with the unknown word, and what ends a word leads on to the model's state after <unk>.
+  // The unknown word continues with any token. A token that ends a word leads to the LM's state after <unk>.
   void write_unknown_word() {
     const int64_t row = row_of(0);
     set_backoff(row, lm.unknown_target, 0);
@@ -238,10 +238,10 @@ class Composition {
     out.write(0, boundaries.vocab_size, lm.ends[0], lm.start);
   }
 
-  // The arcs of the state of the empty prefix, and of prefixes that are no words, for a state's own words.
+  // Write the arcs of the empty prefix, and of prefixes that aren't words, for a state's own words.
   void write_words(int32_t state) {
     walk.begin(places.first_place, state);
-    bool looped = delimiter < 0 || state == 0;  // a delimiter where no word has begun leaves the state as it is
+    bool looped = delimiter < 0 || state == 0;  // a delimiter before any word keeps the state
     const auto loop = [&] {
       out.write(state, delimiter, lm.unknown_token, state);
       looped = true;
@@ -254,7 +254,7 @@ class Composition {
         double taken = 0;
         if (depth > 0) {
           const int64_t place = walk.place_at[depth - 1];
-          if (places.word_arcs[place] >= 0) continue;  // written with the words that only shorter contexts know
+          if (places.word_arcs[place] >= 0) continue;  // written with the words of shorter contexts
           parent = row_of(place), taken = places.mass[place];
         } else if (!looped && token > delimiter) {
           loop();
@@ -275,7 +275,7 @@ class Composition {
     if (state != 0 && !std::isnan(lm.ends[state])) out.write(state, boundaries.vocab_size, lm.ends[state], lm.start);
   }
 
-  // The other arcs of a prefix, `end` being log p of its word and </s>, and what it backs off to.
+  // Write the remaining arcs of a prefix, and its backoff. `end` is log p of the prefix's word and </s>.
   void write_place(int32_t state, int64_t place, double end) {
     const int32_t node = places.nodes[place], word_arc = places.word_arcs[place];
     const int64_t row = row_of(place);
@@ -292,9 +292,9 @@ class Composition {
       }
     }
     if (!std::isnan(end)) out.write(row, boundaries.vocab_size, end - taken, lm.start);
-    if (word_arc >= 0) {  // what doesn't go on with the word begins the next one
+    if (word_arc >= 0) {  // a token that doesn't continue the word begins the next word
       set_backoff(row, lm.targets[word_arc], lm.log_probs[word_arc] - taken);
-    } else if (state == 0) {  // the word is none that is known: what has been scored of it is given back
+    } else if (state == 0) {  // the word is unknown: the score of its prefix is taken back
       set_backoff(row, row_of(0), lm.unknown + trie.depths[node] * lm.unknown_token - taken);
     } else {
       const int64_t lower = places.lower[place];
@@ -322,8 +322,8 @@ class Composition {
 
 using namespace ngpulm;
 
-// Write where the places of each state of the language model begin, and where the last one's end: first_place [S + 1]. Returns
-// how many there are.
+// Write the first place of each state of the language model, and the end of all places: first_place [S + 1]. Returns the
+// number of places.
 NGPULM_EXPORT int64_t ngpulm_count_places(const NgpulmFormLM* lm, const NgpulmSpellingTrie* trie, int64_t* first_place) {
   return guarded([&]() -> int64_t {
     PlaceWalk walk(*trie);
@@ -340,9 +340,9 @@ NGPULM_EXPORT int64_t ngpulm_count_places(const NgpulmFormLM* lm, const NgpulmSp
   });
 }
 
-// Write the node at each place, the log of the probability of all words that go through it, the model's arc for the word that
-// ends there (-1 if the state has none of its own), and the place of the same node further down; and where the arcs of each
-// state of the automaton begin: arc_offsets [states + 1]. Returns how many arcs there are.
+// Write for each place: its node; the log of the probability of all words through it; the LM's arc for the word that ends
+// there (-1 if the state has none); and the place of the same node under a shorter context. Also write the start of the arcs
+// of each state of the automaton: arc_offsets [states + 1]. Returns the number of arcs.
 NGPULM_EXPORT int64_t ngpulm_weigh_places(const NgpulmFormLM* given, const NgpulmSpellingTrie* trie,
                                           const NgpulmBoundaries* boundaries, const NgpulmPlaces* places,
                                           int32_t* arc_offsets) {
@@ -352,7 +352,7 @@ NGPULM_EXPORT int64_t ngpulm_weigh_places(const NgpulmFormLM* given, const Ngpul
     const bool has_delimiter = boundaries->delimiter >= 0;
     PlaceWalk walk(*trie);
     std::vector<double> own, below;
-    // Counts stand one further on than the offsets that they become.
+    // Each count is stored one element after the offset that it becomes.
     const int64_t num_states = lm.num_states, num_rows = num_states + places->first_place[num_states];
     std::fill_n(arc_offsets, num_rows + 1, 0);
     int32_t* const counts = arc_offsets + 1;
@@ -417,8 +417,8 @@ NGPULM_EXPORT int64_t ngpulm_weigh_places(const NgpulmFormLM* given, const Ngpul
   });
 }
 
-// Write the arcs and backoffs of the states `first .. last - 1` of the language model and of the places under them. Returns -1,
-// or a state of the automaton with another number of arcs than were counted.
+// Write the arcs and backoffs of the states `first .. last - 1` of the language model, and of the places under them. Returns
+// -1, or a state of the automaton whose number of arcs differs from the counted number.
 NGPULM_EXPORT int64_t ngpulm_compose(int64_t first, int64_t last, const NgpulmFormLM* given, const NgpulmSpellingTrie* trie,
                                      const NgpulmBoundaries* boundaries, const NgpulmPlaces* places,
                                      const NgpulmComposed* out) {

@@ -1,7 +1,8 @@
-// Counting n-grams: hf_ngpulm/ngrams/counting.py tells the story, hf_ngpulm/ngrams/steps/reference.py is the definition.
+// Count n-grams. hf_ngpulm/ngrams/counting.py describes the algorithm; hf_ngpulm/ngrams/steps/reference.py is the definition.
 //
 // An n-gram of the highest order is a tuple of words of 63 bits, whose digits in base V + 4 are its tokens (see
-// hf_ngpulm/ngrams/steps/__init__.py); 0 is no token, and comes only after the last one. Arrays of n-grams are [words, rows].
+// hf_ngpulm/ngrams/steps/__init__.py). The digit 0 means "no token" and occurs only after the last token. Arrays of n-grams
+// are [words, rows].
 #include <numeric>
 
 #include "core.hpp"
@@ -15,14 +16,14 @@ struct NgpulmPacking {
 namespace ngpulm {
 namespace {
 
-// A run of n-grams, see above.
+// A run of n-grams (see the comment above).
 struct Rows {
   const int64_t* words;
   int64_t num_words, size;
 
   int64_t word(int64_t k, int64_t row) const { return words[k * size + row]; }
 
-  // Below 0, 0 or above: how a row compares with one of another run.
+  // Compare a row with a row of another run: below 0 for less, 0 for equal, above 0 for greater.
   int compare(int64_t row, const Rows& other, int64_t other_row) const {
     for (int64_t k = 0; k < num_words; ++k)
       if (const int64_t mine = word(k, row), yours = other.word(k, other_row); mine != yours) return mine < yours ? -1 : 1;
@@ -31,7 +32,8 @@ struct Rows {
   bool is_new(int64_t row) const { return row == 0 || compare(row, *this, row - 1) != 0; }
 };
 
-// The distinct n-grams of two ascending runs, in order: calls `take(row of the one, row of the other)`, -1 for none.
+// Walk through the distinct n-grams of two ascending runs in order. Calls `take(row of the first run, row of the second)`; -1
+// stands for no row.
 template <class Take>
 void merge(const Rows& first, const Rows& second, Take&& take) {
   int64_t i = 0, j = 0;
@@ -48,7 +50,7 @@ struct Key {
 
 constexpr int RADIX_BITS = 11;
 
-// Sort by some bits of the words, and leave keys that have the same there in order.
+// Sort by some bits of the words. The sort is stable.
 void sort_by_digit(std::vector<Key>& keys, std::vector<Key>& room, int shift) {
   const auto digit = [shift](const Key& key) { return (key.word >> shift) & ((1 << RADIX_BITS) - 1); };
   std::vector<size_t> next((1 << RADIX_BITS) + 1);
@@ -58,7 +60,7 @@ void sort_by_digit(std::vector<Key>& keys, std::vector<Key>& room, int shift) {
   keys.swap(room);
 }
 
-// The tokens of one row after another, of which only those that changed are computed.
+// The tokens of one row after another. Only tokens that differ from those of the previous row are computed.
 class Tokens {
  public:
   explicit Tokens(const NgpulmPacking& packing) : packing(packing) {
@@ -67,14 +69,14 @@ class Tokens {
     digits.assign(order, -1);
   }
 
-  // Go to a row that comes after the last one.
+  // Advance to a row after the last one.
   void read(const Rows& rows, int64_t row) {
     bool same = true;
     int64_t begin = 0;
     shared = order;
     for (int64_t k = 0; k < packing.num_words; begin += packing.lengths[k], ++k) {
       int64_t at = begin + packing.lengths[k] - 1;
-      // The word without its last 0, 1, ... digits, until that is what it was.
+      // Remove 0, 1, ... last digits from the word, until it equals the previous row's word.
       for (int64_t prefix = rows.word(k, row); at >= begin && prefix != prefixes[at]; --at) {
         prefixes[at] = prefix;
         digits[at] = prefix % packing.base;
@@ -91,7 +93,7 @@ class Tokens {
   const NgpulmPacking& packing;
   int64_t order = 0;
   std::vector<int64_t> prefixes, digits;
-  int64_t shared = 0, length = 0;  // tokens that the row has in common with the one before it; its tokens
+  int64_t shared = 0, length = 0;  // number of tokens shared with the previous row; number of tokens
 };
 
 }  // namespace
@@ -122,7 +124,7 @@ NGPULM_EXPORT int64_t ngpulm_pack(const int32_t* digits, int64_t num_digits, int
   return 0;
 }
 
-// The permutation [size] that sorts n-grams.
+// Compute the permutation [size] that sorts n-grams.
 NGPULM_EXPORT int64_t ngpulm_sort(const int64_t* words, int64_t num_words, int64_t size, int64_t* by_key) {
   return guarded([&]() -> int64_t {
     const Rows rows{words, num_words, size};
@@ -133,7 +135,7 @@ NGPULM_EXPORT int64_t ngpulm_sort(const int64_t* words, int64_t num_words, int64
       used |= keys[row].word;
     }
     for (int shift = 0; shift < 63 && used >> shift; shift += RADIX_BITS) sort_by_digit(keys, room, shift);
-    // The first word decides nearly always; rows where it is the same are few.
+    // The first word is nearly always decisive; few rows share it.
     for (int64_t row = 0, end; row < size; row = end) {
       for (end = row + 1; end < size && keys[end].word == keys[row].word; ++end) {
       }
@@ -146,7 +148,7 @@ NGPULM_EXPORT int64_t ngpulm_sort(const int64_t* words, int64_t num_words, int64
   });
 }
 
-// How many different n-grams an ascending run has.
+// Return the number of different n-grams in an ascending run.
 NGPULM_EXPORT int64_t ngpulm_count_distinct(const int64_t* words, int64_t num_words, int64_t size) {
   const Rows rows{words, num_words, size};
   int64_t total = 0;
@@ -154,7 +156,7 @@ NGPULM_EXPORT int64_t ngpulm_count_distinct(const int64_t* words, int64_t num_wo
   return total;
 }
 
-// The different n-grams of an ascending run, and how often each occurs.
+// Write the different n-grams of an ascending run, and the number of occurrences of each.
 NGPULM_EXPORT int64_t ngpulm_count_equal(const int64_t* words, int64_t num_words, int64_t size, int64_t distinct, int64_t* out,
                                          int64_t* counts) {
   const Rows rows{words, num_words, size};
@@ -170,7 +172,7 @@ NGPULM_EXPORT int64_t ngpulm_count_equal(const int64_t* words, int64_t num_words
   return 0;
 }
 
-// How many different n-grams two runs have together.
+// Return the number of different n-grams in two runs together.
 NGPULM_EXPORT int64_t ngpulm_merged_size(const int64_t* first, int64_t first_size, const int64_t* second, int64_t second_size,
                                          int64_t num_words) {
   int64_t total = 0;
@@ -178,7 +180,7 @@ NGPULM_EXPORT int64_t ngpulm_merged_size(const int64_t* first, int64_t first_siz
   return total;
 }
 
-// One run of two, of so many n-grams as they have together; the counts of n-grams in both are added.
+// Merge two runs into one run of that many n-grams. The counts of n-grams in both runs are added.
 NGPULM_EXPORT int64_t ngpulm_merge(const int64_t* first, const int64_t* first_counts, int64_t first_size, const int64_t* second,
                                    const int64_t* second_counts, int64_t second_size, int64_t num_words, int64_t size,
                                    int64_t* words, int64_t* counts) {
@@ -191,8 +193,8 @@ NGPULM_EXPORT int64_t ngpulm_merge(const int64_t* first, const int64_t* first_co
   return 0;
 }
 
-// How many n-grams of each order the rows `first .. last - 1` of an ascending run begin with: sizes [order]. The row before
-// them begins with another token.
+// Count the n-grams of each order that begin in the rows `first .. last - 1` of an ascending run: sizes [order]. The row
+// before `first` begins with another token.
 NGPULM_EXPORT int64_t ngpulm_trie_sizes(int64_t first, int64_t last, int64_t* sizes, const int64_t* words, int64_t size,
                                         const NgpulmPacking* packing) {
   return guarded([&]() -> int64_t {
@@ -207,16 +209,16 @@ NGPULM_EXPORT int64_t ngpulm_trie_sizes(int64_t first, int64_t last, int64_t* si
   });
 }
 
-// Write those n-grams of one order above the other: the row of each one's prefix in the order below, its last token, and its
-// occurrences. `starts` [order] says in which row the first of each order goes, `offsets` [order] where an order's rows begin
-// among all of them.
+// Write these n-grams, one order after the other: the row of the prefix in the order below, the last token, and the number of
+// occurrences. `starts` [order] is the row of each order's first n-gram; `offsets` [order] is the start of each order's rows
+// in the arrays.
 NGPULM_EXPORT int64_t ngpulm_trie(int64_t first, int64_t last, const int64_t* starts, const int64_t* words,
                                   const int64_t* run_counts, int64_t size, const NgpulmPacking* packing, const int64_t* offsets,
                                   int64_t* prefixes, int32_t* out_tokens, int64_t* counts) {
   return guarded([&]() -> int64_t {
     const Rows rows{words, packing->num_words, size};
     Tokens tokens(*packing);
-    std::vector<int64_t> row_of(starts, starts + tokens.order);  // of each order
+    std::vector<int64_t> row_of(starts, starts + tokens.order);  // row of the present n-gram in each order
     for (int64_t& row : row_of) --row;
     for (int64_t row = first; row < last; ++row) {
       tokens.read(rows, row);

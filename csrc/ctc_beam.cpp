@@ -1,5 +1,5 @@
-// CTC prefix beam search of rows of a batch. The functions that search return -1, or the first row whose prefixes name a state
-// or a token that doesn't exist.
+// CTC prefix beam search of rows of a batch. The search functions return -1, or the first row whose prefixes have a state or
+// a token that doesn't exist.
 #include <numeric>
 
 #include "ctc_beam_search.hpp"
@@ -8,7 +8,7 @@ using namespace ngpulm;
 
 namespace {
 
-// Rank the prefixes of a row, the best one first. Missing ones come last, with a score of -inf.
+// Rank the prefixes of a row, the best one first. Missing prefixes come last and have the score -inf.
 template <class Token>
 void rank(const Automaton<Token>& lm, const NgpulmCtcModels& models, int64_t row, const Prefixes& p, int64_t num_beams,
           const NgpulmRanked& ranked, int64_t at) {
@@ -39,9 +39,9 @@ void rank(const Automaton<Token>& lm, const NgpulmCtcModels& models, int64_t row
 
 }  // namespace
 
-// Search the frames of a batch; a row has `width` frames with padding. The trace goes to `tails`, or to `links` and `labels`
-// [N, width, K], which come in as those of frames that change nothing. With `stops`, rows halt at unfinished states.
-// `confidences` [N, width] may be null.
+// Search the frames of a batch. A row has `width` frames including padding. The trace is written to `tails`, or to `links`
+// and `labels` [N, width, K], whose initial values are those of frames that change nothing. With `stops`, rows stop at
+// unfinished states. `confidences` [N, width] may be null.
 NGPULM_EXPORT int64_t ngpulm_ctc_beam(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmFrames* frames,
                                       const NgpulmBeamRules* rules, const NgpulmCtcRows* batch, int64_t width,
                                       const float* confidences, const NgpulmTails* tails, int32_t* links, int32_t* labels,
@@ -75,7 +75,7 @@ NGPULM_EXPORT int64_t ngpulm_ctc_beam(int64_t first, int64_t last, const NgpulmA
   });
 }
 
-// Rank the prefixes of some rows by their scores with that of the end.
+// Rank the prefixes of some rows by their scores, including the score of the end.
 NGPULM_EXPORT int64_t ngpulm_ctc_beam_rank(int64_t first, int64_t last, const NgpulmAutomaton* automaton,
                                            const NgpulmCtcModels* models, const NgpulmCtcRows* batch, int64_t num_beams,
                                            int64_t joins_texts, const NgpulmRanked* ranked) {
@@ -87,7 +87,7 @@ NGPULM_EXPORT int64_t ngpulm_ctc_beam_rank(int64_t first, int64_t last, const Ng
       const int64_t row = row_of(*batch, i);
       Prefixes prefixes(batch->states, row, num_beams, num_automata);
       if (!are_states_sound(lm, prefixes, num_beams, num_automata)) return row;
-      if (joins_texts) {  // on a copy: a stream may go on with its own prefixes
+      if (joins_texts) {  // on a copy, because a stream may continue with its own prefixes
         std::memcpy(copy.data(), prefixes.offsets, bytes);
         prefixes = Prefixes(copy.data(), 0, num_beams, num_automata);
         merger.merge_at_end(prefixes);

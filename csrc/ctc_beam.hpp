@@ -1,4 +1,4 @@
-// State of CTC prefix beam search; hf_ngpulm/search/ctc_beam is the contract.
+// State of CTC prefix beam search. hf_ngpulm/search/ctc_beam is the definition.
 #pragma once
 #include "automaton.hpp"
 #include "ctc_rows.hpp"
@@ -60,7 +60,7 @@ struct Prefixes {
   bool has(int64_t place) const { return std::max(blank_scores[place], token_scores[place]) > NEG_INF; }
 };
 
-// Whether the automata's states of a row's prefixes exist.
+// Return whether the automata's states of a row's prefixes exist.
 template <class Token>
 bool are_states_sound(const Automaton<Token>& lm, const Prefixes& prefixes, int64_t num_beams, int64_t num_automata) {
   for (int64_t k = 0; k < num_beams; ++k)
@@ -75,8 +75,9 @@ class TextMerger {
     for (auto& table : tables) table.assign(last_slot + 1, -1);
   }
 
-  // Add p_b to the best prefix of each text, and p_t to the best one with the same last token (after a blank, the future
-  // doesn't depend on how a text was cut). `totals` [K] are their sums. Returns whether a prefix has lost both.
+  // Add p_b to the best prefix of each text, and p_t to the best prefix with the same last token. (After a blank, the future
+  // doesn't depend on how a text is cut into tokens.) `totals` [K] are the sums of both. Returns whether a prefix has lost
+  // both.
   bool merge(const Prefixes& p, double* totals) {
     bool is_shared = false;
     for (int32_t k = 0; k < num_beams; ++k)
@@ -97,7 +98,7 @@ class TextMerger {
     return has_lost;
   }
 
-  // The same at the end of utterances: only the best prefix of each text is left.
+  // Merge prefixes at the end of utterances: only the best prefix of each text is left.
   void merge_at_end(const Prefixes& p) {
     std::vector<double> totals(num_beams);
     for (int64_t k = 0; k < num_beams; ++k) {
@@ -110,7 +111,7 @@ class TextMerger {
  private:
   const int64_t num_beams, last_slot;
   std::vector<int32_t> tables[2];  // best place by text, and by text and last token; -1: empty
-  std::vector<int32_t> slots;      // each place's slot in both
+  std::vector<int32_t> slots;      // each place's slot in both tables
 
   // Whether an earlier prefix has the same text.
   bool enter(const Prefixes& p, const double* totals, int32_t k) {

@@ -1,8 +1,8 @@
-// CTC prefix beam search with language models. hf_ngpulm/search/ctc_beam is the contract (Hannun et al., arXiv 1408.2873).
+// CTC prefix beam search with language models. hf_ngpulm/search/ctc_beam is the definition (Hannun et al., arXiv 1408.2873).
 //
-// Every extension competes with its LM score, yet few are computed. An upper bound of an extension's score is the prefix's
-// score plus the token's acoustic score plus the best LM score of any token in the prefix's state. Extensions whose bound is
-// below the worst of the best K candidates so far are skipped: exact pruning, which can't change the result.
+// Every extension competes with its LM score, yet few extensions are computed. An upper bound of an extension's score is the
+// prefix's score plus the token's acoustic score plus the best LM score of any token in the prefix's state. Extensions whose
+// bound is below the worst of the best K candidates so far are skipped. This pruning is exact: it can't change the result.
 #pragma once
 #include "ctc_beam.hpp"
 #include "score_cache.hpp"
@@ -45,9 +45,10 @@ class PrefixSearch {
     return are_states_sound(lm, prefixes, num_beams, num_automata);
   }
 
-  // Search the frames of row `number` of the batch, which is row `row` of the session. With `stops` the search halts at the
-  // first frame at which a prefix is in an unfinished state that can't be composed, and a second call resumes there. `links`
-  // and `labels` [T, K] come in as those of frames that change nothing. Returns the first frame with NaN or infinity, or -1.
+  // Search the frames of row `number` of the batch, which is row `row` of the session. With `stops`, the search stops at the
+  // first frame at which a prefix is in an unfinished state that can't be composed; a second call resumes there. The initial
+  // values of `links` and `labels` [T, K] are those of frames that change nothing. Returns the first frame with NaN or
+  // infinity, or -1.
   int32_t run(int64_t number, int64_t row, const Prefixes& prefixes, int32_t* links, int32_t* labels,
               const NgpulmBeamStops* stops) {
     p = prefixes;
@@ -152,8 +153,8 @@ class PrefixSearch {
     }
   }
 
-  // Candidates that stay: by a blank (to p_b), by the last token once more, or by the parent's extension (both to p_t). That
-  // extension is the same prefix, so it is added here, and `extend_by` skips it.
+  // Add candidates that stay: by a blank (to p_b), by the last token once more, or by the parent's extension (both to p_t).
+  // The parent's extension is the same prefix, so it is added here, and `extend_by` skips it.
   void stay() {
     for (int64_t k = 0; k < used; ++k) by_blank[k] = totals[k] + blank_log_prob;
     std::fill_n(by_token.begin(), used, NEG_INF_DOUBLE);
@@ -199,7 +200,7 @@ class PrefixSearch {
     return true;
   }
 
-  // The order of candidates. Ties: those that stay, then lower tokens, then lower hashes.
+  // The order of candidates. In a tie, candidates that stay come first, then lower tokens, then lower hashes.
   bool is_better(const Candidate& a, const Candidate& b) const {
     if (a.score != b.score) return a.score > b.score;
     const bool is_new = a.token >= 0;
@@ -282,7 +283,7 @@ class PrefixSearch {
     }
   }
 
-  // Write the new beam. Prefixes that stay keep their places; new ones take the places of those that leave.
+  // Write the new beam. Prefixes that stay keep their places; new prefixes take the places of prefixes that leave.
   void renew(int32_t* links, int32_t* labels) {
     const double lowest = best - rules.threshold;
     keep_old();
@@ -320,7 +321,7 @@ class PrefixSearch {
     for (int64_t k = 0; k < used; ++k) {
       p.blank_scores[k] -= top;
       p.token_scores[k] -= top;
-      // With a single part the total must equal it bit by bit, so that equal scores stay ties.
+      // With a single part, the total must equal the part bit by bit, so that equal scores stay equal.
       totals[k] = p.blank_scores[k] > NEG_INF ? totals[k] - top : double(p.token_scores[k]);
     }
     *p.offsets += top;

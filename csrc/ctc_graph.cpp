@@ -1,13 +1,13 @@
-// Token passing over the product of the CTC topology and backoff automata; hf_ngpulm/search/ctc_graph is the contract.
+// Token passing over the product of the CTC topology and backoff automata. hf_ngpulm/search/ctc_graph is the definition.
 //
-// At each frame an open-addressing table by search state collects the candidates, so that two that meet are compared at once
-// (Viterbi: the better one stays). Candidates that can't be among the best K are skipped. The upper bound of an extension is
-// the hypothesis's score plus the frame's best token plus the most that any token adds in its state. Once there are 4 K
-// candidates, all but the best K are dropped, and the lowest of these is the new bound.
+// At each frame, an open-addressing table by search state collects the candidates. So if two candidates meet in a state, they
+// are compared immediately (Viterbi: the better one stays). Candidates that can't be among the best K are skipped. The upper
+// bound of an extension is the hypothesis's score plus the frame's best token plus the highest score that any token adds in
+// its state. Once there are 4 K candidates, all but the best K are dropped, and the lowest of these is the new bound.
 //
-// Most states of a phrase automaton have an arc or two, and else back off to its root. So the root's bonuses are added to the
-// frame's logits once for all hypotheses, and the few arcs are followed one by one. Phrases then cost little more than the
-// hypotheses that they add.
+// Most states of a phrase automaton have one or two arcs, and back off to the root for all other tokens. So the root's
+// bonuses are added to the frame's logits once for all hypotheses, and the few arcs are followed one by one. Phrases then
+// cost little more than the hypotheses that they add.
 #include "frames.hpp"
 #include "score_cache.hpp"
 
@@ -67,7 +67,8 @@ class Candidates {
     ++stamp;
   }
 
-  // Add a candidate, or replace a worse one in the same search state. False if the one there is at least as good.
+  // Add a candidate, or replace a worse candidate in the same search state. Returns false if the existing candidate is at
+  // least as good.
   bool offer(const Candidate& candidate) {
     Slot& slot = slot_of(candidate);
     if (slot.stamp != stamp) {
@@ -89,16 +90,16 @@ class Candidates {
     return scores[max_active - 1];
   }
 
-  // Keep the candidates that score at least so much, at most `max_active`.
+  // Keep the candidates with at least this score, at most `max_active` of them.
   void drop_below(double lowest) {
     all.erase(std::remove_if(all.begin(), all.end(), [=](const Candidate& c) { return c.score < lowest; }), all.end());
-    if (int64_t(all.size()) <= max_active) return;  // else several have the lowest score
+    if (int64_t(all.size()) <= max_active) return;  // otherwise several have the lowest score
     std::nth_element(all.begin(), all.begin() + max_active, all.end(),
                      [this](const Candidate& a, const Candidate& b) { return is_better(a, b); });
     all.resize(max_active);
   }
 
-  // Rebuild the table of the candidates that are left.
+  // Rebuild the table of the remaining candidates.
   void enter_again() {
     ++stamp;
     for (size_t i = 0; i < all.size(); ++i) slot_of(all[i]) = {stamp, int32_t(i)};
@@ -122,7 +123,7 @@ class Candidates {
     return a.token != b.token ? a.token < b.token : is_before(active[a.place], active[b.place]);
   }
 
-  // The slot of a search state, or the empty slot for it.
+  // Return the slot of a search state, or an empty slot for it.
   Slot& slot_of(const Candidate& c) {
     const uint64_t key = (uint64_t(uint32_t(c.state)) << 32) | uint32_t(c.last + 1);
     const uint64_t mixed = (key ^ (uint64_t(c.phrase) * 0x9E3779B97F4A7u)) * 0x9E3779B97F4A7C15u;
@@ -160,7 +161,7 @@ class Phrases {
     lm.scores(root, chain, scores.data(), targets.data());
   }
 
-  // Upper bound of a token's score in a state beyond that of backing off; at least 0.
+  // Return an upper bound, at least 0, of a token's score in a state beyond the score of backing off.
   float most_earned(int32_t state) {
     const int32_t place = state & (KEPT - 1);
     if (states[place] != state) most[place] = find_most(state);
@@ -168,7 +169,7 @@ class Phrases {
     return most[place];
   }
 
-  // Compute the lifted logits of a frame. Returns the highest.
+  // Compute the lifted logits of a frame. Returns the highest one.
   float lift(const float* logits, float weight, int32_t blank) {
     for (size_t token = 0; token < lifted.size(); ++token) lifted[token] = logits[token] + weight * scores[token];
     lifted[blank] = NEG_INF;
@@ -180,7 +181,7 @@ class Phrases {
 
   const Automaton<Token>& lm;
   const int64_t candidates;
-  std::vector<int32_t> states;  // by place, of which it is known
+  std::vector<int32_t> states;  // by place: the state for which the bound is known
   std::vector<float> most;
   std::vector<int32_t> chain;
 
@@ -215,8 +216,8 @@ class GraphSearch {
         marks(frames.classes),
         listed(frames.classes) {}
 
-  // Search a row and update its state. `links` and `labels` [T, K] come in as those of frames that change nothing. Returns the
-  // first frame with NaN or infinity, or -1; -2 if states or tokens of the hypotheses don't exist.
+  // Search a row and update its state. The initial values of `links` and `labels` [T, K] are those of frames that change
+  // nothing. Returns the first frame with NaN or infinity, or -1; -2 if states or tokens of the hypotheses don't exist.
   int32_t run(int64_t row, int32_t* links, int32_t* labels) {
     if (!begin(row)) return -2;
     int32_t number = 0;
@@ -249,7 +250,7 @@ class GraphSearch {
 
   float phrase_weight = 0.f;
   std::vector<Hypothesis> active, next;
-  size_t leader = 0;  // the best one
+  size_t leader = 0;  // the best hypothesis
   Frame x{};
   double best = 0.0, worst = 0.0;  // `worst`: lowest score that can still be kept
   const float* sums = nullptr;     // logits, lifted if phrases are followed
@@ -309,7 +310,7 @@ class GraphSearch {
     best = std::max(best, candidate.score);
   }
 
-  // Offer new tokens, those of the best hypothesis first, as it raises the bound most.
+  // Offer new tokens. The best hypothesis comes first, because it raises the bound most.
   void extend_all() {
     worst = std::max(met.are_enough() ? met.lowest_kept() : std::numeric_limits<double>::lowest(), best - rules.threshold);
     sums = x.logits;
@@ -400,7 +401,7 @@ class GraphSearch {
 }  // namespace
 
 // Search more frames of some rows. `links` and `labels` are [B, width, max_active]. Returns -1, or the first row whose
-// hypotheses name states or tokens that don't exist.
+// hypotheses have states or tokens that don't exist.
 NGPULM_EXPORT int64_t ngpulm_ctc_graph(int64_t first, int64_t last, const NgpulmAutomaton* automaton,
                                        const NgpulmFrames* frames, const NgpulmGraphRules* rules, const NgpulmGraphState* state,
                                        int32_t* links, int32_t* labels, int32_t* bad_frames, int64_t width) {

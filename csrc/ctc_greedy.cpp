@@ -1,12 +1,12 @@
-// Greedy CTC search with language models; hf_ngpulm/search/ctc_greedy is the contract. The automata are queried only at frames
-// that may emit a token.
+// Greedy CTC search with language models. hf_ngpulm/search/ctc_greedy is the definition. The automata are queried only at
+// frames that may emit a token.
 #include "ctc_rows.hpp"
 
 using namespace ngpulm;
 
 namespace {
 
-enum Rule : int32_t { LABEL, RUN, STAY };  // when a frame continues the label before it
+enum Rule : int32_t { LABEL, RUN, STAY };  // rules by which a frame continues the previous label
 
 // State of a row's search, one array after the other in a block of memory (`greedy_of` in hf_ngpulm/search/ctc_greedy/cpu.py).
 struct Row {
@@ -81,7 +81,7 @@ class GreedySearch {
   std::vector<float> sums;        // logits plus `added`
   std::vector<int32_t> chain;     // room for a backoff chain
 
-  // The likeliest class; ties go to the first.
+  // Return the likeliest class; in a tie, the first one.
   int32_t best_class(const Frame& frame) const {
     const float highest = std::max(frame.highest, frame.logits[frames.blank]);
     return int32_t(std::find(frame.logits, frame.logits + frames.classes, highest) - frame.logits);
@@ -96,7 +96,7 @@ class GreedySearch {
     }
   }
 
-  // The best of the tokens that the automata score, or the label before; -1 if none is possible.
+  // Return the best of the tokens that the automata score, or the previous label; -1 if none is possible.
   int32_t choose(const Frame& frame, int32_t before, float stay_cost) {
     for (int32_t token = 0; token < candidates; ++token) sums[token] = frame.logits[token] + added[token];
     if (before < candidates) sums[before] = rule == STAY ? frame.logits[before] - stay_cost : NEG_INF;
@@ -108,9 +108,9 @@ class GreedySearch {
 
 }  // namespace
 
-// Label the frames of a batch; `weights` and `stay_costs` are [S, num_automata] and [S]. The labels go to `tails`, or to
-// `labels` [N, width], which come in as blanks. `confidences` [N, width] may be null. Returns -1, or the first row with a state
-// that doesn't exist.
+// Label the frames of a batch. `weights` and `stay_costs` are [S, num_automata] and [S]. The labels are written to `tails`,
+// or to `labels` [N, width], which are initially blanks. `confidences` [N, width] may be null. Returns -1, or the first row
+// with a state that doesn't exist.
 NGPULM_EXPORT int64_t ngpulm_ctc_greedy(int64_t first, int64_t last, const NgpulmAutomaton* automaton,
                                         const NgpulmFrames* frames, const float* weights, const float* stay_costs,
                                         int64_t num_automata, int32_t rule, const NgpulmCtcRows* batch, int64_t width,

@@ -1,9 +1,9 @@
-// Shared by CTC searches: rows of batches, and the scores of hypotheses at the end of utterances.
+// Common parts of CTC searches: rows of batches, and the scores of hypotheses at the end of utterances.
 #pragma once
 #include "automaton.hpp"
 #include "history.hpp"
 
-// The rows that a batch belongs to. See hf_ngpulm/search/ctc_rows.py.
+// The rows of a session to which a batch belongs. See hf_ngpulm/search/ctc_rows.py.
 struct NgpulmCtcRows {
   const int64_t* rows;
   void* states;
@@ -27,7 +27,7 @@ namespace ngpulm {
 
 inline int64_t row_of(const NgpulmCtcRows& batch, int64_t i) { return batch.rows ? batch.rows[i] : i; }
 
-// The score of an utterance's end: none; repaid bonuses of unfinished phrases; these and </s>.
+// The kinds of score for an utterance's end: none; the repaid bonuses of unfinished phrases; or these and </s>.
 enum End : int64_t { GOES_ON, PHRASES, SENTENCE };
 
 // The total score of a hypothesis, its acoustic score, and the unweighted scores of the LMs (without </s>) and of the phrases.

@@ -13,13 +13,13 @@ struct NgpulmFrames {
 
 namespace ngpulm {
 
-// Labels of frames at which a hypothesis gets no new token: its last token continues, or a blank.
+// Labels of frames at which a hypothesis gets no new token: the last token continues, or the frame is blank.
 constexpr int32_t INSIDE = -1, BLANK = -2;
 
 struct Frame {
   const float* logits;  // [C]
-  double normaliser;    // log of the sum of their exponentials
-  float highest;        // of all but the blank
+  double normaliser;    // log of the sum of the logits' exponentials
+  float highest;        // highest logit except the blank's
 
   // Whether the frame has NaN or infinity, or no possible class.
   bool is_broken() const { return !std::isfinite(normaliser); }

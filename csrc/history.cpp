@@ -2,7 +2,7 @@
 #include "history.hpp"
 
 // The trace of `length` steps, [N, length, K] or [length, N, K]: each hypothesis's place in the beam before the step, and its
-// label. `live` [S, K] says whether a place holds a hypothesis after the last step.
+// label. `live` [S, K] marks the places that contain a hypothesis after the last step.
 struct NgpulmLinks {
   const int32_t *links, *labels;
   const uint8_t* live;
@@ -13,12 +13,13 @@ using namespace ngpulm;
 
 namespace {
 
-constexpr int32_t STILL = -1;  // as hf_ngpulm/search/transducer_beam/__init__.py has it
+constexpr int32_t STILL = -1;  // as in hf_ngpulm/search/transducer_beam/__init__.py
 
 }  // namespace
 
-// Append the tokens of greedy CTC search: `labels` and `confidences` [N, longest]; for all streams the number of the first new
-// frame, the label before it and the sum of all confidences before; the latter two are updated.
+// Append the tokens of greedy CTC search. `labels` and `confidences` are [N, longest]. The other arrays have a value for each
+// stream: the index of the first new frame, the label before that frame, and the sum of all confidences before it. The latter
+// two are updated.
 NGPULM_EXPORT int64_t ngpulm_history_label(int64_t count, const int64_t* rows, const int32_t* labels, const int32_t* lengths,
                                            int64_t longest, const int64_t* firsts, int32_t* last, double* sums,
                                            const float* confidences, int64_t blank, const NgpulmTails* tails) {
@@ -30,7 +31,7 @@ NGPULM_EXPORT int64_t ngpulm_history_label(int64_t count, const int64_t* rows, c
   return -1;
 }
 
-// Append the tokens of CTC beam search: links and labels [N, T, K], confidences [N, T], `firsts` and `sums` as above.
+// Append the tokens of CTC beam search. Links and labels are [N, T, K], confidences [N, T]; `firsts` and `sums` are as above.
 NGPULM_EXPORT int64_t ngpulm_history_frames(int64_t count, const int64_t* rows, const NgpulmLinks* links,
                                             const int32_t* lengths, const int64_t* firsts, double* sums,
                                             const float* confidences, const NgpulmTails* tails) {
@@ -46,8 +47,8 @@ NGPULM_EXPORT int64_t ngpulm_history_frames(int64_t count, const int64_t* rows, 
   });
 }
 
-// Append the tokens of a transducer's search: links, labels, `moves` and `confidences` [steps, S, K]; `times` [S, K] are the
-// hypotheses' frames before the first step.
+// Append the tokens of a transducer's search. Links, labels, `moves` and `confidences` are [steps, S, K]; `times` [S, K] are
+// the hypotheses' frames before the first step.
 NGPULM_EXPORT int64_t ngpulm_history_steps(int64_t count, const int64_t* rows, int64_t streams, const NgpulmLinks* links,
                                            const int32_t* moves, const float* confidences, const int64_t* times, int64_t blank,
                                            const NgpulmTails* tails) {

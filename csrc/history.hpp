@@ -11,7 +11,7 @@ struct NgpulmTails {
 
 namespace ngpulm {
 
-// As `TOKEN` in hf_ngpulm/search/history.py.
+// A token, laid out as `TOKEN` in hf_ngpulm/search/history.py.
 struct Token {
   int64_t id, start, end;
   double before, after;
@@ -43,10 +43,10 @@ class Following {
  public:
   explicit Following(const NgpulmTails& tails) : tails_(tails), origins_(tails.num_beams), is_live_(tails.num_beams) {}
 
-  // Give each hypothesis of a row a copy of the tail of the hypothesis that it comes from; places without one get empty tails.
+  // Give each hypothesis of a row a copy of the tail of its parent; places without a hypothesis get empty tails.
   //
-  // Args: links: of the row's first step, K of each step, `stride` numbers apart; is_live: of place k, whether it holds a
-  // hypothesis.
+  // Args: links: K links of each step from the row's first step on, `stride` numbers apart; is_live: function that returns
+  // whether place k contains a hypothesis.
   template <class IsLive>
   void begin(int64_t row, const int32_t* links, int64_t stride, int64_t length, IsLive&& is_live) {
     const int64_t num_beams = tails_.num_beams;
@@ -65,7 +65,7 @@ class Following {
   }
 
   bool is_live(int64_t k) const { return is_live_[k]; }
-  // A hypothesis's place before the first step, and its place after a step.
+  // Return a hypothesis's place before the first step, and its place after a step.
   int64_t origin(int64_t k) const { return origins_[k]; }
   int64_t place(int64_t k, int64_t step) const { return places_[k * length_ + step]; }
 
@@ -103,8 +103,8 @@ class Following {
 
 // Append the tokens of CTC frames to the tails of one row.
 //
-// Args: links, labels: [length, K] (null links: one hypothesis); first: frames before; sum: their confidences, updated;
-// confidences: [length], or null.
+// Args: links, labels: [length, K] (if links is null, there is one hypothesis); first: number of frames before; sum: the
+// confidences of these frames, updated; confidences: [length], or null.
 template <class IsLive>
 void follow_frames(Following& following, const NgpulmTails& tails, int64_t row, const int32_t* links, const int32_t* labels,
                    int64_t length, int64_t first, double& sum, const float* confidences, IsLive&& is_live) {
@@ -128,7 +128,8 @@ void follow_frames(Following& following, const NgpulmTails& tails, int64_t row, 
   for (int64_t t = 0; confidences && t < length; ++t) sum += confidences[t];
 }
 
-// Append the tokens of greedy CTC frames to the tail of one row: labels [length]; `last` is the label before, updated.
+// Append the tokens of greedy CTC frames to the tail of one row. `labels` is [length]; `last` is the previous label and is
+// updated.
 inline void follow_labels(const NgpulmTails& tails, int64_t row, const int32_t* labels, int64_t length, int64_t first,
                           int32_t blank, int32_t& last, double& sum, const float* confidences) {
   Tail tail(tails, row, 0);

@@ -1,5 +1,5 @@
-// Finding out the n-grams of KenLM's probing models from their hashes. hf_ngpulm/formats/kenlm/probing.py says what a key is,
-// and how that is possible.
+// Recover the n-grams of KenLM's probing models from their hashes. hf_ngpulm/formats/kenlm/probing.py defines the keys and
+// explains the method.
 #include "core.hpp"
 
 namespace ngpulm {
@@ -7,7 +7,8 @@ namespace {
 
 constexpr uint64_t KEY_FACTOR = 8978948897894561157u, WORD_FACTOR = 17894857484156487943u;
 
-// The inverse of an odd number modulo 2 ** 64: each step of Newton's doubles the bits that are right, of which there are 3.
+// Return the inverse of an odd number modulo 2 ** 64. Each step of Newton's method doubles the number of correct bits,
+// initially 3.
 constexpr uint64_t inverse(uint64_t odd) {
   uint64_t found = odd;
   for (int step = 0; step < 5; ++step) found *= 2 - odd * found;
@@ -23,8 +24,8 @@ uint64_t change_of(int64_t word) { return uint64_t(word + 1) * WORD_FACTOR; }
 
 using namespace ngpulm;
 
-// Try words as the first of the bigrams `first .. last - 1`: writes those that fit, and the last words that they make. Returns
-// how many fit.
+// Try each word as the first word of the bigrams `first .. last - 1`. Writes the words that fit, and the last words of these
+// bigrams. Returns the number of fits.
 NGPULM_EXPORT int64_t ngpulm_try_words(int64_t first, int64_t last, const uint64_t* keys, const int64_t* first_words,
                                        int64_t num_first_words, const uint8_t* ends_longer, int64_t num_words, int64_t* found,
                                        int64_t* last_words) {
@@ -34,7 +35,7 @@ NGPULM_EXPORT int64_t ngpulm_try_words(int64_t first, int64_t last, const uint64
     const int64_t end = std::min(begin + KEYS_PER_BLOCK, last);
     for (int64_t i = 0; i < num_first_words; ++i) {
       const uint64_t change = change_of(first_words[i]);
-      int64_t fitting = 0;  // nothing but this count, so that the compiler can do several at once
+      int64_t fitting = 0;  // the loop only counts, so that the compiler can vectorise it
       for (int64_t at = begin; at < end; ++at) fitting += ((keys[at] ^ change) * INVERSE) < uint64_t(num_words);
       for (int64_t at = begin; fitting && at < end; ++at) {
         const uint64_t last_word = (keys[at] ^ change) * INVERSE;
@@ -48,9 +49,9 @@ NGPULM_EXPORT int64_t ngpulm_try_words(int64_t first, int64_t last, const uint64
   return hits;
 }
 
-// Try pairs of overlapping n-grams, those of the rows `first .. last - 1` of `after` with `before[begins .. ends - 1]`: writes,
-// by the place of the key that they make in `wanted` (ascending), which two they are. `maybe` is a filter of bits by the keys'
-// upper ones. Returns how many fit.
+// Try pairs of overlapping n-grams: each of the rows `first .. last - 1` of `after`, with `before[begins .. ends - 1]`. If a
+// pair's key is in `wanted` (ascending), write both n-grams at the key's index. `maybe` is a bit filter by the upper bits of
+// keys. Returns the number of fits.
 NGPULM_EXPORT int64_t ngpulm_try_pairs(int64_t first, int64_t last, const int64_t* begins, const int64_t* ends,
                                        const int64_t* before, const int64_t* after, const uint64_t* keys,
                                        const int64_t* first_words, const uint64_t* maybe, int64_t shift, const uint64_t* wanted,

@@ -1,10 +1,10 @@
-// Estimation of interpolated modified Kneser-Ney models: hf_ngpulm/ngrams/kneser_ney.py tells the story,
+// Estimate interpolated modified Kneser-Ney models. hf_ngpulm/ngrams/kneser_ney.py describes the algorithm;
 // hf_ngpulm/ngrams/steps/reference.py is the definition.
 #include "core.hpp"
 
 using namespace ngpulm;
 
-// Where the n-grams of an order begin that follow each of those of the order below: first_child [num_parents + 1].
+// For each n-gram of the order below, write the first of the n-grams that extend it: first_child [num_parents + 1].
 NGPULM_EXPORT int64_t ngpulm_first_children(const int64_t* prefixes, int64_t size, int64_t num_parents, int64_t* first_child) {
   int64_t row = 0;
   for (int64_t parent = 0; parent <= num_parents; ++parent) {
@@ -14,12 +14,12 @@ NGPULM_EXPORT int64_t ngpulm_first_children(const int64_t* prefixes, int64_t siz
   return 0;
 }
 
-// The row, in the order below, of the n-grams `first .. last - 1` without their first token. `suffixes_below` says the same of
-// the n-grams of the order below.
+// Write the row, in the order below, of the suffix of the n-grams `first .. last - 1` (without their first token).
+// `suffixes_below` has the same rows for the order below.
 NGPULM_EXPORT int64_t ngpulm_suffix_rows(int64_t first, int64_t last, const int64_t* prefixes, const int32_t* tokens,
                                          const int32_t* tokens_below, const int32_t* suffixes_below, const int64_t* first_child,
                                          int32_t* out) {
-  // What follows a context follows its suffix too, and both lists ascend: walk them side by side.
+  // Tokens that follow a context also follow its suffix, and both lists ascend. So both lists are walked side by side.
   int64_t context = -1, at = 0, end = 0;
   for (int64_t row = first; row < last; ++row) {
     if (prefixes[row] != context) {
@@ -32,10 +32,10 @@ NGPULM_EXPORT int64_t ngpulm_suffix_rows(int64_t first, int64_t last, const int6
   return 0;
 }
 
-// Interpolated probabilities of one order, and the weights that contexts give the lower order (Chen and Goodman 1998, section
-// 4.1; with pruning as KenLM's lmplz). A context belongs to the rows `first .. last - 1` that its first n-gram is among.
-// `discounts` are those of adjusted counts of 0, 1, 2, and 3 and more. Without `dropped` none are, without `suffixes` all are
-// interpolated with the one that there is.
+// Compute the interpolated probabilities of one order, and each context's weight of the lower order (Chen and Goodman 1998,
+// section 4.1; pruning as in KenLM's lmplz). A context is processed with the rows `first .. last - 1` if its first n-gram is
+// among them. `discounts` are those of adjusted counts of 0, 1, 2, and 3 or more. Without `dropped`, no n-gram is dropped.
+// Without `suffixes`, all n-grams are interpolated with the single lower probability.
 NGPULM_EXPORT int64_t ngpulm_discount(int64_t first, int64_t last, int64_t size, const int64_t* prefixes, const int64_t* counts,
                                       const uint8_t* dropped, const double* discounts, const float* lower,
                                       const int32_t* suffixes, float* probabilities, float* weights) {

@@ -1,6 +1,6 @@
-// Composing what searches have entered, found by going their ways once more. Each returns DONE, or why there is no room: then
-// it is called again when there is more, and goes on where it has stopped. BAD_STATE says that one doesn't exist, or comes from
-// nowhere.
+// Compose the states that searches have entered, by following the searches' paths again. Each function returns DONE, or the
+// reason why there is no room. In the second case the caller makes room and calls it again, and the function continues where
+// it stopped. BAD_STATE means that a state doesn't exist or has no predecessor.
 #include "lazy_composition.hpp"
 
 #include <thread>
@@ -12,7 +12,7 @@ constexpr int64_t BAD_STATE = 3;
 namespace ngpulm {
 namespace {
 
-// One thread at a time composes. Most states take microseconds.
+// Only one thread at a time composes. Most states take microseconds.
 class Turn {
  public:
   explicit Turn(int32_t* is_busy) : is_busy(is_busy) {
@@ -54,7 +54,7 @@ std::unique_ptr<Composer> make_composer(const NgpulmComposing& composing) {
 
 }  // namespace ngpulm
 
-// Compose some states; those below 0 are of other automata. `made` becomes 1 if there was anything to compose.
+// Compose some states; states below 0 belong to other automata. `made` becomes 1 if any state was composed.
 NGPULM_EXPORT int64_t ngpulm_lazy_enter(const NgpulmLazyAutomaton* made, const NgpulmAutomaton* lm, const NgpulmWords* words,
                                         const NgpulmSpellingTrie* trie, const int32_t* states, int64_t num_states,
                                         uint8_t* is_new) {
@@ -70,15 +70,16 @@ NGPULM_EXPORT int64_t ngpulm_lazy_enter(const NgpulmLazyAutomaton* made, const N
   });
 }
 
-// Compose what a search has entered, and `ahead` of it. `now` [rows, beams] are the states before step `next_step` [rows] of
-// each row, before step -1 those in which its hypotheses began, below 0 for none. `links` and `labels` [rows, steps, beams] are
-// the hypothesis that each comes from at a step, and the token that it gets; none if below 0 or `not_tokens`.
+// Compose the states that a search has entered, and states `ahead` of them. `now` [rows, beams] are the states before step
+// `next_step` [rows] of each row. Before step -1 they are the initial states of the hypotheses; below 0 means no hypothesis.
+// `links` and `labels` [rows, steps, beams] are each hypothesis's parent and new token at a step. A label below 0, or
+// `not_tokens`, means no token.
 NGPULM_EXPORT int64_t ngpulm_lazy_replay(const NgpulmLazyAutomaton* made, const NgpulmAutomaton* lm, const NgpulmWords* words,
                                          const NgpulmSpellingTrie* trie, int32_t* now, int64_t* next_step, const int32_t* links,
                                          const int32_t* labels, int64_t rows, int64_t steps, int64_t beams, int32_t not_tokens,
                                          int64_t ahead, uint8_t* is_new) {
   return with_lazy_automaton(*made, *lm, *words, *trie, [&](auto&& lazy) -> int64_t {
-    const auto automaton = lazy.automaton();  // its arrays stay where they are
+    const auto automaton = lazy.automaton();  // its arrays don't move
     std::vector<int32_t> then(beams);
     for (int64_t row = 0; row < rows; ++row, now += beams, ++next_step) {
       for (; *next_step < steps; ++*next_step) {
@@ -105,15 +106,15 @@ NGPULM_EXPORT int64_t ngpulm_lazy_replay(const NgpulmLazyAutomaton* made, const 
   });
 }
 
-// Compose the states along texts, from where `states_after` begins to read them. `now` [rows] are the states before token
-// `position` [rows] of each text, below 0 for none; a position below 0 is that of a text which hasn't been looked at, whose
-// `now` is where texts begin, and its `roots` where they do if that lies too far back.
+// Compose the states along texts, from the states in which `states_after` begins. `now` [rows] are the states before token
+// `position` [rows] of each text, below 0 for none. A position below 0 means that the text hasn't been read yet: `now` is
+// then the state at the beginning of texts, and `roots` the state to use if the beginning is out of reach of the context.
 NGPULM_EXPORT int64_t ngpulm_lazy_read(const NgpulmLazyAutomaton* made, const NgpulmAutomaton* lm, const NgpulmWords* words,
                                        const NgpulmSpellingTrie* trie, int32_t* now, int64_t* position, const int32_t* roots,
                                        const int32_t* tokens, const int32_t* lengths, int64_t rows, int64_t length,
                                        int64_t context_length, uint8_t* is_new) {
   return with_lazy_automaton(*made, *lm, *words, *trie, [&](auto&& lazy) -> int64_t {
-    const auto automaton = lazy.automaton();  // its arrays stay where they are
+    const auto automaton = lazy.automaton();  // its arrays don't move
     for (int64_t row = 0; row < rows; ++row, tokens += length) {
       int32_t& state = now[row];
       int64_t& at = position[row];

@@ -1,5 +1,5 @@
-// A language model over words, composed with its lexicon as far as searches have come. hf_ngpulm/lexicon/lazy_states.py tells
-// what is made when.
+// A language model over words, composed with its lexicon as far as searches have reached. hf_ngpulm/lexicon/lazy_states.py
+// describes when states are made and composed.
 #pragma once
 #include "composition.hpp"
 
@@ -28,13 +28,13 @@ struct NgpulmLazyAutomaton {
 
 namespace ngpulm {
 
-// Why composing has stopped: it is done; or there may be no room for the next state and its arcs, or for the words of a state.
+// Results of composing: it is done; or there may be no room for the next state and its arcs, or for the words of a state.
 constexpr int64_t DONE = 0, NO_ROOM = 1, NO_ROOM_FOR_WORDS = 2;
-// What `counts` counts.
+// Indices into `counts`.
 enum { STATES, ARCS, READ, FORMS, COMPOSED };
 
-// `WordToken` is the type of the word-level model's tokens, `Token` that of the composed automaton's. State `k` of this has the
-// number 2 k, so that its arcs may lie anywhere: from arc_offsets[2 k] to arc_offsets[2 k + 1].
+// `WordToken` is the token type of the word-level model, `Token` that of the composed automaton. State `k` of the composed
+// automaton has the number 2 k. So its arcs may be anywhere: from arc_offsets[2 k] to arc_offsets[2 k + 1].
 template <class WordToken, class Token>
 class LazyAutomaton {
  public:
@@ -43,17 +43,18 @@ class LazyAutomaton {
       : g(made), reader(lm, words), lm(reader.lm), trie(trie), tokens(static_cast<Token*>(made.arc_tokens)) {}
 
   bool has(int32_t number) const { return number >= 0 && number < 2 * g.counts[STATES] && number % 2 == 0; }
-  // Who sees in another thread that a state is finished, sees all that its scores hang on.
+  // If another thread sees that a state is finished, it also sees all data on which the state's scores depend.
   bool is_unfinished(int32_t number) const { return __atomic_load_n(g.unfinished + number, __ATOMIC_ACQUIRE) != 0; }
 
-  // What there is so far, as one that may be queried.
+  // Return the automaton composed so far, for queries.
   Automaton<Token> automaton() const {
     return Automaton<Token>({g.arc_offsets, g.arc_tokens, g.arc_weights, g.arc_targets, g.backoff_states, g.backoff_weights,
                              int32_t(2 * g.counts[STATES]), g.vocab_size, g.token_bytes, nullptr});
   }
 
-  // Compose a state, by its number, and all that its scores hang on; and, as far `ahead`, the states that its arcs lead to
-  // within a word. Returns DONE or why there is no room: what has been composed until then stays.
+  // Compose the state with this number, and all states on which its scores depend. Also compose the states that its arcs lead
+  // to within a word, up to `ahead` arcs away. Returns DONE, or the reason why there is no room; states composed until then
+  // stay.
   int64_t enter(int32_t number, int64_t ahead) {
     if (!is_unfinished(number)) return DONE;
     if (const int64_t why = compose(number >> 1); why != DONE) return why;
@@ -66,7 +67,7 @@ class LazyAutomaton {
 
  private:
   int64_t compose(int32_t wanted) {
-    if (!read(0)) return NO_ROOM_FOR_WORDS;  // all others are said with the root's
+    if (!read(0)) return NO_ROOM_FOR_WORDS;  // all other states' forms refer to the root's
     waiting.assign(1, wanted);
     while (!waiting.empty()) {
       const int32_t state = waiting.back();
@@ -75,7 +76,8 @@ class LazyAutomaton {
         continue;
       }
       const int32_t of_lm = g.of_lm[state], node = g.nodes[state];
-      // After each arc there may be a state of the empty prefix, with others that it backs off to; the LM has no more.
+      // Each arc may need a new state of the empty prefix, and new states of its backoff chain. The LM has no more states
+      // than that.
       const int64_t room = trie.child_offsets[node + 1] - trie.child_offsets[node] + 3;
       const int64_t behind = std::min<int64_t>(g.longest_chain * room, lm.num_states);
       if (g.counts[STATES] + room + behind > g.room_for_states || g.counts[ARCS] + room > g.room_for_arcs) return NO_ROOM;
@@ -115,7 +117,7 @@ class LazyAutomaton {
     return DONE;
   }
 
-  // Read the forms of a state of the LM, and of those that it backs off to; false if there is no room for them.
+  // Read the forms of a state of the LM and of its backoff chain; return false if there is no room for them.
   bool read(int32_t of_lm) {
     while (!g.read[of_lm]) {
       int32_t state = of_lm;
@@ -148,7 +150,8 @@ class LazyAutomaton {
     return true;
   }
 
-  // The state of the empty prefix under a state of the LM; it is made, with those that it backs off to, if there is none.
+  // Return the state of the empty prefix under a state of the LM. If there is none, make it and the states of its backoff
+  // chain.
   int32_t own_state(int32_t of_lm) {
     while (!g.own_state[of_lm]) {
       int32_t state = of_lm;
@@ -178,8 +181,8 @@ class LazyAutomaton {
     int64_t at;
   };
 
-  // The state of a node's child under the first one of the LM's states below that has it, and a weight with those of backing
-  // off to it.
+  // Find the child of a node under the first state of the LM's backoff chain that has it. Adds the backoff weights up to
+  // there to `weight`.
   Found find_lower(double weight, int32_t state, int32_t token) const {
     int32_t of_lm = lm.backoff_states[g.of_lm[state]];
     const auto back_off_to = [&](int32_t target) {
@@ -197,7 +200,7 @@ class LazyAutomaton {
     }
   }
 
-  // log p(form | state of the LM), all in a row of backoffs having been read; and where that is said.
+  // Return log p(form | state of the LM), and its index. All states of the backoff chain must have been read.
   Found score_form(int32_t of_lm, int32_t form) const {
     double score = 0;
     for (; of_lm != 0; of_lm = lm.backoff_states[of_lm]) {
@@ -217,7 +220,7 @@ class LazyAutomaton {
     g.arc_targets[at] = 2 * target;
   }
 
-  // Make the state of a child's node, of the forms `first .. end - 1`.
+  // Make the state of a child node. The forms through it are `first .. end - 1`.
   int32_t add_child(int32_t state, int32_t token, int32_t node, int64_t first, int64_t end) {
     const int32_t of_lm = g.of_lm[state];
     double own = 0, below = 0;
@@ -231,13 +234,13 @@ class LazyAutomaton {
     return made;
   }
 
-  // After the last one of a state's forms that go through a node, `arc` being one of them.
+  // Return the end of a state's forms that go through a node; `arc` is one of these forms.
   int64_t end_of_node(int32_t node, int64_t arc, int64_t end) const {
     while (arc < end && g.forms[arc] < trie.end_forms[node]) ++arc;
     return arc;
   }
 
-  // Write the arcs of the state of a prefix that is no word, or the empty one.
+  // Write the arcs of the state of a prefix that isn't a word, or of the empty prefix.
   void compose_words(int32_t state) {
     const int32_t of_lm = g.of_lm[state], node = g.nodes[state], depth = trie.depths[node];
     const int64_t end = g.word_offsets[g.read[of_lm]], first_arc = g.counts[ARCS];
@@ -272,7 +275,7 @@ class LazyAutomaton {
         has_end = true;
         at_end = reader.end_weight(of_lm);
       }
-      // See hf_ngpulm/lexicon/reweighing.py.
+      // See hf_ngpulm/lexicon/weights.py.
       const float delimiter_bonus = of_lm == g.begin ? 0.f : float(g.delimiter_bonus);
       for (int64_t at = first_arc; at < g.counts[ARCS]; ++at)
         g.arc_weights[at] += tokens[at] == g.delimiter ? delimiter_bonus : float(g.word_bonus);
@@ -280,7 +283,7 @@ class LazyAutomaton {
     if (has_end) write(g.vocab_size, at_end - taken, g.own_state[g.start] - 1);
   }
 
-  // Write the arcs of the state of a word that others begin with, and what it backs off to: the next word.
+  // Write the arcs of the state of a word with which longer words begin, and its backoff to the beginning of the next word.
   void compose_word(int32_t state) {
     const int32_t of_lm = g.of_lm[state], node = g.nodes[state], depth = trie.depths[node];
     const int64_t word_arc = g.first_word_arc[state], end = g.word_offsets[g.read[of_lm]];
@@ -313,10 +316,10 @@ class LazyAutomaton {
   const Automaton<WordToken>& lm;
   const NgpulmSpellingTrie& trie;
   Token* const tokens;
-  std::vector<int32_t> waiting;  // states, each for the one after it
+  std::vector<int32_t> waiting;  // stack of states to compose, each needed by the state before it
 };
 
-// Call `run` with the automaton as the types of tokens have it.
+// Call `run` with the automaton in its types of tokens.
 template <class Run>
 int64_t with_lazy_automaton(const NgpulmLazyAutomaton& made, const NgpulmAutomaton& lm, const NgpulmWords& words,
                             const NgpulmSpellingTrie& trie, Run&& run) {

@@ -1,10 +1,10 @@
-// Making the trie of a lexicon, and reading a language model over words as one over its forms.
+// Build the trie of a lexicon, and convert a language model over words to one over forms.
 #include "lexicon.hpp"
 
 using namespace ngpulm;
 
-// The trie of spellings that are different and in ascending order: its nodes are numbered as a walk in depth meets them. All
-// arrays have room for as many nodes as there are tokens and one more; `sizes` gets the numbers of inner nodes and of children.
+// Build the trie of different spellings in ascending order. Nodes are numbered in depth-first order. All arrays have room for
+// one node more than there are tokens. `sizes` gets the number of inner nodes and the number of children.
 NGPULM_EXPORT int64_t ngpulm_spelling_trie(const int64_t* offsets, const int32_t* tokens, int64_t num_forms,
                                            int32_t* path_nodes, int32_t* depths, int32_t* end_forms, int64_t* child_offsets,
                                            int32_t* child_tokens, int32_t* child_nodes, int32_t* child_forms, int64_t* sizes) {
@@ -22,7 +22,7 @@ NGPULM_EXPORT int64_t ngpulm_spelling_trie(const int64_t* offsets, const int32_t
                (tokens + one);
       };
       const int64_t shared = common(before, first, first, last);
-      // A spelling that the next one goes on with ends at an inner node.
+      // If the next spelling continues a spelling, that spelling ends at an inner node.
       const bool goes_on = form + 1 < num_forms && common(first, last, last, offsets[form + 2]) == last - first;
       std::copy_n(path_nodes + before, shared, path_nodes + first);
       for (int64_t at = first + shared; at < last; ++at) {
@@ -53,7 +53,7 @@ NGPULM_EXPORT int64_t ngpulm_spelling_trie(const int64_t* offsets, const int32_t
   });
 }
 
-// How many forms the states `first .. last - 1` of a language model over words know: counts [S].
+// Count the forms that the states `first .. last - 1` of a language model over words have: counts [S].
 NGPULM_EXPORT int64_t ngpulm_count_forms(int64_t first, int64_t last, const NgpulmAutomaton* automaton,
                                          const NgpulmWords* words, int64_t* counts) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
@@ -63,7 +63,7 @@ NGPULM_EXPORT int64_t ngpulm_count_forms(int64_t first, int64_t last, const Ngpu
   });
 }
 
-// What they know of those, see `FormLM` in hf_ngpulm/lexicon/word_lm.py.
+// Write the data about these forms; see `FormLM` in hf_ngpulm/lexicon/word_lm.py.
 NGPULM_EXPORT int64_t ngpulm_read_forms(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmWords* words,
                                         const int64_t* offsets, int32_t* forms, double* log_probs, int32_t* targets,
                                         double* ends) {

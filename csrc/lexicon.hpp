@@ -1,5 +1,5 @@
-// A lexicon: spellings (forms) of words as a trie, and which words have which. hf_ngpulm/lexicon/trie.py and word_lm.py say
-// what the arrays mean.
+// A lexicon: the spellings (forms) of words as a trie, and pairs of a word and its form. hf_ngpulm/lexicon/trie.py and
+// word_lm.py describe the arrays.
 #pragma once
 #include "automaton.hpp"
 
@@ -22,11 +22,11 @@ namespace ngpulm {
 
 struct FormArc {
   int32_t form;
-  int32_t target;  // the state of the language model after it
+  int32_t target;  // the language model's state after the form
   double log_prob;
 };
 
-// A language model over words (in single precision), as one over the forms that spell them.
+// A language model over words (in single precision), converted to one over the forms that spell the words.
 template <class Token>
 class FormReader {
  public:
@@ -34,7 +34,7 @@ class FormReader {
 
   int32_t end_token() const { return words.num_words + 1; }
 
-  // The arcs of a state for the forms that spell its words, ascending.
+  // Return the arcs of a state for the forms of its words, in ascending order.
   const std::vector<FormArc>& read(int32_t state) {
     arcs.clear();
     bool is_sorted = true, has_homographs = false;
@@ -54,7 +54,7 @@ class FormReader {
     return arcs;
   }
 
-  // log p(</s> | state): the last arc of those that have one of their own.
+  // Return log p(</s> | state). If a state has its own arc for </s>, it is the last arc.
   double score_end(int32_t state) const {
     double score = 0;
     while (!has_end(state)) {
@@ -73,7 +73,8 @@ class FormReader {
   NgpulmWords words;
 
  private:
-  // Words with the same spelling are one form, with the sum of their probabilities; the model goes on as after the likeliest.
+  // Words with the same spelling are one form, with the sum of their probabilities. After it, the model continues as after
+  // the likeliest word.
   void join_homographs(int32_t state) {
     size_t kept = 0;
     for (size_t i = 0; i < arcs.size(); ++i) {

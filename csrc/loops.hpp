@@ -1,4 +1,4 @@
-// Loops that transcripts fall into (hf_ngpulm/search/attention_step/loops says what they are).
+// Loops in transcripts, as defined in hf_ngpulm/search/attention_step/loops.
 #pragma once
 #include "core.hpp"
 
@@ -15,8 +15,8 @@ constexpr int64_t LONGEST = 24, TIMES = 3, SHORTEST = 8, ENDLESS_TIMES = 6, ENDL
 constexpr int64_t WINDOW = ENDLESS_TIMES * LONGEST;
 constexpr int8_t START_ROLE = 4;  // see `Role` in attention_step.cpp
 
-// Whether a row of tokens, the last one first, begins with a phrase that is said so many times, but for 1 of `share` tokens (0:
-// for none).
+// Whether a row of tokens, in reverse order, begins with `times` repeats of a phrase. 1 of `share` tokens may differ (none if
+// `share` is 0).
 inline bool in_a_loop(const int64_t* said, int64_t size, int64_t times, int64_t shortest, int64_t share) {
   for (int64_t period = 1; period <= LONGEST; ++period) {
     const int64_t needed = std::max((times - 1) * period, shortest - period), allowed = share ? needed / share : 0;
@@ -36,7 +36,7 @@ inline void rule_out_all_but(const NgpulmEnds& of, float* x) {
   for (int64_t i = 0; i < of.num_ends; ++i) x[of.ends[i]] = kept[i];
 }
 
-// Whether a row of tokens is in a loop; if it has gone on for long and `may_end`, all but the ends are ruled out.
+// Return whether a row of tokens is in a loop. If the loop is long and `may_end`, rule out all classes except the ends.
 inline bool end_loop(const NgpulmEnds& of, const int64_t* tokens, int64_t length, bool may_end, float* x) {
   int64_t said[WINDOW], size = 0;
   for (const int64_t* token = tokens + length; size < std::min(length, WINDOW); ++size) {

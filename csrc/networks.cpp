@@ -93,7 +93,7 @@ void Networks::activate(float* out) const {
 
 void Networks::join(int64_t lines, int64_t blank) {
   multiply(layers_.head, joined_.data(), networks_.width, lines, logits_.data(), layers_.head.outputs);
-  if (networks_.separate_blank)  // so that a softmax over all classes gives the blank its sigmoid
+  if (networks_.separate_blank)  // a softmax over all classes then gives the blank its sigmoid
     for (int64_t line = 0; line < lines; ++line) logits(line)[blank] += float(normaliser_of(logits(line), blank).log_sum);
 }
 
@@ -146,7 +146,7 @@ void Networks::lstm(int64_t count, const int64_t* sources, const int64_t* tokens
   for (int64_t i = 0; i < count; ++i) has_recurrent_[targets[i]] = false;
 }
 
-// What the first layer makes of the hidden states in slots: once for all tokens that follow each.
+// Compute the first layer's product with the hidden states in slots, once for all tokens that follow each state.
 void Networks::recur(int64_t count, const int64_t* slots) {
   const int64_t size = networks_.size, outputs = layers_.recurrent.outputs;
   missing_.clear();
@@ -161,7 +161,7 @@ void Networks::recur(int64_t count, const int64_t* slots) {
     std::copy_n(gates_.data() + int64_t(i) * outputs, outputs, recurrent_.get() + missing_[i] * outputs);
 }
 
-// What a cell becomes, and what it lets out.
+// Compute the new cell and the output.
 void Networks::open_gates(const float* __restrict gates, float* __restrict cell, float* __restrict hidden,
                           float* __restrict below) const {
   const int64_t size = networks_.size;
@@ -173,7 +173,7 @@ void Networks::open_gates(const float* __restrict gates, float* __restrict cell,
   }
 }
 
-// Put what the first layer makes of tokens into the table.
+// Store the first layer's products with tokens in the table.
 void Networks::look_up(int64_t count, const int64_t* tokens) {
   int64_t fresh = 0;
   for (int64_t i = 0; i < count; ++i)
@@ -189,7 +189,7 @@ void Networks::look_up(int64_t count, const int64_t* tokens) {
   used_ += fresh;
 }
 
-// A prediction network that sees the last tokens only, with a ReLU.
+// A prediction network that reads only the last tokens, with a ReLU.
 void Networks::convolve(int64_t line, int64_t source, int64_t token, int64_t target) {
   const int64_t before = networks_.places - 1, size = networks_.size;
   const float *last = networks_.embedding + token * size, *weights = networks_.convolution;
@@ -204,7 +204,7 @@ void Networks::convolve(int64_t line, int64_t source, int64_t token, int64_t tar
 }
 
 void Networks::begin(int64_t slot, int64_t blank) {
-  for (int64_t part = 0; part < slots_.parts; ++part)  // before the first token there is nothing, or there are blanks
+  for (int64_t part = 0; part < slots_.parts; ++part)  // zeros or blanks stand before the first token
     if (networks_.num_layers)
       std::fill_n(state(part, slot), networks_.size, 0.f);
     else
@@ -222,12 +222,12 @@ void Networks::copy(int64_t source, int64_t target) {
 
 using namespace ngpulm;
 
-// How many numbers `laid_out` needs.
+// Return how many numbers `laid_out` must hold.
 NGPULM_EXPORT int64_t ngpulm_laid_out_size(const NgpulmNetworks* networks) {
   return guarded([&] { return LaidOut(*networks).floats; });
 }
 
-// Lay the weights out for products: they are read anew then.
+// Lay out the weights for products. This reads the weights again.
 NGPULM_EXPORT int64_t ngpulm_lay_out(const NgpulmNetworks* networks) {
   return guarded([&]() -> int64_t {
     LaidOut(*networks).fill(*networks);

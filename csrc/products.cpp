@@ -10,7 +10,7 @@ namespace ngpulm {
 
 namespace {
 
-// The tile of sums that fits the registers: rows, and vectors of a row.
+// The tile of sums that fits into the registers: the number of rows, and of vectors per row.
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int ROWS = 8, VECTORS = 3;
 #else
@@ -34,13 +34,13 @@ __attribute__((always_inline)) inline void each(Run&& run, std::integer_sequence
   (run(std::integral_constant<int, I>{}), ...);
 }
 
-// run(0), run(1) ... as constants: what is indexed by them stays in registers.
+// Call run(0), run(1) ... with constants. Arrays indexed by constants stay in registers.
 template <int COUNT, class Run>
 __attribute__((always_inline)) inline void repeat(Run&& run) {
   each(run, std::make_integer_sequence<int, COUNT>{});
 }
 
-// One tile: all inputs of R rows with P panels of C vectors, one after the other.
+// Compute one tile: R rows times P panels of C vectors, all inputs one after the other.
 template <int R, int C, int P = 1>
 void tile(const Layer& layer, int64_t begin, const float* x, int64_t x_stride, float* out, int64_t out_stride) {
   const float *panels = layer.panels + begin * layer.inputs, *biases = layer.biases + begin;
@@ -63,7 +63,7 @@ void tile(const Layer& layer, int64_t begin, const float* x, int64_t x_stride, f
 
 using Tile = void (*)(const Layer&, int64_t, const float*, int64_t, float*, int64_t);
 
-// The tiles of 1 .. ROWS rows.
+// The functions for tiles of 1 .. ROWS rows.
 template <int C, int... R>
 Tile tile_of(int64_t rows, std::integer_sequence<int, R...>) {
   static constexpr Tile tiles[] = {tile<R + 1, C>...};
@@ -77,7 +77,7 @@ Tile tile_of(int64_t rows, int64_t vectors) {
 
 typedef float Four __attribute__((vector_size(16)));
 
-// Four columns of four rows.
+// Transpose four columns of four rows.
 void transpose(const float* rows, int64_t stride, float* out, int64_t out_stride) {
   Four a[4];
   for (int i = 0; i < 4; ++i) std::memcpy(&a[i], rows + i * stride, sizeof(Four));

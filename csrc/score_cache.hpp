@@ -1,5 +1,6 @@
-// What each token adds to a hypothesis in some states of the automata, kept by states: hypotheses with the same last tokens
-// share a line, those that leave the beam come back, and so do the states of one row in another.
+// A cache of the scores that each token adds to a hypothesis in some states of the automata. The key is the states.
+// Hypotheses with the same last tokens share a line. A line is also reused if a hypothesis leaves the beam and comes back, or
+// if another row reaches the same states.
 #pragma once
 #include <memory>
 
@@ -10,8 +11,8 @@ namespace ngpulm {
 
 constexpr float ROUNDING = 1e-3f;  // of sums in single precision
 
-// List the tokens whose logits, or sums of these with what the tokens add, are above a bound. They are compared in blocks,
-// which becomes vector instructions, and those that are above, few, are looked for in groups.
+// List the tokens whose logits, or whose sums of logit and added score, are above a bound. Blocks are compared first, with
+// vector instructions. The few tokens above the bound are then found in groups.
 template <class Sum>
 inline int64_t list_where_above(Sum&& sum, float bound, int64_t size, int32_t* listed) {
   constexpr int64_t BLOCK = 64, GROUP = 8;
@@ -52,8 +53,8 @@ class ScoreCache {
     forget();
   }
 
-  // Keep what tokens add with these weights of the automata, and `given` [C] without them: nothing, unless it is the same as
-  // before.
+  // Set the weights of the automata and the scores `given` [C] that don't depend on the automata. Unless both are unchanged,
+  // this empties the cache.
   void use(const float* given_weights, const float* given) {
     if (std::equal(weights.begin(), weights.end(), given_weights) && std::equal(plain.begin(), plain.end(), given)) return;
     std::copy_n(given_weights, num_automata, weights.begin());
@@ -61,7 +62,7 @@ class ScoreCache {
     forget();
   }
 
-  // The line of some states, which lasts until the next one is asked for.
+  // Return the line of some states. The line is valid until the next call.
   int64_t line_of(const int32_t* wanted) {
     const int64_t line = place_of(wanted);
     if (holds(line, wanted)) return line;
@@ -70,20 +71,20 @@ class ScoreCache {
     return line;
   }
   const float* added(int64_t line) const { return scores.get() + line * classes; }  // [C], -inf for the blank
-  float highest_of_line(int64_t line) const { return highest[line]; }               // no less than the highest of these
+  float highest_of_line(int64_t line) const { return highest[line]; }               // an upper bound of these
 
  private:
-  static constexpr float NOTHING = std::numeric_limits<float>::infinity();  // as the highest of a line that there isn't
+  static constexpr float NOTHING = std::numeric_limits<float>::infinity();  // `highest` of a line that isn't in use
 
   const Automaton<Token>& lm;
   const int64_t num_automata, classes, candidates;  // candidates: classes that the automata score
   const int32_t blank;
   const int64_t num_lines;
-  const std::unique_ptr<float[]> scores;  // not written before it is used
+  const std::unique_ptr<float[]> scores;  // no entry is read before it is written
   std::vector<float> highest;
   std::vector<int32_t> states;
   std::vector<float> weights, plain, one;
-  std::vector<int32_t> chain, longer;  // of states that back off
+  std::vector<int32_t> chain, longer;  // states of a backoff chain
 
   static int64_t lines_for(int64_t hypotheses, int64_t classes) {
     constexpr int64_t KEPT_SCORES = 1 << 18;
@@ -106,7 +107,8 @@ class ScoreCache {
     return is_same;
   }
 
-  // With one automaton a state differs from its backoff state, which is likely to be there, in a constant and its few arcs.
+  // With one automaton, the scores in a state differ from those in its backoff state by a constant and in a few arcs. The
+  // backoff state's line is likely to be cached.
   int64_t add_with_backoffs(int32_t state) {
     longer.clear();
     int64_t line = place_of(&state);
@@ -124,7 +126,7 @@ class ScoreCache {
   }
 
   int64_t add_longer(int64_t shorter, int32_t state) {
-    const int64_t line = place_of(&state);  // may be the same, which does no harm
+    const int64_t line = place_of(&state);  // may be the same line, which does no harm
     const float shift = weights[0] * lm.backoff_weights[state];
     const float* from = added(shorter);
     float* to = scores.get() + line * classes;

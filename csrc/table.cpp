@@ -1,9 +1,9 @@
-// Finding n-grams in a table that is being made: hf_ngpulm/ngrams/table.py tells the story.
+// Find n-grams in a table while it is built; see hf_ngpulm/ngrams/table.py.
 #include "core.hpp"
 
-// See hf_ngpulm/ngrams/table.py: the orders that are there, numbered through as nodes after the empty n-gram (node 0).
-// What follows a node is first_child[node] .. first_child[node + 1] - 1, ascending. `unigram_of` a token is 0 where it has
-// none.
+// The orders added so far; see hf_ngpulm/ngrams/table.py. Nodes number their n-grams consecutively after the empty n-gram
+// (node 0). The children of a node are first_child[node] .. first_child[node + 1] - 1, in ascending order of tokens.
+// `unigram_of` is 0 for a token without a unigram.
 struct NgpulmNGramNodes {
   const int32_t* tokens;
   const int64_t *first_child, *unigram_of;
@@ -12,8 +12,8 @@ struct NgpulmNGramNodes {
 
 using namespace ngpulm;
 
-// The rows of the n-grams tokens [N, order] without their last token, in the order below, whose first node is `first_node`. Of
-// those `first .. last - 1`; -1 where there is no such row.
+// For the n-grams `first .. last - 1` of tokens [N, order], write the row of the prefix (without the last token) in the order
+// below, whose first node is `first_node`; -1 if there is no such row.
 NGPULM_EXPORT int64_t ngpulm_find_prefixes(int64_t first, int64_t last, const NgpulmNGramNodes* nodes, const int32_t* tokens,
                                            int64_t order, int64_t first_node, int64_t* prefixes) {
   return guarded([&]() -> int64_t {
@@ -24,7 +24,7 @@ NGPULM_EXPORT int64_t ngpulm_find_prefixes(int64_t first, int64_t last, const Ng
       return at < end && *at == token ? at - nodes->tokens : 0;
     };
     std::vector<int64_t> path(order,
-                              0);  // nodes of the first 1, 2, ... tokens of the n-gram before, which it often begins like
+                              0);  // nodes of the previous n-gram's first 1, 2, ... tokens, which n-grams often share
     for (int64_t row = first; row < last; ++row) {
       const int32_t* const ngram = tokens + row * order;
       int64_t shared = 0;

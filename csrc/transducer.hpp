@@ -1,19 +1,18 @@
-// What searches of transducers share: the classes of the joint network's outputs, and the confidence in a frame.
+// Common parts of transducer searches: the classes of the joint network's outputs, and the confidence of a frame.
 #pragma once
 #include "automaton.hpp"
 #include "vectors.hpp"
 
-// See hf_ngpulm/search/networks/cpu.py. Logits are those of the token classes, the blank among them, and after
-// them those of the durations, of which an RNN-T has none. `measure` is a place among hf_ngpulm/search/confidence.py's
-// MEASURES, -1 for none.
+// See hf_ngpulm/search/networks/cpu.py. The logits are those of the token classes, including the blank, followed by those of
+// the durations (an RNN-T has none). `measure` is an index into MEASURES of hf_ngpulm/search/confidence.py, or -1 for none.
 struct NgpulmClasses {
   const int64_t* durations;
   int64_t num_durations, tokens, blank, measure;
   float alpha;
 };
 
-// What rows with K hypotheses each did, and room for `room` steps: links, labels, moves and sums [room, B, K], see `Trace` in
-// hf_ngpulm/search/networks/cpu.py. `used` [B] says how many steps each row has taken.
+// The trace of rows with K hypotheses each, with room for `room` steps: links, labels, moves and sums [room, B, K]; see
+// `Trace` in hf_ngpulm/search/networks/cpu.py. `used` [B] is the number of steps that each row has taken.
 struct NgpulmSteps {
   int64_t* used;
   int32_t *links, *labels, *moves;
@@ -23,7 +22,7 @@ struct NgpulmSteps {
 
 namespace ngpulm {
 
-// What `confidence_of_sums` asks for at a frame; `best` is the logit of the class whose probability is meant.
+// Return the sum that `confidence_of_sums` takes for a frame. `best` is the logit of the class whose probability is measured.
 inline float sum_for_confidence(const NgpulmClasses& classes, const float* logits, double log_sum, float best) {
   const auto total = float(log_sum);
   const auto log_prob = [=](float logit) { return at_least(logit - total, -1e4f); };

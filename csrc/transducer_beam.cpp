@@ -1,8 +1,8 @@
-// Beam search for transducers: ALSD++ and AES++ (Grigoryan et al., arXiv 2506.00185), see
+// Beam search for transducers: ALSD++ and AES++ (Grigoryan et al., arXiv 2506.00185); see
 // hf_ngpulm/search/transducer_beam/__init__.py.
 //
-// A few rows are searched at a time, so that each product of matrices serves many hypotheses and its result is still cached
-// when the search reads it. When a row has ended, the next one takes its place.
+// A few rows are searched at a time. So each product of matrices serves many hypotheses, and its result is still in the cache
+// when the search reads it. When a row has ended, the next row takes its place.
 #include "networks.hpp"
 #include "transducer_beam_step.hpp"
 
@@ -10,7 +10,7 @@ namespace ngpulm {
 
 namespace {
 
-constexpr int64_t HYPOTHESES = 48;  // approximate number that go on at once
+constexpr int64_t HYPOTHESES = 48;  // approximate number of hypotheses searched at once
 constexpr int64_t DONE = -1, NO_ROOM = -2;
 
 // Subtract the internal LM's scores after new tokens from the LM scores.
@@ -34,7 +34,7 @@ struct AllFrames {
   const float* at(int64_t row, int64_t time) const { return frames + (row * longest + time) * width; }
 };
 
-// Search rows, up to `held` at once, as far as their frames reach.
+// Search rows, up to `held` rows at once, as far as their frames allow.
 template <class LM>
 int64_t search_rows(int64_t first, int64_t last, int64_t held, BeamStep<LM>& step, Networks& network, const AllFrames& frames,
                     const NgpulmClasses& classes, const NgpulmBeamSettings& rules, const NgpulmBeamRows& rows,
@@ -85,8 +85,8 @@ int64_t search_rows(int64_t first, int64_t last, int64_t held, BeamStep<LM>& ste
 
 using namespace ngpulm;
 
-// Write what LMs add to each class after the hypotheses of some rows, numbers `rows[first]` .. `rows[last - 1]`, where they add
-// anything. Returns -1, or the first row whose states don't exist.
+// Write the scores that LMs add to each class after the hypotheses of the rows `rows[first]` .. `rows[last - 1]`, if there
+// are any. Returns -1, or the first row whose states don't exist.
 NGPULM_EXPORT int64_t ngpulm_beam_lines(int64_t first, int64_t last, const int64_t* numbers, const NgpulmAutomaton* automaton,
                                         const NgpulmClasses* classes, const NgpulmBeamSettings* rules,
                                         const NgpulmBeamRows* rows, const NgpulmBeam* beam, const NgpulmSteps* steps) {
@@ -123,8 +123,8 @@ NGPULM_EXPORT int64_t ngpulm_beam_begin(int64_t first, int64_t last, const int64
   });
 }
 
-// Search each row as far as its frames [B, longest, D] reach, with the networks. Returns -1, -2 if the room for steps was too
-// small for any (call it again with more), or the first row whose states don't exist.
+// Search each row with the networks, as far as its frames [B, longest, D] allow. Returns -1; -2 if the room for steps was too
+// small for a row (call again with more room); or the first row whose states don't exist.
 NGPULM_EXPORT int64_t ngpulm_beam_rows(int64_t first, int64_t last, const NgpulmAutomaton* automaton,
                                        const NgpulmClasses* classes, const NgpulmBeamSettings* rules,
                                        const NgpulmBeamRows* rows, const NgpulmBeam* beam, const NgpulmSteps* steps,
@@ -141,8 +141,9 @@ NGPULM_EXPORT int64_t ngpulm_beam_rows(int64_t first, int64_t last, const Ngpulm
   });
 }
 
-// For networks that run elsewhere: number the hypotheses of all rows that go on. `lines` [B, K] gets their numbers, else -1;
-// `slots` and `frames` get their slots and frames, numbered over all rows (`longest` frames each). Returns how many there are.
+// For networks that run outside the core: number the hypotheses of all rows that must continue. `lines` [B, K] gets their
+// numbers, or -1. `slots` and `frames` get their slots and frames, numbered over all rows (`longest` frames each). Returns
+// the number of hypotheses.
 NGPULM_EXPORT int64_t ngpulm_beam_open(int64_t batch, const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows,
                                        const NgpulmBeam* beam, int64_t longest, int64_t* lines, int64_t* slots,
                                        int64_t* frames) {
@@ -163,8 +164,8 @@ NGPULM_EXPORT int64_t ngpulm_beam_open(int64_t batch, const NgpulmBeamSettings* 
   });
 }
 
-// Take one step with each row that has lines of `logits` [N, C]. New tokens (see `NewTokens`) of the rows are put after
-// `first * K`; returns their number, or -1 if states of a row don't exist.
+// Take one step with each row that has lines of `logits` [N, C]. New tokens (see `NewTokens`) of the rows are written after
+// `first * K`. Returns their number, or -1 if states of a row don't exist.
 NGPULM_EXPORT int64_t ngpulm_beam_step(int64_t first, int64_t last, const NgpulmAutomaton* automaton,
                                        const NgpulmClasses* classes, const NgpulmBeamSettings* rules,
                                        const NgpulmBeamRows* rows, const NgpulmBeam* beam, const NgpulmSteps* steps,

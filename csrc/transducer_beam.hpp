@@ -10,10 +10,10 @@ struct NgpulmBeamSettings {
   uint8_t has_ilm, blank_aware, late, log_sum;
 };
 
-// Hypotheses [B, K] with the automata's states and scores [B, K, M]; an empty place has the score -inf. The prediction after a
-// hypothesis's tokens, and the weighted LM scores of all classes (`lines` [B * slots, C]; null without LMs), lie in one of the
-// `slots` of its row, which hypotheses with the same tokens share. `slot_hashes` and `slot_sizes` identify the tokens (size -1:
-// none). `slot_uses` [B, slots + 1] has the time of a slot's last use; the last column is the row's clock.
+// Hypotheses [B, K] with the automata's states and scores [B, K, M]; an empty place has the score -inf. Each row has `slots`
+// slots. A slot holds a prediction and the weighted LM scores of all classes (`lines` [B * slots, C]; null without LMs) after
+// some tokens. Hypotheses with the same tokens share a slot. `slot_hashes` and `slot_sizes` identify the tokens (size -1:
+// none). `slot_uses` [B, slots + 1] is the time of a slot's last use; the last column is the row's clock.
 struct NgpulmBeam {
   double *scores, *acoustic_scores;
   int64_t *times, *symbols, *sizes, *last_tokens, *hashes, *parent_hashes, *slots;
@@ -22,9 +22,9 @@ struct NgpulmBeam {
   int64_t *bad_frames, *slot_hashes, *slot_sizes, *slot_uses, num_beams, num_automata, slots_of_row;
 };
 
-// For each row: its number of frames, the frame before which hypotheses go on, the largest number of frames that a step can
-// move on if more frames may come (see `open`), the number of steps at this frame (AES), the automata's weights [B, M], the sum
-// of the LMs' weights, and the internal LM's weight.
+// For each row: its number of frames; the frame before which hypotheses must continue; the largest number of frames that a
+// step can advance if more frames may come (see `open`); the number of steps at this frame (AES); the automata's weights [B,
+// M]; the sum of the LMs' weights; and the internal LM's weight.
 struct NgpulmBeamRows {
   int64_t *lengths, *limits;
   const int64_t* reaches;
@@ -34,7 +34,7 @@ struct NgpulmBeamRows {
 
 namespace ngpulm {
 
-constexpr int32_t STILL = -1;  // label of a step in which a hypothesis stands still, as in networks/search.py
+constexpr int32_t STILL = -1;  // label of a step in which a hypothesis doesn't move, as in networks/search.py
 
 struct Hypothesis {
   double score, acoustic_score;
@@ -57,9 +57,10 @@ inline void put(const NgpulmBeam& beam, int64_t row, int64_t k, const Hypothesis
   beam.hashes[i] = h.hash, beam.parent_hashes[i] = h.parent_hash, beam.slots[i] = h.slot;
 }
 
-// Write the places of a row's hypotheses that go on to `found`. In ALSD these are the hypotheses before the limit; none if the
-// next step of one might lead past it, as its result depends on frames that haven't come, and the frontier must not advance
-// without it. In AES, when all hypotheses have taken their blank, the row moves to the next frame.
+// Write the places of a row's hypotheses that must continue to `found`. In ALSD these are the hypotheses before the limit.
+// There are none if the next step of a hypothesis might lead past the limit: that step depends on frames that haven't
+// arrived, and the frontier must not advance without it. In AES, when all hypotheses have taken their blank, the row moves to
+// the next frame.
 inline void open(const NgpulmBeam& beam, const NgpulmBeamRows& rows, const NgpulmBeamSettings& rules, int64_t row,
                  std::vector<int32_t>& found) {
   const double* scores = beam.scores + row * beam.num_beams;
@@ -79,7 +80,7 @@ inline void open(const NgpulmBeam& beam, const NgpulmBeamRows& rows, const Ngpul
   }
 }
 
-// The `most` values with the highest ranks, the highest first. Ties go to the earlier ones.
+// Collects the `most` values with the highest ranks, the highest first. In a tie, earlier values win.
 class Best {
  public:
   void begin(int64_t most) {

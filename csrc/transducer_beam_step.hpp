@@ -4,8 +4,8 @@
 
 namespace ngpulm {
 
-// New tokens: the slot of the networks' state before, the token, and the slot of the new prediction (slots are numbered over
-// all rows); and the hypotheses that have them, by their places among those of all rows.
+// New tokens: the slot of the networks' state before the token, the token, and the slot of the new prediction. Slots are
+// numbered over all rows. The hypotheses with these tokens are stored by their places among the hypotheses of all rows.
 struct NewTokens {
   std::vector<int64_t> sources, tokens, targets, hypotheses;
 
@@ -13,21 +13,21 @@ struct NewTokens {
   void clear() { sources.clear(), tokens.clear(), targets.clear(), hypotheses.clear(); }
 };
 
-// Logits of a hypothesis that goes on (else null), and their log-sum-exp over all classes, over all but the blank, and over the
-// durations.
+// Logits of a hypothesis that must continue (otherwise null), and their log-sum-exp over all classes, over all classes except
+// the blank, and over the durations.
 struct Said {
   const float* logits;
   double log_sum, other_sum, duration_sum;
   float highest;
 };
 
-// A class and a duration in one number.
+// Encode a class and a duration in one number.
 constexpr int DURATION_BITS = 16;
 inline int64_t paired(int64_t label, int64_t duration) { return label << DURATION_BITS | duration; }
 inline int64_t label_of(int64_t pair) { return pair >> DURATION_BITS; }
 inline int64_t duration_of(int64_t pair) { return pair & ((1 << DURATION_BITS) - 1); }
 
-// What a hypothesis may become.
+// A possible new hypothesis.
 struct Candidate {
   double score, acoustic_score;
   int64_t time, hash, size;
@@ -45,7 +45,7 @@ class Highest {
  public:
   explicit Highest(int64_t classes) : size_((classes + LANES - 1) / LANES * LANES), fused_(size_, NEG_INF), hits_(size_) {}
 
-  // Sums of logits and, if given, LM scores of `line`; -inf for the blank and for NaN.
+  // Compute sums of logits and, if given, the LM scores of `line`; -inf for the blank and for NaN.
   void fuse(const float* __restrict logits, const float* __restrict line, int64_t classes, int64_t blank) {
     float* __restrict fused = fused_.data();
     if (line)
@@ -58,7 +58,7 @@ class Highest {
     fused[blank] = NEG_INF;
   }
 
-  // Call `take(class, score)` for the `most` highest classes above -inf, in their order, and for few others.
+  // Call `take(class, score)` in the order of classes for the `most` highest classes above -inf, and for few other classes.
   template <class Take>
   void each(int64_t most, Take&& take) {
     const float* fused = fused_.data();
@@ -127,7 +127,7 @@ class BeamStep {
     return true;
   }
 
-  // Take a step; `logits_of(k)` returns a hypothesis's logits, null if it doesn't go on. New tokens are appended.
+  // Take a step. `logits_of(k)` returns a hypothesis's logits, or null if it must not continue. New tokens are appended.
   template <class LogitsOf>
   void run(int64_t row, LogitsOf&& logits_of, NewTokens& fresh) {
     row_ = row;
@@ -149,7 +149,7 @@ class BeamStep {
     ++steps_.used[row];
   }
 
-  // Write the LM scores of all classes after hypotheses, by their places among those of all rows.
+  // Write the LM scores of all classes after hypotheses, which are given by their places among the hypotheses of all rows.
   void write_lines(const std::vector<int64_t>& hypotheses) {
     if (!beam_.lines) return;
     lines_.read_ahead(hypotheses);
@@ -203,7 +203,7 @@ class BeamStep {
     by_size_.resize(num_beams);
     depths_.assign(num_beams, 0);
     for (int32_t k = 0; k < num_beams; ++k) by_size_[k] = k;
-    // Shorter hypotheses first, as they pass on their gain.
+    // Shorter hypotheses come first, because they pass their gain on to longer ones.
     std::stable_sort(by_size_.begin(), by_size_.end(), [&](int32_t a, int32_t b) { return old_[a].size < old_[b].size; });
     int64_t deepest = 0;
     for (int32_t k : by_size_) {
@@ -255,7 +255,7 @@ class BeamStep {
         total_ != 0.0 && blank_log_prob > NEG_INF_DOUBLE ? blank_log_prob + total_ * blank_log_prob : blank_log_prob;
     ranked_.begin(most_extensions_);
     bool waits =
-        blank_log_prob > NEG_INF_DOUBLE;  // whether the blank has yet to come: of those that rank alike the first come first
+        blank_log_prob > NEG_INF_DOUBLE;  // whether the blank is still to come: of equal ranks, the first class wins
     const auto rank_blank = [&] {
       if (waits) ranked_.insert(rules_.late ? of_blank : blank_log_prob, paired(blank, 0));
       waits = false;
@@ -279,7 +279,7 @@ class BeamStep {
     }
   }
 
-  // Choose the best pairs of the chosen classes with durations. Early pruning ranks the pairs with LM scores, too.
+  // Choose the best pairs of a chosen class and a duration. Early pruning also ranks the pairs with LM scores.
   void pair_with_durations(const Said& said, const float* line, double common, double of_blank) {
     durations_.begin(classes_.num_durations);
     for (int64_t d = 0; d < classes_.num_durations; ++d)
@@ -311,7 +311,7 @@ class BeamStep {
           if (known.is_live() && known.has_tokens_of(hash, size)) return;
     }
     if (!(from.score + score > NEG_INF_DOUBLE)) return;
-    Candidate& made = candidates_[num_candidates_++];  // written in its place, number by number: a copy would wait for these
+    Candidate& made = candidates_[num_candidates_++];  // written in place, field by field: a copy would wait for the fields
     made.score = from.score + score, made.acoustic_score = from.acoustic_score + gain;
     made.time = std::min(from.time + move, rows_.lengths[row_]), made.hash = hash, made.size = size;
     made.parent = k, made.label = int32_t(label), made.move = int32_t(move);
@@ -369,7 +369,7 @@ class BeamStep {
     }
   }
 
-  // Write place `k` of the beam: the hypothesis, its step and its LM states.
+  // Write place `k` of the beam: the hypothesis, its step, and its LM states.
   Hypothesis become(int64_t k, const Group& group, NewTokens& fresh) {
     const Candidate& best = candidates_[group.best];
     const int64_t automata = beam_.num_automata, at = step_at(steps_.used[row_], k);

@@ -1,9 +1,9 @@
 // Greedy search for transducers by label looping (Bataev et al., SLT 2024, arXiv 2406.06220). The definition is
 // hf_ngpulm/search/transducer_greedy/reference.py.
 //
-// The prediction changes only with a token, so the joint network runs on a window of frames at once, and `follow_blanks` jumps
-// over the blanks to the first token. A few rows are searched at a time, so that each product of matrices serves several. When
-// a row has ended, the next one takes its place.
+// The prediction changes only with a token. So the joint network runs on a window of frames at once, and `follow_blanks`
+// skips the blanks before the first token. A few rows are searched at a time, so that each product of matrices serves several
+// rows. When a row has ended, the next row takes its place.
 #include "networks.hpp"
 #include "transducer.hpp"
 
@@ -54,7 +54,7 @@ class Greedy {
 
   bool has_states(int64_t row) const { return lm_.has_all(rows_.lm_states + row * rows_.num_automata, rows_.num_automata); }
 
-  // Move a row on over the blanks of a window, by their durations in a TDT.
+  // Advance a row over the blanks of a window; in a TDT, by the blanks' durations.
   Said follow_blanks(int64_t row, const float* logits, int64_t stride, int64_t frames) {
     const int64_t tokens = classes_.tokens, blank = classes_.blank;
     for (int64_t place = 0; place < frames;) {
@@ -82,8 +82,8 @@ class Greedy {
     return {};
   }
 
-  // Choose the token with the LMs in place of the model's best token, and move on. `internal` are the internal LM's
-  // log-probabilities, null if it isn't subtracted. `said` gets the choice.
+  // Choose the token with the LMs, starting from the model's best token, and advance. `internal` are the internal LM's
+  // log-probabilities; null if it isn't subtracted. `said` gets the choice.
   void choose(int64_t row, const float* logits, const float* internal, Said& said) {
     const float* weights = rows_.weights + row * rows_.num_automata;
     int32_t* states = rows_.lm_states + row * rows_.num_automata;
@@ -91,7 +91,7 @@ class Greedy {
     const bool listens = std::any_of(weights, weights + rows_.num_automata, [](float weight) { return weight != 0.f; });
     const int64_t candidates = listens ? std::min(rules_.vocab_size, classes_.tokens) : classes_.tokens;
     const double score = said.duration_log_prob - said.log_sum;
-    // The confidence is the acoustic model's, in its own choice.
+    // The confidence is that of the acoustic model in its own best class.
     const float sum = classes_.measure < 0 ? 0.f : sum_for_confidence(classes_, logits, said.log_sum, logits[said.token]);
     const float ilm_weight = internal ? rows_.ilm_weights[row] : 0.f;
     if (said.token < candidates && (listens || ilm_weight != 0.f)) {
@@ -106,7 +106,7 @@ class Greedy {
       for (int64_t c = 0; c < candidates; ++c) fused[c] = fused[c] == fused[c] ? fused[c] : NEG_INF;  // impossible classes
       if (classes_.blank < candidates) fused[classes_.blank] = NEG_INF;
       const float highest = highest_of(fused, candidates);
-      if (highest > NEG_INF) said.token = first_at_least(fused, candidates, highest);  // else sums with huge weights overflowed
+      if (highest > NEG_INF) said.token = first_at_least(fused, candidates, highest);  // otherwise huge weights overflowed
       if (ilm_weight != 0.f) rows_.ilm_scores[row] += internal[said.token];
     }
     for (int64_t m = 0; m < rows_.num_automata; ++m) {
@@ -146,9 +146,9 @@ class Greedy {
 
 using namespace ngpulm;
 
-// For networks that run elsewhere: search the rows of `numbers` through a window of frames, up to their first token. `tokens`
-// gets that token, or -1. `logits` are [numbers, window, C], `internal` [rows, tokens] the internal LM's log-probabilities
-// (null if it isn't subtracted). Returns -1, or the first row whose states don't exist.
+// For networks that run outside the core: search the rows `numbers` through a window of frames, up to their first token.
+// `tokens` gets that token, or -1. `logits` are [numbers, window, C]. `internal` [rows, tokens] are the internal LM's
+// log-probabilities, or null if it isn't subtracted. Returns -1, or the first row whose states don't exist.
 NGPULM_EXPORT int64_t ngpulm_greedy_window(int64_t first, int64_t last, const NgpulmAutomaton* automaton,
                                            const NgpulmClasses* classes, const NgpulmGreedyRules* rules,
                                            const NgpulmGreedyRows* rows, const NgpulmSteps* steps, const int64_t* numbers,
@@ -170,8 +170,8 @@ NGPULM_EXPORT int64_t ngpulm_greedy_window(int64_t first, int64_t last, const Ng
   });
 }
 
-// Search rows to their ends, or until the room for steps is full. The networks' state of a row is in the slot of its number,
-// once it has `begun`. `frames` are [rows, longest, D]. Returns -1, or the first row whose states don't exist.
+// Search rows to their ends, or until the room for steps is used up. The networks' state of a row that has `begun` is in the
+// slot with the row's number. `frames` are [rows, longest, D]. Returns -1, or the first row whose states don't exist.
 NGPULM_EXPORT int64_t ngpulm_greedy_rows(int64_t first, int64_t last, const NgpulmAutomaton* automaton,
                                          const NgpulmClasses* classes, const NgpulmGreedyRules* rules,
                                          const NgpulmGreedyRows* rows, const NgpulmSteps* steps, const NgpulmNetworks* networks,
@@ -195,7 +195,7 @@ NGPULM_EXPORT int64_t ngpulm_greedy_rows(int64_t first, int64_t last, const Ngpu
       begins_as = row, begun[row] = true;
     }
     for (;;) {
-      // Replace rows that have ended by the next ones.
+      // Replace rows that have ended by the next rows.
       size_t kept = 0;
       for (int64_t row : going)
         if (search.goes_on(row) && has_room(row)) going[kept++] = row;

@@ -6,7 +6,7 @@
 
 namespace ngpulm {
 
-// A cache of the scores of all tokens by state, as other hypotheses and rows reach the same states.
+// A cache of the scores of all tokens by state, because other hypotheses and rows reach the same states.
 template <class LM>
 class KeptScores {
  public:
@@ -18,7 +18,7 @@ class KeptScores {
     scores_.reset(new float[states_.size() * size_]);
   }
 
-  // Prefetch the arcs of some states all at once, as each access on its own would wait for memory.
+  // Prefetch the arcs of some states together, because each separate access would wait for memory.
   void read_ahead(std::vector<int32_t>& states) const {
     for (int32_t& state : states)  // another thread may be composing these
       if (lm_.composer && !lm_.composer->finish(state)) state = -1;
@@ -63,7 +63,7 @@ class Lines {
 
   float* of(int64_t row, int64_t slot) const { return beam_.lines + (row * beam_.slots_of_row + slot) * classes_; }
 
-  // Before `fill` is called for some hypotheses, by their places among all.
+  // Prepare for calls of `fill` for some hypotheses, given by their places among all hypotheses.
   void read_ahead(const std::vector<int64_t>& hypotheses) {
     ahead_.clear();
     for (int64_t at : hypotheses)
@@ -72,12 +72,13 @@ class Lines {
     kept_.read_ahead(ahead_);
   }
 
-  // Write what the automata of hypothesis `k` of a row add, into its slot.
+  // Write the scores that the automata add for hypothesis `k` of a row into the hypothesis's slot.
   void fill(int64_t row, int64_t k) {
     const int64_t scored = std::min(rules_.vocab_size, classes_), automata = beam_.num_automata, at = row * beam_.num_beams + k;
     const float* weights = weights_ + row * automata;
     float* __restrict line = of(row, beam_.slots[at]);
-    // A class that no LM scores counts as one of V equally likely tokens; with 0 it would win as it cost nothing.
+    // A class that no LM scores counts as one of V equally likely tokens. With a score of 0 it would win merely because it
+    // costs nothing.
     float total = 0.f;
     for (int64_t m = 0; m < rules_.num_lms; ++m) total += weights[m];
     std::fill(line + scored, line + classes_, rules_.vocab_size ? -total * std::log(float(rules_.vocab_size)) : 0.f);

@@ -1,6 +1,7 @@
 // Functions and sums over many numbers, as plain loops that compilers turn into vector instructions of any width.
 //
-// Sums run in `LANES` partial sums whatever the width is, so that each instruction set gives the same numbers. NaN stays NaN.
+// Sums are computed as `LANES` partial sums for every width, so that all instruction sets give the same numbers. NaN stays
+// NaN.
 #pragma once
 #include "core.hpp"
 
@@ -8,7 +9,7 @@ namespace ngpulm {
 
 constexpr int LANES = 16;
 
-// Room for numbers that begins where a cache line does.
+// An array of numbers that is aligned to a cache line.
 template <class T>
 struct AlignedAllocator {
   using value_type = T;
@@ -23,7 +24,7 @@ struct AlignedAllocator {
 };
 using Floats = std::vector<float, AlignedAllocator<float>>;
 
-// The same bits as another type.
+// Return the same bits as another type.
 template <class To, class From>
 inline To bits_as(From from) {
   To to;
@@ -34,7 +35,7 @@ inline To bits_as(From from) {
 inline float at_least(float number, float least) { return number < least ? least : number; }
 inline float at_most(float number, float most) { return number > most ? most : number; }
 
-// exp within 2e-7 of the value (Cephes' polynomial), between -87.3 and 88.3.
+// exp for arguments from -87.3 to 88.3, within 2e-7 of the value (Cephes' polynomial).
 inline float exp_within(float x) {
   const float shifted = multiply_add(x, 1.4426950408889634f, 12582912.f);  // rounds to a whole number, in the lowest bits
   const float power = shifted - 12582912.f;
@@ -45,11 +46,11 @@ inline float exp_within(float x) {
   value = multiply_add(value, rest, 1.6666665459e-1f);
   value = multiply_add(value, rest, 5.0000001201e-1f);
   value = multiply_add(value * rest, rest, rest + 1.f);
-  // The bits above the power of 2 leave at the top.
+  // Shifting leaves only the bits of the power of 2.
   return value * bits_as<float>(int32_t((bits_as<uint32_t>(shifted) << 23) + (uint32_t(127) << 23)));
 }
 
-// The same of any number, those outside taken for the nearest inside.
+// exp of any number. Numbers outside the range are replaced by the nearest bound.
 inline float exp_of(float number) { return exp_within(at_most(at_least(number, -87.3f), 88.3f)); }
 
 inline float sigmoid_of(float x) { return 1.f / (1.f + exp_of(-x)); }
@@ -66,8 +67,8 @@ inline float tanh_of(float x) {
   return square < 0.390625f ? near_zero : x > 0.f ? far : -far;
 }
 
-// tanh within 4e-7: a quotient of polynomials, fitted to it over -8..8 for the least largest error. One division and no exp:
-// three times as fast as `tanh_of`.
+// tanh within 4e-7: a quotient of polynomials, fitted over -8..8 for the smallest maximum error. It takes one division and no
+// exp, so it is three times as fast as `tanh_of`.
 inline float gate_tanh(float number) {
   const float x = at_most(at_least(number, -8.f), 8.f), square = x * x;
   float above = multiply_add(2.3491618e-11f, square, -1.46976897e-8f);
@@ -81,11 +82,12 @@ inline float gate_tanh(float number) {
   return x * above / below;
 }
 
-// The sigmoid of x is half of 1 + tanh(x / 2).
+// sigmoid(x) = (1 + tanh(x / 2)) / 2.
 inline float gate_sigmoid(float x) { return multiply_add(0.5f, gate_tanh(0.5f * x), 0.5f); }
 
-// The sum of `term(number)`; `nothing` is a number whose term is (next to) 0. Two terms each are rounded to single precision.
-// Their sums are split at 2^-12: above, thousands add up without rounding; below, what rounding takes is next to nothing.
+// The sum of `term(number)`. `nothing` is a number whose term is (nearly) 0. Terms are added in pairs in single precision.
+// Each pair's sum is split at 2^-12: thousands of upper parts add up without rounding, and the rounding errors of the lower
+// parts are negligible.
 template <class Term>
 inline double sum_of(const float* numbers, int64_t size, float nothing, Term&& term) {
   float above[LANES] = {}, below[LANES] = {};
@@ -110,9 +112,9 @@ inline double sum_of(const float* numbers, int64_t size, float nothing, Term&& t
   return sums[0];
 }
 
-// exp of a number between -87.3 and 0 as a summand beside exp(0), which is 1: within 1e-7 of the sum. Less work than
-// `exp_within` takes: a product rounded once, a polynomial for powers of 2 of least largest error. No operations are fused,
-// which would give other bits than processors that can't.
+// exp of a number from -87.3 to 0, as a term of a sum that includes exp(0) = 1: within 1e-7 of the sum. It takes less work
+// than `exp_within`: a product rounded once, and a polynomial for powers of 2 with the smallest maximum error. Operations
+// aren't fused, because processors without fused operations would give other bits.
 inline float exp_as_part(float x) {
   const float power = x * 1.4426950408889634f;
   const float shifted = power + (12582912.f + 127.f);  // rounds to a whole number, in the lowest bits, as exponents are written
@@ -125,17 +127,17 @@ inline float exp_as_part(float x) {
   return value * bits_as<float>(bits_as<uint32_t>(shifted) << 23);
 }
 
-// The sum of the exponentials of numbers, their `highest` subtracted from each.
+// The sum of exp(number - highest).
 inline double sum_of_exp(const float* numbers, int64_t size, float highest) {
   return sum_of(numbers, size, NEG_INF, [=](float x) { return exp_as_part(at_least(x - highest, -87.3f)); });
 }
 
-// The log of such a sum, rounded to 2^-30: so sums of it and of numbers in single precision are exact in double precision, and
-// alignments that add up the same in another order score the same.
+// The log of the sum of exponentials, rounded to 2^-30. So sums of it and of numbers in single precision are exact in double
+// precision, and alignments have equal scores if they have the same terms in another order.
 inline double log_sum_of_exp(double sum, float highest) { return (double(highest) + std::log(sum) + 6291456.0) - 6291456.0; }
 
-// log(1 + exp(x)) within 1e-8, of a number between -25 and 0, as 2 artanh(e / (2 + e)); both by polynomials of least largest
-// error.
+// log(1 + exp(x)) for x from -25 to 0, within 1e-8, as 2 artanh(e / (2 + e)). Both functions are polynomials with the
+// smallest maximum error.
 inline double log_of_one_and(double x) {
   const double shifted = x * 1.4426950408889634 + 6755399441055744.0;  // rounds to a whole number, in the lowest bits
   const double rest = x - (shifted - 6755399441055744.0) * 0.6931471805599453;
@@ -154,24 +156,25 @@ inline double log_of_one_and(double x) {
   return 2.0 * s * sum;
 }
 
-// log(exp(a) + exp(b)). A summand less likely than the other by more than e^-25 is lost in single precision.
+// log(exp(a) + exp(b)). If one term is below the other by a factor of more than e^25, it is lost in single precision.
 inline double add_logs(double a, double b) {
   const double high = a > b ? a : b, low = a > b ? b : a, difference = low - high;
-  return difference > -25.0 ? high + log_of_one_and(difference) : high;  // or both are -inf
+  return difference > -25.0 ? high + log_of_one_and(difference) : high;  // `high`, too, if both are -inf
 }
 
-// The same of pairs of numbers, without branches: compilers make vector instructions of it.
+// The same for pairs of numbers, without branches, so that compilers use vector instructions.
 inline void add_all_logs(const double* a, const double* b, int64_t size, double* sums) {
   for (int64_t i = 0; i < size; ++i) {
     const double high = a[i] > b[i] ? a[i] : b[i], low = a[i] > b[i] ? b[i] : a[i];
-    const double difference = low - high;  // NaN where both are -inf
+    const double difference = low - high;  // NaN if both are -inf
     const bool counts = difference > -25.0;
     const double more = log_of_one_and(counts ? difference : -25.0);
     sums[i] = counts ? high + more : high;
   }
 }
 
-// Where compilers find no vector instructions in a plain loop: vectors as wide as the registers, `LANES` in some of them.
+// Vectors for loops in which compilers find no vector instructions. They are as wide as the registers; several hold `LANES`
+// numbers.
 #if defined(__AVX512F__)
 constexpr int WIDTH = 16;
 #elif defined(__AVX__)
@@ -187,7 +190,7 @@ inline Wide load(const float* numbers) {
   return loaded;
 }
 
-// The highest number at each of `LANES` places, NaN left out.
+// The highest number at each of the `LANES` positions; NaN is skipped.
 struct Tops {
   Wide tops[LANES / WIDTH];
 
@@ -206,12 +209,12 @@ struct Tops {
     for (float number : numbers) highest = number > highest ? number : highest;
     return highest;
   }
-  // The highest of them that at least `most` of them reach; -inf if `most` are more than they are.
+  // The highest of these numbers that at least `most` of them reach; -inf if there are fewer than `most` numbers.
   float reached_by(int64_t most) const {
     float numbers[LANES], least = NEG_INF;
     std::memcpy(numbers, tops, sizeof numbers);
     for (const Wide& some : tops) {
-      auto reached = some > some;  // 0; each hit takes 1 away
+      auto reached = some > some;  // 0; each hit subtracts 1
       for (float number : numbers) reached += number >= some;
       for (int lane = 0; lane < WIDTH; ++lane) least = -reached[lane] >= most && some[lane] > least ? some[lane] : least;
     }
@@ -219,9 +222,9 @@ struct Tops {
   }
 };
 
-// The highest number, NaN left out; -inf if there is none.
+// The highest number; NaN is skipped. -inf if there is none.
 inline float highest_of(const float* numbers, int64_t size) {
-  constexpr int STRANDS = 4;  // that don't wait for each other
+  constexpr int STRANDS = 4;  // independent chains of operations, which don't wait for each other
   Tops tops[STRANDS];
   int64_t at = 0;
   for (; at + STRANDS * LANES <= size; at += STRANDS * LANES)
@@ -234,7 +237,7 @@ inline float highest_of(const float* numbers, int64_t size) {
   return highest;
 }
 
-// The place of the first number that is at least as high; there is one.
+// The index of the first number that is at least as high. There must be one.
 inline int64_t first_at_least(const float* numbers, int64_t size, float least) {
   constexpr int64_t BLOCK = 4 * LANES;
   int64_t at = 0;
@@ -247,8 +250,8 @@ inline int64_t first_at_least(const float* numbers, int64_t size, float least) {
   return at;
 }
 
-// The first of the highest numbers, and the log of the sum of their exponentials: NaN if one is NaN or infinity, or none is
-// above -inf.
+// The index of the first highest number, and the log of the sum of exponentials. The log is NaN if a number is NaN or
+// infinity, or if no number is above -inf.
 struct Normaliser {
   int64_t best;
   double log_sum;

@@ -1,4 +1,4 @@
-// What this library was built from, what it declares, and which of its siblings this processor runs best.
+// The sources from which this library was built, its declarations, and the instruction sets that this processor has.
 #include "core.hpp"
 
 #ifndef NGPULM_SOURCES
@@ -9,14 +9,14 @@
 static const char sources[] = "NGPULM_SOURCES=" NGPULM_SOURCES;
 NGPULM_EXPORT const char* ngpulm_sources() { return std::strchr(sources, '=') + 1; }
 
-// The package's structs and the exported functions, a line each; see `declarations` in build.py.
+// The package's structs and the exported functions, one per line; see `declarations` in build.py.
 NGPULM_EXPORT const char* ngpulm_declarations() {
   return
 #include NGPULM_DECLARATIONS
       ;
 }
 
-// Of x86-64 processors: 4 with AVX-512, 3 with AVX2, else 1. 1 elsewhere.
+// For x86-64 processors: 4 with AVX-512, 3 with AVX2, otherwise 1. For other processors: 1.
 NGPULM_EXPORT int64_t ngpulm_level() {
 #if defined(__x86_64__) || defined(_M_X64)
   __builtin_cpu_init();

@@ -1,7 +1,7 @@
 """Fast n-gram language models for every speech recogniser in Hugging Face Transformers.
 
-Importing the package registers its pipeline classes: `pipeline("automatic-speech-recognition", model=..., lm=...)`. What is
-imported from it is loaded when it is asked for, and the pipelines when those of Transformers are.
+Importing the package registers its pipeline classes: `pipeline("automatic-speech-recognition", model=..., lm=...)`. The names
+in this package are imported on first access. The pipeline classes are imported together with Transformers' pipelines.
 """
 
 import importlib

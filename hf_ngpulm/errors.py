@@ -1,4 +1,6 @@
-"""Named errors. All are ``ValueError``: bad input, never a bug; each message names the value and the remedy."""
+"""Named errors. All are subclasses of ``ValueError`` and report bad input, never a bug. Each message names the value and the
+remedy.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +9,19 @@ from typing import Any
 
 
 class NGramFormatError(ValueError):
-    """A file or repo that should hold an n-gram language model doesn't, or holds a broken one."""
+    """A file or repo contains no valid n-gram language model, although one was expected."""
 
 
 class TokenizerMismatchError(ValueError):
-    """A language model is used with a tokenizer whose token ids mean something else."""
+    """A language model is used with another tokenizer than its own, so the token ids have other meanings."""
 
 
 class StreamError(ValueError):
-    """A stream that isn't open, or chunks that can't be decoded.
+    """A stream isn't open, or chunks can't be decoded.
 
     Args:
-        problems: by stream, what is wrong with it or its chunk.
-        partials: of a step, what the other streams have said; they have been decoded as if these had not been there.
+        problems: by stream, a description of the problem with the stream or its chunk.
+        partials: results of the step for the other streams. They have been decoded as if the failed streams were absent.
     """
 
     def __init__(self, problems: Mapping[int, str], partials: Mapping[int, Any] | None = None) -> None:
@@ -29,4 +31,4 @@ class StreamError(ValueError):
 
 
 class InvalidLogitsError(ValueError):
-    """Model outputs that can't be decoded: NaN, infinity, or the wrong shape."""
+    """Model outputs can't be decoded: they contain NaN or infinity, or have the wrong shape."""

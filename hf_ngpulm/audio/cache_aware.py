@@ -14,14 +14,14 @@ from .encoder import StreamEncoder
 
 
 class CacheAwareEncoder(StreamEncoder):
-    """Encodes every frame once. Up to rounding, it equals the frame of the whole recording with the same look-ahead.
+    """Encodes every frame once. Up to rounding, the frame equals that of offline encoding with the same look-ahead.
 
     The encoder's attention and convolutions see the past through each stream's caches. They see ahead to the end of the chunk,
-    which has `num_lookahead_tokens + 1` frames. The streaming of Transformers takes one recording, or several that begin
+    which has `num_lookahead_tokens + 1` frames. Streaming in Transformers takes one recording, or several recordings that begin
     together and have whole chunks. Here, a batch may combine streams that began at different times.
 
-    With a subsampling of 8, frame t hears mel frames up to `8 t`, so the first chunk lacks 7 mel frames. They are set to zero,
-    and so are the outputs of convolutions at these positions, like the zeros with which the model itself pads.
+    With a subsampling of 8, frame t hears mel frames up to `8 t`, so the first chunk lacks 7 mel frames. These frames are set
+    to zero, and so are the outputs of convolutions at these positions. The model pads with the same zeros.
 
     Args:
         model: a `NemotronAsrStreamingForRNNT`, or `Nemotron3_5AsrForRNNT`.
@@ -126,10 +126,10 @@ class CacheAwareEncoder(StreamEncoder):
         return [of_row[:count] for of_row, count in zip(frames, own)]
 
     def _features(self, sids: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-        """Return the mel frames of the streams' next chunks, and which of these frames lie inside the recordings.
+        """Return the mel frames of the streams' next chunks, and the range of these frames that lies inside each recording.
 
         Returns:
-            The mel frames, `[N, F, M]`; and for each level of the subsampling int64 `[N, 2]`, the first frame inside the
+            The mel frames, `[N, F, M]`; and for each level of the subsampling int64 `[N, 2]`: the first frame inside the
             recording and the frame after the last one inside.
         """
         pieces, bounds = [], []
@@ -165,7 +165,8 @@ class CacheAwareEncoder(StreamEncoder):
 
 
 class _Caches:
-    """The caches of a batch. It replaces two caches of Transformers: one of keys and values, one of convolutions' padding.
+    """The caches of a batch. The class replaces two caches of Transformers: one of keys and values, one of the convolutions'
+    padding.
 
     Args:
         kept: the caches of all streams, by the layer's name; the first batch allocates them.
@@ -183,8 +184,8 @@ class _Caches:
     def update(self, first: Tensor, second: Any, third: Any) -> Any:
         """Prepend the cached keys and values to new ones, or the cached padding to the input of a convolution.
 
-        Transformers calls it in two ways: with keys, values and a layer's number; or with the input, name and module of a
-        convolution.
+        Transformers calls this method in two ways: with keys, values and a layer's number; or with the input, name and module
+        of a convolution.
         """
         if isinstance(second, Tensor):
             return tuple(
@@ -213,6 +214,6 @@ class _Caches:
 
 
 def _inside(places: Tensor, size: int) -> Tensor:
-    """Return a mask of `size` frames, bool `[N, size]`: True from the first place of a row up to, not including, the second."""
+    """Return a mask of `size` frames, bool `[N, size]`, which is True from a row's first place to its second, exclusive."""
     numbers = torch.arange(size)
     return (numbers >= places[:, :1]) & (numbers < places[:, 1:])

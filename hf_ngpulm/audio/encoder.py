@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 
 class Samples:
-    """Holds the latest samples of a recording. Positions count from the begin of the recording.
+    """Holds the latest samples of a recording. Positions count from the beginning of the recording.
 
     Attributes:
         received: the number of samples so far.
@@ -32,13 +32,15 @@ class Samples:
             self.received += len(samples)
 
     def slice(self, begin: int, end: int) -> np.ndarray:
-        """Return the samples from `begin` to `end`. Positions before the recording are zeros; the result stops at its end."""
+        """Return the samples from `begin` to `end`. Positions before the recording give zeros. The result stops at the
+        recording's end.
+        """
         whole = np.concatenate([np.zeros(max(0, -begin), dtype=np.float32), *self._pieces])
         first = self._first if begin >= 0 else begin
         return whole[begin - first : max(0, min(end, self.received) - first)]
 
     def forget(self, before: int) -> None:
-        """Drop every piece that lies entirely before a position."""
+        """Drop every stored piece of audio that lies entirely before a position."""
         while self._pieces and self._first + len(self._pieces[0]) <= before:
             self._first += len(self._pieces.popleft())
 
@@ -49,7 +51,7 @@ class StreamEncoder(ABC):
     Attributes:
         sampling_rate: rate of the audio, in hertz.
         chunk_seconds: the length of a chunk.
-        latency_seconds: the longest delay of frames after the audio: a chunk, and the audio that is needed after it.
+        latency_seconds: the longest delay of a frame: the length of a chunk, and of the audio that is needed after the chunk.
     """
 
     sampling_rate: int
@@ -78,7 +80,7 @@ class StreamEncoder(ABC):
     def encode(self, sids: Sequence[int]) -> list[Tensor]:
         """Encode the next chunk of streams that are all `ready`.
 
-        If it fails, the streams are unchanged.
+        If an error occurs, the streams stay unchanged.
 
         Returns:
             For each stream, its next frames `[T, D]`, or its logits `[T, C]`.
@@ -91,9 +93,10 @@ def extract(extractor: Any, samples: np.ndarray) -> Any:
 
 
 def extract_batch(extractor: Any, pieces: list[np.ndarray]) -> dict[str, Tensor]:
-    """Return the features of several pieces, with short pieces padded as in a pipeline.
+    """Return the features of several pieces of audio, padded to the length of the longest.
 
-    The pieces are extracted one by one. This is faster than all at once, because the spectra then fit into a core's cache.
+    The pieces are extracted one at a time. This is faster than one call for all, because the spectra then fit into a core's
+    cache.
     """
     made = [extract(extractor, samples) for samples in pieces]
 

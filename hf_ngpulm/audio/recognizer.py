@@ -54,9 +54,9 @@ class StreamingRecognizer:
         model: a CTC model, or a transducer, of Transformers.
         processor: its processor, or any object with its `feature_extractor` and its `tokenizer`.
         max_streams: streams that may be open at the same time.
-        chunk_seconds: for buffered models, the audio decoded at a time (default 1.28), rounded to whole frames.
-        left_seconds, right_seconds: audio before a chunk (default 4.0) and after it (default 1.28) that the encoder hears. A
-            transcript lags behind the audio by up to the chunk and the right context.
+        chunk_seconds: for buffered models, the audio decoded at a time (default 1.28), in seconds, rounded to whole frames.
+        left_seconds, right_seconds: seconds of audio before a chunk (default 4.0) and after it (default 1.28) that the encoder
+            hears. A transcript lags behind the audio by up to the chunk and the right context.
         num_lookahead_tokens: for cache-aware models, the number of frames that the first frame of a chunk hears ahead. The
             default comes from the processor, or else from the model's config. The lag is one frame more.
         language: the spoken language, for models that take a language (Nemotron 3.5).
@@ -68,9 +68,9 @@ class StreamingRecognizer:
 
     Attributes:
         sampling_rate: rate of the audio, in hertz.
-        frame_seconds: the length of a frame.
-        chunk_seconds: the audio decoded at a time.
-        latency_seconds: the audio that a stream needs for its first chunk.
+        frame_seconds: the length of a frame, in seconds.
+        chunk_seconds: the audio decoded at a time, in seconds.
+        latency_seconds: the audio that a stream needs for its first chunk, in seconds.
         language_models: the decoder's language models.
 
     Raises:
@@ -163,21 +163,23 @@ class StreamingRecognizer:
         return sid
 
     def set_context(self, sid: int, phrases: Any) -> None:
-        """Replace a stream's phrases, starting at the next step, even amid an utterance; see `StreamingDecoder.set_context`."""
+        """Replace a stream's phrases from the next step on, also in mid-utterance; see `StreamingDecoder.set_context`."""
         self._check_open(sid)
         self.decoder.set_context(sid, phrases)
 
     def unwritable(self, phrases: Any) -> dict[str, str]:
-        """Return each phrase that the tokenizer can't write, with the part of it that the tokenizer can't write."""
+        """Return the phrases that the tokenizer can't write, each with the part that it can't write."""
         made = self.context(phrases)
         return {} if made is None else made.left_out
 
     def context(self, phrases: Any, **settings: Any) -> Any:
-        """Compile phrases for streams, as `StreamingDecoder.context` does. Other threads may call it while one decodes."""
+        """Compile phrases for streams, as `StreamingDecoder.context` does. Other threads may call this method while one thread
+        decodes.
+        """
         return self.decoder.context(phrases, **settings)
 
     def keep_contexts(self, most: int) -> None:
-        """Set how many contexts to keep for reuse after no stream uses them any longer; 1,024 by default."""
+        """Set the number of unused contexts that are kept for reuse; the default is 1,024."""
         self.decoder.decoder.fusion.contexts.most = most
 
     def push(self, sid: int, samples: np.ndarray | Tensor) -> None:
@@ -240,16 +242,16 @@ class StreamingRecognizer:
         """Encode and decode the next chunk of every stream that has one, as one batch.
 
         Args:
-            most: the most streams in the batch. The batch has the stream that has waited longest, and the streams whose
-                amount of audio is closest to its own.
+            most: the most streams in the batch. The batch has the stream that has waited longest, and the streams with the most
+                similar amount of audio.
             seconds: the most seconds of audio in the batch; each stream counts as much as the longest stream.
 
         Returns:
             The transcript so far of each decoded stream, by its number; empty if no stream has a chunk.
 
         Raises:
-            StreamError: the model's outputs for some streams contain NaN; these streams can only be closed. The other
-                streams are decoded; their transcripts are in the error's `partials`.
+            StreamError: the model's outputs for some streams contain NaN; these streams can only be closed. The other streams
+                are decoded; their transcripts are in the error's `partials`.
         """
         sids = self.ready()
         if most is not None or seconds is not None:
@@ -259,7 +261,7 @@ class StreamingRecognizer:
         return self._step(sids)
 
     def _chosen(self, sids: list[int], most: int, seconds: float) -> list[int]:
-        """Return the first stream and the streams closest to it in length, as many as a step may take."""
+        """Return the first stream and the streams of the most similar length, within the limits of a step."""
         length = {sid: min(self.waiting_seconds(sid), self.latency_seconds) for sid in sids}
         longest, chosen = 0.0, list[int]()
         for sid in sorted(sids, key=lambda sid: (sid != sids[0], abs(length[sid] - length[sids[0]]))):

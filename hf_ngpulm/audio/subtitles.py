@@ -10,7 +10,7 @@ Segment = dict[str, Any]
 
 
 def segments(text: str, words: list[Segment]) -> list[Segment]:
-    """Cut a text into segments, at pauses and before a segment gets too long for a subtitle.
+    """Cut a text into segments: at pauses, and where a segment would get too long for a subtitle.
 
     Args:
         words: the words of the text: dictionaries with `text`, and `start` and `end` in seconds.

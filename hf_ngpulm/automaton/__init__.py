@@ -1,4 +1,4 @@
-"""Represent every model as one data structure, a backoff automaton in tensors, and query it with several engines."""
+"""Represent every model as one data structure, a backoff automaton in tensors, which several engines can query."""
 
 from .automaton import BackoffAutomaton
 from .convert import LMParts, automaton_from_table, table_from_automaton

@@ -1,4 +1,4 @@
-"""Define `BackoffAutomaton`: the same queries for an n-gram model, a set of phrases, or several of these packed together."""
+"""Define `BackoffAutomaton`, which answers the same queries for an n-gram model, a set of phrases, or several of these."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .tensors import AutomatonTensors, token_dtype
 class BackoffAutomaton(nn.Module):
     """A weighted automaton with backoff arcs, stored as buffers, with full-vocabulary queries for a batch of states.
 
-    States are opaque int32 tensors of shape `[B]`. One set of tensors may hold several automata (see `AutomatonPool`), which
-    are queried together; each row follows the automaton that its state belongs to. Token ids outside `0 .. vocab_size - 1` (a
-    blank, padding) score 0 and leave the state unchanged. All scores are natural logs.
+    States are opaque int32 tensors of shape `[B]`. One set of tensors may hold several automata (see `AutomatonPool`). One
+    query serves all of them: each row follows the automaton of its state. Token ids outside `0 .. vocab_size - 1` (a blank,
+    padding) score 0 and leave the state unchanged. All scores are natural logs.
 
     Args:
         tensors: see `AutomatonTensors`.
@@ -54,7 +54,7 @@ class BackoffAutomaton(nn.Module):
         self.register_buffer("starts", starts.contiguous())
 
     def with_tensors(self, tensors: AutomatonTensors, context_length: int | None = None) -> BackoffAutomaton:
-        """Return an automaton with the same roots, starts and engine but other tensors (and context length, if passed)."""
+        """Return a copy with other tensors, and another context length if passed. Roots, starts and engine stay."""
         length = self.context_length if context_length is None else context_length
         return BackoffAutomaton(tensors, self.vocab_size, length, self.roots, self.starts, self.engine)
 
@@ -84,7 +84,7 @@ class BackoffAutomaton(nn.Module):
         return sum(buffer.nbytes for buffer in self.buffers())
 
     def join_pool(self, pool: Any) -> None:
-        """Copy the states composed so far into an `AutomatonPool`; only lazy automata can.
+        """Copy the states composed so far into an `AutomatonPool`. This works for lazy automata only.
 
         Raises:
             TypeError: the automaton isn't lazy.
@@ -113,12 +113,12 @@ class BackoffAutomaton(nn.Module):
         return torch.ops.hf_ngpulm.scores(list(self.tensors), states, self.vocab_size, self.engine)
 
     def advance(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the score of every token and the state it leads to: `[B]` states -> float32 `[B, V]`, int32 `[B, V]`."""
+        """Return the score and the next state of every token: `[B]` states -> float32 `[B, V]`, int32 `[B, V]`."""
         states = self._states(states)
         return torch.ops.hf_ngpulm.advance(list(self.tensors), states, self.vocab_size, self.engine)
 
     def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the score of one token per row and the state it leads to: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
+        """Return the score and the next state of one token per row: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
         states, tokens = self._states(states), self._integers("token ids", tokens)
         if states.shape != tokens.shape:
             raise ValueError(f"states {tuple(states.shape)} and tokens {tuple(tokens.shape)} should have the same shape [B]")
@@ -172,7 +172,7 @@ class BackoffAutomaton(nn.Module):
         return torch.ops.hf_ngpulm.step(list(self.tensors), states, ends, self.vocab_size + 1, self.engine)[0]
 
     def validate(self) -> None:
-        """Check all properties that queries rely on, so that tensors from a file can neither crash nor hang an engine.
+        """Check all properties that queries rely on. Tensors from a file then can't crash an engine or make it loop forever.
 
         Raises:
             NGramFormatError: a tensor is invalid; the message names the first fault.

@@ -1,10 +1,10 @@
-"""Continue a language model of single sentences into the next sentence.
+"""Change a language model of single sentences so that it can continue into the next sentence.
 
-A language model of single sentences expects only `</s>` after a sentence. So the first word of the next sentence is unlikely to
-it, and so are the words after that. Here a context that often ends a sentence backs off to the start of the next sentence,
-which reads `</s>` and `<s>` in one step of the automaton. A token that doesn't follow in the context then scores p(</s> |
-context) * share * p(token | <s>). This backoff replaces the one to the shorter context where its weight is the larger of the
-two. The end of the transcript keeps the remaining probability, 1 - share.
+A language model of single sentences expects only `</s>` after a sentence. So it gives low probability to the first word of the
+next sentence, and to the words after that. Here a context that often ends a sentence backs off to the start of the next
+sentence. This backoff reads `</s>` and `<s>` in one step of the automaton. A token without an arc in the context then scores
+p(</s> | context) * share * p(token | <s>). This backoff replaces the backoff to the shorter context if its weight is larger.
+The end of the transcript keeps the remaining probability, 1 - share.
 
 The result is an automaton with backoff arcs, as large and as fast as before.
 """
@@ -36,8 +36,8 @@ def continued(automaton: BackoffAutomaton, share: float, context_length: int) ->
     Args:
         automaton: the automaton of a single language model.
         share: probability that another sentence follows the end of one, between 0 and 1.
-        context_length: number of tokens that states are computed from. It may have to exceed the longest context, since the
-            last sentence may have begun earlier.
+        context_length: number of tokens that determine a state. It may have to exceed the longest context, since the last
+            sentence may have begun earlier.
     """
     t = _with_start_first(automaton)
     start = min(int(automaton.starts[0]), 1)
@@ -64,8 +64,9 @@ def continued(automaton: BackoffAutomaton, share: float, context_length: int) ->
 
 
 def _with_start_first(automaton: BackoffAutomaton) -> AutomatonTensors:
-    """Return the tensors renumbered so that the start is the first state after the root, since states back off to earlier
-    states."""
+    """Return the tensors renumbered so that the start is the first state after the root. States may only back off to earlier
+    states.
+    """
     t, start = automaton.tensors, int(automaton.starts[0])
     if start <= 1:
         return t

@@ -29,12 +29,13 @@ MAX_UNK_ARCS = 1 << 24
 
 @dataclass(frozen=True)
 class LMParts:
-    """The parts of a language model, which readers, training and composition make and `hf_ngpulm.NGramLM` wraps.
+    """The parts of a language model. Readers, training and composition make these parts; `hf_ngpulm.NGramLM` wraps them.
 
     Args:
         config: see `hf_ngpulm.config.config.NGramLMConfig`.
         automaton: a static automaton, or one composed on the fly (`hf_ngpulm.lexicon.lazy_model`).
-        unk_tokens: int32 `[N]`, ascending: token ids without a unigram or, in a word-level model, ids that are in no word.
+        unk_tokens: int32 `[N]`, ascending: token ids without a unigram, or in a word-level model token ids that occur in no
+            word.
         pieces: the tokenizer's piece for each token id, or None.
     """
 
@@ -80,18 +81,18 @@ def automaton_from_table(
     """Build the automaton of a backoff language model.
 
     Contexts become states. A context that no n-gram extends and whose backoff weight is 0 behaves as its own backoff state, so
-    it gets no state. A context's backoff state is its longest proper suffix that is a state. So a model whose n-grams lack some
-    of their suffixes (SRILM's pruning makes such models) is read as in KenLM: a missing suffix has backoff weight 0.
+    it gets no state. A context's backoff state is its longest proper suffix that is a state. Some models lack suffixes of their
+    n-grams, for example after pruning by SRILM. As in KenLM, a missing suffix has backoff weight 0.
 
     `<unk>` stands for every token id without a unigram, also in contexts and in n-grams of any order, as in KenLM. Unreachable
-    n-grams are left out: n-grams with tokens after `</s>` or before `<s>`, with a token that has no unigram, or with `<unk>` if
+    n-grams are left out. Such n-grams have tokens after `</s>` or before `<s>`, a token without a unigram, or `<unk>` although
     it stands for no token.
 
     Args:
         table: the n-grams.
         missing_unigrams: score of token ids without a unigram. "share" divides the probability of `<unk>` evenly among them, so
             that all scores of a context, including `</s>`, sum to one. "unk" gives the whole probability to each, as KenLM
-            scores unknown words. A number (natural log) replaces the score of `<unk>`, whose n-grams are then left out.
+            scores unknown words. A number (natural log) replaces the score of `<unk>`; n-grams with `<unk>` are then left out.
         engine: engine of the automaton.
 
     Returns:
@@ -159,7 +160,7 @@ def automaton_from_table(
 
 
 def _count_last(table: NGramTable, token_id: int) -> int:
-    """Return the number of n-grams of order 2 and up that end in a token."""
+    """Return the number of n-grams of order 2 and higher that end in a token."""
     return sum(int(torch.count_nonzero(order.tokens == token_id)) for order in table.orders[1:])
 
 
@@ -199,7 +200,7 @@ def table_from_automaton(
     This is the inverse of `automaton_from_table`. Log-probabilities of `<unk>` after a context are restored up to rounding.
 
     Raises:
-        NGramFormatError: the automaton isn't a language model's (its numbers of states per depth don't fit its arcs).
+        NGramFormatError: the automaton doesn't represent a language model (its numbers of states per depth don't fit its arcs).
     """
     t = AutomatonTensors(*(tensor.cpu() for tensor in automaton.tensors))
     vocab_size, start = automaton.vocab_size, int(automaton.starts[0])

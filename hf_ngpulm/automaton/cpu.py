@@ -1,6 +1,6 @@
 """Answer queries on the CPU with the native core (`csrc/automaton.cpp`).
 
-Rows are independent, so large batches are cut into ranges of rows, which run on several threads.
+Rows are independent. So large batches are cut into ranges of rows, and several threads process the ranges.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ class Automaton(Struct):
 
     @classmethod
     def of(cls, tensors: AutomatonTensors, vocab_size: int, composing: Struct | None = None) -> Automaton:
-        """Return a struct with pointers to the tensors. Queries of `</s>` pass a `vocab_size` one more than the vocabulary's.
+        """Return a struct with pointers to the tensors. For queries of `</s>`, pass a `vocab_size` one larger than the
+        vocabulary.
 
-        With `composing` (see `hf_ngpulm.lexicon.lazy_states.NgpulmComposing`) states are composed when a search reaches them.
+        If `composing` is passed (see `hf_ngpulm.lexicon.lazy_states.NgpulmComposing`), the core composes a state when a search
+        reaches it.
         """
         return cls(
             **tensors._asdict(), num_states=tensors.num_states, vocab_size=vocab_size,
@@ -33,7 +35,7 @@ class Automaton(Struct):
 
     @classmethod
     def lent(cls, tensors: AutomatonTensors, vocab_size: int, composing: Struct | None = None) -> Automaton:
-        """Return the same struct, cached, for a call that follows at once; see `Struct.kept`."""
+        """Return the same struct from a cache, for a call that follows immediately; see `Struct.kept`."""
         if composing is not None:
             return cls.of(tensors, vocab_size, composing)
         key = (vocab_size, tensors.arc_offsets.shape[0], *[tensor.data_ptr() for tensor in tensors])

@@ -1,15 +1,15 @@
 """Answer queries with Triton kernels, which also run on CPU tensors in Triton's interpreter (TRITON_INTERPRET=1).
 
-A query mostly waits for memory: a load whose address is the result of another load takes as long as thousands of additions. So
-each kernel issues as many loads as possible at the same time.
+A query mostly waits for memory. If the address of a load is the result of another load, both together take as long as thousands
+of additions. So each kernel issues as many loads as possible at the same time.
 
 Full-vocabulary queries run one program per tile of a row's vocabulary. The program walks the backoff chain once and loads the
-data of each context on the way. Then it writes the scores of the root, and overwrites them with the scores of longer and longer
-contexts, with a barrier between contexts. So it needs no mask of the tokens that have a score. Queries of single tokens assign
-a few rows to each warp, which reads many arcs of each row at once. A kernel can't report a state outside the automaton without
-making the host wait. Such a state scores NaN and is never followed.
+data of each context on the way. Then it writes the scores of the root. It overwrites them with the scores of longer and longer
+contexts, with a barrier between contexts. So it needs no mask of the tokens that already have a score. Queries of single tokens
+assign a few rows to each warp, which reads many arcs of each row at once. A kernel could report an invalid state only by making
+the host wait. So an invalid state scores NaN, and no kernel follows its arcs.
 
-Conditions are negated as `(x == 0)`, because the interpreter of Triton 3.2 has no `~` for them.
+The kernels negate conditions as `(x == 0)`, because the interpreter of Triton 3.2 doesn't support `~` on conditions.
 """
 
 from __future__ import annotations
@@ -115,7 +115,10 @@ def _launch_rows(
 
 
 def tile_size(rows: int, vocab_size: int, processors: int) -> int:
-    """Return the number of tokens per program: small enough that the programs fill the GPU, large enough for a single wave."""
+    """Return the number of tokens per program.
+
+    The size is small enough for the programs to fill the GPU, and large enough for most programs to run at the same time.
+    """
     wanted = rows * vocab_size // (processors * PROGRAMS_PER_PROCESSOR)
     return min(max(triton.next_power_of_2(max(wanted, 1)), SMALLEST_TILE), LARGEST_TILE)
 
@@ -137,11 +140,12 @@ def context(arc_offsets, backoff_states, backoff_weights, states, mask):
 
 @triton.jit
 def chain_of(arc_offsets, backoff_states, backoff_weights, state):
-    """Walk from a state to its root.
+    """Walk from a state to its root along the backoff arcs.
 
-    Returns the number of contexts before the root; the first arc, the end of the arcs and the sum of backoff weights up to each
-    context that is `0 .. CHAIN - 1` steps from the state, int32, int32 and float32 `[CHAIN]`; the same three scalars for the
-    root; the root; and its backoff weight.
+    Returns:
+        The number of contexts before the root. Three values for each context `0 .. CHAIN - 1` steps from the state: the first
+        arc, the end of the arcs (int32 `[CHAIN]`) and the sum of backoff weights up to the context (float32 `[CHAIN]`). The
+        same three values for the root, as scalars; the root; and the root's backoff weight.
     """
     links = tl.arange(0, CHAIN)
     lows = tl.zeros((CHAIN,), tl.int32)
@@ -175,7 +179,7 @@ def chain_of(arc_offsets, backoff_states, backoff_weights, state):
 
 @triton.jit
 def link_of(arc_offsets, backoff_states, backoff_weights, state, lows, ends, sums, level):
-    """Return the first arc, the end of the arcs and the sum of backoff weights of the context `level` steps from a state."""
+    """Return the first arc, the end of the arcs and the sum of backoff weights for the context `level` steps from a state."""
     here = tl.arange(0, CHAIN) == level
     low = tl.sum(tl.where(here, lows, 0), axis=0)
     end = tl.sum(tl.where(here, ends, 0), axis=0)
@@ -197,9 +201,10 @@ def link_of(arc_offsets, backoff_states, backoff_weights, state, lows, ends, sum
 
 @triton.jit
 def arcs_between(arc_tokens, low, end, first, last, narrow, BLOCK: tl.constexpr):
-    """Return bounds (scalars) of a range with all of a context's arcs for the tokens `first .. last - 1`, and few other arcs.
+    """Return the bounds (scalars) of a range of arcs of a context.
 
-    If there are many arcs, `BLOCK` arcs at equal distances are read at once to narrow the range.
+    The range has all arcs for the tokens `first .. last - 1`, and few other arcs. If the context has many arcs, `BLOCK` arcs at
+    equal distances are read at once to narrow the range.
     """
     lanes = tl.arange(0, BLOCK)
     begin = low
@@ -223,7 +228,7 @@ def fill_row(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     state, out, targets, first, last, vocab_size, WITH_TARGETS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write the scores (and targets) of the tokens `first .. last - 1` in a state to `out + token` (and `targets + token`)."""
+    """Write scores of the tokens `first .. last - 1` in a state to `out + token`, and target states to `targets + token`."""
     lanes = tl.arange(0, BLOCK)
     depth, lows, ends, sums, low, end, score, root, weight = chain_of(arc_offsets, backoff_states, backoff_weights, state)
     # Tokens ascend, so the V-th arc shows whether every token has an arc. It is loaded at the same time as the weights.
@@ -281,10 +286,10 @@ def _rows_kernel(
 
 @triton.jit
 def find_arcs(arc_tokens, low, size, tokens):
-    """Return, for each row, the arc of its token among the `size` arcs starting at `low`, and whether that arc exists. Blocks.
+    """Return, for each row of a block, the arc of its token among the `size` arcs from `low` on, and whether that arc exists.
 
-    While a context has many arcs left, each round reads `LANES` of them at equal distances. Few arcs lie side by side in
-    memory, where binary search takes less time.
+    Each round reads `LANES` arcs of a context at equal distances, while many arcs are left. The last few arcs are neighbours in
+    memory; there, binary search is faster.
     """
     lanes = tl.arange(0, LANES)[None, :]
     while tl.max(size, axis=0) > LANES:

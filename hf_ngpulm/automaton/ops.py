@@ -18,7 +18,7 @@ _library = torch.library.Library("hf_ngpulm", "FRAGMENT")
 
 
 def define_operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    """Define an operator of `torch.ops.hf_ngpulm`; `fake` returns results of the same shapes with arbitrary contents."""
+    """Define an operator of `torch.ops.hf_ngpulm`; `fake` returns results of the right shapes with arbitrary contents."""
     name = schema.partition("(")[0]
     _library.define(schema)
     _library.impl(name, run, "CompositeExplicitAutograd")
@@ -26,8 +26,9 @@ def define_operator(schema: str, run: Callable[..., Any], fake: Callable[..., An
 
 
 def _define_query(name: str, arguments: str, results: str, fake: Callable[..., Any]) -> None:
-    """Define the operator of a query. Each engine has a function of the same name, whose second argument is a tensor of
-    states."""
+    """Define the operator of a query. Each engine has a function of the same name, with the tensor of states as second
+    argument.
+    """
 
     def run(automaton: list[Tensor], states: Tensor, *rest: Any) -> Any:
         *given, engine = rest

@@ -1,4 +1,4 @@
-"""Keep automata in one set of tensors, where they can be added and dropped, so that each row of a batch can follow its own."""
+"""Keep several automata in one set of tensors. Automata can be added and dropped; each row of a batch can follow its own."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Place(NamedTuple):
 class AutomatonPool:
     """A set of tensors for automata over one vocabulary, on one device.
 
-    Adding or dropping an automaton leaves the others in place and their states valid. When the capacity is used up, copies of
-    twice the size replace the tensors. State 0 belongs to no automaton; all tokens score 0 in it.
+    Adding or dropping an automaton doesn't move the other automata, so their states stay valid. When the tensors are full,
+    copies of twice the size replace them. State 0 belongs to no automaton; all tokens score 0 in it.
 
     Args:
         vocab_size: V, the same for all automata.
@@ -53,7 +53,8 @@ class AutomatonPool:
 
     @torch.inference_mode(False)
     def add(self, key: Hashable, automaton: BackoffAutomaton) -> Place:
-        """Add a single automaton (not several packed) and return its place. If the key exists, return that place.
+        """Add a single automaton (not several packed ones) and return its place. If the key exists already, return the existing
+        place.
 
         Raises:
             ValueError: the vocabulary size differs, or the pool would have more states or arcs than can be addressed.
@@ -77,7 +78,7 @@ class AutomatonPool:
         return self.places[key]
 
     def drop(self, key: Hashable) -> None:
-        """Drop an automaton; its states must not be queried any more."""
+        """Drop an automaton; callers must not query its states any more."""
         self.give_back(self.places.pop(key))
 
     @torch.inference_mode(False)
@@ -124,7 +125,7 @@ class AutomatonPool:
 
 
 class _Room:
-    """The free ranges among the numbers from 0 up: ranges below `size`, in order, and all numbers from `size` up."""
+    """The free ranges of numbers from 0 on: a sorted list of ranges below `size`, and all numbers from `size` on."""
 
     def __init__(self, size: int = 0) -> None:
         self.size = size

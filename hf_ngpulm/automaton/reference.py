@@ -9,7 +9,7 @@ from .tensors import AutomatonTensors
 
 
 def step(automaton: AutomatonTensors, states: Tensor, tokens: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
-    """Return the score and next state of one token per state; both arguments have the same shape, which is arbitrary."""
+    """Return the score and next state of one token per state. Both arguments have the same shape, which may be any shape."""
     if states.numel() and (int(states.min()) < 0 or int(states.max()) >= automaton.num_states):
         raise IndexError(f"states should lie in 0..{automaton.num_states - 1}, got {int(states.min())}..{int(states.max())}")
     if automaton.num_arcs == 0:  # one unused arc, so that the indices below stay valid
@@ -33,8 +33,7 @@ def step(automaton: AutomatonTensors, states: Tensor, tokens: Tensor, vocab_size
 
 
 def find_arc(automaton: AutomatonTensors, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the index of each state's arc for its token, and whether that arc exists, by a binary search in all rows at
-    once."""
+    """Return the index of each state's arc for its token, and whether that arc exists, by binary search in all rows."""
     low = automaton.arc_offsets[states].to(torch.int64)
     end = automaton.arc_offsets[states + 1].to(torch.int64)
     high = end

@@ -1,4 +1,4 @@
-"""The `hf-ngpulm` command. A file per subcommand, thin: it parses, calls the library, and prints."""
+"""The `hf-ngpulm` command. Each subcommand has a short file, which parses options, calls the library and prints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import warnings
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one line on stderr and exit status 2, never a traceback."""
+    """Run the command line. A user's mistake prints one line on stderr and gives exit status 2, without a traceback."""
     try:
         from .app import run
     except ModuleNotFoundError as error:
@@ -19,5 +19,5 @@ def main() -> None:
 
 
 def _line(message: Warning | str, *_: object) -> str:
-    """Return a warning without the place in the source that it comes from."""
+    """Return the text of a warning, without the source file and line that raised it."""
     return f"hf-ngpulm: {' '.join(str(message).split())}\n"

@@ -73,7 +73,7 @@ class Commands(TyperGroup):
             raise typer.Exit(130) from None
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the list of commands, from `COMMANDS` alone."""
+        """Write the list of commands from `COMMANDS`, without importing a command."""
         self._listing = True
         super().format_help(ctx, formatter)
 
@@ -103,11 +103,11 @@ def _options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Options before the command."""
+    """Options that come before the command's name."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line; returns the exit status."""
+    """Run a command line and return the exit status."""
     try:
         result = typer.main.get_command(app).main(list(arguments), prog_name="hf-ngpulm", standalone_mode=False)
         sys.stdout.flush()

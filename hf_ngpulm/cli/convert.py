@@ -40,7 +40,7 @@ def convert(
     continued: float | None = option("For words: share of sentence ends after which another sentence begins, such as 0.5."),
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Convert a language model: ARPA, NeMo, KenLM binary, or saved -> saved or ARPA.
+    """Convert a language model (ARPA, NeMo, KenLM binary, or saved) to a saved model or an ARPA file.
 
     hf-ngpulm convert lm.arpa.gz my-lm --tokenizer nvidia/parakeet-ctc-0.6b
     hf-ngpulm convert words.bin words.arpa.gz
@@ -72,7 +72,7 @@ def convert(
 
 
 def _convert_words(source: str, target: str, kind: str, out_units: str | None, max_ngrams: int | None) -> None:
-    """Write the n-grams of a KenLM binary with its own words."""
+    """Write the n-grams of a KenLM binary to a file, with the words that the binary contains."""
     if kind != "arpa":
         raise ValueError(
             f"{source}: a KenLM binary of words becomes an ARPA file (give a target that ends in .arpa); for a model of token "

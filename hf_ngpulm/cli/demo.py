@@ -46,9 +46,10 @@ def demo(
     clips: int = option("Transcripts to show of each set.", default=3, min=0),
     as_json: JsonOption = False,
 ) -> None:
-    """Transcribe bundled clips by small models of several kinds: alone, with a language model, a beam, phrases. Offline.
+    """Transcribe bundled clips with small models of several kinds: alone, with a language model, with a beam, and with phrases.
+    Works offline.
 
-    The small models know synthetic voices only. Three orders by people are bundled, too, for a model of the Hub:
+    The small models only know synthetic voices. Three clips of people's voices are bundled, too, for a model of the Hub:
 
     hf-ngpulm demo --model openai/whisper-tiny.en
     """
@@ -84,7 +85,7 @@ def demo(
 
 
 def _of_bundled(name: str, lm: library.NGramLM) -> Evaluations:
-    """Evaluate a bundled model on the clips that its kind of voice speaks."""
+    """Evaluate a bundled model on the bundled clips."""
     speech = bundled("examples/speech")
     sets = {name: library.read_recordings(speech / name / "clips.jsonl") for name in (HARBOUR, *PHRASE_SETS)}
     asr = load_recogniser(str(bundled("examples/models") / name), "cpu")
@@ -107,7 +108,9 @@ def _of_bundled(name: str, lm: library.NGramLM) -> Evaluations:
 
 
 def _of_orders(name: str) -> Evaluations:
-    """Evaluate any recogniser on orders by people, with a language model of other orders in the style in which it writes."""
+    """Evaluate any recogniser on clips of people's voices, alone and with an LM trained on similar text in the recogniser's
+    style.
+    """
     folder = bundled("examples/speech") / ORDERS
     orders = library.read_recordings(folder / "clips.jsonl")
     asr = load_recogniser(name, None)
@@ -136,7 +139,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _phrases(name: str, clips: Any) -> list[str]:
-    """Return all entities of the clips, and equally many other phrases as distractors."""
+    """Return all entities of the clips, and as many other phrases as distractors."""
     here = list(dict.fromkeys(entity for clip in clips for entity in clip.entities))
     others = bundled(f"examples/speech/{name}/others.txt").read_text(encoding="utf-8").splitlines()
     return here + others[: len(here)]
@@ -205,7 +208,9 @@ def _gain(evaluations: Evaluations, of_set: str, model: str) -> str:
 
 
 def _marked(reference: str, hypothesis: str, before: str) -> Text:
-    """Return the hypothesis with marks: [wrong] and (missing) words; green ones are right, and weren't `before`."""
+    """Return the hypothesis with [wrong] and (missing) words marked. Words that are right, but weren't right in `before`, are
+    green.
+    """
     with needed("eval", "error rates"):
         import jiwer
 
@@ -226,7 +231,7 @@ def _marked(reference: str, hypothesis: str, before: str) -> Text:
 
 
 def _right(reference: str, hypothesis: str) -> set[int]:
-    """Return the places of the reference's words that a hypothesis has."""
+    """Return the positions of the reference's words that the hypothesis recognises."""
     with needed("eval", "error rates"):
         import jiwer
 

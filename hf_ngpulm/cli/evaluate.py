@@ -52,9 +52,9 @@ def evaluate(
 
     hf-ngpulm evaluate nvidia/parakeet-ctc-0.6b test.jsonl --lm org/my-lm --lm-weight 1.0 --num-beams 8 --baseline
 
-    Under `accelerate launch --multi_gpu --num_processes N -m hf_ngpulm.cli evaluate ... --output results.jsonl` processes share
-    the recordings, on CPUs too (not with --cpu); as they do under `mpirun -np N`. A run that was killed goes on where it was
-    when the same command is given again. The exit status is 3 if some audio could not be read, 1 if another process died.
+    Under `accelerate launch --multi_gpu --num_processes N -m hf_ngpulm.cli evaluate ... --output results.jsonl` the processes
+    share the recordings, also on CPUs (but not with --cpu). They also share them under `mpirun -np N`. To resume a run that was
+    killed, repeat the command. The exit status is 3 if some audio could not be read, and 1 if another process died.
     """
     import torch
 
@@ -120,21 +120,21 @@ def evaluate(
 
 
 def end_if_unreadable(unreadable: int, recordings: int) -> None:
-    """If some recordings could not be read, say how many, and exit with the status for that."""
+    """If some recordings could not be read, print their number and exit with status 3."""
     if unreadable:
         tell(f"{unreadable} of {recordings} recordings could not be read")
         raise typer.Exit(UNREADABLE)
 
 
 def _kept(output: str | None) -> str:
-    """Return a message that says which results an interrupted run keeps."""
+    """Return a message about the results that an interrupted run keeps."""
     if output is None:
         return "nothing is kept; with --output results.jsonl it is, and a run goes on where it was"
     return f"what was found is kept beside {output}: run the same command again to go on"
 
 
 def _baseline_path(output: str | None) -> str | None:
-    """Return `results.baseline.jsonl` for `results.jsonl`."""
+    """Return the baseline's file: `results.baseline.jsonl` for `results.jsonl`."""
     if output is None:
         return None
     stem, ending = os.path.splitext(output)

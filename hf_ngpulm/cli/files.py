@@ -1,4 +1,4 @@
-"""Find the files that a command reads, name the files that it writes, and refuse to overwrite files by accident."""
+"""Find the files that a command reads, name the files that it writes, and refuse to overwrite existing files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS = ("txt", "srt", "vtt", "json")  # of transcripts
 
 
 def audio_of(arguments: Iterable[str]) -> dict[str, str]:
-    """Return a map from the path of each audio file to its name within its folder or pattern.
+    """Return a map from each audio file's path to its name relative to its folder or pattern.
 
     Args:
         arguments: files, folders (including subfolders), and patterns such as `calls/**/*.wav`.
@@ -48,12 +48,12 @@ def transcript_files(output: str, kind: str | None, audio: dict[str, str]) -> tu
     """Return the kind of file for transcripts, and the file of each recording.
 
     Args:
-        output: a file, by its ending, or a folder.
-        kind: one of `KINDS`, if the ending doesn't say.
-        audio: from `audio_of`.
+        output: a file, whose ending may name the kind, or a folder.
+        kind: one of `KINDS`; required if the ending doesn't name it.
+        audio: result of `audio_of`.
 
     Raises:
-        ValueError: the ending is unknown, or one file was named for several recordings.
+        ValueError: the ending is unknown, or `output` is one file although there are several recordings.
     """
     ending = Path(output).suffix[1:].lower()
     is_folder = os.path.isdir(output) or output.endswith(("/", os.sep)) or not ending

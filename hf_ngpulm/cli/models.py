@@ -37,7 +37,7 @@ def check_folder(model: str) -> None:
 
 
 def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, units: str) -> bool:
-    """Return whether the source is a KenLM binary to be read with its own words, not as a model of token ids."""
+    """Return whether the source is a KenLM binary to read with its own words, without token ids."""
     if library.format_of(source) is not library.KENLM or tokenizer is not None or vocab_size is not None:
         return False
     if units != "auto":
@@ -48,7 +48,7 @@ def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, u
 def load(
     source: str, tokenizer: str | None = None, vocab_size: int | None = None, units: str = "auto", **of_words: Any
 ) -> library.NGramLM:
-    """Load a language model of any kind that commands take."""
+    """Load a language model from any source that commands accept."""
     if os.path.isfile(source) and not library.format_of(source).has_token_ids:
         if is_word_binary(source, tokenizer, vocab_size, units):
             raise ValueError(
@@ -67,12 +67,12 @@ def load(
 
 
 def normalisation_of(name: str | None) -> str | None:
-    """Return the value of `--normalise` as `hf_ngpulm.text.normaliser` names it."""
+    """Convert the value of `--normalise` to the form that `hf_ngpulm.text.normaliser` takes."""
     return NORMALISATIONS.get(name or "none", name)
 
 
 def load_recogniser(model: str, device: str | None, dtype: Any = None, **settings: Any) -> Any:
-    """Load a speech recognition pipeline, without the progress bar of its weights; on a GPU if there is one."""
+    """Load a speech recognition pipeline without a progress bar. By default it runs on a GPU if there is one."""
     import transformers
 
     check_folder(model)
@@ -83,7 +83,7 @@ def load_recogniser(model: str, device: str | None, dtype: Any = None, **setting
 def load_streaming(
     model: str, device: str | None, decoding: Decoding, chunks: Chunks, max_streams: int = 1, more_lms: Sequence[str] = ()
 ) -> library.StreamingRecognizer:
-    """Load the streaming recogniser that these options ask for.
+    """Load the streaming recogniser that the options describe.
 
     Args:
         more_lms: language models that streams may use in place of the first one.
@@ -94,7 +94,7 @@ def load_streaming(
 def load_serving(
     model: str, device: str | None, decoding: Decoding, chunks: Chunks, max_streams: int, more_lms: Sequence[str]
 ) -> library.StreamingRecognizer | Any:
-    """Load the recogniser of a server: an `AttentionRecognizer` for an encoder-decoder, else a streaming recogniser."""
+    """Load the recogniser of a server: an `AttentionRecognizer` for an encoder-decoder, otherwise a `StreamingRecognizer`."""
     asr = load_recogniser(model, device)
     if not library.is_seq2seq(asr.model):
         return _streaming(asr, model, decoding, chunks, max_streams, more_lms)
@@ -123,7 +123,7 @@ def _streaming(
 
 
 def warm_up(recognizer: Any, **settings: Any) -> None:
-    """Decode some noise, so that what the first call compiles and allocates is ready before a client waits for it."""
+    """Decode noise once, so that compilation and allocation are done before a client waits."""
     rate = recognizer.sampling_rate
     noise = 0.01 * np.random.default_rng(0).standard_normal(rate)
     sid = recognizer.open(**settings)
@@ -134,16 +134,16 @@ def warm_up(recognizer: Any, **settings: Any) -> None:
 
 
 def phrases_and_entities(given: Sequence[str] | None) -> tuple[list[str], bool]:
-    """Return the phrases of all recordings, and whether each also gets its own entities."""
+    """Return the phrases of all recordings, and whether each recording's own entities are boosted, too."""
     return read_phrases([text for text in given or [] if text != FROM_ENTITIES]), FROM_ENTITIES in (given or [])
 
 
 def read_phrases(given: Sequence[str] | None) -> list[str]:
-    """Return phrases: the lines of files, without empty ones, and texts that are phrases themselves.
+    """Return phrases. An argument that names a file gives the file's non-empty lines; any other argument is a phrase.
 
     Raises:
         FileNotFoundError: a text looks like a file's name ("names.txt"), and there is no such file.
-        ValueError: a file without phrases.
+        ValueError: a file has no phrases.
     """
     phrases: list[str] = []
     for text in given or []:
@@ -164,7 +164,7 @@ def read_phrases(given: Sequence[str] | None) -> list[str]:
 
 
 def _is_like_a_file(phrase: str) -> bool:
-    """Return whether a phrase looks like a path: its folder exists, or it ends almost like a list ("names.txtt")."""
+    """Return whether a phrase looks like a path: its folder exists, or it ends almost like a text file ("names.txtt")."""
     folder, name = os.path.split(phrase)
     ending = os.path.splitext(name)[1][1:].lower()
     return bool(difflib.get_close_matches(ending, LISTS, n=1, cutoff=0.85)) or os.path.isdir(folder)

@@ -1,4 +1,4 @@
-"""Options that several commands share: type aliases, and dataclasses whose fields are options."""
+"""Options that several commands share: type aliases, and dataclasses with one field per option."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
     """Describe an option, as the default of a field or of a command's parameter.
 
     Args:
-        names: the option's names, if they aren't the field's; a switch may have one that turns it off.
+        names: the option's names; by default, the field's name. A switch may have a name that turns it off.
         default: `MISSING` if the option is required.
         more: other arguments of `typer.Option`.
     """
@@ -42,7 +42,7 @@ def argument(help: str, default: Any = MISSING) -> Any:
 
 
 def of_decoders(name: str, *names: str, **more: Any) -> Any:
-    """Describe an option that a decoder also has, by the decoder's name for it; the help text comes from the decoder."""
+    """Describe an option that a decoder also has. `name` is the decoder's name of the option and selects the help text."""
     return option(OPTIONS[name].line(), *names, **more)
 
 
@@ -85,7 +85,7 @@ NormaliseOption = Annotated[
 
 @dataclass(frozen=True)
 class Words:
-    """Spell the words of a word-level model in tokens; see `hf_ngpulm.lexicon.compose`."""
+    """Options for a word-level model, whose words are spelled in tokens; see `hf_ngpulm.lexicon.compose`."""
 
     lexicon: str | None = option("For words: a file of lines with a word, a tab and the pieces of its spelling.")
     case: str | None = option("For words: lower or upper case for their spelling; keep leaves them as they are.")
@@ -98,7 +98,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Search:
-    """The language model and the search; see the decoders."""
+    """Options of the language model and the search; the decoders document them."""
 
     lm: str | None = of_decoders("lm")
     num_beams: Any = of_decoders("num_beams", parser=beams, metavar="NUMBER|auto")
@@ -107,14 +107,14 @@ class Search:
 
 @dataclass(frozen=True)
 class Decoding(Search):
-    """The language model, its weight, and the search."""
+    """Options of the language model, its weight, and the search."""
 
     lm_weight: float | None = of_decoders("lm_weight")
 
 
 @dataclass(frozen=True)
 class Adjusted:
-    """Add to, or subtract from, the scores of the model and the language model."""
+    """Options that add to, or subtract from, the scores of the recogniser and the language model."""
 
     beta: float | None = of_decoders("beta")
     ilm_weight: float | None = of_decoders("ilm_weight")
@@ -125,7 +125,7 @@ class Adjusted:
 
 @dataclass(frozen=True)
 class Boosting:
-    """Phrases to boost, and their weight."""
+    """Options for the phrases to boost, and their weight."""
 
     phrases: PhrasesOption = None
     phrase_weight: float | None = of_decoders("phrase_weight")
@@ -133,7 +133,7 @@ class Boosting:
 
 @dataclass(frozen=True)
 class Chunks:
-    """Cut live audio; see `hf_ngpulm.StreamingRecognizer`."""
+    """Options that set how live audio is cut into chunks; see `hf_ngpulm.StreamingRecognizer`."""
 
     chunk_seconds: float | None = option("Seconds of audio decoded at a time [default: 1.28].", "--chunk")
     left_seconds: float | None = option("Seconds the encoder hears before a chunk [default: 4].", "--left")
@@ -149,7 +149,7 @@ class Chunks:
 
 @dataclass(frozen=True)
 class Data:
-    """The recordings of a data set, and the names of its fields; see `hf_ngpulm.evaluation.read_recordings`."""
+    """Options for the recordings of a data set and the names of its fields; see `hf_ngpulm.evaluation.read_recordings`."""
 
     split: str | None = option("Split of a dataset [default: test].")
     limit: int | None = option("Only the first so many recordings.", min=1)
@@ -159,13 +159,13 @@ class Data:
 
 
 def given(*options: Any, **more: Any) -> dict[str, Any]:
-    """Return the options in some dataclasses and in `more` that are neither None nor False, by name."""
+    """Return the values of some dataclasses and of `more`, by option name, without values that are None or False."""
     every = {name: value for each in options for name, value in vars(each).items()} | more
     return {name: value for name, value in every.items() if value is not None and value is not False}
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a command for Typer: the fields of dataclasses among its parameters become parameters."""
+    """Return a command for Typer. Parameters that are dataclasses are replaced by parameters for their fields."""
     parameters: list[inspect.Parameter] = []
     groups: dict[str, tuple[Any, list[str]]] = {}
     for parameter in _parameters(function):
@@ -189,7 +189,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameters(of: Any) -> list[inspect.Parameter]:
-    """Return the parameters of a function, or the fields of a dataclass, annotated for Typer."""
+    """Return the parameters of a function, or one per field of a dataclass, annotated for Typer."""
     hints = get_type_hints(of, include_extras=True)
     if is_dataclass(of):
         defaults = {each.name: each for each in fields(of)}

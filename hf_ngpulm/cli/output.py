@@ -19,7 +19,7 @@ def tell(message: str) -> None:
 
 @contextmanager
 def interruptible(kept: Callable[[], str]) -> Iterator[None]:
-    """Add a message to Ctrl-C within the block: what is kept of the work.
+    """Add a message to Ctrl-C within the block; the message says which work is kept.
 
     Raises:
         KeyboardInterrupt: with that message.
@@ -35,14 +35,14 @@ def print_json(value: Any) -> None:
 
 
 def print_line(text: Any, **options: Any) -> None:
-    """Print a line, also one that is longer than the terminal is wide; `[bold]` and the like are markup."""
+    """Print a line without wrapping it at the terminal's width. `[bold]` and similar tags are markup."""
     Console(highlight=False).print(text, soft_wrap=True, **options)
 
 
 def print_table(
     rows: Iterable[Sequence[str]], headings: Sequence[str] | None = None, title: str | None = None, bold: int | None = None
 ) -> None:
-    """Print a table: of each row the first cell is its name; under headings the others are right-aligned.
+    """Print a table. The first cell of a row is the row's name. Under headings, the other cells are right-aligned.
 
     Args:
         bold: number of the row to print in bold.
@@ -56,5 +56,5 @@ def print_table(
 
 
 def percent(rate: float | None, digits: int = 1) -> str:
-    """Return a share in percent."""
+    """Return a ratio as text in percent; "-" for None."""
     return "-" if rate is None else f"{100 * rate:.{digits}f}%"

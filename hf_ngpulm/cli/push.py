@@ -38,9 +38,9 @@ def push(
     hf-ngpulm push my-lm org/my-lm --license cc-by-4.0 --language en --dataset org/dataset
     hf-ngpulm push lm.arpa.gz org/my-lm --tokenizer nvidia/parakeet-ctc-0.6b
 
-    The model is loaded and checked first. A card that was changed by hand stays: the folder's, or else the repo's. Datasets,
-    languages and the licence, if they aren't given, stay as in the repo's card. Log in first with hf auth login, or set
-    HF_TOKEN.
+    The model is loaded and checked first. A card that a person has edited is kept: the folder's card, or else the repo's.
+    Without options for datasets, languages or licence, the entries of the repo's card are kept. Log in first with hf auth
+    login, or set HF_TOKEN.
     """
     model = load(lm, tokenizer, vocab_size, units)
     told = {"asr_model": asr_model, "datasets": dataset, "language": language, "license": license}
@@ -76,7 +76,7 @@ def push(
 
 
 def _refuse(told: dict[str, Any], card: str) -> None:
-    """Refuse options for a card that was changed by hand.
+    """Refuse options that describe the card, because a person has edited the card.
 
     Raises:
         ValueError: there are such options.
@@ -98,7 +98,7 @@ def _card_of(api: HfApi, repo_id: str, branch: str | None) -> ModelCard | None:
 
 @contextmanager
 def _hub_errors(repo: str) -> Iterator[None]:
-    """Turn the Hub's errors into ones that name the remedy.
+    """Turn the Hub's errors into errors that name the remedy.
 
     Raises:
         PermissionError: the user isn't logged in, or may not write to the repo.

@@ -22,7 +22,7 @@ def score(
     summary: bool = option("Print the perplexity of all only, not each sentence.", "--summary", default=False),
     as_json: JsonOption = False,
 ) -> None:
-    """Score sentences (natural log, </s> included), and print the perplexity of all.
+    """Score sentences (natural log, </s> included), and print the perplexity of all sentences together.
 
     echo "set an alarm" | hf-ngpulm score my-lm --tokenizer nvidia/parakeet-ctc-0.6b
     """

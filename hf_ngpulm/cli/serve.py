@@ -23,7 +23,7 @@ KEY = "HF_NGPULM_API_KEY"
 
 @dataclass(frozen=True)
 class Address:
-    """Name the server's addresses, and the keys and origins that may use it."""
+    """Options for the server's address, and for the keys and origins that may use it."""
 
     host: str = option("Address to listen on; 0.0.0.0 lets other machines in.", default="127.0.0.1")
     port: int = option("0: any free port.", default=8765, min=0, max=65535)
@@ -45,7 +45,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Most:
-    """The fields of `Limits` that are options."""
+    """Options for fields of `Limits`."""
 
     clients: int = option("Clients with live audio at the same time.", "--max-clients", default=Limits.clients, min=1)
     clients_per_address: int = option(
@@ -94,8 +94,8 @@ def serve(
 
     All clients are decoded as one batch, each with its own phrases. Models with attention (Whisper) take recordings only.
 
-    Listens on this machine alone unless --host says otherwise; then give it keys and a certificate, or put a reverse proxy in
-    front of it.
+    By default the server accepts connections from this machine only. With --host for other machines, set keys and a
+    certificate, or put a reverse proxy in front of the server.
 
     hf-ngpulm serve nvidia/parakeet-tdt-0.6b-v3 --lm org/my-lm --port 8765
     """
@@ -122,7 +122,7 @@ def work(
     port: int, wyoming: str | None, keys: list[str], tls: tuple[str | None, str | None], origins: list[str],
     proxies: list[str], tick: float, json_logs: bool, device: str | None, as_json: bool, shared: bool, number: int = 0,
 ) -> None:  # fmt: skip
-    """Run a server. If `shared`, it is one of several processes, and only the first prints the address."""
+    """Run a server. If `shared`, several processes run it, and only the first one prints the address."""
     if json_logs:
         log_json()
     recognizer = load_serving(model, device, decoding, chunks, limits.clients, list(lms.values()))

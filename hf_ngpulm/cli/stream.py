@@ -31,10 +31,10 @@ def stream(
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Transcribe a microphone, or a file at the pace of speech, while it is heard.
+    """Transcribe live audio: a microphone, or a file played at the pace of speech.
 
-    On a terminal the current line grows as you speak: bold text is final, dim text may change. A finished utterance stays as a
-    line. Elsewhere only finished utterances are printed; --json also prints growing ones.
+    On a terminal the current line grows as you speak: bold text is final, dim text may change. Each finished utterance keeps
+    its line. If the output isn't a terminal, only finished utterances are printed; --json also prints unfinished ones.
 
     hf-ngpulm stream nvidia/parakeet-tdt-0.6b-v3 talk.flac --lm org/my-lm --phrases names.txt
     """
@@ -65,7 +65,7 @@ def stream(
 
 
 def _until_interrupted(pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield pieces until Ctrl-C, which ends the audio but not the command."""
+    """Yield pieces until Ctrl-C. Ctrl-C ends the audio but not the command."""
     with suppress(KeyboardInterrupt):
         yield from pieces
 

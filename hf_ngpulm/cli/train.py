@@ -24,7 +24,7 @@ from .output import interruptible, print_json, print_line, print_table, tell
 
 @dataclass(frozen=True)
 class Counting:
-    """Limits on memory and processes for counting n-grams."""
+    """Options that limit the memory and processes for counting n-grams."""
 
     memory: str = option("Memory limit for counting; the rest spills to disk.", default="4G")
     folder: str | None = option("Folder for the data that spills.", "--temporary")
@@ -33,7 +33,7 @@ class Counting:
 
 @dataclass(frozen=True)
 class Writing:
-    """Normalise the text, or rewrite it in a recogniser's style."""
+    """Options that normalise the text, or rewrite it in a recogniser's style."""
 
     normalise: str | None = option("lower, upper, no-punctuation, nfc, nfkc, whisper, whisper-en; several with commas.")
     style_of: str | None = option(
@@ -83,7 +83,7 @@ def train(
     overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a language model: modified Kneser-Ney, as KenLM's lmplz.
+    """Train a language model with modified Kneser-Ney smoothing, as KenLM's lmplz does.
 
     hf-ngpulm train transcripts.txt books.txt.gz --tokenizer nvidia/parakeet-ctc-0.6b --output my-lm
 
@@ -136,7 +136,7 @@ def train(
 
 
 def _validation(inputs: list[str], field: str | None, split: str, are_ids: bool) -> Iterator[Any]:
-    """Yield the texts of the inputs; if `are_ids`, yield lists of token ids."""
+    """Yield the validation texts of the inputs; if `are_ids`, yield lists of token ids."""
     if not are_ids:
         yield from read_texts(inputs, field, split)
         return
@@ -153,7 +153,7 @@ def _thresholds(text: str) -> tuple[int, ...]:
 
 
 def _accelerator() -> Any:
-    """Return the accelerator if several processes run; else None."""
+    """Return the accelerator if several processes run; otherwise None."""
     if launched_alone():
         tell(
             "accelerate has started one process only; for several on CPUs start them by torchrun --nproc_per_node 2 -m "

@@ -53,7 +53,7 @@ def transcribe(
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Transcribe audio files, with a language model or phrases if you like.
+    """Transcribe audio files, optionally with a language model or phrases.
 
     hf-ngpulm transcribe *.flac --model nvidia/parakeet-ctc-0.6b --lm org/my-lm --lm-weight 1.0 --num-beams 8
     hf-ngpulm transcribe call.flac --model nvidia/parakeet-tdt-0.6b-v3 --phrases names.txt --phrases "Anna Kowalska"
@@ -137,7 +137,7 @@ def transcribe(
 
 
 def _subtitles(kind: str, result: dict[str, Any], seconds: float, of_words: bool) -> str:
-    """Return a transcript with times of words or segments as subtitles; the last one's end may be unknown."""
+    """Return a transcript as subtitles, from the times of its words or segments. The end of the last one may be unknown."""
     spans = []
     for chunk in result["chunks"]:
         begin, end = chunk["timestamp"]
@@ -146,7 +146,7 @@ def _subtitles(kind: str, result: dict[str, Any], seconds: float, of_words: bool
 
 
 def _shown(result: dict[str, Any]) -> str:
-    """Return the text; on further lines, the hypotheses and times that the user asked for."""
+    """Return the text, followed by lines with the hypotheses and times that the user requested."""
     lines = [result["text"]]
     lines += [f"  {hypothesis['score']:9.2f}  {hypothesis['text']}" for hypothesis in result.get("hypotheses", [])]
     for chunk in result.get("chunks", []):

@@ -21,7 +21,7 @@ GRID = "from:to:step, or numbers with commas"
 
 @dataclass(frozen=True)
 class Grids:
-    """The weights to try; see `hf_ngpulm.evaluation.tune_weights`."""
+    """Options for the weights to try; see `hf_ngpulm.evaluation.tune_weights`."""
 
     lm_weights: str | None = options.option(f"Weights of the LM: {GRID} [default: tuned].", "--weights", "--lm-weight")
     betas: str | None = options.option(
@@ -43,7 +43,7 @@ class Grids:
 
 @dataclass(frozen=True)
 class Keep:
-    """Save the results to files or to the language model."""
+    """Options that save the results to files or to the language model."""
 
     save: bool = options.option("Write the best setting to the LM's folder, to decode by.", "--save", default=False)
     save_to: str | None = options.option("Or save the LM with it to another folder.")
@@ -74,15 +74,15 @@ def tune(
     device: options.DeviceOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Find the weights with which a model and an LM make the fewest errors; with --save, the LM remembers them.
+    """Find the weights with which a model and an LM make the fewest errors; --save stores them with the LM.
 
     hf-ngpulm tune nvidia/parakeet-ctc-0.6b dev.jsonl --lm my-lm --num-beams 8 --save --plot wer.png
 
     The weights of the LM, of phrases and of a decoder's internal LM are always tuned; a single value, such as --lm-weight 0.5,
     stays fixed.
 
-    Saved weights hold wherever this model decodes with this LM and no weight is given. The exit status is 3 if some audio could
-    not be read; weights are tuned and saved all the same.
+    Saved weights apply wherever this model decodes with this LM and no weight is given. The exit status is 3 if some audio
+    could not be read; the weights are then tuned and saved without that audio.
     """
     if search.lm is None and not phrases:
         raise ValueError("name what to weigh: --lm, or --phrases, or both")

@@ -1,1 +1,1 @@
-"""Provide what every package uses: arguments, batches, files, progress, bundled files."""
+"""Provide what all packages use: checks of arguments, batches, files, progress bars, bundled files."""

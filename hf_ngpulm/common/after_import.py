@@ -1,4 +1,4 @@
-"""Call a function once a module has been imported, without importing the module now."""
+"""Call a function as soon as a module has been imported, without importing the module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import ModuleType
 
 
 def after_import(name: str, call: Callable[[], None]) -> None:
-    """Call a function once a module has been imported; call it now if the module is already imported.
+    """Call a function as soon as a module has been imported, or now if it has been imported already.
 
     Args:
         name: full name of the module.
@@ -24,7 +24,7 @@ def after_import(name: str, call: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Find one module with the other finders, and return a loader that calls a function after loading."""
+    """Find one module with the other finders. Return a loader that loads the module and then calls a function."""
 
     def __init__(self, name: str, call: Callable[[], None]) -> None:
         self.name, self.call = name, call

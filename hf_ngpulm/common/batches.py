@@ -50,7 +50,7 @@ def tensor_of(values: Any, name: str, device: torch.device | None = None) -> Ten
 
 
 def _shapes(values: Any) -> str:
-    """Return the shapes of the first arrays in a list."""
+    """Return the shapes of the first arrays in a list, for an error message."""
     rows = values[:4] if isinstance(values, list | tuple) else ()
     return ", ".join(str(tuple(row.shape)) for row in rows if hasattr(row, "shape"))
 
@@ -75,7 +75,7 @@ def checked_lengths(lengths: Outputs | None, batch_size: int, frames: int, devic
 def packed_frames(logits: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """Return the frames of all rows, one after the other, in single precision.
 
-    `[B, T, C]` logits, `[B]` lengths -> where each row begins, int64 `[B]`, and float32 `[N, C]`.
+    `[B, T, C]` logits, `[B]` lengths -> the first frame of each row, int64 `[B]`, and the N frames, float32 `[N, C]`.
     """
     batch_size, frames, _ = logits.shape
     lengths = lengths.to(torch.int64)

@@ -11,12 +11,13 @@ _ROOTS = (_PACKAGE / "_bundled", _PACKAGE.parent)
 
 
 def is_bundled(name: str) -> bool:
-    """Return whether this installation has a file or folder; a wheel has some of the repository's only."""
+    """Return whether this installation has a file or folder. A wheel contains only some of the repository's files."""
     return any((root / name).exists() for root in _ROOTS)
 
 
 def bundled(name: str) -> Path:
-    """Return path of a bundled file or folder, given as in the source tree (`examples/models`, `model_cards/ngram_lm.md`).
+    """Return the path of a bundled file or folder. The argument is its path in the source tree, such as
+    `model_cards/ngram_lm.md`.
 
     Raises:
         FileNotFoundError: this installation lacks the file or folder.
@@ -34,17 +35,20 @@ def bundled(name: str) -> Path:
 
 
 def demo_model() -> str:
-    """Return folder of a small CTC recogniser, in place of a Hub id; it understands one synthesiser, and no people."""
+    """Return the folder of a small CTC recogniser, to use in place of a Hub id. It only understands one synthetic voice."""
     return str(bundled("examples/models/ctc"))
 
 
 def demo_lm() -> str:
-    """Return folder of a 6-gram model for `demo_model()`, in place of a Hub id: orders on the bridge of a launch."""
+    """Return the folder of a 6-gram model for `demo_model()`, to use in place of a Hub id. Its text is orders on a ship's
+    bridge.
+    """
     return str(bundled("examples/speech/harbour/lm"))
 
 
 def demo_recording() -> np.ndarray:
-    """Read an order on the bridge of a launch, three seconds long, that `demo_model()` gets right with `demo_lm()` only.
+    """Read a recording of three seconds, an order on a ship's bridge. `demo_model()` needs `demo_lm()` to recognise it
+    correctly.
 
     Returns:
         Samples at 16 kHz, float32 `[N]`.

@@ -1,4 +1,4 @@
-"""Check users' arguments and entries of files: all packages describe permitted values with the kinds defined here."""
+"""Check users' arguments and the entries of files. All packages describe permitted values with the kinds defined here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGEST_WEIGHT = 1e6
 
 
 class Kind(NamedTuple):
-    """Describe what a value may be.
+    """Describe the permitted values of an argument or an entry.
 
     Args:
         right: the permitted values in words, for messages: "`name` should be `right`".
@@ -33,7 +33,9 @@ class Kind(NamedTuple):
 
 
 def number(least: float = -sys.float_info.max, most: float = sys.float_info.max, right: str = "") -> Kind:
-    """Describe numbers within bounds. They are compared, not converted: an integer may be too large for a float."""
+    """Describe numbers within bounds. Values are compared without conversion, because an integer may be too large for a
+    float.
+    """
     right = right or ("a finite number" if most == sys.float_info.max else f"a number from {least:g} to {most:g}")
     return Kind(right, lambda value: _is_number(value, Real) and least <= value <= most, float)
 
@@ -79,10 +81,10 @@ ROW_WEIGHTS = Kind(
 
 
 def check(name: str, value: Any, kind: Kind) -> Any:
-    """Return an argument, converted.
+    """Check an argument against its kind, and return the converted argument.
 
     Raises:
-        ValueError: says what it should be.
+        ValueError: the value isn't permitted; the message names the permitted values.
     """
     if not kind.is_right(value):
         raise ValueError(f"{name} should be {kind.right}, got {value!r}")
@@ -93,7 +95,7 @@ def refuse_idle(options: Mapping[str, Any], why: str) -> None:
     """Refuse options that are given (not None) but would have no effect.
 
     Raises:
-        ValueError: names them, followed by `why`.
+        ValueError: there are such options; the message names them, followed by `why`.
     """
     idle = [name for name, value in options.items() if value is not None]
     if idle:
@@ -101,14 +103,16 @@ def refuse_idle(options: Mapping[str, Any], why: str) -> None:
 
 
 def check_entries(values: Mapping[str, Any], kinds: Mapping[str, Kind], where: str, what: str = "") -> None:
-    """Check the entries of an object in a file; a missing entry counts as null.
+    """Check the entries of a JSON object in a file. A missing entry counts as null.
 
     Args:
-        values: the object; entries without a kind aren't looked at.
-        where: the file, for messages, and `what` the part of it, in front of the entries' names.
+        values: the object. Entries that `kinds` doesn't name aren't checked.
+        kinds: the kind of each entry, by name.
+        where: the file, for messages.
+        what: the part of the file, for messages; it is put before the entry's name.
 
     Raises:
-        NGramFormatError: says which entry is wrong and what it should be.
+        NGramFormatError: an entry is wrong; the message names it and its permitted values.
     """
     for name, kind in kinds.items():
         if not kind.is_right(values.get(name)):
@@ -116,10 +120,10 @@ def check_entries(values: Mapping[str, Any], kinds: Mapping[str, Kind], where: s
 
 
 def an_object(values: Any, where: str, what: str) -> dict[str, Any]:
-    """Return a JSON object.
+    """Return `values` after checking that it is a JSON object.
 
     Raises:
-        NGramFormatError: it is something else.
+        NGramFormatError: it isn't an object.
     """
     if not isinstance(values, dict):
         raise NGramFormatError(f"{where}: {what} should be an object, is {str(values)[:80]!r}")
@@ -127,10 +131,11 @@ def an_object(values: Any, where: str, what: str) -> dict[str, Any]:
 
 
 def read_entries(cls: Callable[..., T], values: Any, kinds: Mapping[str, Kind], where: str, what: str) -> T:
-    """Return a dataclass from a JSON object: missing entries get their defaults, entries without a kind are counts.
+    """Make a dataclass from a JSON object. Missing entries get their defaults; entries that `kinds` doesn't name must be
+    counts.
 
     Raises:
-        NGramFormatError: says which entry is wrong and what it should be.
+        NGramFormatError: an entry is wrong; the message names it and its permitted values.
     """
     values, entries = an_object(values, where, what), {}
     for entry in fields(cls):  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Import packages of extras: if a package is missing, the error names its extra."""
+"""Import packages of optional extras. If a package is missing, the error names its extra."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 @contextmanager
 def needed(extra: str, what: str) -> Iterator[None]:
-    """Import packages of an extra within the block.
+    """Import packages of an extra within the `with` block.
 
     Args:
-        extra: as in `pip install 'hf-ngpulm[extra]'`.
-        what: is done with them, in the plural.
+        extra: the extra's name, as in `pip install 'hf-ngpulm[extra]'`.
+        what: the feature that needs the packages, as a plural noun, for the message.
 
     Raises:
-        ImportError: one isn't there; names the extra.
+        ImportError: a package is missing; the message names the extra.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Write files so that they appear complete or not at all, and read files that may be hostile."""
+"""Write files so that they appear complete or not at all, and read files from untrusted sources."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ COMPLETE = ".hf_ngpulm.complete"
 
 @contextmanager
 def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield the path of a file in a temporary folder beside `path`; move it to `path` when the block ends without an error.
+    """Yield the path of a temporary file in a folder beside `path`. Move the file to `path` if the block ends without an error.
 
-    A crash, an interrupt or a full disk leaves the old file at `path` unchanged. If the process is killed, its temporary folder
-    is removed when the same file is written again (except on Windows, which has no locks of folders).
+    A crash, an interrupt or a full disk leaves the old file at `path` unchanged. If the process is killed, the next write to
+    the same path removes its temporary folder (except on Windows, which can't lock folders).
     """
     path = Path(path)
     with _temporary_folder(path.parent, f".{path.name[:32]}.tmp-") as folder:
@@ -40,15 +40,14 @@ def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def write_together(folder: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary folder; the files in it take their places in `folder` when the block ends without an error.
+    """Yield a temporary folder. Move its files to `folder` if the block ends without an error.
 
-    Either all files take their places or none, even if the process is killed or the power fails. First the files are written to
-    the disk. Then one rename turns the temporary folder into `COMPLETE`, whose files take precedence over those in `folder`
-    (`standing_at` returns the path to read). Then the files are moved to their places. If the moves are interrupted, the next
-    process that writes there finishes them.
+    Readers see either all new files or none, even if the process is killed or the power fails. First the files are written to
+    the disk. Then the temporary folder is renamed to `COMPLETE`. From now on readers prefer its files to those in `folder` (see
+    `standing_at`). Last, the files are moved to `folder`. If the moves are interrupted, the next writer finishes them.
 
     Raises:
-        OSError: the files can't be written, or the first file can't take its place; the old files are then unchanged.
+        OSError: the files can't be written, or the first file can't be moved; the old files are then unchanged.
     """
     folder = Path(folder)
     complete = folder / COMPLETE
@@ -79,13 +78,16 @@ def write_together(folder: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def standing_at(path: Path) -> Path:
-    """Return where to read a file that was written with others (`write_together`) and may not have taken its place yet."""
+    """Return the path from which to read a file of `write_together`; the file may not have been moved to `path` yet."""
     complete = path.parent / COMPLETE / path.name
     return complete if complete.is_file() else path
 
 
 def _take_places(folder: Path) -> None:
-    """Move the files that are complete, ours or those of a process that was killed, to their places; several may do it."""
+    """Move the files in `COMPLETE` to `folder`.
+
+    The files may be from a process that was killed. Several processes may call this function at the same time.
+    """
     complete = folder / COMPLETE
     if not complete.is_dir():
         return
@@ -98,7 +100,7 @@ def _take_places(folder: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until the contents of a file, or the names in a folder, are on the disk."""
     is_folder = path.is_dir()
     with suppress(*[OSError] * is_folder):  # Windows can't do it for folders, nor can all file systems
         descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
@@ -116,7 +118,7 @@ def _umask() -> int:
 
 @contextmanager
 def _temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """Yield a new folder that goes when the block ends, and remove those of processes that were killed."""
+    """Yield a new folder, and remove it when the block ends. Also remove folders of processes that were killed."""
     parent.mkdir(parents=True, exist_ok=True)
     _remove_left_over(parent, prefix)
     folder, lock = _locked_folder(parent, prefix)
@@ -129,7 +131,7 @@ def _temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
 
 
 def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
-    """Return a new folder, and a lock on it that goes with the process; None where there are no locks."""
+    """Return a new folder and a lock on it, which ends with the process. The lock is None where folders can't be locked."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         if fcntl is None:
@@ -149,7 +151,7 @@ def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
 
 
 def _remove_left_over(parent: Path, prefix: str) -> None:
-    """Remove the folders that nobody holds a lock on any more."""
+    """Remove the temporary folders that no running process has locked."""
     if fcntl is None:
         return
     for entry in list(os.scandir(parent)):
@@ -170,7 +172,7 @@ def _remove_left_over(parent: Path, prefix: str) -> None:
 
 @contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Say which file it is, or repo, that an `NGramFormatError` is about."""
+    """Add the name of the file or repo to the message of an `NGramFormatError`."""
     try:
         yield
     except NGramFormatError as error:
@@ -180,10 +182,10 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def read_unpacked(file: io.BufferedIOBase, limit: int) -> bytes:
-    """Read all of a file that is decompressed as it is read: a small one may unpack to any size.
+    """Read a whole compressed file. The limit matters because a small file may unpack to any size.
 
     Raises:
-        NGramFormatError: it has more than `limit` bytes.
+        NGramFormatError: the unpacked content has more than `limit` bytes.
     """
     unpacked = io.BytesIO()
     while chunk := file.read(1 << 20):

@@ -1,4 +1,4 @@
-"""Read this process's rank and the number of processes from the environment, where the launcher has set them."""
+"""Read this process's rank and the number of processes from environment variables that the launcher sets."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _NAMES = {
 
 
 def rank_and_size() -> tuple[int, int]:
-    """Return this process's number and the number of processes, as torchrun, accelerate or MPI has set them.
+    """Return this process's rank and the number of processes, as torchrun, accelerate or MPI has set them.
 
     Raises:
-        ValueError: RANK isn't a number below WORLD_SIZE.
+        ValueError: the rank isn't a number below the number of processes.
     """
     rank, size = _first_of("RANK", "0"), _first_of("WORLD_SIZE", "1")
     if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
@@ -26,19 +26,21 @@ def rank_and_size() -> tuple[int, int]:
 
 
 def local_rank() -> int:
-    """Return this process's number on its machine, which is also its GPU's."""
+    """Return this process's rank on its machine, which is also the index of its GPU."""
     rank = _first_of("LOCAL_RANK", "0")
     return int(rank) if rank.isdecimal() else 0
 
 
 def local_size(size: int) -> int:
-    """Return the number of processes on this machine; `size`, that of all, if no variable says it."""
+    """Return the number of processes on this machine. If no variable contains it, return `size`, the total number of
+    processes.
+    """
     local = _first_of("LOCAL_WORLD_SIZE", str(size))
     return int(local) if local.isdecimal() else size
 
 
 def launched_alone() -> bool:
-    """Return whether `accelerate launch` has started a single process, as it does without a GPU unless --multi_gpu is given."""
+    """Return whether `accelerate launch` has started a single process, as it does on CPUs unless --multi_gpu is given."""
     by_accelerate = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ
     return by_accelerate and rank_and_size() == (0, 1) and not any(name in os.environ for name in _NAMES["WORLD_SIZE"])
 

@@ -1,4 +1,4 @@
-"""Import the names of a package on first access."""
+"""Import the names that a package exports on first access."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ class Bars:
 
     Args:
         shown: whether to show anything.
-        total_bytes: size of the files that the first stage reads, if known. Its bar then runs in bytes, as `read` reports
-            them, and otherwise in sentences.
+        total_bytes: size in bytes of the files that the first stage reads; None if unknown. If it is known, the stage's bar
+            counts the bytes that `read` reports. Otherwise the bar counts sentences.
     """
 
     def __init__(self, shown: bool = False, total_bytes: int | None = None) -> None:
@@ -26,12 +26,14 @@ class Bars:
         self._reading: tqdm[Any] | None = None
 
     def read(self, num_bytes: int) -> None:
-        """Say that more bytes of the input were read."""
+        """Report that more bytes of the input were read."""
         if self._reading is not None:
             self._reading.update(num_bytes)
 
     def over(self, batches: Iterable[T], name: str, total: int | None, size_of: Any) -> Iterator[T]:
-        """Pass batches on; `size_of(batch)` sentences each, `total` in all if known."""
+        """Yield batches, and show a bar for them. `size_of(batch)` is a batch's number of sentences; `total` is the sum, if
+        known.
+        """
         in_bytes = self.total_bytes is not None
         unit = (
             {"unit": "B", "unit_scale": True, "unit_divisor": 1024} if in_bytes else {"unit": " sentences", "unit_scale": True}
@@ -48,7 +50,7 @@ class Bars:
 
     @contextmanager
     def stage(self, name: str, steps: int = 1) -> Iterator[tqdm[Any]]:
-        """Begin a stage of a known number of steps; whoever does them calls `update()`."""
+        """Begin a stage with a known number of steps. The caller reports steps to the yielded bar with `update()`."""
         with tqdm(desc=name, total=steps, disable=not self.shown, bar_format="{l_bar}{bar}| {elapsed}") as bar:
             yield bar
             bar.update(bar.total - bar.n)

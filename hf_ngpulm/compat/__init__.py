@@ -1,4 +1,4 @@
-"""Provide pyctcdecode's API on this package's engine: scripts run after one import is changed.
+"""Provide pyctcdecode's API on this package's engine. To run an existing script, change one import.
 
     from hf_ngpulm.compat import build_ctcdecoder      # was: from pyctcdecode import build_ctcdecoder
 
@@ -55,7 +55,8 @@ def stand_in() -> None:
 
     Transformers' `Wav2Vec2ProcessorWithLM(feature_extractor, tokenizer, decoder)` needs this: it imports pyctcdecode and
     refuses decoders of another class. `Wav2Vec2ProcessorWithLM.from_pretrained` also checks that pyctcdecode and kenlm are
-    installed. Instead make the decoder with `BeamSearchDecoderCTC.load_from_hf_hub`, and pass it to the constructor.
+    installed. Without these packages, make the decoder with `BeamSearchDecoderCTC.load_from_hf_hub`, and pass it to the
+    constructor.
 
     Raises:
         RuntimeError: pyctcdecode itself has already been imported.

@@ -14,7 +14,7 @@ NULL_FRAMES: Frames = (-1, -1)  # stands for "no word"
 
 
 class Writing(NamedTuple):
-    """Hold the rule by which labels form words."""
+    """Hold the rule that forms words from labels."""
 
     labels: list[str]  # labels of the classes; empty where a class has no text
     is_bpe: bool  # whether words begin at labels with `▁`; otherwise there is a space between them
@@ -30,12 +30,12 @@ class Words:
         self.partial, self.frames = beam.partial_word, beam.partial_frames
 
     def go_on(self, end: int) -> None:
-        """Extend the last label up to the frame `end`, exclusive."""
+        """Extend the last label to the frame `end`, exclusive."""
         if self.partial:
             self.frames = self.frames[0], end
 
     def add(self, token: int, first: int, end: int) -> None:
-        """Append a label, which spans the frames from `first` up to `end`, exclusive."""
+        """Append a label with the frames from `first` to `end`, exclusive."""
         label, is_bpe = self._writing.labels[token], self._writing.is_bpe
         begins = is_bpe and label.startswith(BPE_TOKEN)
         if begins or (not is_bpe and label == " "):
@@ -93,7 +93,7 @@ class OutputBeam(NamedTuple):
 
 
 class Way(NamedTuple):
-    """Hold a prefix of the search. A beam has several prefixes if its text can be cut into other pieces or have more spaces."""
+    """Hold a prefix of the search. A beam has several prefixes if its text has several segmentations or different spaces."""
 
     tokens: tuple[int, ...]  # all labels of the prefix
     blank: float  # log of the share of the beam's probability: alignments of this prefix that end in a blank

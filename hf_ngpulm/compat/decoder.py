@@ -33,8 +33,9 @@ class BeamSearchDecoderCTC:
     Args:
         alphabet: labels of the outputs.
         language_model: a word-level language model, several of them, or None.
-        tokenizer: the recogniser's tokenizer, to spell words as it does. Without it words are spelled in labels. If the labels
-            are pieces (`▁`), each word gets up to 16 spellings with the fewest pieces, because an unsure recogniser mixes them.
+        tokenizer: the recogniser's tokenizer, which then spells the words. Without it words are spelled in labels. If the
+            labels are pieces (`▁`), each word gets up to 16 spellings with the fewest pieces, because an uncertain recogniser
+            mixes the spellings.
         case: "lower" or "upper" changes the words of the language model before they are spelled, see
             `hf_ngpulm.lexicon.compose`.
 
@@ -74,7 +75,7 @@ class BeamSearchDecoderCTC:
         self._hold(language_model)
 
     def _hold(self, language_model: LanguageModel | MultiLanguageModel | None) -> None:
-        """Put the language model into `model_container`, where pyctcdecode has it."""
+        """Store the language model in `model_container`, as pyctcdecode does."""
         self._model_key = secrets.token_bytes(16)
         self.model_container[self._model_key] = language_model
         self._decoders.add(self)
@@ -120,11 +121,11 @@ class BeamSearchDecoderCTC:
             logits: `[T, C]`, numpy or torch on any device: logits, log-probabilities, or probabilities (rows that sum to one,
                 without negative values).
             beam_width: number of prefixes that the search keeps (at most 1,024), and maximum number of transcripts returned.
-            beam_prune_logp: a number of at most 0; prefixes are dropped if they score further below the best prefix.
-            token_min_logp: labels less likely than this are left out, except the likeliest of a frame.
+            beam_prune_logp: natural log, at most 0. Prefixes are dropped if their score minus the best prefix's score is lower.
+            token_min_logp: labels with a lower log-probability (natural log) are left out, except the best label of each frame.
             prune_history: leave out a transcript that differs from a better transcript only in words before the language
                 model's context.
-            hotwords: words to favour; each word of a text counts. A single string is split into words, with a warning.
+            hotwords: words to favour; every word of a text is a hotword. A single string is split into words, with a warning.
             hotword_weight: bonus of each hotword, natural log.
             lm_start_state: the preceding text's `last_lm_state`, from this decoder.
 
@@ -315,12 +316,12 @@ class BeamSearchDecoderCTC:
         return cls.load_from_dir(download(model_id, cache_dir=cache_dir, **kwargs))
 
     def _search(self, *given: Any, **more: Any) -> Search:
-        """Return the search for a call, see `Searches.search`."""
+        """Return the search for a call; see `Searches.search`."""
         self._language_model  # noqa: B018 - raises an error if the language model was released
         return self._searches.search(*given, **more)
 
     def _without_same_history(self, found: list[BeamT]) -> list[BeamT]:
-        """Keep only the best of all beams that have the same words within the language model's context."""
+        """Keep only the best beam for each sequence of last words, which is as long as the language model's context."""
         language_model = self._language_model
         seen_by_lm = max(1, (1 if language_model is None else language_model.order) - 1)
 

@@ -123,7 +123,7 @@ class LanguageModel:
 
     @cached_property
     def _unigram_set(self) -> frozenset[str]:
-        """Return those of the unigrams that the file contains."""
+        """Return the set of unigrams that the KenLM file also contains."""
         return frozenset(self.unigrams or ()) & frozenset(self.words)
 
     @cached_property
@@ -226,7 +226,7 @@ class MultiLanguageModel:
 
 
 class WordPrefixes:
-    """Look up words by prefix. The methods are those of pygtrie's `CharTrie` that scoring uses."""
+    """Look up words by prefix. The class has the methods of pygtrie's `CharTrie` that scoring uses."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self._words = sorted(set(words))

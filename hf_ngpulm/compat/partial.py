@@ -31,7 +31,7 @@ class _Found(NamedTuple):
 
 
 class PartialSearch:
-    """Continue a search from beams, with the settings and hotwords for these frames."""
+    """Continue a search from beams. The settings and hotwords are those of the new frames."""
 
     def __init__(self, search: Search) -> None:
         self.search, self.decoder, self.lms = search, search.decoder, search.lms
@@ -129,7 +129,7 @@ class PartialSearch:
         return chosen, state
 
     def _ways(self, models: RowModels, state: BeamState, bases: Tensor) -> list[Way]:
-        """Return the prefixes of a state, without their tokens; `blank` and `token` are total scores, not shares."""
+        """Return the prefixes of a state, without their tokens. `blank` and `token` are total scores, not parts of a score."""
         num_lms = len(self.lms)
         of_phrases = (models.weights[0, num_lms:] * state.lm_scores[0, :, num_lms:]).sum(1)
         shares = (part[0].double() + state.offsets[0] for part in (state.blank_scores, state.token_scores))
@@ -163,7 +163,7 @@ class PartialSearch:
         return way if beam.partial_word else self._with_ended_word(way)
 
     def _hashes(self, hashes: tuple[int, int, int], token: int) -> tuple[int, int, int]:
-        """Return the hashes of a prefix with one more label."""
+        """Return the hashes of a prefix after one more label."""
         own, _, text = hashes
         of_texts = self.decoder.text_hashes(len(self.labels), torch.device("cpu"))
         if of_texts is not None:
@@ -205,8 +205,9 @@ def _traced(frames: BeamFrames, place: int) -> tuple[int, list[tuple[int, int, i
     """Trace a prefix back to the beam before these frames.
 
     Returns:
-        The index of its ancestor in that beam; for each label since then (label, first frame, frame after its last); and the
-        end of the frames, exclusive, in which the ancestor's last label continued (-1 if it didn't).
+        The index of the prefix's ancestor in that beam; a tuple (label, first frame, frame after the last) for each label added
+        since then; and the end, exclusive, of the frames in which the ancestor's last label continued, or -1 if that label
+        didn't continue.
     """
     links, labels = frames.links[0].cpu().numpy(), frames.labels[0].cpu().numpy()
     spans, end = [], -1

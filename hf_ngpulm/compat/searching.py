@@ -66,7 +66,7 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
         lm_start_state: LMState | None = None,
         prefixes: int = MOST_BEAMS,
     ) -> Search:
-        """Check the settings of a call, and return its search. Transcripts are made from the best `prefixes` prefixes.
+        """Check the settings of a call, and return its search. The search makes transcripts from its best `prefixes` prefixes.
 
         Raises:
             ValueError: a setting is out of range.
@@ -120,7 +120,7 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
         )  # fmt: skip
 
     def _booster(self, lms: tuple[NGramLM, ...], words: tuple[str, ...], weight: float) -> PhraseBooster:
-        """Return a booster of hotwords: each label earns its share of the weight, a complete word the whole weight."""
+        """Return a booster of hotwords. Each label earns its share of the weight, so a complete word earns the whole weight."""
         return PhraseBooster(
             list(words), self.tokenizer, check("hotword_weight", weight, WEIGHT), "phrase", case="keep", tokenizations=CUTTINGS,
             whole_words=self.is_bpe or " " in self.labels, vocab_size=lms[0].vocab_size if lms else None,
@@ -224,7 +224,7 @@ def merged(
 
     Args:
         n_best: hypotheses, best first.
-        offset: natural log of the probability of the labels that weren't left out, summed over frames.
+        offset: natural log of the total probability of a frame's unmasked labels, summed over frames.
         threshold: texts that score further below the best text are left out.
         most: maximum number of texts.
         writing: the rule by which labels form words.

@@ -22,7 +22,8 @@ from .language_model import LanguageModel
 
 
 class SpelledModel:
-    """Compose a word-level model with the spellings of its words in labels; new weights then take milliseconds.
+    """Compose a word-level model with the spellings of its words in labels. Composing runs once; changing weights takes
+    milliseconds.
 
     If some of the model's words aren't among the unigrams, another `unk_score_offset` composes the model again, because the
     offset is part of these words' probabilities.
@@ -55,8 +56,8 @@ class SpelledModel:
     def weighed(self, attrs: word_files.Attrs) -> NGramLM:
         """Return a model whose log-probabilities equal the scores that a search adds.
 
-        A word adds alpha * log p + beta, where p of an unknown word includes the offset. `</s>` adds the score for the end of
-        a transcript.
+        A word adds alpha * log p + beta, where p is the word's probability. For an unknown word it includes the offset. `</s>`
+        adds the score for the end of a transcript.
         """
         if self.has_unlisted and attrs.offset != self._offset:
             self._compose(attrs.offset)

@@ -25,19 +25,19 @@ class NGramLMConfig:
 
     Args:
         vocab_size: number of token ids that are scored.
-        order: longest n-gram.
-        num_ngrams: n-grams of each order.
-        states_per_depth: states whose contexts have 0, 1, ... tokens; nothing where n-grams are of words.
-        unk_log_prob: natural log-probability of `<unk>`, None if the model had none.
-        bos_log_prob: the log-probability of `<s>` in its file, None if there was none.
+        order: number of tokens (or words) in the longest n-grams.
+        num_ngrams: number of n-grams of each order.
+        states_per_depth: number of states whose contexts have 0, 1, ... tokens; empty if the n-grams consist of words.
+        unk_log_prob: natural log-probability of `<unk>`; None if the model has no `<unk>`.
+        bos_log_prob: natural log-probability of `<s>` in the model's source file; None if the file had none.
         missing_unigrams: how token ids without a unigram score: "share", "unk" or a natural log-probability.
         tokenizer_id: name or path of the tokenizer.
-        tokenizer_fingerprint: SHA-256 of its first `vocab_size` pieces.
-        training: how hf_ngpulm trained it; None for models from elsewhere.
-        words: set for a word-level model composed with a lexicon; its n-grams, order, `<unk>` and `<s>` are those of words.
+        tokenizer_fingerprint: SHA-256 of the tokenizer's first `vocab_size` pieces.
+        training: facts about training by hf_ngpulm; None for models from other tools.
+        words: facts about a word-level model composed with a lexicon, whose n-grams consist of words; otherwise None.
         decoding: tuned settings for speech recognisers, newest last (see `hf_ngpulm.config.tuned`).
-        defaults: settings that the model came with, such as pyctcdecode's alpha and beta, for CTC recognisers without tuned
-            ones.
+        defaults: settings from the model's source, such as pyctcdecode's alpha and beta. They apply to CTC recognisers without
+            tuned settings.
         continued: probability that another sentence follows, see `NGramLM.continued`; None in a model of single sentences.
     """
 
@@ -88,7 +88,7 @@ class NGramLMConfig:
         """Read and check a config.
 
         Raises:
-            NGramFormatError: says which entry is wrong and what it should be.
+            NGramFormatError: an entry is wrong; the message names it and its permitted values.
         """
         found = values.get("model_type") if isinstance(values, dict) else type(values).__name__
         if found != MODEL_TYPE:

@@ -14,14 +14,14 @@ class TrainingSummary:
 
     Args:
         num_sentences, num_tokens: size of the text; sentence ends don't count as tokens.
-        num_unknown: tokens of the text that the vocabulary lacks.
-        prune: for each order, n-grams that occur at most this often were dropped.
-        num_counted: distinct n-grams of each order in the text.
+        num_unknown: number of tokens of the text that the vocabulary lacks.
+        prune: for each order, the largest count of n-grams that were dropped.
+        num_counted: number of distinct n-grams of each order in the text.
         discounts: for each order, the discounts of adjusted counts 1, 2, and 3 or more.
-        fallback_orders: orders whose discounts couldn't be computed, which got the fallback.
-        max_ngrams: size after pruning by relative entropy, None without.
-        perplexity_per_token, perplexity_per_word: on the validation text, None without one.
-        leading_blank: whether sentences got a leading blank.
+        fallback_orders: orders that got the fallback discounts, because theirs couldn't be computed.
+        max_ngrams: number of n-grams to which the model was pruned by relative entropy; None without this pruning.
+        perplexity_per_token, perplexity_per_word: perplexities on the validation text; None without validation text.
+        leading_blank: whether each sentence got a leading space.
     """
 
     num_sentences: int
@@ -44,7 +44,7 @@ class TrainingSummary:
         """Read and check the summary in a config.
 
         Raises:
-            NGramFormatError: says which entry is wrong.
+            NGramFormatError: an entry is wrong; the message names it.
         """
         counts, rate = list_of(COUNT), either(number(-1e300, 1e300), NULL)
         kinds = dict.fromkeys(("prune", "num_counted", "fallback_orders"), counts)
@@ -53,7 +53,7 @@ class TrainingSummary:
         return read_entries(cls, values, kinds, where, "training")
 
     def lines(self, unit: str = "token") -> list[tuple[str, str]]:
-        """Return rows (name, value) for tables. `unit` is that of the n-grams."""
+        """Return rows (name, value) for tables. `unit` is the unit of the n-grams, "token" or "word"."""
         dropped = self.num_unknown and f", {self.num_unknown:,} of them unknown"
         rows = [
             ("text", f"{self.num_sentences:,} sentences, {self.num_tokens:,} {unit}s{dropped or ''}"),

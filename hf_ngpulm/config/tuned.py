@@ -1,9 +1,9 @@
-"""Decoding settings that were found best for a speech recogniser, as a language model's `config.json` carries them.
+"""Decoding settings that were tuned for a speech recogniser and stored in a language model's `config.json`.
 
-`hf_ngpulm.evaluation.tune_weights` finds them, `NGramLM.remember` stores them, and `with_remembered` is the only reader. Its
-rule: an explicit setting holds; otherwise the newest settings remembered for the same recogniser and the requested search (any
-search if none is requested); otherwise the default. An explicit `lm_weight` overrides everything remembered. The rule holds for
-a single language model, not for lists of them, in
+`hf_ngpulm.evaluation.tune_weights` finds the settings, `NGramLM.remember` stores them, and only `with_remembered` reads them.
+It follows this rule: an explicit setting has priority. Next come the newest settings that were stored for the same recogniser
+and the requested search (any search if none is requested). The default comes last. If `lm_weight` is explicit, stored settings
+are ignored. The rule applies to a single language model, not to a list of models, in
 
   - `pipeline(model=..., lm="my-lm")` of all families, and with it in `hf-ngpulm transcribe` and `evaluate`;
   - `TransducerDecoder(model, ...)`; `CTCDecoder` and `GraphDecoder` if they get `model=`, as they don't know the model
@@ -12,7 +12,7 @@ a single language model, not for lists of them, in
   - `NGramLogitsProcessor` (the newest weights, as it can't know the search) and the strategies of `custom_generate`. There
   `generate` decides the number of beams, and a generation config's `ngram_lm_weight` goes before remembered weights.
 
-In `config.json` they are a list, the newest last:
+In `config.json` the settings are a list, the newest last:
 
     "decoding": [
       {"model": "nvidia/parakeet-ctc-0.6b", "model_type": "parakeet_ctc", "model_fingerprint": "5b1e...",
@@ -52,9 +52,9 @@ class ModelIdentity:
     """Identify the speech recogniser that settings were tuned for.
 
     Args:
-        name: its Hub id, or the last part of a local path, which identifies nothing.
-        model_type: as in its config, such as "whisper".
-        fingerprint: SHA-256 of the signs of some weights: training changes it, precision and device don't.
+        name: the recogniser's Hub id, or the last part of a local path. A path isn't used to compare recognisers.
+        model_type: the type in the recogniser's config, such as "whisper".
+        fingerprint: SHA-256 of the signs of some weights: training changes the fingerprint; precision and device don't.
     """
 
     name: str
@@ -77,7 +77,7 @@ class ModelIdentity:
         return cls(name, str(config.model_type), _fingerprint(model))
 
     def is_same(self, other: ModelIdentity) -> bool:
-        """Return whether both are the same model: the same type, and the same weights or Hub id."""
+        """Return whether another identity is the same model: it has the same type, and the same weights or Hub id."""
         same_id = self.name == other.name and "/" in self.name
         return self.model_type == other.model_type and (same_id or self.fingerprint == other.fingerprint)
 
@@ -88,7 +88,7 @@ class TunedDecoding:
 
     Args:
         model: the recogniser.
-        settings: weights, and the search that they are for, by the names that pipelines use.
+        settings: weights and the options of the search that they were tuned for, by the names that pipelines use.
         measured: the result with these settings: `by` (such as "wer"), `rate`, and `length`, the reference's number of units.
     """
 
@@ -101,7 +101,9 @@ class TunedDecoding:
         return self.settings.get("strategy", "greedy") == "greedy" and self.settings.get("num_beams", 1) == 1
 
     def suits(self, given: Mapping[str, Any]) -> bool:
-        """Return whether these settings are for the search that explicit settings ask for, where they ask for one."""
+        """Return whether these settings are for the search that the explicit settings request. If they request none, any search
+        suits.
+        """
         if "source_weight" in self.settings and given.get("source_lm") is None:
             return False
         if given.get("strategy") is not None and given["strategy"] != self.settings.get("strategy", "greedy"):
@@ -114,7 +116,7 @@ class TunedDecoding:
         return given.get("repeats") is None or self.greedy  # a rule of greedy search
 
     def replaces(self, other: TunedDecoding) -> bool:
-        """Return whether both are for the same model and kind of search."""
+        """Return whether this entry and `other` are for the same model and the same kind of search."""
         kinds = [(found.greedy, found.settings.get("strategy")) for found in (self, other)]
         return self.model.is_same(other.model) and kinds[0] == kinds[1]
 
@@ -124,10 +126,10 @@ class TunedDecoding:
 
     @classmethod
     def from_dict(cls, values: Any, where: str) -> TunedDecoding:
-        """Read an entry of a config, refusing what isn't one.
+        """Read an entry of a config, and refuse an invalid entry.
 
         Raises:
-            NGramFormatError: says what is wrong.
+            NGramFormatError: the entry is invalid; the message says why.
         """
         if not isinstance(values, dict):
             raise NGramFormatError(f"{where}: decoding should list objects, has {str(values)[:80]!r}")
@@ -144,10 +146,10 @@ class TunedDecoding:
 
 
 def settings_from(values: Any, where: str, what: str) -> dict[str, Any]:
-    """Return the settings in a config, checked; `lm_weight` must be among them.
+    """Return the settings in a config after checking them. `lm_weight` must be among them.
 
     Raises:
-        NGramFormatError: says what is wrong.
+        NGramFormatError: the settings are invalid; the message says why.
     """
     if "lm_weight" not in an_object(values, where, what):
         raise NGramFormatError(f"{where}: {what} should have a lm_weight")
@@ -160,14 +162,14 @@ def settings_from(values: Any, where: str, what: str) -> dict[str, Any]:
 
 
 def decoding_from(values: Any, where: str) -> tuple[TunedDecoding, ...]:
-    """Return the entries under `decoding` in a config, checked."""
+    """Return the entries under `decoding` in a config after checking them."""
     if not isinstance(values, list) or len(values) > MOST_ENTRIES:
         raise NGramFormatError(f"{where}: decoding should be a list of at most {MOST_ENTRIES}, is {str(values)[:80]!r}")
     return tuple(TunedDecoding.from_dict(entry, where) for entry in values)
 
 
 def remembered(entries: tuple[TunedDecoding, ...], new: TunedDecoding) -> tuple[TunedDecoding, ...]:
-    """Return the entries with a new one, which replaces an older one for the same model and search."""
+    """Return the entries and a new one. The new entry replaces an older entry for the same model and kind of search."""
     checked = TunedDecoding.from_dict(new.to_dict(), "settings to remember")
     return (*(entry for entry in entries if not checked.replaces(entry)), checked)[-MOST_ENTRIES:]
 
@@ -175,7 +177,7 @@ def remembered(entries: tuple[TunedDecoding, ...], new: TunedDecoding) -> tuple[
 def tuned_for(entries: tuple[TunedDecoding, ...], model: ModelIdentity, given: Mapping[str, Any]) -> TunedDecoding | None:
     """Return the newest settings for a model that suit the explicit settings.
 
-    Returns None if there are no such settings, or `lm_weight` is explicit.
+    The result is None if there are no such settings, or `lm_weight` is explicit.
     """
     if given.get("lm_weight") is not None:
         return None
@@ -184,11 +186,11 @@ def tuned_for(entries: tuple[TunedDecoding, ...], model: ModelIdentity, given: M
 
 
 def with_remembered(lm: Any, model: Any, given: Mapping[str, Any], came_with: bool = False) -> dict[str, Any]:
-    """Return settings with each None replaced by the language model's remembered value, if it has one. This is the rule.
+    """Return the settings; values that the language model remembers for the recogniser replace each None.
 
     Args:
-        lm: a language model; anything else (lists, `LogLinear`) remembers nothing.
-        model: the recogniser, a model of Transformers; nothing is remembered for anything else.
+        lm: a language model. Lists and `LogLinear` have no remembered settings.
+        model: the recogniser. Settings are remembered only for models of Transformers.
         given: all settings of the decoder, None where not explicit.
         came_with: whether the language model's own defaults (of a `Wav2Vec2ProcessorWithLM`) hold where nothing is remembered.
 

@@ -18,18 +18,18 @@ class WordSummary:
     """Describe a word-level model that was composed into a token-level model; stored in `config.json`.
 
     Args:
-        num_words: words of the word-level model.
-        num_spelled: words that the lexicon spells; the others stay unknown.
-        num_spellings: different spellings.
+        num_words: number of words of the word-level model.
+        num_spelled: number of words that the lexicon spells; the other words stay unknown.
+        num_spellings: number of different spellings.
         case: change of the words before they were spelled: "keep", "lower" or "upper".
         closed_vocabulary: whether unknown words are forbidden.
         unk_score_offset: natural log, added to `<unk>` for each unknown word, unless forbidden.
         unk_token_cost: natural log, cost of each token of an unknown word.
-        context_length: tokens that a state depends on at most.
+        context_length: maximum number of tokens that a state depends on.
         word_bonus: natural log, added to the log-probability of every word, known or not.
-        num_contexts: number of states between words, which come first.
-        delimiter: id of the token between words, None where words begin with a mark.
-        composition: "static", or "on_the_fly" if the files hold the model over words and the lexicon.
+        num_contexts: number of states between words. These states come first.
+        delimiter: id of the token between words; None if the first piece of a word is marked instead.
+        composition: "static", or "on_the_fly" if the files contain the word-level model and the lexicon.
     """
 
     num_words: int
@@ -53,7 +53,7 @@ class WordSummary:
         """Read and check the summary in a config.
 
         Raises:
-            NGramFormatError: says which entry is wrong.
+            NGramFormatError: an entry is wrong; the message names it.
         """
         score, count = number(-LARGEST_SCORE, LARGEST_SCORE), whole(0, 2**31 - 1)
         kinds = {entry.name: count for entry in fields(cls)} | {

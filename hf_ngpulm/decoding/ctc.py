@@ -36,11 +36,11 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
     Args:
         tokenizer_or_processor: the ASR model's tokenizer, or the processor that contains it.
         lm: the language model of all rows: an `NGramLM`, a Hub repo id, a folder or a file (see `load_language_model`), or
-            several models as `LogLinear`. A list gives each row its own (or None). None decodes without an LM.
+            several models as `LogLinear`. A list has one model (or None) per row. None decodes without an LM.
         lm_weight: weight of the LM's log-probabilities: a number, or a tensor `[B]` with one per row. The default is the weight
-            that was tuned for `model` and saved with the LM (see `hf_ngpulm.config.tuned`), else 0.5.
-        phrases: hotwords or phrases to favour in all rows: a `PhraseBooster`, or its arguments. A list gives each row its own
-            (or None).
+            that was tuned for `model` and saved with the LM (see `hf_ngpulm.config.tuned`), or 0.5 if there is none.
+        phrases: hotwords or phrases to favour in all rows: a `PhraseBooster`, or its arguments. A list has one entry (or None)
+            per row.
         phrase_weight: factor of the phrases' bonuses: a number or a tensor `[B]` (default 1).
         num_beams: number of prefixes that the search keeps. 1 is greedy search. "auto" is 4, or `num_return_sequences` if that
             is more: most of the gain at little cost. The default is "auto" with `lm` or `phrases` (also in a call), and 1
@@ -148,7 +148,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         return super()._with(_kept=None, **attributes)
 
     def stream(self, batch_size: int = 1, device: torch.device | str = "cpu", phrases: Any = None) -> BlockStream:
-        """Open a batch whose frames come block by block.
+        """Open a batch whose frames arrive in blocks.
 
             stream = decoder.stream(batch_size)
             stream.add(logits)  # [B, T, C], as often as there is more
@@ -165,7 +165,9 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         return BlockStream(ctc_slots(self, models))
 
     def label_frames(self, logits: Outputs, lengths: Outputs | None = None) -> greedy.GreedyLabels:
-        """Return the class that greedy search assigns to each frame, blanks and repeats included. Arguments as for a call."""
+        """Return the class that greedy search assigns to each frame, blanks and repeats included. Arguments are as for a
+        call.
+        """
         logits = tensor_of(logits, "logits")
         lengths = self.check(logits, lengths)
         refuse_probabilities(logits, lengths)

@@ -26,20 +26,19 @@ AnyDecoder = TypeVar("AnyDecoder", bound="Decoder")
 
 
 class Decoder(WithoutCaches):
-    """Hold the options, language models and phrases of a decoder. A decoder is immutable: other weights, phrases or rows give a
-    copy.
+    """Hold the options, language models and phrases of a decoder. A decoder is immutable; methods that change it return a copy.
 
     Args:
         tokenizer_or_processor: the model's tokenizer, or the processor that contains it; None for hypotheses without texts.
         lm, phrases: as for `Fusion`.
-        model: the recogniser, to find the settings that were tuned for it and saved with the LM.
+        model: the recogniser. Settings that were tuned for it and saved with the LM apply.
         given: weights and options, by name.
 
     Attributes:
         options: the search's options.
         fusion: the language models and phrases.
-        unguided: the given options, if they choose no search and there is neither a language model nor phrases. The search is
-            then greedy, and a call with phrases uses a beam. Else None.
+        unguided: the given options if they choose no search and there is neither a language model nor phrases; otherwise None.
+            In the first case the search is greedy, but a call with phrases uses a beam.
     """
 
     kind: ClassVar[type[FrameOptions]]
@@ -76,7 +75,7 @@ class Decoder(WithoutCaches):
 
     @property
     def _made_for(self) -> list[str]:
-        """Return the arguments that describe the recogniser, for `repr`."""
+        """Return the constructor arguments that describe the recogniser, for `repr`."""
         return []
 
     def decode(self, frames: Outputs, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
@@ -90,19 +89,19 @@ class Decoder(WithoutCaches):
 
     @property
     def writing(self) -> Writing:
-        """Return the maker of this decoder's hypotheses."""
+        """Return the object that makes this decoder's hypotheses."""
         return Writing(self.splitter, self.frame_seconds, self.options.confidence is not None)
 
     @property
     def given_phrases(self) -> Any:
-        """Return the decoder's own phrases, as `followed` takes them."""
+        """Return the decoder's own phrases, in the form that `followed` takes."""
         return self.fusion.phrases
 
     def followed(self, phrases: Any, lm: Any, lm_weight: float, phrase_weight: float | None) -> tuple[Booster | None, float]:
-        """Return the compiled phrases of an utterance and their weight.
+        """Return the compiled phrases of an utterance, and their weight.
 
         Args:
-            lm, lm_weight: the utterance's language model and its weight, on which bonuses in a graph depend.
+            lm, lm_weight: the utterance's language model and its weight. In a graph, bonuses depend on them.
             phrase_weight: factor of the bonuses; None for the decoder's factor.
         """
         own = self.fusion.phrase_weight
@@ -121,7 +120,7 @@ class Decoder(WithoutCaches):
         return self.guided(phrases)._with(fusion=self.fusion.with_phrases(phrases, phrase_weight))
 
     def guided(self: AnyDecoder, phrases: Any) -> AnyDecoder:
-        """Return the decoder for these phrases: a copy with a beam if no option chooses a search, otherwise this decoder."""
+        """Return a decoder for these phrases: a copy with a beam if no option chooses a search, otherwise this decoder."""
         if self.unguided is None or not is_any(phrases):
             return self
         return self._with(options=self.kind.of(self.kind.guided(self.unguided)), unguided=None)
@@ -139,7 +138,9 @@ class Decoder(WithoutCaches):
         return self._with(fusion=fusion, options=self.options.with_weights(more))
 
     def select(self: AnyDecoder, rows: Sequence[int]) -> AnyDecoder:
-        """Return a copy for some rows, in this order: a selection from lists of LMs and phrases and from tensors of weights."""
+        """Return a copy for some rows, in the given order. It selects from lists of LMs and phrases, and from tensors of
+        weights.
+        """
         return self._with(fusion=self.fusion.select(rows), options=self.options.select(rows))
 
     def _with(self: AnyDecoder, **attributes: Any) -> AnyDecoder:
@@ -152,8 +153,8 @@ def refuse_broken(bad_frames: Any, what: str = "logits of", pieces: Sequence[tup
     """Raise an error for the first row with a bad frame.
 
     Args:
-        bad_frames: integers `[B]`, each row's first bad frame, else -1.
-        what: the outputs' name in the error.
+        bad_frames: integers `[B]`, each row's first bad frame, or -1 if it has none.
+        what: name of the outputs in the error's message.
         pieces: (row, first frame, last frame) of each row of `bad_frames`, if these are pieces of longer rows.
 
     Raises:

@@ -24,7 +24,7 @@ TRANSDUCERS = (
 
 
 def is_ctc(model: Any) -> bool:
-    """Return whether the name of a model's class is that of a CTC model."""
+    """Return whether the name of a model's class names a CTC model."""
     name = type(model).__name__
     return name in MODEL_FOR_CTC_MAPPING_NAMES.values() or name.endswith("ForCTC")
 
@@ -35,7 +35,7 @@ def is_seq2seq(model: Any) -> bool:
 
 
 def is_transducer(model: Any) -> bool:
-    """Return whether a model is a transducer: one of Transformers, or one with `as_transducer`."""
+    """Return whether a model is a transducer: a transducer of Transformers, or a model with the method `as_transducer`."""
     return hasattr(model, "as_transducer") or getattr(getattr(model, "config", None), "model_type", None) in TRANSDUCERS
 
 
@@ -56,8 +56,8 @@ def encoded(model: Any, features: Tensor, attention_mask: Tensor | None, **more:
         more: arguments of a transducer's encoder.
 
     Returns:
-        The decoder's input: logits or the encoder's frames, `[B, T, ...]`; and each row's number of frames, int64 `[B]`, None
-        if it is T.
+        The decoder's input: logits or the encoder's frames, `[B, T, ...]`; and each row's number of frames, int64 `[B]`, or
+        None if all rows have T frames.
     """
     if is_transducer(model):
         return transducer_of(model).encode(features, attention_mask, **more)

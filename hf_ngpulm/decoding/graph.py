@@ -37,18 +37,18 @@ class GraphDecoder(Decoder):
     hypothesis is a single alignment, and `max_active` hypotheses cover more different endings. See
     `hf_ngpulm.search.ctc_graph`.
 
-    Each row can have its own phrases, and they can change in mid-utterance. The search follows them beside the graph
-    (`hf_ngpulm.phrases.booster`). Each token of a phrase earns a bonus; an abandoned phrase repays it, so one name among a
-    thousand can be favoured safely. Inside a phrase, a token that the LM hasn't seen costs at most as much as in a uniform
-    model.
+    Each row can have its own phrases, and they can change in mid-utterance. The search tracks phrases outside the graph
+    (`hf_ngpulm.phrases.booster`). Each token of a phrase earns a bonus. A hypothesis that leaves an unfinished phrase repays
+    the bonus, so a thousand phrases at once do little harm. Inside a phrase, a token that the LM hasn't seen costs at most as
+    much as in a uniform model.
 
     Args:
         tokenizer_or_processor: the ASR model's tokenizer, or the processor that contains it.
-        lm: the language model of all rows, or a list with one (or None) per row: of tokens, or of words and composed with its
+        lm: the language model of all rows, or a list with one (or None) per row. A model of words must be composed with its
             lexicon (`composition="static"`).
         lm_weight: weight of the LM's log-probabilities: a number, or a tensor `[B]` with one per row. The default is the weight
             that was tuned for `model` with `GraphDecoder` and saved with the LM, along with the other tuned settings (see
-            `hf_ngpulm.config.tuned`), else 0.5.
+            `hf_ngpulm.config.tuned`), or 0.5 if there are none.
         max_active: number of hypotheses that the search keeps (default 64).
         beam_threshold: drops hypotheses that score this much less than the best one (natural log, default 14).
         beta: bonus per token (natural log), a number or a tensor `[B]`; it balances an LM's preference for short transcripts.
@@ -56,8 +56,8 @@ class GraphDecoder(Decoder):
         phrases: phrases to favour in all rows: texts, pairs of a text and a discount, a mapping from texts to discounts, a
             `PhraseBooster`, or the result of `context`. A list of such contexts gives each row its own (or None).
         discount: bonus per token of a phrase (natural log), at least 0 (default 1).
-        num_return_sequences: number of hypotheses per row, at most `max_active`; they differ in their tokens. Hypotheses that
-            end in the same LM state count as one: of these only the best is returned.
+        num_return_sequences: number of hypotheses per row, at most `max_active`; they differ in their tokens. Of hypotheses
+            that end in the same LM state, only the best is returned.
         blank_threshold, score_eos, blank_id, frame_seconds, confidence, engine, model: as for `hf_ngpulm.CTCDecoder`.
 
     Raises:
@@ -94,7 +94,7 @@ class GraphDecoder(Decoder):
         self._take_phrases(phrases)
 
     def __call__(self, logits: Outputs, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
-        """Decode a batch. Arguments and errors as for `hf_ngpulm.CTCDecoder`.
+        """Decode a batch. Arguments and errors are as for `hf_ngpulm.CTCDecoder`.
 
         Returns:
             Up to `num_return_sequences` hypotheses per row, the best one first. `acoustic_score` is the score of one alignment,
@@ -108,7 +108,7 @@ class GraphDecoder(Decoder):
         return stream.hypotheses()
 
     def stream(self, batch_size: int = 1, device: torch.device | str = "cpu", phrases: Any = None) -> BlockStream:
-        """Open a batch whose frames come block by block. Arguments as for `hf_ngpulm.CTCDecoder.stream`."""
+        """Open a batch whose frames arrive in blocks. Arguments are as for `hf_ngpulm.CTCDecoder.stream`."""
         lms, weights = self._lms(batch_size), self.lm_weights(batch_size)
         contexts = self.contexts.of_rows(self.phrases if phrases is None else phrases, lms, weights)
         has_phrases = any(context is not None for context in contexts)
@@ -127,7 +127,7 @@ class GraphDecoder(Decoder):
 
         Args:
             phrases: texts, pairs of a text and a discount, or a mapping from texts to discounts.
-            lm: one of the decoder's language models. Needed if there are several, as bonuses depend on the LM.
+            lm: one of the decoder's language models. It is required if there are several, because bonuses depend on the LM.
 
         Returns:
             The context, which every argument `phrases` of this decoder accepts; None if there are no phrases.
@@ -194,7 +194,7 @@ class GraphDecoder(Decoder):
         return [*self.fusion.models * batch_size] if self.fusion.per_row is None else self.fusion.per_row
 
     def _take_phrases(self, phrases: Any, discounts: float | Tensor | None = None) -> None:
-        """Compile the decoder's phrases now, so that mistakes in them show before there is audio."""
+        """Compile the decoder's phrases now, so that invalid phrases raise errors before there is audio."""
         if isinstance(discounts, float | int):
             self.contexts = self.contexts.with_discount(discounts)
         if not isinstance(phrases, Booster | Sequence | Mapping | None):  # read an iterator once

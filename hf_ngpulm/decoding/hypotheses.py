@@ -15,8 +15,8 @@ class Word(NamedTuple):
 
     Args:
         text: the word.
-        start, end: seconds; None if the decoder doesn't know `frame_seconds`.
-        confidence: from 0 to 1, the lowest of its tokens; None without a confidence measure.
+        start, end: times in seconds; None if the decoder doesn't know `frame_seconds`.
+        confidence: the lowest confidence of the word's tokens, from 0 to 1; None without a confidence measure.
     """
 
     text: str
@@ -33,14 +33,15 @@ class Hypothesis:
         text: the transcript.
         token_ids: its tokens.
         score: the search's total score (natural log): `acoustic_score`, plus the weighted scores of the language models (with
-            `</s>` if `score_eos`) and the bonuses, minus the weighted internal LM. A transducer's blank-aware scoring is
-            included, too; its beam search ranks hypotheses by score / (number of tokens + 1).
-        acoustic_score: the acoustic model's log-probability over all frames: in greedy search and in a graph that of the one
-            alignment found, in beam search that of the token sequence (summed over the alignments that the beam kept).
+            `</s>` if `score_eos`) and the bonuses, minus the weighted internal LM. A transducer's score also includes
+            blank-aware scoring. A transducer's beam search ranks hypotheses by score / (number of tokens + 1).
+        acoustic_score: the acoustic model's log-probability (natural log) over all frames. In greedy search and in a graph it
+            is the log-probability of the one alignment found. In beam search it is that of the token sequence, summed over the
+            alignments that the beam kept.
         lm_score: the language models' unweighted log-probability of the tokens, without `</s>`; 0 without a model.
         phrase_score: sum of the phrases' unweighted bonuses (see `hf_ngpulm.PhraseBooster`).
         token_frames: first frame of each token.
-        token_ends: the frame after each token's last one.
+        token_ends: the frame after each token's last frame.
         token_confidences: for each token the mean confidence of its frames, from 0 to 1 (see `hf_ngpulm.search.confidence`).
     """
 
@@ -65,7 +66,7 @@ class Hypothesis:
 
     @cached_property
     def characters(self) -> list[Word]:
-        """Return the tokens with their times and confidences: characters, if the vocabulary consists of characters."""
+        """Return the tokens with their times and confidences. In a vocabulary of characters, these are the characters."""
         if self.splitter is None:
             return []
         return [self._span(text, first, first + 1) for first, text in enumerate(self.splitter.token_texts(self.token_ids))]
@@ -85,8 +86,8 @@ class Writing(NamedTuple):
     """Make `Hypothesis` objects from the results of a search.
 
     Args:
-        splitter: splits tokens into words; None without a tokenizer: then there are no texts and words.
-        frame_seconds: duration of a frame; None if unknown.
+        splitter: splits tokens into words. It is None without a tokenizer; hypotheses then have no texts and words.
+        frame_seconds: duration of a frame, in seconds; None if unknown.
         measured: whether tokens have confidences.
     """
 

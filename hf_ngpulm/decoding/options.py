@@ -1,4 +1,4 @@
-"""Declare and check the options of decoders, in one place for decoders, pipelines, `generate` and tuning."""
+"""Declare and check the options of decoders. Decoders, pipelines, `generate` and tuning all use this module."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True)
 class Options:
-    """Hold a decoder's options. The decoders document them; the defaults of absent options are here."""
+    """Hold a decoder's options. The decoders document the options; this module has the default values."""
 
     # Name of the option that limits the number of hypotheses.
     beam: ClassVar[str] = "num_beams"
@@ -88,7 +88,7 @@ class Options:
 
     @classmethod
     def of(cls: type[AnyOptions], given: Mapping[str, Any]) -> AnyOptions:
-        """Return options made of values by name, checked.
+        """Make options from values by name, and check the values.
 
         Raises:
             ValueError: a value is out of range or has no effect in this search.
@@ -99,7 +99,7 @@ class Options:
 
     @classmethod
     def settled(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace `num_beams="auto"` by its number, at least `num_return_sequences`."""
+        """Replace `num_beams="auto"` by a number, which is at least `num_return_sequences`."""
         beams, returned = given.get(cls.beam), given.get("num_return_sequences")
         if not (isinstance(beams, str) and beams == AUTO):
             return dict(given)
@@ -107,14 +107,18 @@ class Options:
 
     @classmethod
     def is_open(cls, given: Mapping[str, Any]) -> bool:
-        """Return whether no given option chooses a search. The default is then beam search with a language model or phrases
-        (see `guided`), else greedy search."""
+        """Return whether no given option chooses a search.
+
+        The default search is then greedy, or a beam search if there is a language model or phrases (see `guided`).
+        """
         return cls.family is not None and all(given.get(name) is None for name in cls.choosing)
 
     @classmethod
     def guided(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Add `num_beams="auto"` if no option chooses a search: the default with a language model or phrases, which need a beam
-        for most of their gain."""
+        """Add `num_beams="auto"` if no option chooses a search.
+
+        Callers use this with a language model or phrases, because most of their gain needs a beam.
+        """
         return {**given, cls.beam: AUTO} if cls.is_open(given) else dict(given)
 
     @classmethod
@@ -130,12 +134,12 @@ class Options:
 
     @classmethod
     def _completed(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Add the options that follow from explicit options; refuse options without effect."""
+        """Add the options that follow from explicit options; refuse options that would have no effect."""
         return given
 
     @classmethod
     def remembered(cls, lm: Any, model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the given weights and options, completed by those that were tuned for the recogniser and saved with the LM."""
+        """Return the given weights and options. Settings that were tuned for the recogniser and saved with the LM are added."""
         given = cls.settled(given)
         asked = {cls.known_as.get(name, name): value for name, value in {**dict.fromkeys(cls.names()), **given}.items()}
         settings = with_remembered(lm, model, asked | cls.always, came_with=cls.came_with)
@@ -144,14 +148,14 @@ class Options:
         return {name: value for name, value in named.items() if value is not None or name in given}
 
     def search(self) -> dict[str, Any]:
-        """Return the search's non-default options except weights, by the names that pipelines use."""
+        """Return the search's options that aren't weights and differ from their defaults, by the names that pipelines use."""
         rules = {option.name: option.default for option in fields(self) if option.name in SETTINGS.keys() - set(WEIGHTS)}
         rules |= {self.beam: None, "strategy": None}  # always included
         told = {name: value for name, value in vars(self).items() if name in rules and value != rules[name]}
         return {**self.always, **{self.known_as.get(name, name): value for name, value in told.items()}}
 
     def told(self) -> dict[str, Any]:
-        """Return the non-default options except those of the source LM (see `Fusion.told`)."""
+        """Return the options that differ from their defaults, without the options of the source LM (see `Fusion.told`)."""
         rest = [option for option in fields(self) if not option.name.startswith("source_")]
         values = {option.name: (getattr(self, option.name), option.default) for option in rest}
         return {name: value for name, (value, default) in values.items() if isinstance(value, Tensor) or value != default}
@@ -164,7 +168,7 @@ class Options:
         return replace(self, **_checked({name: value for name, value in weights.items() if value is not None}))
 
     def select(self: AnyOptions, rows: Sequence[int]) -> AnyOptions:
-        """Return a copy for some rows of a batch: a selection from the tensors with a value per row."""
+        """Return a copy for some rows of a batch. It selects from the tensors that have a value per row."""
         listed = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         selected: dict[str, Any] = {name: select_rows(value, rows) for name, value in listed.items()}
         return replace(self, **selected) if selected else self
@@ -249,7 +253,7 @@ class GraphOptions(FrameOptions):
 
 @dataclass(frozen=True)
 class TransducerOptions(FrameOptions):
-    """Hold the options of `hf_ngpulm.TransducerDecoder`. If `max_symbols` is None, the model's own number applies."""
+    """Hold the options of `hf_ngpulm.TransducerDecoder`. If `max_symbols` is None, the model's value applies."""
 
     strategy: str = "greedy"
     num_beams: int = 1
@@ -288,7 +292,7 @@ class TransducerOptions(FrameOptions):
         return {"num_beams": 1 if strategy == "greedy" else NUM_BEAMS, **given, "strategy": strategy}
 
     def settings(self, model: TransducerModel) -> SearchSettings:
-        """Return the options as the search takes them.
+        """Return the options in the form that the search takes.
 
         Raises:
             ValueError: the strategy doesn't suit the model.
@@ -331,7 +335,10 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def takes(kind: type[Options], but: Sequence[str] = ()) -> Callable[[Function], Function]:
-    """Show the options, except those in `but`, in the signature of a function with `**options`, for `help` and `generate`."""
+    """Return a decorator for functions with `**options`, which adds the options (except those in `but`) to the signature.
+
+    `help` and `generate` read the signature.
+    """
 
     def shown(function: Function) -> Function:
         *own, last = inspect.signature(function).parameters.values()

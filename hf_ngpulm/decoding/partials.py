@@ -1,4 +1,4 @@
-"""Keep partial results: the transcript of an utterance while it is being decoded."""
+"""Keep partial results: transcripts of utterances that are still being decoded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .hypotheses import Hypothesis, Word, Writing
 
 
 class Transcript:
-    """Keep the tokens with which all hypotheses of an utterance begin. Tokens are only ever appended."""
+    """Keep the tokens with which all hypotheses of an utterance begin. Tokens are only appended, never removed."""
 
     def __init__(self, writing: Writing) -> None:
         self.writing = writing
@@ -31,25 +31,29 @@ class Transcript:
         self.confidences += confidences
 
     def hypothesis(self, count: int, tail: Spoken, frames: int, scores: Sequence[float]) -> Hypothesis:
-        """Return the hypothesis of the first `count` tokens and a tail, in an utterance of `frames` frames; scores as for
-        `Writing.hypothesis`."""
+        """Return the hypothesis of the first `count` tokens and a tail, in an utterance of `frames` frames.
+
+        The scores are as for `Writing.hypothesis`.
+        """
         columns: tuple[list[Any], ...] = (self.ids, self.starts, self.ends, self.confidences)
         ids, starts, ends, confidences = ([*column[:count], *more.tolist()] for column, more in zip(columns, tail))
         return self.writing.hypothesis(scores, ids, starts, [min(end, frames) for end in ends], confidences)
 
     def followed_by(self, tail: list[Any], frames: int, scores: Sequence[float]) -> Hypothesis:
-        """Return all its tokens and those of a tail (lists of ids, starts, ends and confidences), in an utterance of so many
-        frames; scores as for `Writing`."""
+        """Return a hypothesis of all tokens of the transcript and a tail, in an utterance of `frames` frames.
+
+        The tail is lists of ids, first frames, end frames and confidences. The scores are as for `Writing.hypothesis`.
+        """
         if self.ids:
             kept: tuple[list[Any], ...] = (self.ids, self.starts, [min(end, frames) for end in self.ends], self.confidences)
             tail = [[*part, *more] for part, more in zip(kept, tail)]
         return self.writing.hypothesis(scores, *tail)
 
     def text(self, count: int, more: Sequence[int]) -> str:
-        """Return the text of the first `count` tokens and some more.
+        """Return the text of the first `count` tokens followed by the tokens `more`.
 
-        Only the text from the last two shared words on is decoded again, so that a partial's cost doesn't grow with the
-        utterance. One word isn't enough, as a word's spelling can depend on the word before it (spaces).
+        Only the text from the last two shared words on is decoded again. So a partial's cost doesn't grow with the utterance.
+        One word isn't enough, because a word's text (its spaces) can depend on the word before it.
         """
         splitter = self.writing.splitter
         if splitter is None or self._at > count:  # an earlier partial, from before `_at` moved on
@@ -65,7 +69,7 @@ class Transcript:
         return splitter.text([*self.ids[:count], *more]) if text is None else text
 
     def _added(self, more: Sequence[int]) -> str | None:
-        """Return the text that tokens after `_at` append; None if they change the text before it."""
+        """Return the text that the tokens `more` append to the tokens before `_at`; None if they change the earlier text."""
         whole = self.writing.text([*self.ids[self._before : self._at], *more])
         return whole[len(self._between) :] if whole.startswith(self._between) else None
 
@@ -77,8 +81,8 @@ class Partial:
     Args:
         score: the search's total score (natural log), without the LM's score of `</s>`.
         frames: number of frames of the utterance so far.
-        stable: number of leading tokens that can no longer change, as all hypotheses share them. In greedy CTC a last token
-            that the next frame may continue isn't counted.
+        stable: number of leading tokens that can no longer change, because all hypotheses share them. Greedy CTC doesn't count
+            a last token that the next frame may continue.
         endpoint: whether the utterance seems to have ended (see `StreamingDecoder`).
     """
 

@@ -1,8 +1,8 @@
 """Cut recordings at pauses, decode the pieces with a transducer, and join the results.
 
-A prediction network that was trained on single sentences expects nothing after the end of one, and so does an LM of single
-sentences: both then lose words. So each piece is decoded like a recording of its own. A frame is quiet if the model, in the
-prediction network's initial state, gives the blank more probability than all tokens together. A pause is a run of quiet frames.
+A prediction network or an LM that was trained on single sentences expects nothing after the end of a sentence. Both then lose
+words. So each piece is decoded like a separate recording. A frame is quiet if the blank is more probable than all tokens
+together, given the prediction network's initial state. A pause is a run of quiet frames.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FRAMES_AT_ONCE, PIECES_AT_ONCE = 1024, 64
 
 
 class Piece(NamedTuple):
-    """Hold a part of a row of a batch: the frames from `first` up to `last`, exclusive."""
+    """Hold a part of a row of a batch: the frames from `first` to `last`, exclusive."""
 
     row: int
     first: int
@@ -38,7 +38,7 @@ def pieces_of(model: TransducerModel, frames: Tensor, lengths: Tensor, least: in
     Args:
         frames: `[B, T, D]`, encoder frames.
         lengths: integers `[B]`.
-        least: minimum length of a pause in frames. Quiet frames at the beginning or end of a row aren't a pause.
+        least: minimum length of a pause in frames. Quiet frames at the beginning or end of a row don't count as a pause.
     """
     pieces = []
     for row, length in enumerate(lengths.tolist()):
@@ -95,7 +95,7 @@ def by_pieces(
 
 
 def _joined(parts: list[tuple[int, list[Path]]], rank: Callable[[Path], float], most: int) -> list[Path]:
-    """Return the best combinations of one path per piece. `parts` has each piece's first frame and paths."""
+    """Return the best combinations of one path per piece. `parts` holds the first frame and the paths of each piece."""
     ways: list[tuple[float, tuple[Path, ...]]] = [(0.0, ())]
     for _, paths in parts:  # pieces are independent: the best `most` of a prefix are enough
         ranks = [rank(path) for path in paths]
@@ -106,7 +106,7 @@ def _joined(parts: list[tuple[int, list[Path]]], rank: Callable[[Path], float], 
 
 
 def _in_a_row(firsts: list[int], paths: Sequence[Path]) -> Spoken:
-    """Concatenate the steps of paths; `firsts` are added to their frames."""
+    """Concatenate the steps of paths. `firsts` are the first frames of the pieces, which are added to the steps' frames."""
     steps = [path.steps for path in paths]
     ids, starts, ends, confidences = map(np.concatenate, zip(*steps))
     shifts = np.repeat(firsts, [len(each.ids) for each in steps])

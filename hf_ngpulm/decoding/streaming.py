@@ -36,29 +36,32 @@ MOST_STREAMS = 1 << 16
 
 
 class StreamingDecoder:
-    """Decode many streams online: takes chunks of audio frames, and returns the transcript so far of each stream.
+    """Decode many streams online. Each step takes chunks of frames and returns the transcript so far of each stream.
 
         stream = StreamingDecoder(decoder, max_streams=64)
         sid = stream.open()
         partials = stream.step({sid: chunk})  # any of the open streams, decoded as one batch; repeat
         hypotheses = stream.close(sid)
 
-    `close` returns what the decoder would return for all frames of the stream at once: neither the chunk sizes nor the other
-    streams change the result. The cost of a step doesn't grow with the age of a stream.
+    `close` returns the same hypotheses as the decoder for all frames of the stream at once. Chunk sizes and other streams don't
+    change the result. The cost of a step doesn't grow with the age of a stream.
 
-    Partials of ALSD lag behind the audio. All its hypotheses take the same number of steps (tokens plus frames), so those with
-    fewer tokens are at later frames, and all wait for the audio that the foremost one needs next. The lag is one frame per
-    token by which hypotheses differ, and in a TDT up to the longest duration. `close` and `reset` decode the rest.
+    Partials of ALSD lag behind the audio. All hypotheses have taken the same number of steps (tokens plus frames), so
+    hypotheses with fewer tokens are at later frames. All hypotheses wait until the audio for the hypothesis at the latest frame
+    has arrived. The lag is one frame per token by which their lengths differ; in a TDT, it is up to the longest duration per
+    token. `close` and `reset` decode the rest.
 
     Args:
         decoder: a `CTCDecoder` or `GraphDecoder`, whose chunks are logits `[T, C]`; or a `TransducerDecoder`, whose chunks are
             encoder frames `[T, D]` as its model's `encode` returns them. Greedy search or a beam.
         max_streams: maximum number of open streams. Their memory is allocated at once.
         endpoint_frames: sets `Partial.endpoint` once this many frames have passed since the end of the last token (never before
-            the first token). None: never. The caller decides what follows, for example `reset` for a new utterance.
+            the first token). None never sets it. The caller reacts to the endpoint, for example with `reset` for a new
+            utterance.
         endpoint_seconds: the same in seconds; the decoder must know `frame_seconds`.
-        device: device of the chunks and of the search; default: that of the transducer or language model, else the CPU.
-        dtype: type of a transducer's frames; default: that of the model.
+        device: device of the chunks and of the search. The default is the device of the transducer or language model, or the
+            CPU if there is neither.
+        dtype: type of a transducer's frames; the default is the model's type.
 
     Raises:
         TypeError: another kind of decoder.
@@ -129,11 +132,11 @@ class StreamingDecoder:
         """Open a stream.
 
         Args:
-            lm: one of the decoder's language models, or None. Needed if the decoder has a list of them.
+            lm: one of the decoder's language models, or None. It is required if the decoder has a list of them.
             lm_weight: the LM's weight; default: the decoder's.
             phrases: phrases to favour: a `PhraseBooster`, or its arguments; None for none. The default is the decoder's.
-            phrase_weight: factor of the phrases' bonuses, also for phrases that the stream switches to later; default: the
-                decoder's. In a graph: the discount of phrases without one of their own.
+            phrase_weight: factor of the phrases' bonuses, also for phrases that the stream switches to later. The default is
+                the decoder's factor. In a graph it is the discount of phrases without their own discount.
 
         Returns:
             The stream's number, which is never used again.
@@ -184,16 +187,17 @@ class StreamingDecoder:
         lm_weight: float | None = None,
         phrase_weight: float | None = None,
     ) -> Booster | None:
-        """Compile phrases ahead of time, so that `open` and `set_context` return at once when they are passed the result.
+        """Compile phrases ahead of time. If the result is passed to `open` or `set_context`, they return at once.
 
-        Thousands of phrases take seconds. Any thread may call this, also while another one decodes.
+        Thousands of phrases take seconds. Any thread may call this method, also while another thread decodes.
 
         Args:
-            phrases, lm, lm_weight, phrase_weight: as for `open`; only graphs need those of the stream besides `phrases`.
+            phrases, lm, lm_weight, phrase_weight: as for `open`. Only a graph needs arguments besides `phrases`: those of the
+                stream.
 
         Returns:
             The context; None for no phrases. Its `left_out` maps phrases that the tokenizer can't spell to the characters that
-            it doesn't know.
+            the tokenizer doesn't know.
 
         Raises:
             ValueError: see `PhraseBooster`.
@@ -212,11 +216,11 @@ class StreamingDecoder:
         """Switch streams to other phrases, also in mid-utterance.
 
         Unfinished matches of the old phrases end and repay their bonus. New phrases can match from the next token on (in
-        vocabularies with a word delimiter, after the next delimiter). Other streams are unaffected. Contexts that were
-        compiled before are reused.
+        vocabularies with a word delimiter, after the next delimiter). Other streams are unaffected. Contexts that were compiled
+        before are reused.
 
         Args:
-            contexts: by stream: a `PhraseBooster`, or its arguments; None for no phrases.
+            contexts: the new phrases by stream number: a `PhraseBooster`, or its arguments; None for no phrases.
 
         Raises:
             StreamError: some of the streams aren't open. All streams then keep their phrases.
@@ -257,16 +261,17 @@ class StreamingDecoder:
         """Decode the next chunk of some streams, as one batch.
 
         Args:
-            chunks: by stream: logits `[T, C]` or encoder frames `[T, D]`, T >= 0: tensors on the decoder's device, or arrays or
-                lists, which are moved there.
+            chunks: the chunk of each stream, by its number: logits `[T, C]` or encoder frames `[T, D]`, T >= 0. Tensors must be
+                on the decoder's device; arrays and lists are moved there.
 
         Returns:
-            The transcript so far of each of these streams.
+            The transcript so far of each of these streams, by its number.
 
         Raises:
             StreamError: a stream isn't open, or its chunk has a wrong shape, type or device, or contains NaN or infinity. Such
-                streams stay as they were; all others have been decoded. The error's `problems` and `partials` have both, by
-                stream. If the model turns finite frames into NaN, the stream can only be closed or reset.
+                streams are unchanged; all other streams have been decoded. The error's `problems` describe the former, and its
+                `partials` are the results of the latter. If the model turns finite frames into NaN, the stream can only be
+                closed or reset.
         """
         problems: dict[int, str] = {}
         good: dict[int, Tensor] = {}
@@ -375,7 +380,7 @@ def _slots(decoder: CTCDecoder | GraphDecoder | TransducerDecoder, models: RowMo
 
 
 def _endpoint(frames: int | None, seconds: float | None, frame_seconds: float | None) -> int | None:
-    """Return the endpoint rule in frames; None for no endpoints."""
+    """Return the endpoint rule as a number of frames; None for no endpoints."""
     if frames is not None and seconds is not None:
         raise ValueError("endpoint_frames and endpoint_seconds set the same rule; pass one of them")
     if frames is not None:

@@ -32,9 +32,10 @@ OUTPUTS = "outputs for"  # in errors about broken rows
 class TransducerDecoder(Decoder, caches={"_kept": dict}):
     """Decode transducers (RNN-T, TDT), greedily or with a beam, with n-gram LMs and phrases (shallow fusion, biasing).
 
-    In greedy search a blank that the model prefers stays a blank. Otherwise the LM takes part in choosing the token. Durations
-    (TDT) are always the model's own. The prediction network runs once per token instead of once per frame (label looping,
-    Bataev et al., SLT 2024, arXiv 2406.06220). For the two beam searches see `hf_ngpulm.search.transducer_beam`.
+    In greedy search a frame stays blank if the model prefers the blank. Otherwise the scores of the model and the LM together
+    choose the token. Durations (TDT) are always the model's. The prediction network runs once per token instead of once per
+    frame (label looping, Bataev et al., SLT 2024, arXiv 2406.06220). For the two beam searches see
+    `hf_ngpulm.search.transducer_beam`.
 
     Args:
         model: a transducer of Transformers (Parakeet, Nemotron), or a `TransducerModel` of your own.
@@ -43,17 +44,17 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         frame_seconds: duration of an encoder frame; default: from the model and processor. Without it words have no times.
         strategy: "greedy"; "alsd", beam search synchronous in alignment length (RNN-T and TDT); or "aes", beam search
             synchronous in frames (RNN-T only). The default is "greedy" if `num_beams` is 1, or if `num_beams`, `lm` and
-            `phrases` are all absent; else "alsd".
+            `phrases` are all absent; otherwise "alsd".
         num_beams: number of hypotheses that beam search keeps. "auto" is 3, or `num_return_sequences` if that is more: most of
             the gain at little cost. The default is "auto" with `lm` or `phrases` (also in a call), 4 if `strategy` names a beam
-            search, else 1.
+            search, otherwise 1.
         num_return_sequences: number of hypotheses per row, at most `num_beams`.
-        max_symbols: maximum number of tokens per frame ("aes" has `aes_steps` instead); default: the model's own.
-        ilm_weight: weight of the model's internal LM, whose log-probabilities are subtracted from those of tokens: a number, or
-            a tensor `[B]` with one per row. The internal LM is the joint network without encoder input (Meng et al., SLT 2021).
-            The default is half of `lm_weight`, or 0 without an LM or with `source_lm`.
+        max_symbols: maximum number of tokens per frame; the default is the model's. "aes" uses `aes_steps` instead.
+        ilm_weight: weight of the model's internal LM, whose log-probabilities are subtracted from the tokens' scores: a number,
+            or a tensor `[B]` with one per row. The internal LM is the joint network without encoder input (Meng et al., SLT
+            2021). The default is half of `lm_weight`, or 0 without an LM or with `source_lm`.
         blank_scoring: "lm_weighted" (default) scales the blank's score with `lm_weight`, so that the LM doesn't favour short
-            transcripts; "none" leaves it alone. Beam search only.
+            transcripts; "none" doesn't change the blank's score. Beam search only.
         pruning: "late" (default) adds LM scores before it chooses a hypothesis's best extensions; "early" lets the model alone
             choose `num_beams` tokens and then adds their LM scores (in a TDT, before durations are chosen). Beam search only.
         merging: how alignments of the same tokens up to the same frame become one: "log_sum" (default) adds their
@@ -66,8 +67,8 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         aes_beta: "aes" extends a hypothesis by at most `num_beams + aes_beta` classes (default 1).
         aes_gamma: "aes" extends a hypothesis only by classes that score at most this much less than its best class (natural
             log, default 2.3).
-        source_lm, source_weight: as for `hf_ngpulm.CTCDecoder`; an alternative to the internal LM, which is then subtracted
-            only if `ilm_weight` is given.
+        source_lm, source_weight: as for `hf_ngpulm.CTCDecoder`; a source LM is an alternative to the internal LM, so the
+            internal LM is then subtracted only if `ilm_weight` is given.
         pause_seconds: for recordings of several sentences: a pause of at least this length begins a new sentence for the
             prediction network, LMs and phrases (see `hf_ngpulm.decoding.pauses`). None (default) decodes each row as one.
 
@@ -108,7 +109,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
 
     @property
     def settings(self) -> SearchSettings:
-        """Return the options as the search takes them."""
+        """Return the options in the form that the search takes."""
         return self.options.settings(self.model)
 
     @property
@@ -143,9 +144,9 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         """Encode and decode a batch.
 
         Args:
-            input_features: output of the model's feature extractor: a tensor, or an array or lists, which are moved to the
-                model's device.
-            attention_mask: output of the feature extractor, too. Without it padding is decoded as audio.
+            input_features: output of the model's feature extractor: a tensor, an array or lists. Arrays and lists are moved to
+                the model's device.
+            attention_mask: the feature extractor's mask. Without it, padding is decoded as audio.
             phrases: replace the decoder's phrases for this batch: one context, or a list with one (or None) per row.
             kwargs: arguments of the encoder, for example `prompt_ids`.
 
@@ -187,12 +188,13 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
 
     @torch.inference_mode()
     def paths(self, frames: Tensor, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Path]]:
-        """Return the best paths of each row of a batch, blanks included. Arguments and errors as for `decode`."""
+        """Return the best paths of each row of a batch, blanks included. Arguments and errors are as for `decode`."""
         return self._paths(frames, _checked(frames, lengths), phrases, keeps_blanks=True)
 
     def _paths(self, frames: Tensor, lengths: Tensor, phrases: Any, keeps_blanks: bool = False) -> list[list[Path]]:
-        """Return the best paths of each row, with their blanks if `keeps_blanks`. With `pause_seconds`, rows are cut at
-        pauses first."""
+        """Return the best paths of each row, with blanks if `keeps_blanks`. With `pause_seconds`, rows are cut at pauses
+        first.
+        """
         models = self.fusion.shared_rows(len(frames), frames.device, phrases)
         models = models._replace(ilm_weights=self.ilm_weights(models))
         if self.options.pause_seconds is None or not len(frames):
@@ -210,7 +212,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         self, frames: Tensor, lengths: np.ndarray, models: RowModels, keeps_blanks: bool,
         pieces: Sequence[Piece] | None = None,
     ) -> list[list[Path]]:  # fmt: skip
-        """Open a session, feed it once, and return its paths."""
+        """Open a session, decode all frames in one call, and return the paths."""
         with lent_search(self.model, frames, models, self.settings, self.options.engine, self._kept) as search:
             slots = TransducerSlots(self, models, search, frames, keeps_blanks)
             slots.feed_whole(lengths)

@@ -1,1 +1,1 @@
-"""Choose and call the engines (reference, CPU, GPU), which run the same operations."""
+"""Choose and call the engines (reference, CPU, GPU). All engines run the same operations."""

@@ -30,10 +30,10 @@ def check_engine(name: str, what: str = "engine") -> str:
 
 
 def engine_name(name: str, device: torch.device, elsewhere: str = "reference") -> str:
-    """Return the name of the engine for a device: `name` itself, or the engine that "auto" stands for.
+    """Return the name of the engine for a device. If `name` is "auto", choose an engine.
 
     Args:
-        elsewhere: the engine for devices other than CPU and CUDA, if `name` is "auto".
+        elsewhere: the engine for devices that are neither CPU nor CUDA, if `name` is "auto".
 
     Raises:
         ImportError: the engine is "gpu" and Triton isn't installed.
@@ -53,7 +53,7 @@ def engine_name(name: str, device: torch.device, elsewhere: str = "reference") -
 def load_engine(package: str, name: str, device: torch.device, elsewhere: str = "reference") -> Any:
     """Return the module of an operation's engine in `package`.
 
-    `name` may be "auto"; arguments and errors as for `engine_name`.
+    `name` may be "auto". Arguments and errors are as for `engine_name`.
     """
     return engine_module(package, engine_name(name, device, elsewhere))
 
@@ -65,7 +65,7 @@ def engine_module(package: str, engine: str) -> Any:
 
 
 def is_native(name: str, device: torch.device) -> bool:
-    """Return whether the native core (the engine "cpu") runs operations on a device. Raises the errors of `engine_name`."""
+    """Return whether the native core (the engine "cpu") runs operations on a device. Errors are as for `engine_name`."""
     return engine_name(name, device) == "cpu"
 
 

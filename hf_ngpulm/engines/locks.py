@@ -8,7 +8,7 @@ from typing import Any
 
 
 def lock_across_forks() -> Any:
-    """Return a reentrant lock that a fork acquires first, so that the data it guards is consistent in the child.
+    """Return a reentrant lock that a fork acquires first. So the data under the lock is consistent in the child process.
 
     The lock is free in the child. A fork acquires the newest lock first, so a thread that holds a lock may wait only for older
     locks.

@@ -1,7 +1,8 @@
 """Load the native core's library for this processor, and call its functions with typed arguments.
 
-The library contains the declarations of its sources (`csrc/`) as text, which give the members of structs and the parameters of
-functions. Pointers are passed as tensors or arrays. Their dtype and layout are checked here, since the core can't check them.
+The library contains the declarations of its sources (`csrc/`) as text. The declarations give the members of structs and the
+parameters of functions. Callers pass tensors or arrays as pointers. This module checks their dtype and layout, because the core
+can't.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class NativeCoreError(ImportError):
 
 
 class _Names(dict[Any, str]):
-    """A cache of numpy's names of dtypes; asking a dtype for its name takes longer than the smallest calls."""
+    """A cache of the names of dtypes. Without it, reading a name takes longer than the smallest calls of the core."""
 
     def __missing__(self, dtype: Any) -> str:
         self[dtype] = dtype.name if isinstance(dtype, np.dtype) else str(dtype)[6:]
@@ -92,17 +93,18 @@ _KEPT = "_ngpulm_structs"  # the attribute of a tensor that holds its `_Kept`
 
 
 class _Kept(dict[Any, Any]):
-    """Structs cached on a tensor, by key; a copied or unpickled tensor starts with an empty cache."""
+    """Cached structs, an attribute of a tensor. A copied or unpickled tensor starts with an empty cache."""
 
     def __reduce__(self) -> Any:
         return _Kept, ()
 
 
 class Struct(ctypes.Structure):
-    """A struct of the core, with the members that the core declares. A subclass has its name, with or without `Ngpulm`.
+    """A struct of the core, with the members that the core declares. A subclass has the struct's name, with or without
+    `Ngpulm`.
 
-    The constructor takes all members as keyword arguments: numbers, and tensors, arrays or structs for pointers, which it
-    keeps alive.
+    The constructor takes all members as keyword arguments: numbers, and for pointers tensors, arrays or structs. The struct
+    keeps the latter alive.
     """
 
     all: ClassVar[dict[str, type[Struct]]] = {}
@@ -115,7 +117,7 @@ class Struct(ctypes.Structure):
         Struct.all[cls.name] = cls
 
     def __new__(cls, **values: Any) -> Any:
-        """Define the members when the first instance is made; ctypes alone makes later instances, which is faster."""
+        """Define the members when the first instance is made. Later instances use only ctypes, which is faster."""
         with _declaring:
             if "_fields_" not in cls.__dict__:
                 members = _declared(cls.name)
@@ -135,9 +137,9 @@ class Struct(ctypes.Structure):
 
     @classmethod
     def kept(cls, tensor: Any, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """Return the struct that `make()` returns, cached on a tensor by key. Use it only for a call that follows at once.
+        """Return the struct that `make()` returns, cached on a tensor by key. Pass it only to a call that follows immediately.
 
-        The cache keeps no tensor alive. Making a struct takes a quarter of the time of the smallest calls, so caching pays.
+        The cache keeps no tensor alive. It saves the time to make a struct, a quarter of the time of the smallest calls.
         """
         known = tensor.__dict__.get(_KEPT)
         if known is None:
@@ -160,7 +162,7 @@ class Struct(ctypes.Structure):
 class Function:
     """A function of the core, looked up by name at its first call.
 
-    A call releases the GIL and returns the function's result, unless that is a failure.
+    A call releases the GIL and returns the function's result, or raises an error if the result reports a failure.
 
     Raises:
         MemoryError, RuntimeError: the core ran out of memory, or failed internally.
@@ -194,13 +196,18 @@ class Function:
 
 @functools.cache
 def declarations() -> dict[str, str]:
-    """Return the declared members of each struct and parameters of each function, by name; `csrc/build.py` writes them."""
+    """Return the declared members of each struct and the declared parameters of each function, by name.
+
+    `csrc/build.py` writes the declarations.
+    """
     lines = library().ngpulm_declarations().decode().splitlines()
     return {name: declared for name, _, declared in (line.partition(" ") for line in lines)}
 
 
 def _declared(name: str) -> list[tuple[str, str, str]]:
-    """Return the type, `*` (for a pointer, otherwise empty) and name of each member or parameter."""
+    """Return a tuple for each member or parameter: its type, `*` if it is a pointer (otherwise an empty string), and its
+    name.
+    """
     return re.findall(r"(\w+)(\*?) (\w+)", declarations()[name])
 
 

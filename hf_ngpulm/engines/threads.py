@@ -1,8 +1,8 @@
-"""Run ranges of rows on several threads, where possible on torch's own threads.
+"""Run ranges of rows on several threads, if possible on torch's threads.
 
 After each parallel operation of torch, the threads of its OpenMP runtime spin for some milliseconds without giving up their
-cores. Additional threads would compete with them (on two cores a search took as long on two threads as on one) and wake up
-later. So the rows run on the threads of the runtime that torch has loaded, as in `at::parallel_for`.
+cores. Additional threads would wake up later and compete with them: on two cores a search took as long with two threads as with
+one. So the rows run on the threads of the runtime that torch has loaded, as in `at::parallel_for`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 def in_threads(run: _Run[_Found], rows: int, elements_per_row: int) -> list[_Found]:
     """Call `run(first, last)` on ranges of rows, and return the results in order.
 
-    It uses as many threads as torch would, and fewer if there is little work.
+    The number of threads is torch's number of threads, or smaller if there is little work.
     """
     worth = rows * elements_per_row // ELEMENTS_PER_THREAD
     threads = min(torch.get_num_threads(), rows, worth) if worth > 1 else 1
@@ -47,11 +47,11 @@ def in_threads(run: _Run[_Found], rows: int, elements_per_row: int) -> list[_Fou
 def on_rows(
     function: Callable[..., int], arguments: Sequence[Any], rows: int, elements_per_row: int, refusal: Callable[[int], str]
 ) -> list[int]:
-    """Call a function of the core, `function(first, last, *arguments)`, on ranges of rows as in `in_threads`; return its
+    """Call a function of the core, `function(first, last, *arguments)`, on ranges of rows as in `in_threads`; return the
     results.
 
     Raises:
-        IndexError: the function refuses a row by returning its number. `refusal(row)` is the message.
+        IndexError: a row is invalid; the function returned its number. `refusal(row)` is the message.
     """
     found = in_threads(lambda first, last: function(first, last, *arguments), rows, elements_per_row)
     for row in found:
@@ -70,8 +70,8 @@ def in_blocks(
 ) -> list[_Found]:
     """Call `run(first, last, *own, *arguments)` for each block of rows, on as many threads as there are cores.
 
-    `own` is the block's item of each iterable in `each`. Results are returned in order. Threads are started for each call, so
-    blocks should take milliseconds or longer.
+    `own` has one item from each iterable in `each`, the item of this block. Results are returned in order. Threads are started
+    for each call, so blocks should take milliseconds or longer.
     """
     blocks = [tuple(map(int, block)) for block in pairwise(bounds)]
     threads = min(os.cpu_count() or 1, len(blocks))
@@ -108,7 +108,10 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:
 
 
 def _in_team(parallel: Callable[..., None], run: _Run[_Found], bounds: np.ndarray) -> list[_Found]:
-    """Make each thread of a team take ranges until no range is left, since a team may have fewer threads than requested."""
+    """Call `run` on all ranges in the threads of a team. Each thread takes ranges until none is left.
+
+    A team may have fewer threads than requested, so ranges aren't assigned to threads in advance.
+    """
     parts, threads = itertools.count(), len(bounds) - 1
     found: dict[int, _Found] = {}
     errors: list[BaseException] = []
@@ -130,8 +133,8 @@ def _in_team(parallel: Callable[..., None], run: _Run[_Found], bounds: np.ndarra
 def _openmp() -> Callable[..., Any] | None:
     """Return `GOMP_parallel(body, data, threads, flags)` of the OpenMP runtime that torch uses; None if the runtime lacks it.
 
-    Compilers call this function for `#pragma omp parallel`; the runtimes of GNU, LLVM and Intel all have it. It is looked up
-    through torch's library, so that it belongs to the runtime that torch uses.
+    Compilers call this function for `#pragma omp parallel`; the runtimes of GNU, LLVM and Intel all have it. The lookup goes
+    through torch's library, so that it finds the function of torch's runtime.
     """
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"))

@@ -16,7 +16,9 @@ Counts = TypeVar("Counts", bound="Summed")
 
 @dataclass(frozen=True)
 class Summed:
-    """Counts of one utterance, or sums over several. In sums, the last field `utterances` has the counts of each utterance."""
+    """Counts of one utterance, or sums over several utterances. In sums, the field `utterances` has the counts of each
+    utterance.
+    """
 
     @classmethod
     def together(cls: type[Counts], utterances: Iterable[Counts]) -> Counts:
@@ -67,12 +69,12 @@ def word_errors(references: Iterable[str], hypotheses: Iterable[str], normalise:
     """Return word errors; `rate` is the word error rate (WER).
 
     The alignment has the fewest edits that turn the reference into the hypothesis (Levenshtein 1966). If several alignments
-    have equally few edits, jiwer chooses one; this decides which edits are substitutions, deletions and insertions.
+    have equally few edits, jiwer chooses one. Its choice decides which edits are substitutions, deletions and insertions.
 
     Args:
         references, hypotheses: the transcripts and the recognised texts, one text per utterance.
         normalise: normalisation of both, as in `hf_ngpulm.text.normaliser`: names such as "lower", "lower,no-punctuation" or
-            "whisper-en", a function, or a list of these. Blanks separate words.
+            "whisper-en", a function, or a list of these. Spaces separate words.
 
     Raises:
         ValueError: the lists differ in length, an item isn't text, or `normalise` has an unknown name.
@@ -86,7 +88,7 @@ def word_errors(references: Iterable[str], hypotheses: Iterable[str], normalise:
 def character_errors(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation = None) -> ErrorCounts:
     """Return character errors; `rate` is the character error rate (CER).
 
-    Characters are Unicode code points. Each run of blanks between words counts as one character. See `word_errors`.
+    Characters are Unicode code points. Each run of spaces between words counts as one character. See `word_errors`.
     """
     with needed("eval", "error rates"):
         import jiwer

@@ -1,4 +1,4 @@
-"""Count errors inside and outside of entities, and the entities that were recognised as a whole."""
+"""Count errors inside and outside of entities, and count the entities that were recognised completely."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _lowest_counts = Function("ngpulm_lowest_counts")
 
 @dataclass(frozen=True)
 class EntityMatches(Summed):
-    """Counts of entities that were recognised as a whole, wrongly recognised, or missed.
+    """Counts of entities that were recognised completely, wrongly recognised, or missed.
 
     Args:
-        true_positives: occurrences in the reference that the hypothesis has, word by word, at the aligned place.
+        true_positives: occurrences in the reference whose words the hypothesis has at the aligned place.
         false_positives: all other occurrences in the hypothesis.
         false_negatives: all other occurrences in the reference.
         utterances: the counts of each utterance; empty for a single one.
@@ -57,7 +57,7 @@ class EntityErrors:
     Args:
         entities: errors on words of entities.
         others: errors on all other words.
-        matches: counts of entities recognised as a whole.
+        matches: counts of entities that were recognised completely.
     """
 
     entities: ErrorCounts
@@ -76,7 +76,7 @@ class EntityErrors:
 
     @property
     def wer(self) -> float:
-        """Return the errors per word, as the rate of `word_errors`."""
+        """Return the errors per word, equal to the rate of `word_errors`."""
         return (self.entities.errors + self.others.errors) / max(self.entities.length + self.others.length, 1)
 
 
@@ -89,35 +89,35 @@ def entity_errors(
     """Return errors on entities (names and terms, such as boosted phrases), and errors on all other words.
 
     *Occurrences* are searched from left to right. If several entities begin at a word, the longest one counts, and the search
-    continues after it, so occurrences never overlap. An entity that is listed twice counts once.
+    continues after it, so occurrences never overlap. Duplicate entities are ignored.
 
-    *Alignment.* Reference and hypothesis are aligned with the fewest edits, so all errors together are as many as those of
-    `word_errors`. Ties are broken by the first of these: fewest errors on entities, most entities recognised as a whole,
-    fewest substitutions, fewest substitutions in entities, fewest insertions in entities. This makes every count unique, and
-    gives entities the benefit of the doubt. (jiwer breaks ties otherwise: two substitutions of `word_errors` may be a deletion
-    and an insertion here.)
+    *Alignment.* Reference and hypothesis are aligned with the fewest edits, so the total number of errors equals that of
+    `word_errors`. Ties are broken by the first of these: fewest errors on entities, most entities recognised as a whole, fewest
+    substitutions, fewest substitutions in entities, fewest insertions in entities. This makes every count unique, and prefers
+    alignments that count fewer errors on entities. (jiwer breaks ties by other rules: two substitutions in `word_errors` may be
+    a deletion and an insertion here.)
 
     *Error rates.* An error on an entity is a substituted or deleted word of an occurrence in the reference, or a word inserted
     between two words of an occurrence. Errors per word of occurrences are the entity WER (Nigmatulina et al., "Implementing
     contextual biasing in GPU decoder for online ASR", Interspeech 2023); all other errors are in the WER of other words. B-WER
     and U-WER of Le et al. ("Contextualized streaming end-to-end speech recognition with trie-based deep biasing and shallow
-    fusion", Interspeech 2021) agree with these if all entities have one word, except that a listed word counts as an entity's
-    wherever it is inserted; here that lowers the precision.
+    fusion", Interspeech 2021) agree with these rates if all entities have one word, with one exception. There, every insertion
+    of a listed word counts as an error on an entity; here, it lowers the precision.
 
-    *Precision, recall, F1.* A true positive is an occurrence in the reference whose words are all recognised with nothing
-    between them, and which is an occurrence of the same entity in the hypothesis. ("new york" isn't one within "new york
-    city", if that is listed too.) Other occurrences in the hypothesis are false positives, such as distractors; other
-    occurrences in the reference are false negatives.
+    *Precision, recall, F1.* A true positive is an occurrence in the reference whose words are all recognised, with no words
+    inserted between them. The hypothesis must have an occurrence of the same entity there. (If "new york city" is also listed,
+    "new york" has no occurrence inside it.) Other occurrences in the hypothesis, for example of distractors, are false
+    positives. Other occurrences in the reference are false negatives.
 
     Args:
-        references, hypotheses: what was said and what was recognised, one text per utterance.
-        entities: a list of phrases for each utterance (empty if there are none), or one list for all. Phrases that the
-            reference lacks can only be false positives.
+        references, hypotheses: the transcripts and the recognised texts, one text per utterance.
+        entities: a list of phrases for each utterance (empty if there are none), or one list for all utterances. A phrase that
+            the reference lacks can only cause false positives.
         normalise: normalisation of references, hypotheses and entities, see `word_errors`. Entities are searched in the
             normalised texts, as whole words.
 
     Raises:
-        ValueError: lists of different length; items that aren't text; an entity without words.
+        ValueError: the lists differ in length, an item isn't text, or an entity has no words.
     """
     texts = pairs(references, hypotheses, normalise)
     clean = normaliser(normalise)
@@ -139,7 +139,7 @@ def per_utterance(entities: Iterable[str] | Iterable[Iterable[str]], count: int)
     """Check entities; return the phrases of each of `count` utterances.
 
     Raises:
-        ValueError: `entities` isn't a list of texts or a list of lists of texts, or has not `count` lists.
+        ValueError: `entities` isn't a list of texts or a list of lists of texts, or the number of lists isn't `count`.
     """
     remedy = "give a list of phrases for each utterance, or one for all"
     if isinstance(entities, str):
@@ -161,7 +161,7 @@ def per_utterance(entities: Iterable[str] | Iterable[Iterable[str]], count: int)
 
 
 class _Phrases(NamedTuple):
-    """A map from the words of each entity to its number; and the lengths of entities in words, longest first."""
+    """A map from the words of each entity to its number, and the different lengths of entities in words, longest first."""
 
     numbers: dict[tuple[str, ...], int]
     lengths: list[int]
@@ -190,7 +190,7 @@ class _Phrases(NamedTuple):
 
 
 class Occurrence(NamedTuple):
-    """An occurrence of the entity number `entity` at the words `start` to `end` (exclusive) of a text."""
+    """An occurrence of entity number `entity` in a text: the words from `start` to `end`, exclusive."""
 
     start: int
     end: int
@@ -203,12 +203,12 @@ def aligned_counts(
     reference_occurrences: Sequence[Occurrence],
     hypothesis_occurrences: Sequence[Occurrence],
 ) -> tuple[ErrorCounts, ErrorCounts, int]:
-    """Return errors on words of entities and on others, and the number of entities recognised as a whole.
+    """Return errors on words of entities, errors on other words, and the number of entities that were recognised completely.
 
-    `entity_errors` defines the alignment. Each of its steps adds to six counts: edits, errors on entities, entities not
-    recognised as a whole, substitutions, substitutions in entities, and insertions in entities. Dynamic programming over both
-    texts (`csrc/alignment.cpp`) finds the alignment with the lowest counts, compared in this order. The counts are packed into
-    two integers, so one addition or comparison of the integers handles three counts. No alignment has to be traced back.
+    `entity_errors` defines the alignment. Each step of the alignment adds to six counts: edits, errors on entities, entities
+    not recognised completely, substitutions, substitutions in entities, and insertions in entities. Dynamic programming over
+    both texts (`csrc/alignment.cpp`) finds the alignment with the lowest counts, compared in this order. The counts are packed
+    into two integers, so one addition or comparison handles three counts. No traceback of an alignment is needed.
 
     Args:
         reference, hypothesis: words of one utterance.

@@ -1,4 +1,6 @@
-"""`evaluate`: measure a recogniser on recordings with transcripts, in one or several processes; it can resume a run."""
+"""`evaluate`: measure a recogniser on recordings with transcripts, in one or several processes. A run that was killed can
+resume.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +56,8 @@ def evaluate(
     the hypotheses don't depend on the number of processes or on where an earlier run was stopped.
 
     *Long audio.* Recordings of more than `chunk_seconds` are encoded in chunks that overlap by a third, as in pipelines with
-    `chunk_length_s`. CTC models and transducers then decode the frames of all chunks at once. The memory holds the samples
-    of one recording, the features of a few batches of chunks, and the frames of one recording. Encoder-decoders get parts of at
+    `chunk_length_s`. CTC models and transducers then decode the frames of all chunks at once. The memory holds the samples of
+    one recording, the features of a few batches of chunks, and the frames of one recording. Encoder-decoders get parts of at
     most `chunk_seconds`, cut at quiet places, and the texts of the parts are joined.
 
     *Several processes* (`accelerate launch`): each process takes its share of the batches and appends results to its own file
@@ -70,8 +72,9 @@ def evaluate(
         chunk_seconds: length above which recordings are cut.
         entities_as_phrases: boost each recording's entities, in addition to `phrases`.
         normalise: normalisation of transcripts and hypotheses, as in `word_errors`.
-        device, dtype: for a model that is loaded here; by default this process's GPU if there is one, float32 on a CPU.
-        output: file for results (see `Evaluation.save`). If it has results with the same settings, they aren't computed again.
+        device, dtype: for a model that this function loads. The defaults are this process's GPU if there is one, and float32 on
+            a CPU.
+        output: file for results (see `Evaluation.save`). Existing results with the same settings aren't computed again.
         report: called with a line about each unreadable recording.
         progress: called with the number of recordings that this process has transcribed.
         settings: settings that replace those of the model's pipeline: `lm`, `lm_weight`, `phrases`, `phrase_weight`,
@@ -81,7 +84,7 @@ def evaluate(
         The evaluation; None in every process except the first.
 
     Raises:
-        ValueError: no recording has a transcript, or none can be read; the pipeline refuses a setting; several processes
+        ValueError: no recording has a transcript, or none can be read; the pipeline refuses a setting; or several processes run
             without `output`.
         SettingsMismatchError: `output` has results with other settings.
         WorkerLostError: another process died or failed; all results so far are kept.
@@ -174,7 +177,7 @@ class _Run:
         return found
 
     def clock(self) -> Clock:
-        """Return how the time was spent so far."""
+        """Return the time spent so far, by kind of work."""
         warm_up = self.warm_up or 0.0
         wall = time.perf_counter() - self.begin - warm_up
         return Clock(wall, self.recogniser.model_seconds, self.recogniser.decoder_seconds, self.waiting, warm_up)
@@ -183,7 +186,7 @@ class _Run:
         return batches(self.recordings, self.batch_size, self.recogniser.chunk_seconds)
 
     def _of(self, chosen: Iterable[list[int]], parts: Parts | None = None) -> Records:
-        """Recognise batches; write their records to this process's file, if there is one, and return them."""
+        """Recognise batches and return their records. Also write them to this process's file, if there is one."""
         recogniser = self.recogniser
         found: Records = {}
         pending: list[dict[str, Any]] = []
@@ -213,7 +216,9 @@ class _Run:
         return found
 
     def _records(self, step: Step, heard: Sequence[Heard], spent: Sequence[float]) -> Iterator[dict[str, Any]]:
-        """Yield the records of recordings that a step has finished; the time is divided in proportion to their lengths."""
+        """Yield the records of recordings that a step has finished. The step's time is divided in proportion to their
+        lengths.
+        """
         seconds = sum(step.seconds) or 1.0
         for number, one, length in zip(dict.fromkeys(step.numbers), heard, step.seconds):
             record = {"number": number, "id": self.recordings.described(number).id}
@@ -279,10 +284,10 @@ def _digest_of(tensors: Iterable[tuple[str, Any]]) -> str:
 def _saved(parts: Parts) -> Records:
     """Return the records of a finished run.
 
-    Transcripts and normalisation may have changed since then; the records don't depend on them.
+    The records don't depend on transcripts and normalisation, so both may have changed since then.
 
     Raises:
-        ValueError: the output isn't a result of an evaluation of the same settings and recordings.
+        ValueError: the output isn't the result of an evaluation with the same settings and recordings.
     """
     path = summary_path(parts.output)
     if not path.exists():
@@ -307,7 +312,7 @@ def _utterance(recording: Recording, record: dict[str, Any]) -> Utterance:
 
 
 def _doubts(utterances: Sequence[Utterance], clean: Callable[[str], str], recogniser: Recogniser) -> Iterator[str]:
-    """Yield warnings about the error rates."""
+    """Yield warnings that the error rates may be unreliable."""
     texts = (clean(utterance.reference or "") for utterance in utterances if utterance.scored)
     share, letters = unwritable_letters(texts, recogniser.pipeline.tokenizer)
     if share > FOREIGN:

@@ -1,4 +1,4 @@
-"""Order recordings, batch them for the model, and load them ahead in another thread."""
+"""Order recordings, form batches of them for the model, and load them ahead in another thread."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def batches(recordings: Sequence[Recording], batch_size: int, longest: float) ->
     The batches don't depend on the number of processes, so the model's outputs don't either.
 
     Args:
-        recordings: the recordings; their headers are read while batches are made.
+        recordings: the recordings, whose headers are read for their lengths.
         batch_size: recordings in a batch.
-        longest: seconds; a longer recording is a batch by itself.
+        longest: length in seconds; a longer recording gets its own batch.
     """
     window = BATCHES_PER_WINDOW * batch_size
     for first in range(0, len(recordings), window):
@@ -75,7 +75,9 @@ def steps(
 
 
 def ahead(items: Iterator[T], most: int = AHEAD) -> Generator[T, None, None]:
-    """Yield items that another thread makes ahead, at most `most` of them. Close the generator to end the thread early."""
+    """Yield items that another thread makes ahead, at most `most` of them at a time. To end the thread early, close the
+    generator.
+    """
     end: Any = object()
     with ThreadPoolExecutor(1, "ahead") as thread:
         made = deque(thread.submit(next, items, end) for _ in range(most))

@@ -1,6 +1,7 @@
 """Error rates as metrics of Hugging Face `evaluate` that load offline: `WER().compute(predictions=, references=)`.
 
-They have `add` and `add_batch`, like all metrics of that library. Undefined rates (an entity WER without entities) are NaN.
+The metrics have `add` and `add_batch`, like all metrics of that library. Undefined rates (such as an entity WER without
+entities) are NaN.
 """
 
 from __future__ import annotations

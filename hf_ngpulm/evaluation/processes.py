@@ -1,13 +1,13 @@
-"""Share an evaluation between processes; their results are in files that survive a kill.
+"""Divide an evaluation among processes. Their results are in files, which survive if processes are killed.
 
 `accelerate launch` (or `torchrun`, or any launcher that sets RANK and WORLD_SIZE) starts the processes. They communicate only
 through files in the folder `results.jsonl.parts/`, which all share. So no process can hang in a collective call that another
 process never makes.
 
 Each process has a file in that folder and locks it while it runs. The first line has the settings; each further line has the
-result of a recording. A process appends the lines of a batch at once. A line that a kill cut short is dropped. All files
-together show which recordings are done, even if the number of processes has changed. The first process waits for the others. A
-process whose file isn't locked has ended or was killed.
+result of a recording. A process appends the lines of a batch at once. If a process was killed and its last line is incomplete,
+that line is dropped. All files together show which recordings are done, even if the number of processes has changed. The first
+process waits for the others. A process whose file isn't locked has ended or was killed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SettingsMismatchError(ValueError):
 
 
 class Parts:
-    """The files of an evaluation beside its `output`, all with the same `settings`."""
+    """The files of an evaluation beside its `output`. All have the same `settings`."""
 
     def __init__(self, output: str | os.PathLike[str], settings: dict[str, Any], rank: int = 0) -> None:
         self.output, self.settings = Path(output), settings
@@ -88,7 +88,7 @@ class Parts:
         """Refuse results with other settings.
 
         Raises:
-            SettingsMismatchError: `settings` differ from this evaluation's.
+            SettingsMismatchError: `settings` differ from the settings of this evaluation.
         """
         ours, theirs = json.loads(json.dumps(self.settings)), settings
         if ours == theirs:
@@ -109,7 +109,7 @@ class Parts:
         self._file.flush()
 
     def open(self) -> None:
-        """Open and lock this process's file; drop a last line that was cut short.
+        """Open and lock this process's file. Drop its last line if that is incomplete.
 
         Raises:
             ValueError: another process has locked the file.
@@ -143,7 +143,7 @@ class Parts:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def leave(self) -> None:
-        """Remove this process's file, if all results were already in the output when it was opened."""
+        """Remove this process's file, provided that the output had all results when the file was opened."""
         self.close()
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
@@ -151,7 +151,7 @@ class Parts:
 
 
 class Watch:
-    """Lets the first process watch the others; `patience` is in seconds, see `PATIENCE`."""
+    """Lets the first process watch the other processes. `patience` is a number of seconds; see `PATIENCE`."""
 
     def __init__(self, parts: Parts, size: int, patience: float = PATIENCE) -> None:
         self.patience, self.local = patience, local_size(size) if fcntl is not None else 0
@@ -174,7 +174,7 @@ class Watch:
             time.sleep(0.1)
 
     def _lost(self, rank: int) -> str | None:
-        """Return why a process counts as lost; None if it doesn't."""
+        """Return the reason why a process counts as lost; None if it is running or done."""
         changed, now = _changed(self._paths[rank]), time.monotonic()
         if changed != self._seen[rank][0]:
             self._seen[rank] = changed, now

@@ -1,8 +1,8 @@
 """Run the features, model and search of a pipeline separately for evaluation, and time model and search.
 
 The thread that loads audio also makes the features (see `hf_ngpulm.evaluation.loading`); the model runs in another thread. CTC
-models and transducers always use this project's decoders, even without a language model. So the search can be timed, and the
-result of a row doesn't depend on the other rows.
+models and transducers always use this project's decoders, even without a language model. So the search can be timed separately,
+and the result of a row doesn't depend on the other rows.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Heard:
-    """A transcript, its score (natural log, if the decoder has one), and whether it was cut at the limit of tokens."""
+    """A transcript, its score (natural log; None if the decoder has none), and whether it was cut at the limit of tokens."""
 
     hypothesis: str
     score: float | None
@@ -73,11 +73,11 @@ class Recogniser:
     Args:
         pipeline: a pipeline of a class of `hf_ngpulm.pipelines`.
         settings: `lm`, `lm_weight`, `num_beams` ...; they replace the pipeline's own settings.
-        entities: the entities of each recording, to boost in addition to the phrases of all recordings; or None.
+        entities: the entities of each recording, which are boosted in addition to the common phrases; or None.
         chunk_seconds: length of chunks, in seconds; longer recordings are cut.
 
     Raises:
-        ValueError: the pipeline isn't one of `hf_ngpulm.pipelines`, or a setting has a value for each recording.
+        ValueError: the pipeline isn't one of `hf_ngpulm.pipelines`, or a setting has a separate value for each recording.
     """
 
     def __init__(
@@ -129,7 +129,9 @@ class Recogniser:
         return Step(self._collate([piece for audio in audios for piece in self._pieces(audio)]), tuple(numbers), seconds)
 
     def steps_of_long(self, audio: np.ndarray, number: int, batch_size: int) -> Iterator[Step]:
-        """Yield the batches of a recording that is cut; the features of a batch are made when it is requested."""
+        """Yield the batches of a recording that is cut into chunks. The features of a batch are made when the batch is
+        requested.
+        """
         pieces: Iterator[dict[str, Any]]
         if self.family is Seq2SeqNGramPipeline:
             parts = cut_where_quiet(audio, self.chunk_seconds, self.sampling_rate)
@@ -152,7 +154,7 @@ class Recogniser:
     # The thread that runs the model calls these methods.
 
     def __call__(self, step: Step) -> list[Heard]:
-        """Run a step; return the transcripts of its recordings, or an empty list before a recording's last chunk.
+        """Run a step and return the transcripts of its recordings. Before the last chunk of a recording, return an empty list.
 
         Add the time from features to texts to `model_seconds`, and the time of the decoder to `decoder_seconds`.
         """
@@ -166,7 +168,9 @@ class Recogniser:
         return heard
 
     def warm_up(self, step: Step) -> float:
-        """Run a step once for compilation and allocation; return its duration in seconds, which the clocks don't count."""
+        """Run a step once, so that compilation and allocation are done. Return its duration in seconds, which the clocks
+        exclude.
+        """
         begin, before = self._now(), (self.model_seconds, self.decoder_seconds)
         self(replace(step, seconds=step.seconds or (0.0,)))  # as a last chunk, so that no frames are kept
         self.model_seconds, self.decoder_seconds = before
@@ -255,9 +259,9 @@ class Recogniser:
 
 
 def without_lm(pipeline: Any) -> dict[str, Any]:
-    """Return settings for the same search without the pipeline's language model and phrases.
+    """Return settings for the same search without language model and phrases.
 
-    A graph contains its language model, so for a `GraphDecoder` the settings set the weights to 0.
+    A graph contains its language model. So for a `GraphDecoder` the settings set the weights to 0.
     """
     decoder, given = pipeline._forward_params["ngram_decoder"], pipeline._ngram_settings
     if isinstance(decoder, GraphDecoder):
@@ -286,7 +290,7 @@ def beams_of(pipeline: Seq2SeqNGramPipeline) -> int:
 def cut_where_quiet(audio: np.ndarray, seconds: float, sampling_rate: int) -> Iterator[np.ndarray]:
     """Cut audio into parts of at most `seconds`, and yield the parts.
 
-    Each cut is at the quietest place in the last sixth of a part, so that few words are cut in two.
+    Each cut is at the quietest place in the last sixth of a part, so that few words are split.
     """
     longest, window, hop = (round(length * sampling_rate) for length in (seconds, QUIET, HOP))
     while len(audio) > longest:

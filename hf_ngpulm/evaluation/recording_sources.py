@@ -28,7 +28,7 @@ _DATASET_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 
 
 class Fields(NamedTuple):
-    """Hold the names of the fields or columns of a manifest. None stands for the usual names."""
+    """Hold the names of the fields or columns of a manifest. None selects the usual names."""
 
     audio: str | None
     text: str | None
@@ -36,7 +36,7 @@ class Fields(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of a manifest or dataset: its values, its place for error messages, and the folder that paths are relative to."""
+    """A row of a manifest or dataset: its values, its place for error messages, and the folder for relative paths."""
 
     values: dict[str, Any]
     where: str
@@ -56,19 +56,17 @@ def read_recordings(
     """Return the recordings and transcripts of a manifest, folder or dataset.
 
     Args:
-        source: one of these:
-            a manifest: JSON lines (`.jsonl`, `.json`, `.ndjson`) or a table with a header (`.tsv`, `.csv`). Fields: the audio
-            ("audio", or NeMo's "audio_filepath", "file_name", "path", "file", "wav"; paths are relative to the manifest), the
-            transcript (see `text_field`), and optionally entities (a list; in tables separated by ";" or a JSON list), "id",
-            and NeMo's "offset" and "duration" in seconds;
-            a folder of audio files, also in subfolders, with `metadata.jsonl` or `metadata.csv` (Hugging Face's audiofolder),
-            LibriSpeech's `*.trans.txt`, or a `.txt` beside each file;
-            a folder saved by `datasets`, a Parquet file, or a folder of these;
-            the id of a dataset on the Hub, `org/name` or `org/name:config`.
+        source: one of these: a manifest: JSON lines (`.jsonl`, `.json`, `.ndjson`) or a table with a header (`.tsv`, `.csv`).
+            Fields: the audio ("audio", or NeMo's "audio_filepath", "file_name", "path", "file", "wav"; paths are relative to
+            the manifest), the transcript (see `text_field`), and optionally entities (a list; in tables separated by ";" or a
+            JSON list), "id", and NeMo's "offset" and "duration" in seconds; a folder of audio files, also in subfolders, with
+            `metadata.jsonl` or `metadata.csv` (Hugging Face's audiofolder), LibriSpeech's `*.trans.txt`, or a `.txt` beside
+            each file; a folder saved by `datasets`, a Parquet file, or a folder of these; the id of a dataset on the Hub,
+            `org/name` or `org/name:config`.
         split: split of a dataset; by default "test", or the only split. For a folder of audio: a subfolder.
         config: configuration of a dataset on the Hub.
-        audio_field, text_field, entities_field: fields or columns. By default the transcript is the first field there
-            of "text", "sentence", "transcription", "transcript", "normalized_text", "raw_transcription".
+        audio_field, text_field, entities_field: fields or columns. By default the transcript is the first existing field of
+            "text", "sentence", "transcription", "transcript", "normalized_text", "raw_transcription".
         limit: the most recordings to read; None reads all.
 
     Raises:
@@ -149,7 +147,7 @@ def _recording(row: Row, fields: Fields, root: Path | None = None) -> Recording:
     """Return the recording of a manifest's row.
 
     Args:
-        root: the folder that ids made from paths are relative to; None for the folder of the manifest.
+        root: base folder for ids that are made from paths; None for the folder of the manifest.
     """
     values = row.values
     candidates = AUDIO_FIELDS if fields.audio is None else (fields.audio,)
@@ -209,7 +207,7 @@ def _seconds(row: Row, name: str) -> float | None:
 
 
 def audio_files(folder: Path) -> list[Path]:
-    """Return the files in a folder and its subfolders whose names end as audio files do, sorted by name."""
+    """Return the files in a folder and its subfolders that have an audio file's extension, sorted by name."""
     return list(filter(_is_audio, _files_in(folder)))
 
 
@@ -250,7 +248,7 @@ def _recordings_beside(folder: Path, files: list[Path], fields: Fields) -> Itera
 
 
 def _dataset(name: str, fields: Fields, split: str | None, config: str | None, limit: int | None) -> Recordings:
-    """Return the recordings of a dataset that is on the Hub, saved in a folder, or in Parquet files."""
+    """Return the recordings of a dataset, which is on the Hub, saved in a folder, or in Parquet files."""
     with needed("eval", "datasets"):
         import datasets
 

@@ -21,11 +21,11 @@ class Recording:
     """A recording, or a part of one.
 
     Args:
-        id: its name, unique among recordings that were read together.
+        id: name of the recording, unique among recordings that were read together.
         audio: a path, the bytes of a file, or samples: `[N]` or `[channels, N]`, integers in their full range or floats.
-        sampling_rate: rate of samples, in hertz; None for files, which have their own.
+        sampling_rate: rate of samples, in hertz; None for files, which contain their rate.
         text: the transcript; None if it is unknown, "" if the recording has no words.
-        entities: important phrases in it, such as names (see `hf_ngpulm.evaluation.entity_errors`).
+        entities: important phrases in the transcript, such as names (see `hf_ngpulm.evaluation.entity_errors`).
         offset, duration: the part of the file, in seconds; without a duration, everything after `offset`.
     """
 
@@ -54,14 +54,14 @@ class Recording:
 
 
 class Recordings(Sequence[Recording]):
-    """A sequence of recordings; the recordings of a dataset are read on access.
+    """A sequence of recordings. The recordings of a dataset are read on access.
 
     Args:
-        source: name of their source, for messages.
+        source: name of the recordings' source, for messages.
         rows: recordings, or a sequence whose items `made` turns into recordings.
-        fingerprint: identifies the data.
-        made: makes a recording from a number and a row; None if rows are recordings.
-        described: makes a recording, from its number, without reading its audio; None if reading audio costs no time.
+        fingerprint: a hash that identifies the data.
+        made: function that makes a recording from a number and a row; None if rows are recordings.
+        described: function that makes a recording without audio from its number; None if reading audio takes no time.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ def listed(source: str, recordings: Iterable[Recording], limit: int | None = Non
 
 
 def unique(name: str, taken: set[str]) -> str:
-    """Add a name to `taken` and return it; if it is taken already, use "name#2", "name#3" ... instead."""
+    """Add a name to `taken` and return the name. If it is taken already, use "name#2", "name#3" ... instead."""
     names = itertools.chain([name], (f"{name}#{number}" for number in itertools.count(2)))
     found = next(each for each in names if each not in taken)
     taken.add(found)
@@ -125,7 +125,7 @@ def load_audio(recording: Recording, sampling_rate: int) -> np.ndarray:
     Long files are read and resampled in blocks, so memory holds little more than the result.
 
     Raises:
-        ValueError: the file isn't audio, is damaged, ends before the part, or holds infinite samples or NaN.
+        ValueError: the file isn't audio, is damaged, ends before the recording's part begins, or contains NaN or infinity.
         FileNotFoundError: there is no such file.
     """
     audio = recording.audio

@@ -31,8 +31,8 @@ class Utterance:
         hypothesis: the recognised text; None if the audio couldn't be read.
         score: the hypothesis's score (natural log), if the decoder has one.
         audio_seconds: length, in seconds.
-        model_seconds: its share of its batch's time from features to text, in proportion to its length.
-        decoder_seconds: its share of the decoder's part of that time.
+        model_seconds: the recording's share of its batch's time from features to text, in proportion to its length.
+        decoder_seconds: the recording's share of the time in the decoder, a part of `model_seconds`.
         entities: important phrases in the transcript.
         problem: why the audio couldn't be read.
         cut: whether the hypothesis was cut at the limit of tokens.
@@ -57,7 +57,7 @@ class Utterance:
 
     @property
     def scored(self) -> bool:
-        """Return whether the utterance has both a transcript and a hypothesis, and so counts in error rates."""
+        """Return whether error rates count the utterance, because it has a transcript and a hypothesis."""
         return self.reference is not None and self.hypothesis is not None
 
     def line(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Scores:
 
     Args:
         words, characters: error counts; their `rate` is the WER and the CER.
-        entities: errors on entities; None if the data have no entities.
+        entities: errors on entities; None if the data has no entities.
     """
 
     words: ErrorCounts
@@ -133,13 +133,13 @@ class Scores:
 
 @dataclass(frozen=True)
 class Clock:
-    """The time of this process, in seconds.
+    """Durations in this process, in seconds.
 
     Args:
         wall: total time from the first header to the last text, without warm-up.
         model: time from features to text, including `decoder`.
         decoder: time in the decoder.
-        waiting: time in which the model waits for audio and features, which another thread makes.
+        waiting: time in which the model waits for the thread that loads audio and makes features.
         warm_up: time of an extra first run of the first step; no other figure includes it.
     """
 
@@ -163,10 +163,10 @@ class Evaluation:
         utterances: the utterances in the order of the data.
         scores: their errors.
         settings: all settings that the results depend on.
-        measured: a description of the work in the decoder's time, which differs between model families.
+        measured: a description of the work that the decoder's time includes; it differs between model families.
         normalise: normalisation of the texts.
         clock: the time; None if some results are from an earlier run or another process.
-        warnings: doubts about the figures.
+        warnings: reasons why the figures may be unreliable.
     """
 
     utterances: tuple[Utterance, ...]
@@ -194,12 +194,12 @@ class Evaluation:
 
     @property
     def without_audio(self) -> int:
-        """Return the number of utterances of 0 s; their hypothesis is empty."""
+        """Return the number of utterances with a length of 0 s, whose hypothesis is empty."""
         return sum(utterance.problem is None and utterance.audio_seconds == 0 for utterance in self.utterances)
 
     @property
     def runaways(self) -> int:
-        """Return the number of hypotheses that were cut at the limit of tokens, or repeat a phrase."""
+        """Return the number of hypotheses that were cut at the limit of tokens or repeat a phrase."""
         return sum(utterance.ran_away for utterance in self.utterances)
 
     @property
@@ -272,7 +272,9 @@ class Evaluation:
         return told | {"warnings": list(self.warnings)}
 
     def save(self, path: str | os.PathLike[str], level: float = 0.95) -> None:
-        """Write a line of JSON for each utterance to `path`; write settings and figures to NAME.summary.json beside it."""
+        """Write one line of JSON per utterance to `path`. Also write settings and figures to NAME.summary.json in the same
+        folder.
+        """
         with write_beside(summary_path(path)) as beside:
             about = {"settings": self.settings, "figures": self.summary(level)}
             beside.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -298,7 +300,7 @@ class Compared:
         wer, other_wer: the WER of each run on the utterances that both runs have scored.
         comparison: the difference of the two rates, with its significance.
         utterances: the number of utterances that both runs have scored.
-        alone: the number of utterances that only one run has scored; they are left out.
+        alone: the number of utterances that only one run has scored, which the comparison leaves out.
     """
 
     wer: float
@@ -343,7 +345,7 @@ def read_results(path: str | os.PathLike[str], normalise: Normalisation = None) 
 
 
 def summary_path(path: str | os.PathLike[str]) -> Path:
-    """Return the path of the file with settings and figures that belongs to a results file."""
+    """Return the path of a results file's summary, which has the settings and figures."""
     return Path(path).with_suffix(".summary.json")
 
 

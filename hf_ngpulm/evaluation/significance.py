@@ -1,8 +1,8 @@
-"""Bootstrap confidence intervals of an error rate, and of the difference between two.
+"""Bootstrap confidence intervals of an error rate, and of the difference between two error rates.
 
-Each draw takes as many utterances as there are, with replacement (Bisani and Ney, "Bootstrap estimates for confidence intervals
-in ASR performance evaluation", ICASSP 2004). Errors within an utterance may depend on each other; errors of different
-utterances are assumed to be independent. Draws without any reference word (or word of an entity) have no rate and are left out.
+Each draw takes N of the N utterances, with replacement (Bisani and Ney, "Bootstrap estimates for confidence intervals in ASR
+performance evaluation", ICASSP 2004). Errors within an utterance may depend on each other; errors of different utterances are
+assumed to be independent. Draws without any reference word (or word of an entity) have no rate and are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Interval:
     Args:
         rate: the rate of all utterances.
         low, high: bounds of the interval.
-        level: the share of intervals, over repeated experiments, that contain the true rate.
+        level: confidence level, the share of intervals over repeated experiments that contain the true rate.
     """
 
     rate: float
@@ -35,13 +35,13 @@ class Interval:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Compare A with B on the same utterances.
+    """Compare recognisers A and B on the same utterances.
 
     Args:
         difference: A's rate minus B's rate; negative if A has fewer errors.
         low, high, level: bounds and level of the confidence interval of the difference.
-        p_value: a one-sided p-value, low if A is better. It equals (1 + draws in which A has at least as many errors as B) /
-            (1 + draws). 1 minus the p-value is Bisani and Ney's probability of improvement.
+        p_value: a one-sided p-value, low if A is better. It equals (1 + draws in which A has at least as many errors as B) / (1
+            + draws). 1 minus the p-value is Bisani and Ney's probability of improvement.
     """
 
     difference: float
@@ -71,7 +71,7 @@ def bootstrap(counts: ErrorCounts, level: float = 0.95, resamples: int = 10_000,
 def paired_significance(
     a: ErrorCounts, b: ErrorCounts, level: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> Comparison:
-    """Compare the error rates of A and B, by draws of the same utterances for both.
+    """Compare the error rates of A and B. Each draw takes the same utterances for both.
 
     Args:
         a, b: counts of two recognisers on the same utterances in the same order; otherwise as in `bootstrap`.
@@ -106,7 +106,7 @@ def _table(name: str, counts: ErrorCounts) -> np.ndarray:
 
 
 def _drawn(table: np.ndarray, resamples: int, seed: int) -> np.ndarray:
-    """Return int64 `[draws, columns]`: the sums of each draw's rows, without draws whose second column is 0."""
+    """Return the sums of each draw's rows, int64 `[draws, columns]`. Draws whose second column is 0 are left out."""
     check("resamples", resamples, whole())
     random = np.random.default_rng(seed)
     at_once = max(1, NUMBERS_AT_ONCE // len(table))

@@ -1,7 +1,7 @@
 """Read ARPA files with the native core (`csrc/arpa.cpp`) and write them.
 
-The reader accepts every difference between the dialects of KenLM and SRILM: text before `\\data\\`, tabs or blanks between
-fields, missing backoffs, `-99` for log 0, `<unk>` or `<UNK>`, Windows line ends, trailing blanks, blank lines, and a byte order
+The reader accepts all differences between the dialects of KenLM and SRILM: text before `\\data\\`, tabs or spaces between
+fields, missing backoffs, `-99` for log 0, `<unk>` or `<UNK>`, Windows line ends, trailing spaces, blank lines, and a byte order
 mark.
 """
 
@@ -65,10 +65,10 @@ _read_ngrams = Function("ngpulm_arpa_ngrams")
 
 
 def read_arpa(path: str | os.PathLike[str], vocabulary: Vocabulary, units: str = "auto") -> NGramTable:
-    """Read an ARPA file (plain, .gz, .bz2 or .xz, told apart by content) into a table.
+    """Read an ARPA file into a table. The file may be compressed (.gz, .bz2 or .xz); its content shows how.
 
     A log-probability of `-inf` is read as -99 (log10), which both toolkits write for log 0. As in KenLM, the suffix of an
-    n-gram may be missing from the file (SRILM's pruned models omit some), but its prefix may not.
+    n-gram may be missing from the file, for example after pruning by SRILM. Its prefix must be in the file.
 
     Args:
         path: the file, or a pipe.
@@ -85,7 +85,7 @@ class ArpaFile(NGramFile):
     """An open ARPA file, whose header and unigrams have been read.
 
     Args:
-        path: as for `read_arpa`. The constructor raises the same errors.
+        path: as for `read_arpa`. The constructor raises the same errors as `read_arpa`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -138,7 +138,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 class _Text:
-    """The bytes of a file, with searches by line."""
+    """The bytes of a file, with methods that search by line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -156,7 +156,7 @@ class _Text:
         return len(self.buffer) if end < 0 else end
 
     def headings(self, at: int) -> Iterator[tuple[int, int]]:
-        """Yield start and end of each line that begins with a backslash, after the line that contains byte `at`."""
+        """Yield the start and end of each line with a backslash at its beginning, from the line after byte `at` on."""
         while (at := self.buffer.find(b"\n\\", at)) >= 0:
             yield at + 1, (at := self.line_end(at + 1))
 
@@ -186,7 +186,7 @@ def _sections(text: _Text) -> list[_Section]:
 
 
 def _counts(text: _Text, first: int, end: int) -> list[int]:
-    """Return the number of n-grams of each order that the header promises.
+    """Return the number of n-grams of each order that the header states.
 
     The header is the bytes `first` to `end`, between `\\data\\` and the first section.
     """
@@ -224,7 +224,7 @@ def _is_number(field: bytes) -> bool:
 
 
 class _Section:
-    """The section of order n: bytes `first` to `end` (exclusive), with `promised` n-grams according to the header."""
+    """The section of order n: bytes `first` to `end` (exclusive), with `promised` n-grams as stated in the header."""
 
     def __init__(self, text: _Text, n: int, first: int, end: int, promised: int) -> None:
         self.text, self.n, self.first, self.end, self.promised = text, n, first, end, promised
@@ -234,7 +234,7 @@ class _Section:
     def read(self, function: Function, *arguments: Any) -> tuple[Tensor, Tensor]:
         """Read the section; return log-probabilities and backoffs, each float32 `[N]`, as natural logs.
 
-        The core returns early when it meets numbers that it leaves to Python, or a fault.
+        The core returns early at a number that it can't read (Python then reads it), or at a fault.
         """
         log_probs, backoffs = values = np.zeros((2, self.capacity), dtype=np.float32)
         left, progress = np.empty((NUMBERS_LEFT, 4), dtype=np.int64), np.array([self.first, 0, 0, 0, 0])
@@ -256,7 +256,7 @@ class _Section:
         return torch.from_numpy(log_probs), torch.from_numpy(backoffs)
 
     def _number(self, begin: int, end: int, is_backoff: bool) -> float:
-        """Return the log10 value of a number that the core leaves to Python, such as `-inf`."""
+        """Return the log10 value of a number that the core can't read, such as `-inf`."""
         field = self.text.buffer[begin:end]
         if not _is_number(field):
             self.check_text(begin)
@@ -292,9 +292,9 @@ class _Section:
 def write_arpa(
     table: NGramTable, path: str | os.PathLike[str], units: str = "id", pieces: Iterable[str | None] | None = None
 ) -> None:
-    """Write a table as an ARPA file; a name that ends in `.gz`, `.bz2` or `.xz` makes it compressed.
+    """Write a table as an ARPA file. If the name ends in `.gz`, `.bz2` or `.xz`, the file is compressed.
 
-    The file is complete once it appears; an error leaves no partial file.
+    The file appears only when it is complete; an error leaves no partial file.
 
     Args:
         table: the n-grams.
@@ -303,8 +303,8 @@ def write_arpa(
         pieces: the piece of each token id, required for "piece".
 
     Raises:
-        ValueError: the units can't express a token (its piece is missing or contains a blank, or its id is too large to be
-            one character in NeMo's encoding).
+        ValueError: the units can't express a token (its piece is missing or contains a space, or its id is too large for one
+            character in NeMo's encoding).
     """
     words = unit_words(table.vocab_size, units, pieces)
     used = np.unique(np.concatenate([order.tokens.numpy() for order in table.orders]))

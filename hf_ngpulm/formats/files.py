@@ -1,4 +1,4 @@
-"""List the file formats of language models: how a name or content identifies each, and which reader opens it."""
+"""List the file formats of language models: the names or content that identify each format, and its reader."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class FileFormat(NamedTuple):
     Args:
         name: the name in messages.
         suffixes: endings of file names.
-        open: function from a path to an `NGramFile`, whose words a tokenizer maps to token ids, or to an `NGramTable` of token
-            ids.
+        open: function that takes a path. It returns an `NGramFile`, whose words a tokenizer maps to token ids, or an
+            `NGramTable` of token ids.
         has_token_ids: whether `open` returns a table, so that no tokenizer is needed.
         magic: the bytes that files of this format begin with; if None, the suffix identifies the format.
     """
@@ -41,7 +41,7 @@ FORMATS = (KENLM, NEMO, ARPA)
 def format_of(path: str | os.PathLike[str]) -> FileFormat:
     """Return the format of a file.
 
-    If neither bytes nor suffix identify it, return `ARPA`, whose reader rejects other content.
+    If neither bytes nor suffix identify the format, return `ARPA`, whose reader rejects other content.
     """
     try:
         with open(path, "rb") as file:
@@ -55,5 +55,5 @@ def format_of(path: str | os.PathLike[str]) -> FileFormat:
 
 
 def is_named_like_a_file(name: str | os.PathLike[str]) -> bool:
-    """Return whether a name has the suffix of a language model file, so that it can't be a folder or a repo id by mistake."""
+    """Return whether a name has the suffix of a language model file. Such a name isn't treated as a folder or repo id."""
     return os.fspath(name).endswith(tuple(suffix for row in FORMATS for suffix in row.suffixes))

@@ -5,12 +5,11 @@ The weights are the automaton of Bataev et al., "NGPU-LM" (arXiv 2505.22857):
 
 * State 0 is the empty context and state 1 the context `<s>`. Every other state is the context of exactly one arc, which leads
   to it from a state whose context is one token shorter.
-* An arc of the highest order leads to its context without the first token, since no state has a longer context.
-* `final_weights` is log p(`</s>` | state); backoffs were resolved when the checkpoint was written.
-* All weights are natural logarithms.
+* An arc of the highest order leads to its context without the first token, since no state has a longer context. *
+`final_weights` is log p(`</s>` | state), including backoffs. * All weights are natural logarithms.
 
-The file isn't trusted: no member is written to disk, the only unpickler is ``torch.load(weights_only=True)``, unpacked sizes
-are limited, and every tensor is checked before it is used as an index.
+The reader doesn't trust the file. It writes no member to disk, unpickles only with ``torch.load(weights_only=True)``, limits
+unpacked sizes, and checks every tensor before using it as an index.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ _MAX_GZIP_RATIO, _MIN_GZIP_LIMIT = 64, 1 << 28
 def read_nemo(path: str | os.PathLike[str]) -> NGramTable:
     """Read the n-grams of a NeMo NGPU-LM checkpoint.
 
-    The table gives the checkpoint's probabilities in every context. NeMo drops parts of the ARPA file: `<s>` gets
-    log-probability 0 (as lmplz writes it; it is never queried), and there is no `<unk>`. Tokens without a unigram become
-    unigrams, with the share of `<unk>` that NeMo gave each of them.
+    The table gives the checkpoint's probabilities in every context. The checkpoint lacks some parts of the ARPA file. So `<s>`
+    gets log-probability 0, as lmplz writes it (no query reads it), and there is no `<unk>`. Tokens without a unigram become
+    unigrams with the share of `<unk>` that NeMo gave each of them.
 
     Args:
         path: a ``.nemo`` file.
@@ -116,8 +115,9 @@ def _table(config: dict[str, int], state_dict: Mapping[str, Any]) -> NGramTable:
 
 
 def _check_arcs(bounds: Tensor, arc_from: Tensor, arc_order: Tensor, vocab_size: int, max_order: int) -> None:
-    """Check that each state's range in `start_end_arcs` contains exactly its arcs, and that the root has an arc for every
-    token."""
+    """Check that each state's range in `start_end_arcs` contains exactly the state's arcs. The root must have an arc for every
+    token.
+    """
     num_arcs = arc_from.numel()
     start, end = bounds.unbind(dim=1)
     index = torch.arange(num_arcs)
@@ -137,8 +137,10 @@ def _check_arcs(bounds: Tensor, arc_from: Tensor, arc_order: Tensor, vocab_size:
 def _check_contexts(
     context_length: Tensor, backoff_to: Tensor, arc_from: Tensor, arc_to: Tensor, arc_token: Tensor, max_order: int
 ) -> None:
-    """Check that states are contexts, that backoff arcs drop a context's first token, and that each arc leads to the longest
-    context that is a state."""
+    """Check the states, backoff arcs and targets: a state is a context, and a backoff arc drops the first token of a context.
+
+    Each arc must lead to the longest context that is a state.
+    """
     num_states = context_length.numel()
     if int(context_length[_ROOT]) != 0 or int(context_length[_BOS_STATE]) != 1:
         orders = int(context_length[_ROOT]) + 1, int(context_length[_BOS_STATE]) + 1
@@ -189,7 +191,7 @@ def _check_contexts(
 
 
 def _read_members(file: BinaryIO) -> tuple[bytes, bytes]:
-    """Return the contents of the config and the weights, which are found by their base names."""
+    """Return the contents of the config and the weights. Their base names identify them in the archive."""
     size = os.fstat(file.fileno()).st_size
     if file.read(2) == b"\x1f\x8b":
         file.seek(0)
@@ -283,8 +285,10 @@ def _read_state_dict(content: bytes) -> Mapping[str, Any]:
 
 
 def _check_tensors(config: dict[str, int], state_dict: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the model's tensors after checking shapes and values: weights are finite float32, indices are int64 and in
-    range."""
+    """Return the model's tensors after checking shapes and values.
+
+    Weights must be finite float32. Indices must be int64 and in range.
+    """
     states, arcs, padded = config["num_states"], config["num_arcs"], config["num_arcs"] + config["vocab_size"]
     tensors = {}
     for name, shape, bounds in (

@@ -1,4 +1,4 @@
-"""Read a file of n-grams, over tokens or words, as the parts of a language model."""
+"""Read a file of n-grams, whose units are tokens or words, as the parts of a language model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parts_of_ngram_file(
 
     Args:
         path, tokenizer, vocab_size, units, missing_unigrams, engine: as for `NGramLM.from_arpa`.
-        of_words: its options for word-level models, by name.
+        of_words: options of `NGramLM.from_arpa` for word-level models, by name.
         format: the file's format; if None, the file's name and content decide.
     """
     tokenizer, of_words = tokenizer_of(tokenizer), of_words or {}

@@ -1,4 +1,4 @@
-"""Read the two files of a saved language model; a digest shows that they belong together."""
+"""Read the two files of a saved language model. A digest shows whether they belong together."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def load_saved(config_path: Path, weights_path: Path, where: str, engine: str) -
 def _static_parts(
     config: NGramLMConfig, tensors: dict[str, Tensor], pieces: tuple[str | None, ...] | None, engine: str
 ) -> LMParts:
-    """Return the parts of a model whose automaton was saved in full, after checking its tensors."""
+    """Return the parts of a model whose complete automaton was saved, after checking its tensors."""
     roots, starts, unk_tokens = (tensors.pop(name) for name in ("roots", "starts", "unk_tokens"))
     automaton = BackoffAutomaton(AutomatonTensors(**tensors), config.vocab_size, config.context_length, roots, starts, engine)
     automaton.validate()

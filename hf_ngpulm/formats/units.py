@@ -1,8 +1,8 @@
 """Map the words in files of n-grams to token ids.
 
 Four notations of a token are in use: the tokenizer's pieces (`▁the`), decimal ids (`17`), NeMo's encoding (one character per
-token, code point = id + 100), and single characters (for character vocabularies; case and word delimiter may differ from the
-tokenizer's).
+token, code point = id + 100), and single characters. (Characters are for character vocabularies; their case and word delimiter
+may differ from the tokenizer's.)
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class NGramFile(ABC):
 
     @abstractmethod
     def rows(self, ids: np.ndarray) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
-        """Return the n-grams of each order in the form that `NGramTable.from_rows` takes; `ids` (int32) replace the words."""
+        """Return the n-grams of each order in the form that `NGramTable.from_rows` takes. The ids (int32) replace the words."""
 
     @property
     def words(self) -> list[str]:
@@ -62,7 +62,7 @@ class NGramFile(ABC):
         """Return the table of n-grams, over tokens or words.
 
         Args:
-            vocabulary: the ASR model's, if the words of the file are its tokens; if None, the ids are indices of `words`.
+            vocabulary: the ASR model's vocabulary if the file's words are its tokens. If None, the ids are indices of `words`.
             units: notation of the tokens, see `hf_ngpulm.formats.units`; used only with a vocabulary.
 
         Raises:
@@ -121,7 +121,7 @@ def units_to_ids(words: Sequence[str], units: str, vocabulary: Vocabulary) -> tu
 
 
 def are_word_level(words: Sequence[str], vocabulary: Vocabulary) -> bool:
-    """Return whether the unigrams of a file are whole words rather than tokens of the vocabulary in some notation."""
+    """Return whether the unigrams of a file are whole words. Otherwise they are tokens of the vocabulary in some notation."""
     if vocabulary.pieces is None:
         return False
     for candidate in UNITS:
@@ -133,7 +133,9 @@ def are_word_level(words: Sequence[str], vocabulary: Vocabulary) -> bool:
 
 
 def _reader(units: str, vocabulary: Vocabulary) -> Callable[[str], int] | None:
-    """Return a function from a word to its token id (-1 for no token); None if the units need a tokenizer that is missing."""
+    """Return a function from a word to its token id (-1 for no token). Return None if the units need a tokenizer, but none is
+    given.
+    """
     if units == "id":
         return lambda word: _in_range(int(word), vocabulary.size) if re.fullmatch("[0-9]{1,18}", word) else -1
     if units == "nemo":
@@ -200,7 +202,7 @@ def _complaint(words: Sequence[str], units: str, vocabulary: Vocabulary, misses:
 
 
 def _are_whole_words(words: Sequence[str], strange: list[str]) -> bool:
-    """Return whether most `strange` words consist of letters and no word contains a tokenizer's mark of a word boundary."""
+    """Return whether most words in `strange` consist of letters, and no word contains a tokenizer's mark of a word boundary."""
     if any(mark in word for word in words for mark in WORD_MARKS):
         return False
     return sum(len(word) > 1 and word.isalpha() for word in strange) > len(strange) // 2

@@ -31,7 +31,9 @@ KEPT_CONTEXTS, KEPT_ARCS = 1024, 1 << 24
 
 
 class Lease:
-    """Keeps the contexts with these fingerprints in the pools of a `Fusion` for as long as the lease lives."""
+    """A reservation of contexts in the pools of a `Fusion`. The contexts with these fingerprints stay there while the lease
+    lives.
+    """
 
     def __init__(self, fingerprints: Iterable[str]) -> None:
         self.fingerprints = frozenset(fingerprints)
@@ -47,10 +49,10 @@ class RowModels(NamedTuple):
         weights: float32 `[B, M]`, weights of the automata; 0 where a row has no automaton in a column.
         present: bool `[B, M]`, whether a row has an automaton in a column.
         num_lms: number of language models among the M automata. They come first, phrases last.
-        lazy: the search in models that are composed on the fly, see `settled`; None if all models are complete.
+        lazy: the search in models that are composed on the fly (see `settled`); None if all models are complete.
         lease: keeps the phrases in their pool.
-        ilm_weights: float32 `[B]`, weights of a transducer's internal language model, whose scores are subtracted; None if
-            they aren't subtracted.
+        ilm_weights: float32 `[B]`, weights of a transducer's internal language model, whose scores are subtracted; None if they
+            aren't subtracted.
     """
 
     tensors: AutomatonTensors
@@ -94,7 +96,9 @@ class RowModels(NamedTuple):
 
     @property
     def composing(self) -> NgpulmComposing | None:
-        """Return the struct with which the core composes states during a search; None if it can't (`LazySearch.composing`)."""
+        """Return the struct with which the core composes states during a search; None if that is impossible (see
+        `LazySearch.composing`).
+        """
         return None if self.lazy is None else self.lazy.composing
 
     def composed(self) -> RowModels:
@@ -102,7 +106,7 @@ class RowModels(NamedTuple):
         return self if self.lazy is None else self._replace(tensors=self.lazy.tensors)
 
     def widened(self) -> RowModels:
-        """Return a copy with one more column, for phrases, in which no row has an automaton."""
+        """Return a copy with one more column for phrases. No row has an automaton in the new column."""
         states, weights, present = (widened(column) for column in (self.states, self.weights, self.present))
         return self._replace(states=states, weights=weights, present=present)
 
@@ -115,7 +119,7 @@ class RowModels(NamedTuple):
     def final_scores(self, states: Tensor, score_eos: bool, engine: str) -> Tensor:
         """Return each automaton's unweighted score of the end of a transcript, float32 `[B, K, M]`.
 
-        A language model scores `</s>`. A phrase automaton takes back the bonus of an unfinished phrase.
+        A language model scores `</s>`. A phrase automaton subtracts the bonus of an unfinished phrase.
 
         Args:
             states: `[B, K, M]`, the automata's states.
@@ -162,12 +166,13 @@ def no_models(batch_size: int, device: torch.device) -> RowModels:
 
 
 class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared": lambda: None}):
-    """Language models and phrases, with their weights. All rows share them, or each row has its own (or None).
+    """Language models and phrases, with their weights. All rows share one model (or phrases), or each row has its own (or
+    None).
 
-    The automata of a batch are copied into a pool. They stay there, so the next batch reuses them at no cost.
+    The automata of a batch are copied into a pool. They stay in the pool, so the next batch reuses them without copying.
 
     Args:
-        lm: a model, a `LogLinear` of several models, a sequence with a model, a `LogLinear` or None per row, or None.
+        lm: a model, a `LogLinear` of several models, a sequence with one of these (or None) per row, or None.
         lm_weight: a number, or a tensor `[B]` with a weight per row.
         phrases: a `PhraseBooster`, phrases from which to make a `PhraseBooster`, a sequence with either (or None) per row, or
             None.
@@ -250,7 +255,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
 
     @property
     def _lock(self) -> Any:
-        """Return the lock that guards the pools. Hold it to change or read a pool, as any thread may decode."""
+        """Return the lock for the pools. Hold the lock to change or read a pool, because any thread may decode."""
         return lazy_states.LOCK if self.is_lazy else pools.LOCK
 
     def rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
@@ -310,7 +315,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             return RowModels(pool.tensors, pool.vocab_size, states, weighted, present, self.num_lms, lazy, lease)
 
     def shared_rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
-        """Return the same as `rows`, but don't change the result: batches with the same models and size may share it."""
+        """Return the same as `rows`. Don't change the result, because batches with the same models and size may share it."""
         lm = self.of_all
         varied = (
             self.source is not None
@@ -407,7 +412,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         phrase_weight: float | Tensor | None = None,
         source_weight: float | Tensor | None = None,
     ) -> Fusion:
-        """Return a copy with other weights. A weight of None stays as it is.
+        """Return a copy with other weights; None keeps the present weight.
 
         Raises:
             ValueError: a weight isn't a finite number, or `source_weight` is given but there is no source LM.
@@ -465,7 +470,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         return LazySearch(pool, lazy) if lazy else None
 
     def _make_room(self, pool: AutomatonPool) -> None:
-        """Drop the least recently used contexts that have no lease, until few enough contexts and arcs remain."""
+        """Drop contexts without a lease, the least recently used first, until contexts and arcs are few enough."""
         sizes = {key: place.arcs[1] for key, place in pool.places.items() if isinstance(key, str)}
         count, arcs, held = len(sizes), sum(sizes.values()), self.held
         for key, size in sizes.items():

@@ -12,7 +12,8 @@ __all__ = ["NGramLogitsProcessor", "generate", "seq2seq_generate", "transducer_g
 
 
 def generate(model: Any, **kwargs: Any) -> Any:
-    """Call `generate` with the strategy for the model's family; for import by a Hub repo's `custom_generate/generate.py`.
+    """Call `generate` with the strategy for the model's family. A Hub repo's `custom_generate/generate.py` imports this
+    function.
 
     Raises:
         ValueError: an argument isn't supported by the strategy.

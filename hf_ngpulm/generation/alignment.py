@@ -1,10 +1,10 @@
 """Find the times of an encoder-decoder's tokens from its decoder's cross-attention.
 
 The method is Whisper's (Radford et al., "Robust speech recognition via large-scale weak supervision", 2022; `timing.py` of
-openai/whisper). Whisper selects the attention heads that follow the audio; for other models they are unknown, so all heads of
-the last half of the layers are averaged. The decoder reads the whole transcript once more. The attention weights of the steps
-that predict the tokens are normalised over the steps and smoothed by a median over time. Dynamic time warping then finds the
-monotonic path through these weights.
+openai/whisper). For Whisper, certain attention heads are known to follow the audio. For other models such heads are unknown, so
+all heads of the second half of the layers are averaged. The decoder then reads the whole transcript a second time. The
+attention weights of the steps that predict the tokens are normalised over the steps and smoothed by a median over time. Dynamic
+time warping then finds the monotonic path through these weights.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def token_starts(
     frames: int,
     frame_seconds: float,
 ) -> list[int]:
-    """Return the first frame of each token of a transcript, and finally the frame at which the last token has ended.
+    """Return the first frame of each token of a transcript, followed by the frame at which the last token ends.
 
     Args:
         model: an encoder-decoder with cross-attention.
         encoder_outputs, attention_mask: inputs of the model's `forward`, for a single recording.
         tokens: int64 `[L]`, all tokens that the decoder reads.
-        text: positions in `tokens` of the tokens to align.
+        text: positions of the tokens to align within `tokens`.
         frames: number of the encoder's frames without padding.
         frame_seconds: duration of a frame.
 
@@ -113,7 +113,9 @@ def warped(cost: np.ndarray) -> np.ndarray:
 
 @contextlib.contextmanager
 def _showing_attention(model: Any) -> Iterator[None]:
-    """Switch the model to the attention implementation "eager", which returns attention weights; afterwards switch back."""
+    """Switch the model to the attention implementation "eager", which returns attention weights. Switch back after the
+    block.
+    """
     found = (getattr(module, "config", None) for module in model.modules())
     configs: list[Any] = list({id(config): config for config in found if hasattr(config, "_attn_implementation")}.values())
     before = [config._attn_implementation for config in configs]

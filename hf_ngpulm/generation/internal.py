@@ -1,8 +1,8 @@
 """Compute the internal language model (ILM) of a decoder: its prediction of the next token without audio.
 
 The encoder's states are set to zero (Meng et al., "Internal language model estimation for domain-adaptive end-to-end speech
-recognition", SLT 2021, section 3.2). All frames are then equal, so one frame is enough. The prediction depends on the tokens
-alone, so rows with equal tokens are computed once, even if they belong to different recordings.
+recognition", SLT 2021, section 3.2). All frames are then equal, so one frame is enough. The prediction depends only on the
+tokens. So rows with equal tokens are computed once, even if they belong to different recordings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .transcripts import configs_of
 
 @dataclass
 class Silence(BaseModelOutput):
-    """Hold encoder outputs of zeros. Some decoders read `attention_mask`, which stays None."""
+    """Encoder outputs that are all zeros. Some decoders read the field `attention_mask`, which is None."""
 
     attention_mask: Tensor | None = None
 
@@ -28,8 +28,8 @@ class Silence(BaseModelOutput):
 class InternalLM:
     """Run a decoder without audio.
 
-    Each call caches its keys and values, so that the next call only reads one new token per row. A row is identified by its
-    tokens, because a search may move it to another index.
+    Each call caches its keys and values, so the next call reads only one new token per row. A row is identified by its tokens,
+    because a search may move it to another index.
 
     Args:
         model: an encoder-decoder.
@@ -73,7 +73,7 @@ class InternalLM:
         return tuple(row[first:])
 
     def _step(self, places: dict[tuple[int, ...], int], *read: dict[int, Any]) -> Tensor:
-        """Return the next token's logits after rows of equal length, `[N, C]`.
+        """Return the next token's logits, `[N, C]`, after rows of equal length.
 
         If all rows continue rows of one cached entry, the entry is reused and removed from `read`.
         """

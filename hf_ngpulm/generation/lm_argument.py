@@ -1,4 +1,4 @@
-"""Resolve the language model for a call of `generate`: an object, a name, or the generation config's entry."""
+"""Find the language model for a call of `generate`: an object, a name, or the entry in the generation config."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _language_models: dict[tuple[str, str, str | None], NGramLM] = {}
 def given_lm(
     lm: GivenLM, weight: float | Tensor | None, generation_config: Any, processor: Any, device: torch.device, model: Any
 ) -> tuple[NGramLM | Sequence[NGramLM | None] | None, float | Tensor | None]:
-    """Return the language models to decode with (None: decode without), and their weight (None: not specified).
+    """Return the language models for decoding (None for none), and their weight (None if it isn't specified).
 
     Args:
         lm: a model or a list of models; the name of a Hub repo, a folder or a file; None for the generation config's `ngram_lm`
             (with the weight `ngram_lm_weight`), if it has one; False to decode without a language model.
         weight: overrides the generation config's weight.
         processor: the recogniser's processor or tokenizer, which determines the token ids of a file's units.
-        device: the device to which a named LM is loaded.
+        device: the device on which a named LM is loaded.
         model: the recogniser.
     """
     if lm is None:
@@ -41,7 +41,7 @@ def given_lm(
 
 
 def loaded(source: str, tokenizer: Any, device: torch.device) -> NGramLM:
-    """Return the language model with a name, and cache it for later calls.
+    """Load a language model by its name, and cache it for later calls.
 
     The cache key includes the tokenizer, which determines the token ids of an ARPA file's units.
     """

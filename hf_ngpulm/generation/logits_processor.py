@@ -49,10 +49,11 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
 
     Args:
         lm: a language model, or a list with one (or None) per recording; None for phrases alone.
-        weight: weight of the LM's log-probabilities; a number, or a tensor with one per recording. By default the weight in the
-            LM's config that was tuned for the model, with the other tuned settings; without tuned settings 0.2. The processor
-            doesn't know `generate`'s number of beams, so it takes the newest settings (see `hf_ngpulm.config.tuned`).
-        model: the model whose `generate` is called. Whisper's is extended to report the recordings of its rows (see
+        weight: weight of the LM's log-probabilities; a number, or a tensor with one per recording. The default is the tuned
+            weight for this model in the LM's config, together with the other tuned settings; without tuned settings it is 0.2.
+            The processor doesn't know `generate`'s number of beams, so it takes the newest settings (see
+            `hf_ngpulm.config.tuned`).
+        model: the model whose `generate` is called. Whisper's `generate` is extended to report the recordings of its rows (see
             `generation.whisper`).
         phrases: phrases to boost (hotwords): a `hf_ngpulm.PhraseBooster`, or the phrases to make one; or a list with a booster,
             phrases or None for each recording.
@@ -65,17 +66,18 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             tokens.
         prompt_context: whether the LM reads text before the transcript (Whisper's previous text) as context (default False).
         unscored: "kept" (default): symbols that no LM scores (timestamps, control tokens, punctuation that the LM has never
-            seen) keep the model's probability; the LM redistributes the rest. "none" adds the LM's scores to its own tokens
-            only, which makes unscored symbols win because they cost nothing.
+            seen) keep the model's probability; the LM redistributes the rest. "none" adds the LM's scores only to tokens that
+            the LM scores; unscored symbols then win because they cost nothing.
         score_eos: whether `</s>` gets the LM's score for the end of a sentence; otherwise `</s>` is unscored. The default is
             True, except for Whisper, whose 30 s windows may hold several sentences: an LM of single sentences would end the
-            transcript after the first sentence. A `continued` LM scores further sentences, so the default is True there, too.
+            transcript after the first sentence. A `continued` LM scores further sentences, so for it the default is True also
+            with Whisper.
         ilm_weight: weight with which the scores of the decoder's internal LM are subtracted: the decoder's scores with zeros in
             place of the encoder's states (see `generation.internal`). A number, or a tensor with one per recording; 0 by
-            default. A good value is about 0.7 of `weight`, which can then be much larger. Each step then costs a second decoder
-            pass, over a single frame. Only for encoder-decoders.
-        source_lm, source_weight: an n-gram model of the recogniser's training text, which is also subtracted, and its weight
-            (by default half of `weight`).
+            default. A good value is about 0.7 times `weight`; `weight` can then be much larger than without it. Each step then
+            needs a second decoder pass over a single frame. Only for encoder-decoders.
+        source_lm, source_weight: an n-gram model of the recogniser's training text, whose scores are also subtracted, and its
+            weight (by default half of `weight`).
         in_place: whether to write into the scores passed by `generate`. This is safe unless `output_logits` returns the same
             tensor.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
@@ -155,7 +157,9 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return scores
 
     def _add_parts(self, scores: Tensor, input_ids: Tensor, parts: list[Part]) -> None:
-        """Add all parts to scores float32 `[B, C]` after tokens `[B, L]`, in place, except in rows that are in a loop."""
+        """Add all parts to scores float32 `[B, C]` after tokens `[B, L]`, in place. No part is added to rows that are in a
+        loop.
+        """
         in_loop = self.rule_out(scores, input_ids, parts)
         parts = [part.after(input_ids) for part in parts]
         if any(part.less is not None for part in parts):
@@ -172,7 +176,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
     ) -> None:  # fmt: skip
         """Add all parts with their `states` to scores float32 `[B, C]` after tokens `[B, L]`, in place.
 
-        `unheard` holds the internal LM's logits `[B, C]`; if None, they are computed where a part needs them.
+        `unheard` holds the internal LM's logits `[B, C]`. If it is None, the logits are computed if a part needs them.
         """
         less = self.subtracted(input_ids, parts, states, scores.shape[1], unheard)
         for part, at in zip(parts, states):
@@ -206,8 +210,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
     def rule_out(self, scores: Tensor, input_ids: Tensor, parts: Sequence[Part]) -> Tensor:
         """Rule out, in place, tokens that may not follow the tokens `[B, L]`.
 
-        These are timestamps outside timestamp mode, and tokens that would continue a loop. Rows without fusion stay unchanged.
-        Returns a bool mask `[B]` of the rows in a loop. In these rows the model decides alone.
+        Such tokens are timestamps outside timestamp mode, and tokens that would continue a loop. Rows without fusion stay
+        unchanged. The result is a bool mask `[B]` of the rows in a loop, in which only the model's scores count.
         """
         # Masks are used because selecting rows would synchronise with the GPU at each step.
         fused = parts[0].fused if len(parts) == 1 else torch.stack([part.fused for part in parts]).any(0)
@@ -228,7 +232,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return known[1]
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> NGramLogitsProcessor:
-        """Return a copy with other phrases. Only new phrases cost time; the language models are shared.
+        """Return a copy with other phrases, which shares the language models. Only phrases that are new take time.
 
         `phrases=None` removes all phrases, which requires a language model.
         """
@@ -254,7 +258,9 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return changed
 
     def select(self, recordings: Sequence[int]) -> NGramLogitsProcessor:
-        """Return a copy for the recordings with these indices, in this order, from the lists of LMs, phrases and weights."""
+        """Return a copy for the recordings with these indices, in this order. It selects from lists of LMs, phrases and
+        weights.
+        """
         selected = copy.copy(self)
         selected.fusion, selected.options = self.fusion.select(recordings), self.options.select(recordings)
         selected._parts = None
@@ -268,7 +274,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
 
     @property
     def lists(self) -> dict[str, int]:
-        """Return the lengths of all arguments that list a value per recording, by the argument's name."""
+        """Return the number of values of each argument that has one value per recording, by the argument's name."""
         fusion = self.fusion
         found = {"lm": fusion.per_row, "phrases": fusion.phrases if is_per_row(fusion.phrases) else None}
         found |= {"weight": fusion.weight, "phrase_weight": fusion.phrase_weight, "source_weight": fusion.source_weight}
@@ -277,7 +283,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
 
     @property
     def num_recordings(self) -> int | None:
-        """Return the number of recordings; None if nothing is listed per recording.
+        """Return the number of recordings; None if no argument has a value per recording.
 
         Raises:
             ValueError: the lists have different lengths.
@@ -289,10 +295,11 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return next(iter(counts.values()), None)
 
     def roles(self, classes: int, device: torch.device) -> list[Roles]:
-        """Return the roles of the model's classes: an entry for language models and one for phrases, if there are any.
+        """Return the role of each of the model's classes (text, end of transcript and others), once per part.
 
-        Language models have separate entries if their roles differ: one may not have seen a punctuation mark, or not score the
-        end. `_columns` lists the models of each entry.
+        There is an entry for the language models and one for the phrases, if any. Language models whose roles differ have
+        separate entries: for example, one of them may never have seen a punctuation mark. `_columns` lists the models of each
+        entry.
         """
         if not self._roles or len(self._roles[0].roles) != classes:
             largest = max(automaton.vocab_size for automaton in self._known)
@@ -329,7 +336,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return columns
 
     def recordings(self, batch_size: int) -> list[int]:
-        """Return the recording's index for each row, -1 for padding rows. A recording has a row for each beam or sequence."""
+        """Return the recording's index for each row, or -1 for padding rows. A recording has one row per beam or sequence."""
         count = self.num_recordings
         if count is None:
             return [0] * batch_size
@@ -344,7 +351,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
     def parts(self, recordings: list[int] | int, classes: int, device: torch.device) -> list[Part]:
         """Return the parts to add to the scores, language models first, then phrases.
 
-        `recordings` lists the recording of each row; a number means so many rows, divided equally among all recordings.
+        `recordings` lists the recording of each row. If it is a number, it is the number of rows, divided equally among all
+        recordings.
         """
         key = (recordings, classes, device)
         found = self._parts  # read once, because another thread may replace it

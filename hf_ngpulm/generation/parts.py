@@ -18,7 +18,7 @@ class Part(NamedTuple):
     """Hold the arguments of `fuse` for one part, which is either language models or phrases.
 
     `fused`, bool `[B]`, marks the rows that the part applies to. `engine` is resolved, not "auto". `lazy` is the search of a
-    lazy model. `lease` reserves the place of phrases in the pool of states. `subtracted` is True for the source domain's model.
+    lazy model. `lease` reserves the place of phrases in the pool of states. `subtracted` is True for the source LM.
 
     `less` and `ilm_weights` are set for the part of language models only. `less`, bool `[B]`, marks the rows in which any score
     is subtracted. `ilm_weights` `[B]` holds the internal LM's weights. Each is None if no row needs it.
@@ -38,14 +38,14 @@ class Part(NamedTuple):
 
     @property
     def is_one_call(self) -> bool:
-        """Return whether the native core can fuse this part in one call, if it is the only part.
+        """Return whether the native core can fuse this part in one call, provided that it is the only part.
 
-        The part must be a language model that isn't lazy, in rows in which no score is subtracted.
+        The part must be a language model that isn't lazy, and no row may have a score to subtract.
         """
         return is_native(self.engine, self.fused.device) and self.lazy is None and self.less is None and not self.keeps_sums
 
     def after(self, input_ids: Tensor) -> Part:
-        """Compose the lazy states that follow the tokens `[B, L]`, and return the part with them."""
+        """Compose the lazy states after the tokens `[B, L]`, and return a part that contains them."""
         if self.lazy is None:
             return self
         if input_ids.shape[1]:
@@ -55,7 +55,7 @@ class Part(NamedTuple):
         return self._replace(rows=self.rows._replace(tensors=self.lazy.tensors))
 
     def at(self, states: Tensor) -> Part:
-        """Compose the lazy states `[B]`, and return the part with them."""
+        """Compose the lazy states `[B]`, and return a part that contains them."""
         if self.lazy is None:
             return self
         self.lazy.enter(states.cpu().numpy().ravel())
@@ -72,7 +72,7 @@ class Column(NamedTuple):
 def internal_scores(unheard: Tensor, roles: Roles) -> Tensor:
     """Return the internal LM's log-probabilities, float32 `[B, C]`, from its logits `[B, C]`.
 
-    They are normalised over the classes that an LM scores; all other classes get 0.
+    The log-probabilities are normalised over the classes that an LM scores; all other classes get 0.
     """
     unscored = (roles.roles & KINDS) == UNSCORED
     return torch.log_softmax(unheard.masked_fill(unscored, -torch.inf), 1).masked_fill(unscored, 0.0)

@@ -1,6 +1,6 @@
-"""Detect runaway transcripts, which repeat a phrase up to the limit of tokens; `evaluate` counts them.
+"""Detect runaway transcripts, which repeat a phrase up to the limit of tokens. `evaluate` counts such transcripts.
 
-`search.attention_step.loops` prevents a language model from causing them.
+`search.attention_step.loops` prevents language models from causing runaway transcripts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MANY_TIMES = 4  # repetitions that make a runaway
 
 
 def runs_away(words: Sequence[Hashable]) -> bool:
-    """Return whether a transcript repeats a phrase at least four times in a row, 8 words or more in all."""
+    """Return whether a transcript repeats a phrase at least four times in a row, with at least 8 words in total."""
     for period in range(1, len(words) // MANY_TIMES + 1):
         needed, run = max((MANY_TIMES - 1) * period, SHORTEST - period), 0
         for word, one_later in zip(words, words[period:]):

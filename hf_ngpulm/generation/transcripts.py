@@ -1,9 +1,9 @@
 """Find where the transcript begins among a model's tokens, and which tokens are text, for each model family.
 
-An encoder-decoder's `input_ids` begin with control tokens (`<|startoftranscript|><|en|>...`). Text may stand between these that
-isn't part of the transcript (after Whisper's `<|startofprev|>`, or Canary's context). So the transcript begins after the last
-control token. An LLM's transcript follows a whole prompt, whose control tokens only the tokenizer knows. With `inputs_embeds`,
-`generate` has no tokens except the transcript's.
+An encoder-decoder's `input_ids` begin with control tokens (`<|startoftranscript|><|en|>...`). Text that isn't part of the
+transcript may stand between them (after Whisper's `<|startofprev|>`, or Canary's context). So the transcript begins after the
+last control token. In an LLM, the transcript follows a whole prompt, whose control tokens only the tokenizer knows. With
+`inputs_embeds`, `generate` has only the tokens of the transcript.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def roles_of(
     prompt_context: bool = False,
     score_eos: bool = True,
 ) -> Roles:
-    """Return the role of each of a model's classes.
+    """Return the role of each of a model's classes (text, end of transcript and others).
 
     The arguments are those of `NGramLogitsProcessor`; `models` are language models or phrases, `classes` the number of classes.
     """
@@ -140,7 +140,7 @@ def _numbers(configs: Iterable[Any], names: Iterable[str]) -> set[int]:
 
 
 def _unwritten_marks(models: Sequence[NGramLM], tokenizer: Any) -> set[int]:
-    """Return the punctuation tokens that none of the language models has seen. Like timestamps, they are unscored."""
+    """Return the punctuation tokens that no language model has seen. They are unscored, like timestamps."""
     if not all(hasattr(lm, "unk_tokens") for lm in models):  # boosters: phrases score only their own tokens anyway
         return set()
     known = next((pieces for pieces in (getattr(lm, "pieces", None) for lm in models) if pieces), None)
@@ -158,7 +158,8 @@ def _is_mark(piece: str | None) -> bool:
 def _control_pieces(models: Sequence[NGramLM], tokenizer: Any) -> Iterable[tuple[str, int]]:
     """Yield the piece and id of each token that isn't text.
 
-    With a tokenizer these are its special and added tokens, otherwise tokens of the form `<|...|>` without a unigram in the LM.
+    With a tokenizer, these are its special and added tokens. Otherwise they are tokens of the form `<|...|>` without a unigram
+    in the LM.
     """
     if tokenizer is not None:
         tokenizer = tokenizer_of(tokenizer)

@@ -38,9 +38,9 @@ def transducer_generate(
 ) -> Tensor:
     """Decode with a language model or a beam: `model.generate(**inputs, custom_generate=transducer_generate, lm=lm)`.
 
-    The output of `generate` has the same form as without this strategy for Parakeet's and Nemotron's transducers: `sequences`
-    with blanks, and `durations`, the number of frames advanced after each step. If `num_return_sequences` is above 1, there are
-    as many rows per recording, best first.
+    The output of `generate` has the same form as without this strategy, for Parakeet's and Nemotron's transducers: `sequences`
+    with blanks, and `durations`, the number of frames advanced after each step. There are `num_return_sequences` rows per
+    recording, best first.
 
     Args:
         model, input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, streamer: passed by `generate`.
@@ -48,7 +48,7 @@ def transducer_generate(
             with a language model (or None) for each row. By default the generation config's `ngram_lm` (with the weight
             `ngram_lm_weight`), if it has one; False decodes without a language model.
         lm_weight, phrases, phrase_weight, strategy, num_beams, ... aes_gamma: as for `hf_ngpulm.TransducerDecoder`. Without
-            `lm_weight` the settings apply that the LM's config holds as tuned for the model.
+            `lm_weight`, settings in the LM's config that were tuned for the model apply.
         processor: the model's processor or tokenizer, to check that the LM was made for it, and to spell phrases. Without it
             only vocabulary sizes are compared, and phrases must be a `hf_ngpulm.PhraseBooster`.
 
@@ -93,7 +93,9 @@ def transducer_generate(
 
 
 def _most_steps(model: Any, config: GenerationConfig | None, frames: int) -> int | None:
-    """Return the maximum number of steps that the caller set; None if it is only `generate`'s default."""
+    """Return the maximum number of steps that the caller set. Return None if the caller set none, so that `generate`'s default
+    holds.
+    """
     if config is None or config.max_length is None:
         return None
     by_itself = config.max_new_tokens is None and config.max_length == model.max_symbols_per_step * frames

@@ -1,13 +1,14 @@
-"""Extend Whisper's long-form decoding for logits processors: report each row's recording, and keep the model's own scores.
+"""Extend Whisper's long-form decoding for logits processors. The extension reports each row's recording and keeps the model's
+own scores.
 
-Whisper decodes a 30 s window of each recording that hasn't ended. It then decodes rows whose transcript looks bad once more, at
-other temperatures, in a batch without all other rows. Methods of the model do this, with the processors as arguments. This
-module wraps these methods, on one model object only, to tell a processor with several LMs which recordings are in the batch. A
-transcript looks bad if its mean log-probability is below `logprob_threshold`. The wrapped methods compute that mean from the
+Whisper decodes a 30 s window of each recording that hasn't ended. If the transcript of a row looks bad, Whisper decodes the row
+again at another temperature, in a smaller batch. Methods of the model do this, with the processors as arguments. This module
+wraps these methods, on one model object only. The wrappers tell a processor with several LMs which recordings are in the batch.
+A transcript looks bad if its mean log-probability is below `logprob_threshold`. The wrapped methods compute that mean from the
 model's own scores, not from the fused scores. `generate` without an `NGramLogitsProcessor` is unchanged.
 
 A window must consume audio; otherwise the next window would be the same, and decoding would never end. So timestamps are ruled
-out after `<|notimestamps|>` (Transformers leaves that to the model), and a window that ends where it began counts as consumed.
+out after `<|notimestamps|>` (Transformers leaves that to the model). A window that ends where it began counts as consumed.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class Window:
     """Track the recordings that are being decoded in one window.
 
     Args:
-        sequences: for each row, the index of its sequence. Each recording has as many sequences as it returns.
+        sequences: for each row, the index of its sequence. Each recording has as many sequences as it returns transcripts.
         total: number of sequences of all recordings.
         prompt_length: number of tokens before the transcript.
         generation_config: the config with the current number of beams.
-        judged: the first processor, whose input is the model's own scores, if `logprob_threshold` needs these; otherwise None.
-            The own scores take as much memory as the fused scores, which Whisper then has `generate` return as well.
+        judged: the first processor if `logprob_threshold` needs the model's own scores, which are this processor's input;
+            otherwise None. These scores take as much memory as the fused scores, which Whisper also keeps.
     """
 
     def __init__(
@@ -42,12 +43,14 @@ class Window:
         self._again: list[int] = []
 
     def keep(self, processor: Any, input_ids: Tensor, scores: Tensor) -> None:
-        """Keep the input scores `[B, C]` of a processor, if transcripts are judged by them."""
+        """Keep the input scores `[B, C]` of a processor, if they are used to judge transcripts."""
         if processor is self.judged:
             self.own[input_ids.shape[1] - self.prompt_length :] = [scores.clone()]
 
     def recordings(self, batch_size: int, count: int) -> list[int]:
-        """Return the recording's index for each row, among `count` recordings; -1 for padding rows of a batch of fixed size."""
+        """Return the recording's index for each row, among `count` recordings. Padding rows (in batches of fixed size) get
+        -1.
+        """
         if self.total % count:
             raise ValueError(f"there are {count} language models or weights, but {self.total} recordings")
         beams = self.generation_config.num_beams or 1
@@ -58,7 +61,9 @@ class Window:
         return self.sequences[row] // (self.total // count)
 
     def decoded(self, row: int, again: bool) -> None:
-        """Record whether a row is decoded again. Rows are recorded in order; the next pass has only rows to decode again."""
+        """Record whether a row must be decoded again. Rows are recorded in order; the next pass has only the rows to decode
+        again.
+        """
         if row == 0:
             self._again = []
         if again:
@@ -72,11 +77,11 @@ WINDOW: ContextVar[Window | None] = ContextVar("window", default=None)
 
 
 class Windowed:
-    """Mark logits processors that read `WINDOW`, and that have it keep their input scores."""
+    """Base class of logits processors that read `WINDOW`. The window keeps the input scores of the first such processor."""
 
 
 def follow_recordings(model: Any) -> None:
-    """Wrap the methods of a Whisper model, also if it is within another module; leave other models unchanged."""
+    """Wrap the methods of a Whisper model, also if it is part of another module. Other models are left unchanged."""
     for part in model.modules():
         for method in (generate_with_fallback, _need_fallback, _retrieve_segment):
             here = vars(part).get(method.__name__)
@@ -128,7 +133,7 @@ def _retrieve_segment(self: Any, *args: Any, **kwargs: Any) -> Any:
 def rule_out_timestamps(scores: Tensor, input_ids: Tensor, no_timestamps: int, rows: Tensor) -> None:
     """Rule out timestamps in scores `[B, C]`, in place.
 
-    This concerns rows of the mask `rows`, bool `[B]`, whose tokens `[B, L]` contain `<|notimestamps|>`.
+    This affects rows in the mask `rows`, bool `[B]`, whose tokens `[B, L]` contain `<|notimestamps|>`.
     """
     without = (input_ids == no_timestamps).any(1) & rows
     scores[:, no_timestamps + 1 :].masked_fill_(without[:, None], -torch.inf)
@@ -156,7 +161,7 @@ def _own_scores(window: Window, given: dict[str, Any]) -> list[Tensor]:
 
 
 def _scores_that_say(log_probs: Tensor, given: dict[str, Any]) -> list[Tensor]:
-    """Return artificial scores for each step of a row, from which Transformers computes exactly the log-probabilities `[T]`."""
+    """Return artificial scores for each step of a row. Transformers computes exactly the log-probabilities `[T]` from them."""
     sequence = given["seek_sequence"].cpu()
     scores = torch.full((min(len(log_probs), len(sequence)), given["vocab_size"]), -torch.inf)
     steps, said = torch.arange(len(scores)), sequence[: len(scores)]

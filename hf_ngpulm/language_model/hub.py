@@ -1,4 +1,4 @@
-"""Read and write the files of a saved language model, in a folder or on the Hub, with its model card."""
+"""Read and write the files of a saved language model and its model card, in a folder or on the Hub."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def saved_files(name: str, subfolder: str | None, **hub: Any) -> tuple[Path, Pat
 
 
 def save(parts: LMParts, folder: Path, card: str | None) -> None:
-    """Write all files of a model to a folder, or none on an error. `card=None` keeps an existing card."""
+    """Write all files of a model to a folder; on an error, write none. `card=None` keeps an existing card."""
     tensors = tensors_of(parts)
     config = json.dumps(parts.config.to_dict(), indent=2) + "\n"
     metadata = {"format": "pt", DIGEST: config_digest(json.loads(config))}
@@ -76,7 +76,7 @@ def save(parts: LMParts, folder: Path, card: str | None) -> None:
 def card_metadata(
     parts: LMParts, datasets: Sequence[str] = (), language: Sequence[str] = (), license: str | None = None
 ) -> ModelCardData:
-    """Return the metadata of a card, by which the Hub finds the model and shows how to use it."""
+    """Return the metadata of a card. The Hub uses it to find the model and to show how to use it."""
     training, decoding = parts.config.training, parts.config.decoding
     metrics = ["perplexity"] if training is not None and training.perplexity_per_token is not None else []
     metrics += sorted({str(tuned.measured["by"]) for tuned in decoding if tuned.measured.get("by") in ("wer", "cer")})
@@ -135,7 +135,7 @@ def model_card(
 
 
 def is_as_written(card: str) -> bool:
-    """Return whether `model_card` wrote a card, for any model, and nobody has edited it since."""
+    """Return whether `model_card` wrote this card (for any model) and nobody has edited it since."""
     text, _, seal = card.rstrip("\n").rpartition("\n")
     return _seal(text) == seal
 

@@ -80,11 +80,13 @@ def interpolate(
 ) -> NGramTable:
     """Mix models linearly.
 
-    The mixture has the n-grams of all models, each with the weighted sum of the models' probabilities (a model that lacks the
-    n-gram backs off). New backoff weights make every context sum to one (Stolcke 2002, section 2, "static" interpolation).
-    N-grams that no model has back off in the mixture, which differs from the sum of the models' own backing off. A token with a
-    unigram in only some models has a share of `<unk>` in the others; `<unk>` keeps the remaining share, for tokens that no
-    model knows. Args:
+    The mixture has the n-grams of all models, each with the weighted sum of the models' probabilities. (A model that lacks the
+    n-gram backs off.) New backoff weights make every context sum to one (Stolcke 2002, section 2, "static" interpolation).
+    N-grams that no model has back off within the mixture. This differs from the weighted sum of the models' backed-off
+    probabilities. If only some models have a unigram for a token, the token has a share of `<unk>` in the other models. `<unk>`
+    keeps the remaining share, for tokens that no model knows.
+
+    Args:
         tables: the n-grams of each model.
         automata: the automaton of each model, and its token ids without a unigram.
         weights: one per model, summing to one.
@@ -114,7 +116,7 @@ def interpolate(
 
 
 def _without_unknown_context(table: NGramTable) -> NGramTable:
-    """Return the n-grams without `<unk>`, except its unigram, since `<unk>` stands for other tokens in each model."""
+    """Return the n-grams without `<unk>`, except the unigram `<unk>`. `<unk>` stands for different tokens in each model."""
     kept: list[Tensor] = []
     for order in table.orders:
         known = order.tokens != table.unk
@@ -123,7 +125,7 @@ def _without_unknown_context(table: NGramTable) -> NGramTable:
 
 
 def _keys(table: NGramTable, n: int, rows_below: Tensor | None, num_ids: int) -> Tensor:
-    """Return the keys `prefix * num_ids + token` of a model's n-grams, where prefixes are rows of the mixture."""
+    """Return the keys of a model's n-grams, `prefix * num_ids + token`. `prefix` is the prefix's row in the mixture."""
     if n > table.order:
         return torch.zeros(0, dtype=torch.int64, device=table.orders[0].tokens.device)
     order = table.orders[n - 1]
@@ -133,7 +135,7 @@ def _keys(table: NGramTable, n: int, rows_below: Tensor | None, num_ids: int) ->
 def _unknown_mass(
     tables: Sequence[NGramTable], automata: Sequence[tuple[BackoffAutomaton, Tensor]], weights: Sequence[float]
 ) -> float:
-    """Return the probability of `<unk>` in the mixture: the share that the models keep for tokens that no model knows."""
+    """Return the probability of `<unk>` in the mixture, which the models keep for tokens that no model knows."""
     missing = [set(unknown.tolist()) for _, unknown in automata]
     nowhere = len(set.intersection(*missing))
     mass = 0.0

@@ -1,4 +1,4 @@
-"""Load language models by name or path, and find the one that a recogniser's generation config names."""
+"""Load language models by name or path. Also find the language model that a recogniser's generation config names."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from .model import NGramLM
 def load_language_model(
     source: str | os.PathLike[str], tokenizer: Any = None, device: str | torch.device | None = None
 ) -> NGramLM:
-    """Load a model from a Hub repo or a folder (a `Wav2Vec2ProcessorWithLM` too), or from a file: ARPA, KenLM binary or NeMo
-    checkpoint.
+    """Load a model from a Hub repo, a folder, or a file (ARPA, KenLM binary or NeMo checkpoint).
+
+    Repos and folders of a `Wav2Vec2ProcessorWithLM` are also accepted.
 
     Raises:
         NGramFormatError: the source isn't a language model, or is damaged.
@@ -37,7 +38,7 @@ def load_language_model(
 
 
 def loaded_models(lm: Any, tokenizer: Any = None, device: str | torch.device | None = None) -> Any:
-    """Return a language model or a list of them, with each name or path replaced by its model, which is loaded once.
+    """Return a language model or a list of models. Each name or path is replaced by its model, which is loaded only once.
 
     Args:
         lm: a name, path or model, or a list of these; models are returned as they are.
@@ -72,7 +73,7 @@ def configured_lm(config: Any) -> tuple[str | None, float | None]:
 def located(name: str, model: Any) -> str:
     """Return the location of a language model that a recogniser's config names.
 
-    `./name` means a folder in the recogniser's own repo, which is downloaded at the recogniser's commit.
+    `./name` is a folder in the recogniser's own repo. The folder is downloaded at the recogniser's commit.
 
     Raises:
         ValueError: the name leads out of the recogniser's folder.

@@ -12,7 +12,8 @@ from .model import NGramLM
 
 @dataclass(frozen=True, init=False)
 class LogLinear:
-    """Language models whose weighted log-probabilities are added, for example a word-level and a token-level model.
+    """Several language models with weights. Decoders add their weighted log-probabilities, for example of a word-level and a
+    token-level model.
 
         decoder = CTCDecoder(tokenizer, lm=LogLinear([words, tokens], [0.6, 0.4]), lm_weight=0.8, num_beams=16)
 
@@ -42,7 +43,7 @@ class LogLinear:
 
 
 def parts_of(lm: Any) -> tuple[tuple[Any, float], ...]:
-    """Return the language models of a row, each with the factor of its weight; no models if `lm` is None."""
+    """Return pairs of a language model and its weight relative to the row's LM weight; no pairs if `lm` is None."""
     if lm is None:
         return ()
     return tuple(zip(lm.models, lm.weights)) if isinstance(lm, LogLinear) else ((lm, 1.0),)

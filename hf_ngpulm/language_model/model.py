@@ -112,7 +112,7 @@ class NGramLM(
                 "char" (single characters), "word" (whole words, which are then spelled in tokens, see `hf_ngpulm.lexicon`) or
                 "auto" (detected).
             missing_unigrams: score of token ids without a unigram: "share" divides the probability of `<unk>` evenly among
-                them, "unk" gives all of it to each (as KenLM scores unknown words), a number is their log-probability.
+                them. "unk" gives all of it to each, as KenLM scores unknown words. A number is their natural log-probability.
             device: device of the model.
             engine: "auto" (by device), "reference", "cpu" or "gpu".
             of_words: options for whole words: `lexicon`, `case`, `cuttings`, `closed_vocabulary`, `unk_score_offset`,
@@ -154,18 +154,18 @@ class NGramLM(
         progress: bool = False,
         **options: Any,
     ) -> NGramLM:
-        """Train a model by interpolated modified Kneser-Ney smoothing (Chen and Goodman 1998); it equals the model of KenLM's
-        `lmplz`.
+        """Train a model by interpolated modified Kneser-Ney smoothing (Chen and Goodman 1998). KenLM's `lmplz` makes an equal
+        model.
 
         Args:
-            texts: sentences: strings, lists of token ids, or rows of a `datasets.Dataset`. Any iterable; it is read once and
-                not held in memory. An empty sentence counts as `<s> </s>`, like a blank line for lmplz.
+            texts: sentences: strings, lists of token ids, or rows of a `datasets.Dataset`. Any iterable is accepted; it is read
+                once and isn't kept in memory. An empty sentence counts as `<s> </s>`, like a blank line for lmplz.
             tokenizer: the ASR model's tokenizer, a processor that holds it, or the name of a repo that has it.
             vocab_size: number of token ids, if no tokenizer is passed.
-            device: where n-grams are counted and the model is placed.
+            device: device that counts the n-grams and holds the model.
             progress: whether to show progress bars.
             options: see `hf_ngpulm.language_model.training.TrainingOptions`; for words (`unit="word"`) also `lexicon`, `case`
-                and the others of `hf_ngpulm.lexicon.compose`.
+                and other options of `hf_ngpulm.lexicon.compose`.
 
         Raises:
             ValueError: there is no text, most of it is unknown to the tokenizer, a token id is outside the vocabulary, or an
@@ -174,8 +174,10 @@ class NGramLM(
         return cls._of(train(texts, tokenizer, vocab_size, Bars(progress), device=device, **options).parts, device)
 
     def train(*args: Any, **options: Any) -> Any:  # type: ignore[override]
-        """Train a model: `NGramLM.train(texts, ...)` is `NGramLM.from_texts(texts, ...)`. (`lm.train(mode)` is that of
-        `torch.nn.Module`, which has the same name.)"""
+        """Train a model: `NGramLM.train(texts, ...)` is the same as `NGramLM.from_texts(texts, ...)`.
+
+        The method of an instance, `lm.train(mode)`, is that of `torch.nn.Module`.
+        """
         is_module = bool(args) and isinstance(args[0], nn.Module)
         return nn.Module.train(*args, **options) if is_module else NGramLM.from_texts(*args, **options)
 
@@ -189,10 +191,10 @@ class NGramLM(
     ) -> NGramLM:
         """Mix models of the same tokenizer linearly into one backoff model: static interpolation (Stolcke 2002).
 
-        The mixture has the n-grams of all models, each with the weighted sum of their probabilities, p(w | h) = sum of weight *
-        p(w | h), and every context sums to one. Other tokens back off within the mixture, which differs slightly from the
-        weighted sum of the models' own backing off. `LogLinear` instead has decoders query several models and adds their
-        log-probabilities.
+        The mixture has the n-grams of all models. The probability of an n-gram is the weighted sum of the models'
+        probabilities, p(w | h) = sum of weight * p(w | h). Every context sums to one. Other tokens back off within the mixture.
+        This differs slightly from the weighted sum of the models' backed-off probabilities. With `LogLinear`, in contrast,
+        decoders query several models and add their log-probabilities.
 
         Args:
             models: two or more.
@@ -231,9 +233,9 @@ class NGramLM(
     def continued(self, share: float = 0.5) -> NGramLM:
         """Return a model for speech of several sentences: recordings, windows and streams that continue after a sentence ends.
 
-        Where a sentence may end, another may begin; see `hf_ngpulm.automaton.continuation`. For models of single sentences; one
-        trained on texts as long as the recordings doesn't need it. For word-level models that are composed statically, pass
-        `continued=` when they are made.
+        Where a sentence may end, another may begin; see `hf_ngpulm.automaton.continuation`. Use this for models of single
+        sentences. A model trained on texts as long as the recordings doesn't need it. For a word-level model that is composed
+        statically, pass `continued=` when making the model.
 
         Args:
             share: probability that another sentence follows the end of one, between 0 and 1.
@@ -261,7 +263,7 @@ class NGramLM(
 
     @classmethod
     def _with_table(cls, table: NGramTable, like: NGramLM, device: torch.device, engine: str) -> NGramLM:
-        """Return a model of a table, with the tokenizer of the model `like`."""
+        """Return a model with the given table, and with the tokenizer of the model `like`."""
         vocabulary = Vocabulary(like.vocab_size, like.pieces, like.config.tokenizer_id)
         parts = LMParts.of_table(table, vocabulary, engine=engine)
         return cls._of(parts.with_config(tokenizer_fingerprint=like.config.tokenizer_fingerprint), device)
@@ -309,8 +311,8 @@ class NGramLM(
     ) -> NGramLM:
         """Read the word-level language model of a `Wav2Vec2ProcessorWithLM` repo, and its decoding settings.
 
-        See `hf_ngpulm.formats.wav2vec2.repository` for the files. Its alpha, beta and pyctcdecode's beam become
-        `config.defaults`: pipelines use them unless told otherwise; for a decoder write `CTCDecoder(processor, lm,
+        See `hf_ngpulm.formats.wav2vec2.repository` for the files. The repo's alpha and beta, and pyctcdecode's beam, become
+        `config.defaults`. Pipelines use them where no setting is given. For a decoder, write `CTCDecoder(processor, lm,
         **lm.config.defaults)`.
 
         Args:
@@ -342,12 +344,12 @@ class NGramLM(
     ) -> str | None:
         """Write `config.json`, `model.safetensors` and, unless it exists, a filled-in `README.md` to a folder.
 
-        All files are replaced at once: after a kill or a power failure the folder loads as the old model or the new one (see "A
-        save that was cut short" in the file format). Other files in it stay. Arguments as for
-        `huggingface_hub.ModelHubMixin.save_pretrained`; `config` is ignored, the model has its own.
+        All files are replaced at once. If the process is killed or the power fails, the folder contains either the old or the
+        new model (see "Interrupted saves" in the file format). Other files in the folder stay. Arguments are as for
+        `huggingface_hub.ModelHubMixin.save_pretrained`; `config` is ignored, because the model has a config.
 
         Raises:
-            OSError: the files can't be written, for instance to a full disk; the old ones stay.
+            OSError: the files can't be written, for instance to a full disk; the old files stay.
         """
         folder = Path(save_directory)
         folder.mkdir(parents=True, exist_ok=True)
@@ -359,7 +361,7 @@ class NGramLM(
         return None
 
     def push_to_hub(self, repo_id: str, *, model_card_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> str:
-        """Upload the model to the Hub in one commit. Arguments as for `huggingface_hub.ModelHubMixin.push_to_hub`."""
+        """Upload the model to the Hub in one commit. Arguments are as for `huggingface_hub.ModelHubMixin.push_to_hub`."""
         return super().push_to_hub(repo_id, model_card_kwargs={"repo_id": repo_id, **(model_card_kwargs or {})}, **kwargs)
 
     def model_card(
@@ -370,21 +372,21 @@ class NGramLM(
         language: Sequence[str] = (),
         license: str | None = None,
     ) -> str:
-        """Return a model card with this model's figures. These arguments are the `model_card_kwargs` of other methods.
+        """Return a model card with this model's figures. Other methods pass these arguments on from `model_card_kwargs`.
 
         Args:
             repo_id: the model's repo.
-            asr_model: the recogniser in the card's example; by default the tokenizer's.
+            asr_model: the recogniser in the card's example; by default the recogniser of the tokenizer.
             datasets: Hub ids of the training data.
-            language: codes (ISO 639-1) of its languages.
+            language: codes (ISO 639-1) of the model's languages.
             license: an identifier that the Hub knows, such as "cc-by-4.0".
         """
         return model_card(self.parts, repo_id, asr_model, datasets, language, license)
 
     def remember(self, tuned: TunedDecoding) -> None:
-        """Store tuned settings for a speech recogniser; they replace earlier ones for the same recogniser and search.
+        """Store tuned settings for a speech recogniser. They replace earlier settings for the same recogniser and search.
 
-        `save_pretrained` writes them to `config.json`, and pipelines for that recogniser use them (see
+        `save_pretrained` writes the settings to `config.json`, and pipelines for that recogniser use them (see
         `hf_ngpulm.config.tuned`).
 
         Raises:
@@ -427,11 +429,11 @@ class NGramLM(
         return self.automaton.scores(states)
 
     def advance(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the score of every token and the state it leads to: `[B]` states -> float32 `[B, V]`, int32 `[B, V]`."""
+        """Return the score and the next state of every token: `[B]` states -> float32 `[B, V]`, int32 `[B, V]`."""
         return self.automaton.advance(states)
 
     def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the score of one token per row and the state it leads to: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
+        """Return the score and the next state of one token per row: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
         return self.automaton.step(states, tokens)
 
     def states_after(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True) -> Tensor:
@@ -443,7 +445,9 @@ class NGramLM(
         return self.automaton.final_scores(states)
 
     def score_tokens(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True) -> tuple[Tensor, Tensor]:
-        """Return the score of each token, `[B, L]` -> float32 `[B, L]` with 0 beyond a row's length, and the last states."""
+        """Return the score of each token, `[B, L]` -> float32 `[B, L]` (0 beyond a row's length), and the last state of each
+        row.
+        """
         return self.automaton.score_tokens(token_ids, lengths, bos)
 
     def score_sequences(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, eos: bool = True) -> Tensor:
@@ -451,10 +455,10 @@ class NGramLM(
         return self.automaton.score_sequences(token_ids, lengths, bos, eos)
 
     def validate(self) -> None:
-        """Check all tensors, so that those from a file can neither crash nor hang an engine.
+        """Check all tensors. Tensors from a file then can't crash an engine or make it loop forever.
 
         Raises:
-            NGramFormatError: names the first thing that is wrong.
+            NGramFormatError: a tensor is invalid; the message names the first fault.
         """
         self.automaton.validate()
 
@@ -498,7 +502,7 @@ class NGramLM(
         return shown(self, **counts)[:-1] + f", {self.automaton.extra_repr()})"
 
     def check_tokenizer(self, tokenizer: Any) -> None:
-        """Raise an error if a tokenizer (or processor) isn't the one this model was made for.
+        """Raise an error if a tokenizer (or processor) isn't the one that this model was made for.
 
         Raises:
             TokenizerMismatchError: the tokenizer's ids stand for other pieces.
@@ -508,8 +512,10 @@ class NGramLM(
     def score_texts(
         self, texts: Iterable[str | Sequence[int]], tokenizer: Any = None, batch_size: int = 1024
     ) -> list[tuple[float, list[int]]]:
-        """Return the natural log-probability (including `</s>`) and the token ids of each text; a text may be a list of token
-        ids."""
+        """Return the natural log-probability (including `</s>`) and the token ids of each text.
+
+        A text is a string or a list of token ids.
+        """
         return [(math.fsum(scores), ids) for scores, ids, _ in self.scored(texts, tokenizer, batch_size)]
 
     def scored(
@@ -517,7 +523,7 @@ class NGramLM(
     ) -> Iterator[ScoredText]:
         """Yield each text with the natural log-probabilities of its tokens and of `</s>`.
 
-        Arguments as for `score_texts`.
+        Arguments are as for `score_texts`.
         """
         if tokenizer is not None:
             self.check_tokenizer(tokenizer)
@@ -533,7 +539,7 @@ class NGramLM(
 
         Args:
             texts: strings, or lists of token ids (which have no perplexity per word).
-            tokenizer: the model's own; required for strings.
+            tokenizer: the model's tokenizer; required for strings.
 
         Raises:
             ValueError: there are no texts.

@@ -22,12 +22,12 @@ class Perplexity:
 
     Args:
         per_token: exp of the mean negative log-probability of tokens and sentence ends.
-        per_word: the same per word (separated by blanks) and sentence end; None if texts were lists of token ids.
-        per_token_known, per_word_known: the same without the tokens that have no unigram in the model; a word keeps the
-            probability of its other tokens.
+        per_word: the same per word (separated by spaces) and sentence end; None if texts were lists of token ids.
+        per_token_known, per_word_known: the same without the tokens that have no unigram in the model. If a word contains such
+            a token, the word's other tokens still count.
         log_prob: natural log-probability of all texts.
         num_tokens, num_words, num_sentences: size of the texts; sentence ends count as neither tokens nor words.
-        num_missing: tokens without a unigram.
+        num_missing: number of tokens in the texts that have no unigram.
     """
 
     per_token: float
@@ -79,10 +79,10 @@ def scored_texts(
         automaton: the automaton of the language model.
         texts: strings, or lists of token ids.
         tokenizer: for strings.
-        leading_blank: whether strings get a leading blank.
+        leading_blank: whether each string gets a leading space.
 
     Raises:
-        ValueError: texts are strings, but there is no tokenizer.
+        ValueError: the texts are strings, but there is no tokenizer.
     """
     rest = iter(texts)
     while batch := list(islice(rest, batch_size)):

@@ -18,10 +18,10 @@ ROUNDING = 1e-6
 
 
 def prune_table(table: NGramTable, max_ngrams: int | None = None, threshold: float | None = None) -> NGramTable:
-    """Return the table without the n-grams whose removal changes the model least; every context sums to one again.
+    """Return the table without the n-grams whose removal changes the model least. Every context again sums to one.
 
-    The criterion is the growth of the model's own perplexity if only that n-gram is dropped (section 3.2). A prefix is kept as
-    long as an n-gram that begins with it.
+    The criterion is the growth of the model's own perplexity if only that n-gram is dropped (section 3.2). A prefix is kept if
+    any n-gram that begins with it is kept.
 
     Args:
         table: a model whose contexts sum to one, without unreachable n-grams.
@@ -57,7 +57,7 @@ def prune_table(table: NGramTable, max_ngrams: int | None = None, threshold: flo
 
 
 def relative_entropies(table: NGramTable) -> list[Tensor]:
-    """Return D(p || p') for each n-gram of orders 2 and up, where p' is the model without that n-gram (equations 3 to 6).
+    """Return D(p || p') for each n-gram of order 2 or higher. p' is the model without that n-gram (equations 3 to 6).
 
     Returns:
         float64 `[N]` for each order.
@@ -83,11 +83,11 @@ def relative_entropies(table: NGramTable) -> list[Tensor]:
 
 
 class Walk:
-    """An automaton that reads all n-grams of a table, one order at a time, starting with unigrams.
+    """An automaton that reads all n-grams of a table, one order at a time, beginning with unigrams.
 
     Args:
         automaton: a language model.
-        unk_tokens: the token ids without a unigram. The first of them is read for `<unk>`.
+        unk_tokens: the token ids without a unigram. The first of these ids is read for `<unk>`.
     """
 
     def __init__(self, automaton: BackoffAutomaton, unk_tokens: Tensor) -> None:
@@ -95,7 +95,7 @@ class Walk:
         self.unknown = int(unk_tokens[0]) if unk_tokens.numel() else -1
 
     def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities of tokens, numbered as in tables, and the states after them.
+        """Return the log-probabilities of tokens, and the states after them. Tokens have the ids of tables.
 
         `<s>` costs nothing and leads to the start.
         """
@@ -109,13 +109,16 @@ class Walk:
         return torch.where(is_start, 0.0, scores), torch.where(is_start, self.automaton.starts[0], after)
 
     def states_of(self, order: NGramOrder, below: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the states after the n-grams of one order, and their log-probabilities; `below` has the states of the
-        (n-1)-grams."""
+        """Return the states after the n-grams of one order, and the n-grams' log-probabilities.
+
+        `below` has the states after the (n-1)-grams.
+        """
         roots = self.automaton.roots[:1].expand(len(order))
         return self.step(roots if below is None else below[order.prefixes], order.tokens)[::-1]
 
     def contexts(self, table: NGramTable) -> Iterator[tuple[NGramOrder, NGramOrder, Tensor, Tensor]]:
-        """Yield the contexts of each order, the n-grams one token longer, the contexts' states, and the n-grams' lower scores.
+        """Yield, for each order: the contexts, the n-grams one token longer, the contexts' states, and the n-grams' lower
+        scores.
 
         A lower score is the n-gram's score in the state that its context backs off to.
         """
@@ -127,7 +130,7 @@ class Walk:
 
 
 def renormalised(table: NGramTable) -> NGramTable:
-    """Return the table with backoff weights that make every context sum to one.
+    """Return the table with new backoff weights, with which every context sums to one.
 
     The weights are computed from short contexts to long ones. A weight is the probability that the context's n-grams leave,
     divided by the probability that the shorter context leaves for the same tokens (Katz 1987).
@@ -151,6 +154,6 @@ def renormalised(table: NGramTable) -> NGramTable:
 
 
 def _left_over(contexts: Tensor, log_probs: Tensor, num_contexts: int) -> Tensor:
-    """Return the probability that the n-grams of each context leave to other tokens, float64 `[num_contexts]`."""
+    """Return the probability that each context's n-grams leave to other tokens, float64 `[num_contexts]`."""
     total = torch.zeros(num_contexts, dtype=torch.float64, device=contexts.device)
     return 1.0 - total.index_add_(0, contexts, log_probs.to(torch.float64).exp())

@@ -47,36 +47,39 @@ class TrainingOptions:
     Args:
         order: length of the longest n-grams, 1 to 12; by default 6 for tokens and 3 for words.
         prune: thresholds for orders 1, 2, ...: n-grams that occur at most this often are dropped. The first must be 0; the last
-            holds for all higher orders. `(0, 0, 1)` drops n-grams of order 3 and up that occur once.
+            holds for all higher orders. `(0, 0, 1)` drops n-grams of order 3 and higher that occur once.
         max_ngrams: prune the finished model by relative entropy (Stolcke 1998) to at most this many n-grams.
         normalise: change of texts before they are encoded: "lower", "upper", "no-punctuation", "nfc", "nfkc", "whisper",
             "whisper-en", several of them in a list, or a function from text to text.
         style_of: rewrite texts in the style of this recogniser: its tokenizer or processor, the repo or folder of these, or its
-            transcripts (a list, or a file with one per line). Texts get its case, punctuation, numbers in words or digits, and
-            hyphens, as shown by `outputs` or else the tokenizer; changes are logged. Numbers need the extra `text`.
-        language: language of the texts, for numbers: "en". By default "en" for English-only Whispers, otherwise unknown.
-        leading_blank: whether sentences get a leading blank that the tokenizer doesn't add by itself. By default for Whisper's
-            tokenizers, as its transcripts begin with one; pass False for a Whisper fine-tuned on transcripts without. Never for
-            scripts without blanks between words.
+            transcripts (a list, or a file with one per line). Texts get its case, punctuation, form of numbers (words or
+            digits), and hyphens. The style is found from `outputs`, or else from the tokenizer. Changes are logged. Numbers
+            need the extra `text`.
+        language: language of the texts, for numbers: "en". The default is "en" for English-only Whisper models, otherwise
+            unknown.
+        leading_blank: whether sentences get a leading space that the tokenizer doesn't add. The default is True for Whisper's
+            tokenizers, because Whisper's transcripts begin with a space. Pass False for a Whisper model fine-tuned on
+            transcripts without it. Scripts without spaces between words never get one.
         field: name of the field with the text, if rows have fields.
         limit_vocabulary: token ids allowed in n-grams; n-grams with other ids are dropped.
-        discount_fallback: discounts for orders whose counts don't determine any, as in small or artificial texts; None raises
-            an error.
+        discount_fallback: discounts for orders whose counts determine no discounts, as in small or artificial texts; None
+            raises an error.
         missing_unigrams: score of token ids that don't occur in the text, as for `NGramLM.from_arpa`.
         valid: validation texts, whose perplexity is stored in `config.training`.
-        outputs: some transcripts of the recogniser. Case and punctuation of the texts are compared with theirs instead of the
-            tokenizer's pieces, with a warning on differences. With `style_of` texts are rewritten in their style.
+        outputs: some transcripts of the recogniser. The texts' case and punctuation are compared with these transcripts, not
+            with the tokenizer's pieces; differences cause a warning. With `style_of`, texts are rewritten in the style of the
+            transcripts.
         device: device that counts n-grams.
         engine: as for `NGramLM.from_arpa`.
-        unit: unit of the n-grams: "token", or "word" (words between blanks are counted, then spelled in tokens).
-        memory: limit for counting, in bytes or as "4G"; n-grams beyond it are spilled to disk.
-        folder: for spilled n-grams; by default the system's folder for temporary files.
-        workers: processes that encode texts with a Python tokenizer; all cores by default.
+        unit: unit of the n-grams: "token", or "word" (words between spaces are counted, then spelled in tokens).
+        memory: limit for counting, in bytes or as a text such as "4G". N-grams beyond it are written to disk.
+        folder: folder for n-grams on disk; by default the system's folder for temporary files.
+        workers: number of processes that encode texts with a Python tokenizer; by default the number of cores.
         allow_unknown: train even if more than 30% of the tokens are unknown, which is an error otherwise. (With unit="word",
-            words that can't be spelled are left out; it is an error if none can.)
+            words that can't be spelled are left out; an error is raised if no word can be spelled.)
         accelerator: an `accelerate.Accelerator`, if several processes count together. Each process passes all texts, counts its
             share, and gets the whole model.
-        of_words: further options of `hf_ngpulm.lexicon.compose`, for words.
+        of_words: other options of `hf_ngpulm.lexicon.compose`, for words.
     """
 
     order: int | None = None
@@ -109,10 +112,10 @@ class Training:
 
     Args:
         parts: the model, see `hf_ngpulm.NGramLM`; on the CPU.
-        unknown: counts of the pieces of text that the tokenizer can't write; None for token ids.
+        unknown: counts of the parts of text that the tokenizer can't write; None if the texts are token ids.
         perplexity: perplexity of the validation texts; None if there are no such texts.
         warnings: problems of the text, each with the remedy.
-        adapted: a line for each kind of change to the recogniser's style.
+        adapted: one line for each kind of change that adapted the texts to the recogniser's style.
         of_words: the table over words and the words themselves; None for a model of tokens.
     """
 
@@ -129,7 +132,7 @@ def train(
 ) -> Training:
     """Train a language model. Arguments are as for `NGramLM.from_texts`; `bars` show the progress.
 
-    `texts` may also be pairs of arrays, as `read_ids` gives them: token ids `[L]` and lengths `[S]` of many sentences.
+    `texts` may also be pairs of arrays from `read_ids`: token ids `[L]` and lengths `[S]` of many sentences.
     """
     how = _options(options)
     order = check("order", DEFAULT_ORDERS[how.unit] if how.order is None else how.order, whole(1, MAX_ORDER))
@@ -221,7 +224,7 @@ def _options(given: Mapping[str, Any]) -> TrainingOptions:
 
 
 def _adapter(rows: Iterator[Any], clean: Callable[[str], str], options: TrainingOptions) -> tuple[Iterator[Any], Adapter]:
-    """Return the rows of text, and the adapter to the recogniser's style."""
+    """Return the rows of text, and an adapter that rewrites texts in the recogniser's style."""
     sample = list(islice(rows, STYLE_SAMPLE))
     if sample and not isinstance(sample[0], str):
         raise ValueError("style_of is for texts; token ids were given, which have no style any more")
@@ -255,7 +258,7 @@ def _words(row: Any, clean: Callable[[str], str]) -> list[str]:
 
 @contextmanager
 def _numbered(sentences: Iterator[list[str]], folder: str | Path | None) -> Iterator[tuple[list[str], Sentences]]:
-    """Yield the distinct words of sentences and, in blocks from a file, the sentences as word ids.
+    """Yield one pair: the distinct words of the sentences, and the sentences as word ids, in blocks from a file.
 
     The sentences go through a file, because counting needs the number of words first.
     """
@@ -332,7 +335,7 @@ class _Sentences:
 
 
 def _rows(texts: Iterable[Any], field: str) -> Iterator[Any]:
-    """Yield texts or lists of ids, taken from rows with fields where necessary."""
+    """Yield texts or lists of ids. If rows have fields, take them from the right field."""
     for row in texts:
         if isinstance(row, Mapping):
             if field not in row:

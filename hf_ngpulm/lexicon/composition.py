@@ -1,27 +1,27 @@
 """Compose a word-level LM with a lexicon into a backoff automaton over tokens.
 
 The words in the n-grams after an LM state h, spelled in tokens, form a trie. Node (h, x), prefix x under state h, is a state of
-the automaton. It backs off to (h', x), the same prefix under the state h' that h backs off to, or under the next state along
-the backoff chain that has the prefix; the root has all prefixes. The last token of a word leads to (g, empty), where g is the
-state after the word in h. Weights are pushed towards the start of words: with
+the automaton. It backs off to (h', x), the same prefix under another state. That state is h', the backoff state of h, or if h'
+lacks the prefix the next state of the backoff chain that has it. The root has all prefixes. The last token of a word leads to
+(g, empty), where g is the state after the word in h. Weights are pushed towards the start of words: with
 
     mass(h, x) = sum of p(w | h) over all words w, in h's n-grams or not, whose spellings begin with x;    mass(h, empty) = 1
 
 an arc weighs the quotient of the masses at its ends, a word's last arc weighs p(w | h) / mass(h, x), and backing off from (h,
-x) weighs b(h) * mass(h', x) / mass(h, x). On any path the masses cancel out and the probabilities of its words remain. So the
-sum over a path is the LM's own log-probability, however inexact the masses are. If every word has one spelling of its own, the
-scores are those of the LM's true marginal over tokens, and the scores after a prefix sum to one. Masses are computed from short
-contexts to long ones,
+x) weighs b(h) * mass(h', x) / mass(h, x). On any path the masses cancel, and the probabilities of the words remain. So the sum
+over a path is the LM's own log-probability, even if the masses are inexact. If each word has exactly one spelling and no two
+words share it, the scores are the LM's true marginal over tokens, and the scores after a prefix sum to one. Masses are computed
+from short contexts to long ones,
 
     mass(h, x) = sum over h's own words of p(w | h) + b(h) * (mass(h', x) - sum over h's own words of p(w | h'))
 
-in double precision. The bracket may be a difference of nearly equal numbers. Below 1e-12 of its first term it counts as zero;
-so does a negative value, which models that don't sum to one produce. So a mass is never less than that of h's own words, and
-never zero.
+in double precision. The bracket may be a difference of nearly equal numbers. If it is below 1e-12 of its first term, it counts
+as zero. It also counts as zero if it is negative, which happens in models that don't sum to one. So a mass is never less than
+that of h's own words, and never zero.
 
 **Ends of words.** A *delimiter* (`|`, in vocabularies of characters) is the last token of each spelling, so no spelling is a
 prefix of another. The last word of an utterance may lack it: `</s>` at a node before a delimiter scores p(w | h) * p(</s> | g).
-A delimiter where no word has begun has no meaning: it scores like a token of an unknown word and leaves the state unchanged.
+A delimiter where no word has begun scores like a token of an unknown word and leaves the state unchanged.
 
 With a *mark* at the start of words (`▁`, `Ġ`) a word ends when the next word starts, or at `</s>`; and `▁a` may continue to
 `▁ab`. A token with a mark can't continue a word, and a token without a mark can't begin one. If no longer word begins with a
@@ -29,21 +29,21 @@ word, its last token leads to (g, empty), since nothing else can follow. If x is
 needs two backoffs with different weights: to (h', x) for continuing the word, and to (g, empty) for the next word. But a state
 has only one backoff. If h has no n-gram with w, both backoffs agree: (h', x) leads to g, and p(w | h) is b(h) * p(w | h'). If h
 has such an n-gram, (h, x) backs off to (g, empty) with the weight p(w | h) / mass(h, x), and has arcs for *all* tokens that
-continue words, whichever context has n-grams with these words. (Arcs for all beginnings of next words would be several times
-as many.)
+continue words, whichever context has n-grams with these words. (Arcs for all beginnings of next words would be several times as
+many.)
 
 **Unknown words.** An unknown word of n tokens (without its delimiter) scores log p(<unk> | h) + offset - n * cost, and leads to
-the state after <unk>. N-grams that end in <unk> are left out. So p(<unk> | h) is always that of backing off to the unigram, and
-one state serves all unknown words. If a word leaves the trie, (root, x) backs off to that state with a weight that takes back
-the score of the word's prefix. With marks, a token without a mark that continues no word begins a separate unknown word if the
-tokens before it are a word (which is finished and keeps its score); otherwise all these tokens are one unknown word. The first
-word of a text is unknown, too, if it is written without a mark, as tokenizers of byte-level vocabularies may write it; speech
-recognisers put a mark there.
+the state after <unk>. N-grams that end in <unk> are left out. So p(<unk> | h) always results from backing off to the unigram,
+and one state serves all unknown words. If a word leaves the trie, (root, x) backs off to that state with a weight that takes
+back the score of the word's prefix. With marks, a token without a mark that continues no word begins a separate unknown word if
+the tokens before it are a word (which is finished and keeps its score); otherwise all these tokens are one unknown word. The
+first word of a text is also unknown if it has no mark. Tokenizers of byte-level vocabularies may omit the mark there; speech
+recognisers write it.
 
 **Sentences that follow one another** (`NGramLM.continued`). The composition works for any backoff state. So the LM over words
 is changed in the same way as an LM over tokens (see `hf_ngpulm.automaton.continuation`) and then composed. A context that often
-ends a sentence backs off to the start of the next sentence: there b(h) is p(</s> | h) * share, and (h, x) backs off to
-(start, x).
+ends a sentence backs off to the start of the next sentence: there b(h) is p(</s> | h) * share, and (h, x) backs off to (start,
+x).
 
 The states are numbered in this order: the LM's own states (h, empty) in their order; the unknown word; the prefixes, by LM
 state and place in the trie.
@@ -76,24 +76,24 @@ class NgpulmFormLM(Struct):
     """A language model over spellings and the scores of unknown words, as the core reads them.
 
     Members:
-        ends_after: `[A + 1]`, log p(</s>) after each arc and, last, after `<unk>`; None if the core has to look them up.
+        ends_after: `[A + 1]`, log p(</s>) after each arc, and as last element after `<unk>`. None makes the core look them up.
         unknown, unknown_token: natural log-probability of an unknown word at the root, and the score that each token adds.
     """
 
 
 class NgpulmBoundaries(Struct):
-    """Word boundaries, see `Boundaries`; the delimiter is -1 if the vocabulary has none."""
+    """Word boundaries; see `Boundaries`. The delimiter is -1 if the vocabulary has no delimiter."""
 
 
 class NgpulmPlaces(Struct):
     """Prefix states that have no arcs yet, numbered consecutively after the LM's own states.
 
     Members:
-        first_place: `[S + 1]`, first prefix state under each state of the LM.
-        nodes: node in the trie of each prefix state.
+        first_place: `[S + 1]`, the first prefix state under each state of the LM, and the end of all prefix states.
+        nodes: the trie's node of each prefix state.
         mass: natural log of the probability of all words with the prefix.
-        word_arcs: the LM's arc for the word that equals the prefix, -1 if the LM's state has no such arc.
-        lower: the prefix state of the same node under the next state along the backoff chain that has the node.
+        word_arcs: the LM's arc for the word that equals the prefix, or -1 if the LM's state has no such arc.
+        lower: the prefix state of the same node under the next state of the backoff chain that has the node.
     """
 
 
@@ -148,12 +148,12 @@ class SpelledLM(NamedTuple):
         return cls.of(lm, build_trie(offsets, tokens), lexicon.boundaries, unk_score_offset, unk_token_cost)
 
     def continued(self, share: float) -> SpelledLM:
-        """Return a copy in which sentences follow one another, with `</s>` and `<s>` as one step between two words."""
+        """Return a copy in which sentences follow one another. Between two words, `</s>` and `<s>` are then one step."""
         return self._replace(lm=self.lm.continued(share))
 
     @property
     def num_contexts(self) -> int:
-        """Number of the LM's own states, between words."""
+        """Number of the LM's own states, which are between words."""
         return self.lm.automaton.num_states
 
     @property
@@ -180,7 +180,8 @@ def compose_states(
 
     Args:
         lm: the LM over forms, or only its first states.
-        ends_after: log p(</s>) after each arc and, last, after `<unk>`; needed if `lm` lacks the target states of its arcs.
+        ends_after: log p(</s>) after each arc, and as last element after `<unk>`. It is required if `lm` lacks the target
+            states of its arcs.
         more_states: number of additional states to reserve, which have no arcs yet.
     """
     trie, boundaries, own_states = spelled.trie, spelled.boundaries, len(lm.backoff_states)

@@ -1,4 +1,6 @@
-"""Define `LazyAutomaton`, a word-level language model that is composed with its lexicon when searches reach its states."""
+"""Define `LazyAutomaton`, a word-level language model that is composed with its lexicon on the fly, as searches reach its
+states.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,11 @@ MOST_BYTES = 1 << 31
 
 
 class LazyAutomaton(BackoffAutomaton):
-    """A word-level model composed on the fly, because the caller passed `composition="on_the_fly"` or because the model is
-    large.
+    """A word-level model composed on the fly, because of `composition="on_the_fly"` or because the model is large.
 
-    Its scores are those of the statically composed model, bit for bit. But it holds only the model over words and the states
+    Its scores equal those of the statically composed model, bit for bit. But it holds only the model over words, and the states
     over tokens that searches have reached (see `hf_ngpulm.lexicon.lazy_states`). These states remain for later searches. If
-    they exceed `most_bytes`, the next search that begins while no other search runs drops them first. The model over words
+    they exceed `most_bytes`, the next search drops them first, provided that no other search is running. The model over words
     stays on the CPU.
 
     Args:
@@ -40,8 +41,8 @@ class LazyAutomaton(BackoffAutomaton):
         bonuses: additions to the word-level model's log-probabilities.
 
     Attributes:
-        most_bytes: limit for the composed states beyond the initial ones, 2 GiB by default. Copies for searches take half as
-            much again.
+        most_bytes: limit for the composed states beyond the initial ones, 2 GiB by default. Copies for searches take another
+            50% of this memory.
         copies: the copy of the states in each `AutomatonPool`.
     """
 
@@ -81,14 +82,14 @@ class LazyAutomaton(BackoffAutomaton):
             self.join_pool(pool)
 
     def changed(self, bonuses: Bonuses, context_length: int | None = None) -> LazyAutomaton:
-        """Return a copy with other bonuses that shares the model over words."""
+        """Return a copy with other bonuses. It shares the model over words."""
         spelled = self.spelled if context_length is None else self.spelled._replace(context_length=context_length)
         made = LazyAutomaton(spelled, self.engine, bonuses)
         made.most_bytes = self.most_bytes
         return made.to(self.device)
 
     def continued(self, share: float, context_length: int) -> LazyAutomaton:
-        """Return a copy in which sentences follow one another, see `hf_ngpulm.automaton.continuation.continued`."""
+        """Return a copy in which sentences follow one another; see `hf_ngpulm.automaton.continuation.continued`."""
         spelled = self.spelled.continued(share)._replace(context_length=context_length)
         made = LazyAutomaton(spelled, self.engine, self.bonuses)
         made.most_bytes = self.most_bytes
@@ -156,10 +157,10 @@ class LazyAutomaton(BackoffAutomaton):
         return lm.automaton.nbytes + sum(a.nbytes for a in (*self.spelled.trie, lm.word_of, lm.form_of)) + self.states.nbytes
 
     def _states(self, states: Tensor) -> Tensor:
-        """Compose the states that a query passes, and return them checked.
+        """Check states, compose those that a query will read, and return the states.
 
         Raises:
-            IndexError: a number isn't that of a state.
+            IndexError: a number isn't the number of a state.
         """
         self._handed_out = True
         found = super()._states(states)
@@ -191,7 +192,7 @@ class LazyAutomaton(BackoffAutomaton):
         self.states.read(context_length, *arrays)
 
     def validate(self) -> None:
-        """Check the model over words. Raises the errors of `BackoffAutomaton.validate`."""
+        """Check the model over words. Errors are as for `BackoffAutomaton.validate`."""
         self.spelled.lm.automaton.validate()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Run searches with lazily composed language models: compose the states that a search enters until no state is missing."""
+"""Run searches with lazily composed language models. States that a search enters are composed until none is missing."""
 
 from __future__ import annotations
 
@@ -45,11 +45,13 @@ class LazySearch:
 
     @property
     def unfinished(self) -> np.ndarray:
-        """For each state of the latest `tensors`, whether its scores aren't final yet (uint8)."""
+        """Mask of the states in the latest `tensors` whose scores aren't final yet (uint8)."""
         return self._only.states.arrays["unfinished"] if self.pool is None else self.pool.unfinished
 
     def _each(self, states: np.ndarray) -> Iterator[tuple[LazyStates, np.ndarray]]:
-        """Yield each model's states, and the search's states as numbers in that model; a state of another model becomes -1."""
+        """Yield each model's states, and the search's states as state numbers of that model; states of another model become
+        -1.
+        """
         if self.pool is None:
             yield self._only.states, states
         for copy in self.copies:
@@ -60,12 +62,12 @@ class LazySearch:
 
         Args:
             states: int32 `[B, K, M]`, the initial states of the search's hypotheses in each model.
-            links, labels: int32 `[B, S, K]`, parent and new token of each hypothesis at each step; below 0 for no token. If
-                `links` is None, each hypothesis is its own parent.
-            not_tokens: another label that isn't a token.
+            links, labels: int32 `[B, S, K]`, the parent and the new token of each hypothesis at each step. A label below 0
+                means no token. If `links` is None, each hypothesis is its own parent.
+            not_tokens: a further label that isn't a token.
 
         Returns:
-            Whether any state was composed; then the search must be repeated.
+            Whether any state was composed. If so, the search must be repeated.
         """
         if links is None:
             links = np.broadcast_to(np.arange(labels.shape[2], dtype=np.int32), labels.shape)
@@ -83,16 +85,17 @@ class LazySearch:
 
     @property
     def composing(self) -> NgpulmComposing | None:
-        """The core's struct for composing during a search that holds the lock; None for a pool, which holds copies of the
-        states."""
+        """The core's struct for composing during a search that holds the lock. It is None for a pool, which has copies of
+        states.
+        """
         return self._only.states.composing() if self.pool is None else None
 
     def search(self, search: Callable[[AutomatonTensors, np.ndarray], None], states: np.ndarray, counts: np.ndarray) -> None:
         """Repeat a search that stops at unfinished states, and compose these states, until the search completes.
 
         Args:
-            search: function of the automata and their unfinished states. It may compose states by means of `composing`.
-            states, counts: `[B, N]` and `[B]`, which the function writes: the states at which each row stopped, and their
+            search: function that takes the automata and their unfinished states. It may compose states with `composing`.
+            states, counts: arrays `[B, N]` and `[B]` that the function writes: the states at which each row stopped, and their
                 number.
         """
         with LOCK:
@@ -103,12 +106,13 @@ class LazySearch:
                 self.enter(states[np.arange(states.shape[1]) < counts[:, None]])
 
     def enter(self, states: np.ndarray) -> bool:
-        """Compose all states that the scores of `states`, int32 `[N]`, depend on; return whether any state was composed."""
+        """Compose all states on which the scores of `states`, int32 `[N]`, depend. Return whether any state was composed."""
         with LOCK:
             return any([lazy.enter(own) for lazy, own in self._each(states)])
 
     def read(self, starts: Tensor, roots: Tensor, texts: Tensor, lengths: Tensor, context_length: int) -> bool:
-        """Compose the states along texts: `[B]`, `[B]`, `[B, L]` and `[B]` as for `BackoffAutomaton.states_after`.
+        """Compose the states along texts. The arguments are those of `BackoffAutomaton.states_after`: `[B]`, `[B]`, `[B, L]`,
+        `[B]`.
 
         Return whether any state was composed.
         """
@@ -119,9 +123,9 @@ class LazySearch:
 
 
 class InPool:
-    """A copy of lazy states in a pool, which `update` brings up to date. States keep their places.
+    """A copy of lazy states in a pool. `update` brings the copy up to date; states keep their numbers in the pool.
 
-    The copy consists of parts; each part is placed where the pool had room when it was added.
+    The copy has several parts. Each part is at a free place that the pool had when the part was added.
 
     Args:
         states: the states, which may grow.
@@ -141,7 +145,7 @@ class InPool:
 
     @property
     def place(self) -> Place:
-        """The place of the first part, with the root and the start of the model."""
+        """The place of the copy's first part. Its `root` and `start` are those of the model."""
         start = int(self.in_pool(np.array([self.states.begin]))[0])
         return self.places[0]._replace(root=int(self.firsts[0]), start=start)
 
@@ -179,7 +183,7 @@ class InPool:
         self._states, self._arcs, self._composed = states, arcs, len(composed)
 
     def _take_room(self, states: int, arcs: int) -> None:
-        """Reserve room for more states and arcs, as one part that starts at the first uncopied number."""
+        """Reserve room for more states and arcs, as a new part. The part begins at the first number that isn't copied yet."""
         if states > self._state_room:
             count = max(states - self._states, states // 4 * 2, LEAST_STATES)
             first, _ = self.pool.take(count, 0)
@@ -193,12 +197,12 @@ class InPool:
             self.places.append(Place(0, 0, (0, 0), (first, count)))
 
     def in_pool(self, states: np.ndarray) -> np.ndarray:
-        """Return the numbers in the pool of states of the model, int32."""
+        """Convert state numbers of the model to state numbers of the pool, int32."""
         part = np.searchsorted(self.own, states, side="right") - 1
         return (states + (self.firsts - self.own)[part]).astype(np.int32)
 
     def outside(self, states: np.ndarray) -> np.ndarray:
-        """Return the numbers in the model of states of the pool, int32; a state of another automaton becomes -1."""
+        """Convert state numbers of the pool to state numbers of the model, int32; states of another automaton become -1."""
         order = np.argsort(self.firsts)
         part = order[np.searchsorted(self.firsts[order], states, side="right") - 1]
         within = states - self.firsts[part]
@@ -206,6 +210,6 @@ class InPool:
         return np.where((within >= 0) & (within < counts[part]), within + self.own[part], -1).astype(np.int32)
 
     def leave(self) -> None:
-        """Free the room in the pool; the copied states must not be queried any more."""
+        """Free the room in the pool. Callers must not query the copied states any more."""
         for place in self.places:
             self.pool.give_back(place)

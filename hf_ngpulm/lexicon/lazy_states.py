@@ -1,17 +1,17 @@
 """Compose a word-level LM with a lexicon as far as searches have reached.
 
-All states of a large LM (see `hf_ngpulm.lexicon.composition`) take more memory than a machine has, and a search enters few of
-them. Here a state (h, x), prefix x under state h of the LM, is *made* (it gets a number, a mass and a backoff state) when the
-state before it is composed. It is *composed* (its arcs are written) when a search enters it. Composing the first state of a
-word costs one pass over the words in the LM's n-grams after h; composing a later state costs one pass over the words that begin
-with x.
+All states of a large LM (see `hf_ngpulm.lexicon.composition`) take more memory than a machine has, but a search enters only a
+few of them. A state (h, x) is prefix x under state h of the LM. It is *made* (it gets a number, a mass and a backoff state)
+when the state before it is composed. It is *composed* (its arcs are written) when a search enters it. Composing the first state
+of a word costs one pass over the words in the LM's n-grams after h; composing a later state costs one pass over the words that
+begin with x.
 
 A state's scores are final once the state and its whole backoff chain are composed. Until then it is *unfinished*, and scores as
 if the LM had no n-grams there. If a search reads these arrays directly, the core composes a state when the search enters it, as
-long as there is spare room (`composing`). Other searches, and searches without room, stop when they enter an unfinished state,
-or report the entered states afterwards (`replay`). These states are composed, and the search continues or is repeated. States
-never change their number or meaning. (Numbers may depend on which thread came first; nothing else does.) The scores of a search
-that has entered no unfinished state equal those of the fully composed automaton, bit for bit.
+long as there is spare room (`composing`). Other searches, and searches without spare room, stop when they enter an unfinished
+state, or report the entered states afterwards (`replay`). Then these states are composed, and the search continues or is
+repeated. States never change their number or meaning. (Only the numbers may depend on the order of threads.) The scores of a
+search that has entered no unfinished state equal those of the fully composed automaton, bit for bit.
 """
 
 from __future__ import annotations
@@ -71,14 +71,15 @@ ARRAYS: dict[str, tuple[str, str]] = {
 
 
 class NgpulmLazyAutomaton(Struct):
-    """`LazyStates`, as the core reads and writes them.
+    """The arrays of `LazyStates`, which the core reads and writes.
 
     Members:
-        counts: `[5]`, numbers of states, arcs, LM states that have been read, forms of these, and composed states.
-        delimiter: id of the delimiter, -1 if the vocabulary has none.
+        counts: `[5]`, the numbers of states, of arcs, of LM states that have been read, of the forms of these LM states, and of
+            composed states.
+        delimiter: id of the delimiter, or -1 if the vocabulary has none.
         start: the LM's state at the start of sentences.
         longest_chain: the longest backoff chain of the LM, in states.
-        begin: the LM's state in which delimiters get no bonus, -1 if there is no such state.
+        begin: the LM's state in which delimiters get no bonus, or -1 if there is no such state.
     """
 
     members = (
@@ -107,7 +108,7 @@ class NgpulmComposing(Struct):
 
     Members:
         made, lm, words, trie: as for the composing functions.
-        is_busy: `[1]`, whether a thread composes.
+        is_busy: `[1]`, whether a thread is composing.
     """
 
 
@@ -135,7 +136,7 @@ class Bonuses(NamedTuple):
 class LazyStates:
     """The states of an automaton composed so far, in arrays on the CPU. State 0 is the root; state numbers are even.
 
-    The arrays have spare room at the end; larger arrays replace them when it is used up.
+    The arrays have spare room at the end. When it is used up, larger arrays replace them.
 
     Args:
         spelled: the LM and its spellings.
@@ -202,16 +203,17 @@ class LazyStates:
             states: int32 `[B, K]`, the initial states of the search's hypotheses; -1 for a missing hypothesis.
             links: int32 `[B, S, K]`, each hypothesis's parent at each step.
             labels: int32 `[B, S, K]`, each hypothesis's new token; below 0 for no token.
-            not_tokens: another label that isn't a token.
+            not_tokens: a further label that isn't a token.
 
         Returns:
-            Whether any state was composed; then the search must be repeated.
+            Whether any state was composed. If so, the search must be repeated.
         """
         now, steps = np.array(states, dtype=np.int32), np.full(len(states), -1, dtype=np.int64)
         return self._compose(_replay, now, steps, links, labels, *labels.shape, not_tokens, AHEAD)
 
     def read(self, context_length: int, starts: np.ndarray, roots: np.ndarray, tokens: np.ndarray, lengths: np.ndarray) -> bool:
-        """Compose the states along texts, starting where `BackoffAutomaton.states_after` starts; return the same as `replay`.
+        """Compose the states along texts, from the states in which `BackoffAutomaton.states_after` starts. Return whether any
+        state was composed.
 
         Args:
             context_length: longest context in tokens.
@@ -223,7 +225,7 @@ class LazyStates:
         return self._compose(_read, now, positions, roots, tokens, lengths, *tokens.shape, context_length)
 
     def enter(self, states: np.ndarray) -> bool:
-        """Compose all states that the scores of `states`, int32 `[N]`, depend on, and return whether any state was composed.
+        """Compose all states on which the scores of `states`, int32 `[N]`, depend. Return whether any state was composed.
 
         Numbers below 0 are skipped.
         """
@@ -235,7 +237,9 @@ class LazyStates:
         return NgpulmComposing(made=made, lm=lm, words=words, trie=trie, is_busy=np.zeros(1, dtype=np.int32))
 
     def _compose(self, compose: Function, *arguments: Any) -> bool:
-        """Call a composing function until it has enough room; return whether any state was composed."""
+        """Call a composing function. Give it more room and repeat the call until the room suffices. Return whether it composed
+        any state.
+        """
         has_grown = np.zeros(1, dtype=np.uint8)
         with LOCK:
             while (why := compose(self._native, *self._parts, *arguments, has_grown)) != DONE:
@@ -266,7 +270,7 @@ class LazyStates:
         )  # fmt: skip
 
     def _compose_root(self, bonuses: Bonuses) -> None:
-        """Compose the LM's root with all nodes, and make the states that follow each word there."""
+        """Compose the LM's root with all nodes of the trie, and make the states that follow the words in the root."""
         lm, trie, settings = self.spelled.lm, self.spelled.trie, self._settings
         root, lm_backoffs = lm.over_forms(1), lm.automaton.tensors.backoff_states.numpy()
         of_lm = np.concatenate([root.targets, [lm.unknown_target, lm.start]]).astype(np.int32)
@@ -303,7 +307,7 @@ class LazyStates:
         self.enter(numbers[: 1 + moved].astype(np.int32))
 
     def _lay(self, tensors: AutomatonTensors, own: np.ndarray, num_forms: int, first: int) -> None:
-        """Make room for the states under the root and copy them; states starting at `first` have no arcs."""
+        """Make room for the states under the root, and copy these states. States from `first` on have no arcs."""
         states, num_arcs, a = tensors.num_states, tensors.num_arcs, self.arrays
         self._counts[:] = states, num_arcs, 0, 0, 0
         offsets, tokens, weights, targets, backoffs, backoff_weights = (tensor.numpy() for tensor in tensors)
@@ -316,7 +320,7 @@ class LazyStates:
 
 
 def _with_backoffs(backoff_states: np.ndarray, states: np.ndarray) -> np.ndarray:
-    """Return states of the LM and all states of their backoff chains, in ascending order, int64."""
+    """Return the given states of the LM together with all states of their backoff chains, in ascending order, int64."""
     found = np.zeros(len(backoff_states), dtype=bool)
     while len(states):
         found[states] = True

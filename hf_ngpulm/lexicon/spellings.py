@@ -25,7 +25,7 @@ LONGER = 1.5
 
 
 class Boundaries(NamedTuple):
-    """Word boundaries in a vocabulary of `V` tokens: after a delimiter, or before a token with a mark.
+    """Word boundaries in a vocabulary of `V` tokens. A boundary is after a delimiter, or before a token with a mark.
 
     Args:
         begins_word: bool `[V]`, whether each token has the mark; all false for a vocabulary with a delimiter.
@@ -37,12 +37,12 @@ class Boundaries(NamedTuple):
 
     @property
     def delimiter_id(self) -> int:
-        """The id of the delimiter for the native core, -1 if there is no delimiter."""
+        """The id of the delimiter for the native core, or -1 if there is no delimiter."""
         return -1 if self.delimiter is None else self.delimiter
 
 
 class BadSpelling(ValueError):
-    """A spelling isn't that of a single word; the message says why."""
+    """Raised if a spelling doesn't spell a single word; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Lexicon:
 
     Args:
         boundaries: word boundaries in the vocabulary.
-        words: int64 `[P]`, the word of each spelling, by index.
+        words: int64 `[P]`, the index of each spelling's word.
         offsets: int64 `[P + 1]`, start of each spelling in `tokens`.
         tokens: int32, all spellings concatenated.
         unspelled: words without a spelling, because the tokenizer can't write them or the caller's lexicon lacks them.
@@ -84,16 +84,16 @@ def make_lexicon(
 
     Args:
         words: the LM's words, without duplicates.
-        tokenizer: the speech recogniser's; it spells words without a spelling in `source`.
+        tokenizer: the speech recogniser's tokenizer. It spells words that have no spelling in `source`.
         source: the words and their spellings. None takes all words and lets the tokenizer spell them; a list of words makes all
             other words unknown; a dictionary maps words to one or several spellings (text for the tokenizer, or lists of token
             ids or pieces); a path names a file of lines with a word, a tab and the pieces of a spelling, as flashlight uses.
         vocab_size: number of token ids that the recogniser's LMs score, if it differs from the tokenizer's.
-        case: "lower" or "upper" changes the LM's words before they are spelled. "keep" spells them as they are. So does "auto"
-            (default), but it raises an error for words in a case that the tokenizer doesn't write.
-        cuttings: number of segmentations per word: the tokenizer's own, and those with the fewest pieces.
-            Recognisers mix them where they are unsure.
-        may_be_empty: whether it is allowed that no word has a spelling.
+        case: "lower" or "upper" changes the LM's words before they are spelled. "keep" spells them unchanged. "auto" (default)
+            also spells them unchanged, but raises an error for words in a case that the tokenizer doesn't write.
+        cuttings: number of segmentations per word: the tokenizer's own, and further ones with the fewest pieces. Uncertain
+            recognisers mix segmentations.
+        may_be_empty: whether a lexicon in which no word has a spelling is allowed.
 
     Raises:
         ValueError: `cuttings` isn't 1 for a vocabulary of letters (with a delimiter between words).
@@ -137,7 +137,7 @@ def make_lexicon(
 def _ways(source: LexiconSource, words: Sequence[str], written: Sequence[str]) -> tuple[list[tuple[int, Any]], tuple[str, ...]]:
     """Return the spellings in a lexicon, and the lexicon's words that the LM lacks.
 
-    A spelling is the lexicon's own or a text for the tokenizer, and comes with the index of its word.
+    Each spelling comes with the index of its word. A spelling is one of the lexicon, or a text for the tokenizer to spell.
     """
     if isinstance(source, str | os.PathLike):
         source = read_lexicon_file(source)
@@ -179,10 +179,10 @@ def boundaries_of(speller: Speller) -> Boundaries:
 
 
 def bounded(tokens: Sequence[int], boundaries: Boundaries) -> tuple[int, ...]:
-    """Return a spelling, with the delimiter at its end if the vocabulary has one.
+    """Return a spelling. If the vocabulary has a delimiter, the spelling ends in it.
 
     Raises:
-        BadSpelling: the spelling isn't that of a single word.
+        BadSpelling: the spelling doesn't spell a single word.
     """
     delimiter = boundaries.delimiter
     if delimiter is None:
@@ -236,7 +236,9 @@ def _ids(spelling: Sequence[Any], speller: Speller) -> list[int]:
 def _spelled(
     texts: Sequence[tuple[int, str]], speller: Speller, boundaries: Boundaries, cuttings: int = 1
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """Return the tokenizer's spellings and further segmentations of the texts that it can write as a single word."""
+    """Return the tokenizer's spellings of the texts that it can write as a single word, and other segmentations of these
+    texts.
+    """
     blank = " " if speller.mark == "Ġ" else ""
     found = []
     for first in range(0, len(texts), WORDS_PER_BATCH):
@@ -262,7 +264,10 @@ def _check_case(
     speller: Speller,
     boundaries: Boundaries,
 ) -> None:
-    """Raise an error if the tokenizer can write most words only in another case, or with far fewer tokens in that case."""
+    """Raise an error if another case suits the tokenizer better.
+
+    Another case is better if the tokenizer can write most words only in that case, or with far fewer tokens in that case.
+    """
     lengths = {n: len(tokens) for n, tokens in spelled}
     step = max(1, len(texts) // SAMPLE)
     sample = [(n, text) for n, text in texts[::step] if text.lower() != text.upper()]

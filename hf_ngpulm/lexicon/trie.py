@@ -11,7 +11,7 @@ from ..engines.native import Function, Struct
 
 
 class NgpulmSpellingTrie(Struct):
-    """A `Trie` as the core reads it."""
+    """A `Trie` in the form that the core reads."""
 
 
 _spelling_trie = Function("ngpulm_spelling_trie")
@@ -22,8 +22,8 @@ KEY = np.dtype(">i4")  # big-endian, so that the bytes sort like the tokens
 class Trie(NamedTuple):
     """The prefixes of `F` distinct spellings. `N` inner nodes are the proper prefixes of spellings; node 0 is the root.
 
-    Spellings are sorted by their tokens, so walking the spellings in order visits the nodes in order. A leaf has no number. An
-    arc to a leaf ends a word that no longer word begins with.
+    Spellings are sorted by their tokens, so a walk through the spellings visits the nodes in order. Leaves have no number. If
+    an arc leads to a leaf, no longer word begins with the word that ends there.
     """
 
     path_offsets: np.ndarray  # int64 [F + 1]: the nodes along spelling f, the root not among them, begin at path_offsets[f]

@@ -1,10 +1,10 @@
-"""Change the weights of a composed automaton without composing it anew.
+"""Change the weights of a composed automaton without composing it again.
 
-A composed automaton charges an unknown word at once, when the word leaves the trie of known words, and nothing afterwards. For
-a search this charge is too high for short unknown words: they lose to known words before these turn out to fit badly. It is too
-low for long ones, which replace the words that follow. `grade_unknown_words` replaces the state of unknown words by one state
-per length. The charge after n characters is a function of n, and the difference is settled when the word ends. Whole texts
-score as before.
+A composed automaton charges an unknown word at once, when the word leaves the trie of known words, and nothing afterwards. In a
+search, this charge is too high for short unknown words: they are pruned before the competing known words turn out to fit badly.
+It is too low for long unknown words, which swallow the words that follow. `grade_unknown_words` replaces the state of unknown
+words by one state per length. The charge after n characters is a function of n. At the end of the word, the difference to the
+full charge is added. Whole texts score as before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Grades(NamedTuple):
 
     Args:
         piece_lengths: number of characters of each token, `[V]`.
-        scored: natural log, score of an unknown word in an automaton that charges it at once.
+        scored: natural log, score of an unknown word in an automaton that charges the word at once.
         charged: natural log, score of an unfinished unknown word of 0, 1, ... characters; the last value also holds for longer
             words.
         whole: natural log, score of a finished unknown word, which replaces `scored`.
@@ -47,7 +47,7 @@ def reweighed(
     """Scale the word-level model's log-probabilities, and add a bonus for each word, known or unknown.
 
     Weights are pushed towards the start of words (see `hf_ngpulm.lexicon.composition`), so the bonus goes to the arcs that
-    begin a word: those that leave a state between words, except by the delimiter.
+    begin a word. These arcs leave a state between words and aren't arcs of the delimiter.
 
     Args:
         tensors: the tensors of a composed automaton.
@@ -55,8 +55,8 @@ def reweighed(
         vocab_size: V.
         scale: factor of all weights.
         word: natural log, added for each word after scaling.
-        delimiter: natural log, added for each delimiter between words. Such delimiters are redundant: without a penalty a
-            search fills up with transcripts that differ only in them.
+        delimiter: natural log, added for each delimiter between words. Such delimiters are redundant. Without a penalty, a
+            search fills up with transcripts that differ only in delimiters.
         start: a state in which the bonus of delimiters isn't added.
     """
     contexts = words.num_contexts

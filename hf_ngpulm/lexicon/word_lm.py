@@ -1,4 +1,4 @@
-"""Prepare the word-level LM for composition: a backoff automaton over spelled forms in double precision."""
+"""Prepare the word-level LM for composition: make it a backoff automaton over spelled forms, in double precision."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STATES_PER_THREAD = 1 << 15
 
 
 class NgpulmWords(Struct):
-    """The forms that spell the words of a model, as the core reads them."""
+    """The forms that spell the words of a model, as arrays for the core."""
 
 
 _count_forms = Function("ngpulm_count_forms")
@@ -37,8 +37,8 @@ _score_ends = Function("ngpulm_score_ends")
 class FormLM(NamedTuple):
     """The probabilities p(form | LM state) of the distinct spellings ("forms") of a lexicon, `0 .. F - 1`, in `S` states.
 
-    State 0, the root, has all forms. Words with the same spelling are one form, whose probability is the sum of theirs. After
-    the form the LM continues as after the likeliest of these words.
+    State 0, the root, has all forms. Words with the same spelling are one form, whose probability is the sum of the words'
+    probabilities. After the form, the LM continues as after the likeliest of these words.
     """
 
     offsets: np.ndarray  # int64 [S + 1]: the arcs of state s
@@ -61,7 +61,7 @@ class WordLM:
         num_forms: F, the number of forms.
 
     Raises:
-        NGramFormatError: a word has too many spellings or a spelling too many words for a search, or the scores of n-grams
+        NGramFormatError: a word has too many spellings for a search, a spelling has too many words, or the scores of n-grams
             overflow single precision.
     """
 
@@ -88,9 +88,9 @@ class WordLM:
     def of_table(cls, table: NGramTable, word_of: np.ndarray, form_of: np.ndarray, num_forms: int) -> WordLM:
         """Build the LM from n-grams over words.
 
-        N-grams with an unspelled word are left out, since no text in tokens reaches them. So are n-grams that end in `<unk>`:
-        an unknown word backs off to the unigram's p(<unk>). The other arguments are as for the class, with the table's word
-        ids.
+        N-grams with an unspelled word are left out, because no text in tokens reaches them. N-grams that end in `<unk>` are
+        also left out: an unknown word backs off to the unigram's p(<unk>). The other arguments are as for the class, with word
+        ids of the table.
         """
         table, new_ids = _with_words(table, np.unique(word_of))
         has_unknown = table.row_of_unigram(table.unk) is not None  # the last id has no unigram and so is <unk>
@@ -98,7 +98,7 @@ class WordLM:
         return cls(automaton, new_ids[word_of], form_of, num_forms)
 
     def continued(self, share: float) -> WordLM:
-        """Return a copy in which sentences follow one another, see `hf_ngpulm.automaton.continuation`."""
+        """Return a copy in which sentences follow one another; see `hf_ngpulm.automaton.continuation`."""
         longest = max(self.automaton.context_length, 2)  # a word, the start of its sentence, the root
         return WordLM(continued(self.automaton, share, longest), self.word_of, self.form_of, self.num_forms)
 
@@ -108,7 +108,7 @@ class WordLM:
 
     @property
     def native(self) -> tuple[Automaton, NgpulmWords]:
-        """The automaton and the forms of its words, as the core reads them."""
+        """The automaton and the forms of its words, as structs for the core."""
         words = NgpulmWords(
             first_form=self._first_form, forms_of_word=self._forms_of_word, first_word=self._first_word,
             words_of_form=self._words_of_form, num_words=self.num_words,
@@ -117,7 +117,7 @@ class WordLM:
 
     @property
     def unknown(self) -> float:
-        """log p(<unk>)."""
+        """Natural log-probability of the unigram `<unk>`."""
         return float(self.automaton.tensors.arc_weights[self.num_words])
 
     @property
@@ -146,7 +146,10 @@ class WordLM:
 
 
 def _with_words(table: NGramTable, words: np.ndarray) -> tuple[NGramTable, np.ndarray]:
-    """Return the n-grams over the chosen words, renumbered, with one more id without a unigram, and the new id of each word."""
+    """Return the n-grams over the chosen words with new ids, and the new id of each word.
+
+    One more id, without a unigram, stands for all other words.
+    """
     is_known = np.zeros(table.num_ids, dtype=bool)
     is_known[words] = True
     new_ids = np.cumsum(is_known) - 1

@@ -53,26 +53,28 @@ def compose(
     may_be_empty: bool = False,
     continued: float | None = None,
 ) -> LMParts:
-    """Compose a language model over words with a lexicon into one over tokens (see `hf_ngpulm.lexicon.composition`).
+    """Compose a language model over words with a lexicon; return a model over tokens (see `hf_ngpulm.lexicon.composition`).
 
     Args:
-        table: n-grams over words; its `vocab_size` is their number.
+        table: n-grams over words; its `vocab_size` is the number of words.
         words: the words of the table's ids.
         tokenizer: the ASR model's tokenizer, a processor that holds it, or the name of a repo that has it.
         lexicon, vocab_size, case: see `hf_ngpulm.lexicon.spellings.make_lexicon`.
         closed_vocabulary: whether unknown words are forbidden: each scores -1e4 (and `unk_token_cost`), not minus infinity.
-        unk_score_offset: natural log, added to log p(<unk>) for each unknown word. (pyctcdecode adds an offset of the same
-            default, -10, to log10 p, which is -23.03 as a natural log.)
+        unk_score_offset: natural log, added to log p(<unk>) for each unknown word. (pyctcdecode's default offset is also -10,
+            but in log10; this is -23.03 as a natural log.)
         unk_token_cost: natural log, cost of each token of an unknown word; by default log V, the cost of a uniform choice.
         word_bonus: natural log, added to the log-probability of every word, known or not, and multiplied by the LM's weight
             (pyctcdecode's beta divided by its alpha). Scores and perplexity of texts don't include it.
         engine: as for `NGramLM.from_arpa`.
         cuttings: number of segmentations of a word into pieces, up to 64, see `hf_ngpulm.lexicon.spellings.make_lexicon`. Each
-            segmentation gets the word's score. With several, let CTC beam search merge them: `CTCDecoder(..., merge="text")`.
+            segmentation gets the word's score. With several segmentations, let CTC beam search merge them: `CTCDecoder(...,
+            merge="text")`.
         composition: "static" makes all states now. "on_the_fly" makes a state when a search reaches it; the model over words is
             a tenth as large, and the scores are the same (see `hf_ngpulm.lexicon.lazy_model`). "auto" is static for up to 5
             million n-grams.
-        may_be_empty: whether it is allowed that no word has a spelling, so that all are unknown; then a warning is logged.
+        may_be_empty: whether a lexicon in which no word has a spelling is allowed. All words are then unknown, and a warning is
+            logged.
         continued: for models of single sentences, the probability that another sentence follows, see `NGramLM.continued`.
 
     Raises:
@@ -170,7 +172,7 @@ def refuse_options(options: Iterable[str], why: str) -> None:
 
 
 def _tell(lexicon: Lexicon, num_words: int, given: bool) -> None:
-    """Log a warning that names the words that are left out."""
+    """Log a warning with the words that are left out."""
     no_spelling = "aren't in the lexicon" if given else "can't be written by the tokenizer as one word"
     for left_out, why in ((lexicon.unspelled, no_spelling), (lexicon.unknown, "of the lexicon aren't in the language model")):
         if left_out:

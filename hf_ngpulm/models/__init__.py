@@ -1,8 +1,8 @@
 """Provide models that Transformers lacks: two transducers (HAT, and one whose prediction network has no state), and an encoder
 of a frozen Whisper under trained layers.
 
-Once `hf_ngpulm` is imported, they can be loaded with `AutoConfig`, `AutoModel`, `AutoModelForRNNT` (if Transformers has it) and
-the speech recognition pipeline.
+After `hf_ngpulm` is imported, these models can be loaded with `AutoConfig`, `AutoModel`, `AutoModelForRNNT` (if Transformers
+has it) and the speech recognition pipeline.
 """
 
 from __future__ import annotations

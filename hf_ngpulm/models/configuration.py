@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
@@ -10,17 +10,17 @@ from .registration import register_configurations
 
 
 class _TransducerConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
-    """The common part of both configurations.
+    """The base class of both configurations, with the arguments that they share.
 
     Args:
-        vocab_size: token classes, the blank included.
-        blank_token_id: class of the blank; it is also what the prediction network reads before the first token.
+        vocab_size: number of token classes, including the blank.
+        blank_token_id: class of the blank. The prediction network also reads it before the first token.
         decoder_hidden_size: width of the prediction network and of the joint network.
         hidden_act: activation of the joint network.
-        max_symbols_per_step: tokens that may be emitted at one frame.
-        pad_token_id: padding of labels.
-        encoder_config: configuration of the encoder (or its dict), any whose model gives `last_hidden_state` and
-            `attention_mask`; by default a `ParakeetEncoder`.
+        max_symbols_per_step: maximum number of tokens per frame.
+        pad_token_id: token id that pads labels.
+        encoder_config: configuration of the encoder, or its dict; by default that of a `ParakeetEncoder`. The encoder must
+            return `last_hidden_state` and `attention_mask`.
     """
 
     is_composition = True
@@ -52,10 +52,11 @@ class _TransducerConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
 
 
 class HatConfig(_TransducerConfig):
-    """Configuration of a `HatForASR`: as the common ones, the blank being the last class, and
+    """Configuration of a `HatForASR`. The blank is the last class. It has the arguments that both configurations share (see
+    `_TransducerConfig`), and one more.
 
     Args:
-        num_decoder_layers: LSTM layers of the prediction network.
+        num_decoder_layers: number of LSTM layers of the prediction network.
     """
 
     model_type = "hat_transducer"
@@ -68,7 +69,8 @@ class HatConfig(_TransducerConfig):
 
 
 class StatelessTransducerConfig(_TransducerConfig):
-    """Configuration of a `StatelessTransducerForASR`: as the common ones, and
+    """Configuration of a `StatelessTransducerForASR`. It has the arguments that both configurations share (see
+    `_TransducerConfig`), and one more.
 
     Args:
         context_size: number of tokens that the prediction network sees.
@@ -128,7 +130,7 @@ class WhisperTopCTCConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
     """Configuration of a `WhisperTopForCTC`: that of a `ParakeetForCTC` with a `WhisperTopConfig` as its encoder's."""
 
     model_type = "whisper_top_ctc"
-    sub_configs_defaults = {"encoder_config": WhisperTopConfig}
+    sub_configs_defaults: ClassVar[dict[str, Any]] = {"encoder_config": WhisperTopConfig}
 
     vocab_size: int = 257
     pad_token_id: int = 256
@@ -142,7 +144,7 @@ class WhisperTopRNNTConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
     """Configuration of a `WhisperTopForRNNT`: that of a `ParakeetForRNNT` with a `WhisperTopConfig` as its encoder's."""
 
     model_type = "whisper_top_rnnt"
-    sub_configs_defaults = {"encoder_config": WhisperTopConfig}
+    sub_configs_defaults: ClassVar[dict[str, Any]] = {"encoder_config": WhisperTopConfig}
 
     vocab_size: int = 257
     decoder_hidden_size: int = 256

@@ -1,8 +1,8 @@
-"""Compute training losses of transducers: minus the log-probability of all alignments of the labels.
+"""Compute training losses of transducers: the negative log-probability of all alignments of the labels together.
 
-The code is plain torch, for any device. It computes the lattice frame by frame, not cell by cell. Within a frame, the recursion
-along the labels is `a[u] = logaddexp(before[u], a[u - 1] + label[u - 1])`. After subtracting the cumulative sum of `label`, it
-becomes a cumulative log-sum. So a batch takes as many steps as it has frames.
+The code is plain torch and runs on any device. It computes the lattice frame by frame, not cell by cell. Within a frame, the
+recursion along the labels is `a[u] = logaddexp(before[u], a[u - 1] + label[u - 1])`. After subtracting the cumulative sum of
+`label`, the recursion becomes a cumulative log-sum. So a batch takes as many steps as it has frames.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ def transducer_loss(blank: Tensor, labels: Tensor, num_frames: Tensor, num_label
     """Return the RNN-T loss (Graves 2012, "Sequence transduction with recurrent neural networks", section 2.4).
 
     Args:
-        blank: log-probability of the blank at each frame, after 0 to U labels: `[B, T, U + 1]`.
-        labels: log-probability of the next label there: `[B, T, U]`.
-        num_frames: frames of each row, at least 1: `[B]`.
-        num_labels: labels of each row: `[B]`.
+        blank: natural log-probability of the blank at each frame, after 0 to U labels: `[B, T, U + 1]`.
+        labels: natural log-probability of the next label at each frame, after 0 to U - 1 labels: `[B, T, U]`.
+        num_frames: number of frames of each row, at least 1: `[B]`.
+        num_labels: number of labels of each row: `[B]`.
 
     Returns:
         Negative log-likelihood of each row, natural log, `[B]`, float64.
@@ -48,8 +48,8 @@ def tdt_loss(
         labels: log-probability of the next label: `[B, T, U]`.
         durations: log-probabilities of the durations: `[B, T, U + 1, len(values)]`.
         values: the durations in frames. A blank always advances, so its duration can't be 0.
-        num_frames: frames of each row, at least 1: `[B]`.
-        num_labels: labels of each row: `[B]`.
+        num_frames: number of frames of each row, at least 1: `[B]`.
+        num_labels: number of labels of each row: `[B]`.
 
     Returns:
         Negative log-likelihood of each row, natural log, `[B]`, float64.

@@ -1,4 +1,4 @@
-"""Two transducers as models of Transformers: HAT, and one whose prediction network has no state."""
+"""Two transducers as models of Transformers: HAT, and a transducer whose prediction network has no state."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class TransducerOutput(ModelOutput):  # type: ignore[no-any-unimported]
     """The output of a transducer.
 
     Attributes:
-        loss: mean over the rows of minus the labels' log-probability, per label.
-        logits: of the joint network, `[B, T, U + 1, V]`; without labels the encoder's frames only.
-        last_hidden_state: of the encoder, `[B, T, D]`.
+        loss: negative natural log-probability of the labels, per label, as the mean over the rows.
+        logits: outputs of the joint network, `[B, T, U + 1, V]`; None if no labels were passed.
+        last_hidden_state: frames of the encoder, `[B, T, D]`.
     """
 
     loss: Tensor | None = None
@@ -36,7 +36,7 @@ class TransducerOutput(ModelOutput):  # type: ignore[no-any-unimported]
 
 @dataclass
 class TransducerGenerateOutput(ModelOutput):  # type: ignore[no-any-unimported]
-    """The output of `generate`: `sequences`, token ids `[B, U]` (`[B * num_return_sequences, U]`), padded with blanks."""
+    """The output of `generate`: `sequences`, token ids `[B * num_return_sequences, U]`, padded with blanks."""
 
     sequences: Tensor | None = None
 
@@ -52,15 +52,15 @@ class LstmPrediction(nn.Module):
         self.decoder_projector = nn.Linear(size, size)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """Return `[B, U]` -> `[B, U, D]`: from the beginning."""
+        """Return the network's outputs `[B, U, D]` after the tokens `[B, U]`, from the initial state."""
         return self.decoder_projector(self.lstm(self.embedding(input_ids))[0])
 
 
 class StatelessPrediction(nn.Module):
-    """A prediction network that sees only the last tokens (Ghodsi et al., "RNN-transducer with stateless prediction network",
+    """A prediction network that reads only the last tokens (Ghodsi et al., "RNN-transducer with stateless prediction network",
     ICASSP 2020).
 
-    The tokens' embeddings are weighted by position, channel by channel, and summed.
+    The output is a sum of the tokens' embeddings, with a weight per position and channel.
     """
 
     def __init__(self, config: StatelessTransducerConfig) -> None:
@@ -73,17 +73,17 @@ class StatelessPrediction(nn.Module):
         self.decoder_projector = nn.Linear(size, size)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """Return `[B, U]` -> `[B, U, D]`: from the beginning, before which there are blanks."""
+        """Return the network's outputs `[B, U, D]` after the tokens `[B, U]`. Blanks stand before the first token."""
         return self.of_contexts(nn.functional.pad(input_ids, (self.context_size - 1, 0), value=self.blank_token_id))
 
     def of_contexts(self, tokens: Tensor) -> Tensor:
-        """Return `[B, context_size - 1 + U]` -> `[B, U, D]`."""
+        """Return the network's outputs `[B, U, D]` for tokens `[B, context_size - 1 + U]`, which begin with the context."""
         mixed = self.convolution(self.embedding(tokens).transpose(1, 2)).transpose(1, 2)
         return self.decoder_projector(self.activation(mixed))
 
 
 class SumJoint(nn.Module):
-    """The joint network of an RNN-T: the sum of both sides, an activation, a linear layer."""
+    """The joint network of an RNN-T: it adds both inputs, and applies an activation and a linear layer."""
 
     def __init__(self, config: StatelessTransducerConfig | HatConfig) -> None:
         super().__init__()
@@ -95,9 +95,10 @@ class SumJoint(nn.Module):
 
 
 class HatJoint(nn.Module):
-    """The joint network of a HAT: the blank has its own probability, the labels share the rest (equations 4 to 6).
+    """The joint network of a HAT: the blank has its own probability; the labels share the remaining probability (equations 4 to
+    6).
 
-    Its outputs are log-probabilities; the labels', normalised by themselves, are the label distribution.
+    The outputs are log-probabilities. The labels' log-probabilities, normalised separately, are the label distribution.
     """
 
     def __init__(self, config: HatConfig) -> None:
@@ -135,7 +136,7 @@ class _Transducer(PreTrainedModel):  # type: ignore[no-any-unimported]
             module.reset_parameters()
 
     def get_audio_features(self, input_features: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
-        """Return what the encoder returns, and `pooler_output`: its frames as the joint network takes them, `[B, T, D]`."""
+        """Return the encoder's outputs. `pooler_output` has its frames `[B, T, D]`, projected for the joint network."""
         outputs = self.encoder(input_features=input_features, attention_mask=attention_mask, **kwargs)
         if attention_mask is not None and getattr(outputs, "attention_mask", None) is None:
             # Encoders of Transformers before 5 don't say which of their frames are no padding.
@@ -153,8 +154,8 @@ class _Transducer(PreTrainedModel):  # type: ignore[no-any-unimported]
         """Return the scores of all classes at every frame after 0 to U labels, and the loss.
 
         Args:
-            input_features: from the feature extractor.
-            attention_mask: marks features that aren't padding.
+            input_features: output of the feature extractor.
+            attention_mask: mask of the features that aren't padding.
             labels: token ids, padded with `pad_token_id` or -100: `[B, U]`.
         """
         outputs = self.get_audio_features(input_features, attention_mask, **kwargs)
@@ -182,7 +183,7 @@ class _Transducer(PreTrainedModel):  # type: ignore[no-any-unimported]
         """Decode, greedily by default.
 
         Args:
-            input_features, attention_mask: from the feature extractor.
+            input_features, attention_mask: outputs of the feature extractor.
             settings: `lm`, `lm_weight`, `phrases`, `num_beams` and other arguments of `hf_ngpulm.TransducerDecoder`.
         """
         decoder = TransducerDecoder(self, settings.pop("tokenizer", None), confidence=None, **settings)
@@ -196,7 +197,7 @@ class HatForASR(_Transducer):
     """Hybrid autoregressive transducer (Variani et al. 2020, arXiv 2003.07705) with an LSTM as its prediction network.
 
     The blank has its own probability (a sigmoid), the labels their own distribution. The label distribution without the
-    encoder's part is the internal language model (section 4 there), which `ilm_weight=` subtracts.
+    encoder's input is the internal language model (section 4 of that paper), which `ilm_weight=` subtracts.
     """
 
     config_class = HatConfig
@@ -209,7 +210,7 @@ class HatForASR(_Transducer):
 
 
 class _Hat(TransformersTransducer):
-    """A `HatForASR` for the decoders."""
+    """Adapter of a `HatForASR` for the decoders."""
 
     def networks(self) -> TransducerNetworks | None:
         decoder, joint = self.model.decoder, self.model.joint
@@ -220,7 +221,7 @@ class _Hat(TransformersTransducer):
 
 
 class StatelessTransducerForASR(_Transducer):
-    """An RNN-T whose prediction network sees the last `context_size` tokens only."""
+    """An RNN-T whose prediction network reads only the last `context_size` tokens."""
 
     config_class = StatelessTransducerConfig
 
@@ -232,7 +233,7 @@ class StatelessTransducerForASR(_Transducer):
 
 
 class _Stateless(TransformersTransducer):
-    """A `StatelessTransducerForASR` for the decoders: the state is the last tokens, `[B, context_size - 1]`."""
+    """Adapter of a `StatelessTransducerForASR` for the decoders. The state is the last tokens, `[B, context_size - 1]`."""
 
     def start(self, batch_size: int, like: Tensor) -> tuple[Tensor, State]:
         blanks = torch.full((batch_size,), self.blank_id, device=like.device)
@@ -254,7 +255,7 @@ class _Stateless(TransformersTransducer):
 def blank_and_labels(logits: Tensor, tokens: Tensor, blank_id: int) -> tuple[Tensor, Tensor]:
     """Return log-probabilities of the blank, `[B, T, U + 1]`, and of each next label, `[B, T, U]`.
 
-    From logits `[B, T, U + 1, V]` and the labels `[B, U]`.
+    The arguments are logits `[B, T, U + 1, V]` and the labels `[B, U]`.
     """
     logits = logits.float()
     total = logits.logsumexp(dim=-1)

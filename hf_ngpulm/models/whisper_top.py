@@ -1,7 +1,7 @@
 """Provide an encoder for CTC models and transducers: a Whisper encoder, usually frozen, under a few trained Conformer layers.
 
-It takes the place of the encoder in `ParakeetForCTC`, `ParakeetForRNNT` and `ParakeetForTDT`, and in this package's transducers.
-Whisper hears each recording at its true length instead of 30 s, and a row's frames don't depend on its batch.
+It takes the place of the encoder in `ParakeetForCTC`, `ParakeetForRNNT` and `ParakeetForTDT`. Whisper hears each recording at
+its true length instead of 30 s, and a row's frames don't depend on its batch.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ class NGramCounts:
 
     Args:
         vocab_size: number of token ids; `<s>`, `</s>` and `<unk>` follow them.
-        orders: the n-grams of each order with their numbers of occurrences. `<s>` counts once per sentence.
-        num_sentences, num_tokens: size of the text, where sentence ends don't count as tokens.
+        orders: the n-grams of each order with their numbers of occurrences. `<s>` is counted once per sentence.
+        num_sentences, num_tokens: size of the text; sentence ends don't count as tokens.
         first_seen: int64 `[vocab_size + 3]`, a number that grows with the position of each id's first occurrence in the text.
     """
 
@@ -50,10 +50,10 @@ class NGramCounts:
 
 
 def parse_bytes(size: int | str) -> int:
-    """Return a number of bytes from a number or a text such as "500M", "4G" or "1.5 GiB" (powers of 1,024).
+    """Return a number of bytes. The argument is a number, or a text such as "500M", "4G" or "1.5 GiB" (powers of 1,024).
 
     Raises:
-        ValueError: the text isn't a size, or the size isn't above zero.
+        ValueError: the text isn't a size, or the size is zero or negative.
     """
     units = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", str(size), re.IGNORECASE)
@@ -64,7 +64,7 @@ def parse_bytes(size: int | str) -> int:
 
 
 class NGramCounter:
-    """Counts the n-grams of sentences, which are added in batches.
+    """Counts the n-grams of sentences. Sentences are added in batches.
 
     Use the counter as a context manager, which always removes its files on disk.
 
@@ -179,7 +179,9 @@ class NGramCounter:
                 self._count_chunk(self._chunk)
 
     def _count_chunk(self, num_starts: int) -> None:
-        """Count the n-grams that start at the first `num_starts` positions of the buffer; the other positions stay in it."""
+        """Count the n-grams that start at the first `num_starts` positions of the buffer. The remaining positions stay in the
+        buffer.
+        """
         overlap = self.packing.order - 1
         digits = np.zeros(num_starts + overlap, dtype=np.int32)
         digits[: min(self._filled, digits.size)] = self._buffer[: min(self._filled, digits.size)]
@@ -195,8 +197,9 @@ class NGramCounter:
         return self.steps.count(self.steps.pack(on_device, num_starts, self.packing))
 
     def _take_run(self, run: Run) -> None:
-        """Store a sorted run, after merging it with earlier runs of up to twice its size, so that each n-gram is merged few
-        times."""
+        """Store a sorted run. First merge it with earlier runs of up to twice its size, so that each n-gram is merged only a
+        few times.
+        """
         while self._runs and len(self._runs[-1]) <= 2 * len(run):
             run = self.steps.merge(self._runs.pop(), run)
         self._runs.append(run)
@@ -220,7 +223,7 @@ class NGramCounter:
         self._spilled.append(path)
 
     def merged(self, runs: list[Run]) -> Run:
-        """Return one run merged from all runs; the shortest runs are merged first."""
+        """Merge all runs into one run and return it. The shortest runs are merged first."""
         runs = sorted(runs, key=len, reverse=True)
         while len(runs) > 1:
             last = runs.pop()

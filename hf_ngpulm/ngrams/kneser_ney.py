@@ -1,8 +1,8 @@
 """Estimate models by interpolated modified Kneser-Ney smoothing (Chen and Goodman 1998), as in KenLM's lmplz (Heafield et al.
 2013).
 
-For each order, adjusted counts (the number of distinct tokens seen before an n-gram) replace occurrences, the counts of counts
-determine the discounts, and each context passes the discounted mass on to its suffix.
+Each order has three steps. Adjusted counts (the number of distinct tokens before an n-gram) replace occurrences. The counts of
+counts determine the discounts. Each context passes the discounted mass on to its suffix.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def thresholds_of(prune: Sequence[int], order: int) -> tuple[int, ...]:
     """Return the pruning threshold of each order; the last value in `prune` also holds for all higher orders.
 
     Raises:
-        ValueError: a threshold isn't an integer of 0 or more, the unigrams' isn't 0, thresholds fall, or there are more than
-            orders.
+        ValueError: a threshold isn't an integer of 0 or more, the threshold of unigrams isn't 0, a threshold is below the
+            previous one, or there are more thresholds than orders.
     """
     prune = tuple(prune)
     if not all(isinstance(threshold, int) and threshold >= 0 for threshold in prune):
@@ -85,9 +85,9 @@ def estimate(
     """Estimate a language model from counted n-grams.
 
     Args:
-        counts: the counts, on the device that does the work.
+        counts: the counts, on the device that computes the estimate.
         prune: thresholds for orders 1, 2, ...: n-grams that occur at most this often are dropped. The first must be 0; the last
-            holds for all higher orders. `(0, 0, 1)` drops n-grams of order 3 and up that occur once.
+            holds for all higher orders. `(0, 0, 1)` drops n-grams of order 3 and higher that occur once.
         discount_fallback: discounts for orders whose counts of counts determine no discounts (in small or artificial text).
             None raises an error for such an order.
         allowed: bool `[vocab_size]`; n-grams with tokens that aren't allowed are dropped, and these tokens count as unknown.
@@ -173,7 +173,7 @@ def _check_fallback(fallback: Sequence[float]) -> Sequence[float]:
 
 
 def _with_unknown(unigrams: TrieOrder, unk: int) -> TrieOrder:
-    """Return the unigrams with `<unk>`, which comes last; it gets the count 0 if the text has none."""
+    """Return the unigrams with `<unk>` as the last one. If the text has no unknown token, the count of `<unk>` is 0."""
     if unigrams.tokens.numel() and int(unigrams.tokens[-1]) == unk:
         return unigrams
     return TrieOrder(
@@ -232,10 +232,11 @@ def _discounts(
 def _last_by_lmplz(
     tries: list[TrieOrder], suffixes: list[Tensor | None], first_seen: Tensor, vocab_size: int
 ) -> list[int | None]:
-    """Return the row, in each order except the highest, of the n-gram that lmplz sorts last.
+    """Return the row of the n-gram that lmplz sorts last, for each order except the highest.
 
     lmplz sorts n-grams from their last token to their first, and tokens by their first occurrence in the text. Its statistics
-    use the occurrences of the last n-gram, but the adjusted counts of all others. In a small text this affects the discounts.
+    use the number of occurrences of the last n-gram, but the adjusted counts of all other n-grams. In a small text this affects
+    the discounts.
     """
     rank = torch.where(first_seen == NEVER, -1, first_seen + 3)
     rank[vocab_size], rank[vocab_size + 1], rank[vocab_size + 2] = 1, 2, 0

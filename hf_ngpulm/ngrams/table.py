@@ -1,7 +1,7 @@
 """Define `NGramTable`: the n-grams of a backoff language model, with one set of columns per order.
 
 An n-gram is stored as its last token and the row of its prefix among the (n-1)-grams. Rows are sorted by (prefix, token), so
-``prefix * num_ids + token`` is an ascending key. Looking up an n-gram is a binary search in one int64 tensor, for any order and
+``prefix * num_ids + token`` is an ascending key. So an n-gram is found by binary search in one int64 tensor, for any order and
 vocabulary size.
 """
 
@@ -23,7 +23,7 @@ MAX_ORDER = 64  # of models read from files, since the time to read them is quad
 
 
 class NgpulmNGramNodes(Struct):
-    """`_Nodes` as the core reads them (`csrc/table.cpp`)."""
+    """`_Nodes` in the form that the core reads (`csrc/table.cpp`)."""
 
 
 _sort = Function("ngpulm_sort")
@@ -41,7 +41,7 @@ def sorting(words: Tensor) -> Tensor:
 def first_children(prefixes: Tensor, num_parents: int) -> Tensor:
     """Return, for each of `num_parents` n-grams, the row of its first extension by one token: int64 `[num_parents + 1]`.
 
-    The last entry is the end of all rows.
+    The last entry is the end of the last n-gram's extensions.
     """
     first_child = torch.empty(num_parents + 1, dtype=torch.int64)
     _first_children(prefixes, prefixes.numel(), num_parents, first_child)
@@ -50,10 +50,10 @@ def first_children(prefixes: Tensor, num_parents: int) -> Tensor:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Make torch run its operators on the calling thread alone.
+    """Make torch run its operators only on the calling thread.
 
-    Building a table takes hundreds of operators of about a millisecond each. If other programs keep the cores busy, waiting for
-    a second thread at the end of each operator takes ten times as long as doing that thread's share.
+    Building a table takes hundreds of operators of about a millisecond each. If other programs use the cores, waiting for a
+    second thread takes ten times as long as doing its share of the work on this thread.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -68,10 +68,10 @@ class NGramOrder:
     """The n-grams of one order.
 
     Args:
-        prefixes: int64 `[N]`, row among the (n-1)-grams of the n-gram without its last token; 0 for unigrams.
+        prefixes: int64 `[N]`, row of each n-gram's prefix among the (n-1)-grams; 0 for unigrams.
         tokens: int32 `[N]`, last token.
         log_probs: float32 `[N]`, natural log of p(last token | prefix).
-        backoffs: float32 `[N]`, natural log of the backoff weight; 0 for an n-gram without one.
+        backoffs: float32 `[N]`, natural log of the backoff weight; 0 for an n-gram without a backoff.
     """
 
     prefixes: Tensor
@@ -121,12 +121,12 @@ class NGramTable:
     @classmethod
     @one_thread()
     def from_rows(cls, vocab_size: int, rows: Sequence[tuple[Tensor, Tensor, Tensor]]) -> NGramTable:
-        """Build a table from plain rows, in any order.
+        """Build a table from plain rows, which may be in any sequence.
 
         Args:
             vocab_size: number of token ids.
-            rows: for each order n from 1 up, token ids `[N, n]`, log-probabilities `[N]` and backoffs `[N]` (natural logs). The
-                backoffs of the highest order become 0, since no context is that long.
+            rows: for each order n from 1 on, token ids `[N, n]`, log-probabilities `[N]` and backoffs `[N]` (natural logs). The
+                backoffs of the highest order become 0, because no context has that length.
 
         Raises:
             NGramFormatError: a token id is out of range, an n-gram occurs twice, a log-probability or backoff is invalid, or an
@@ -190,8 +190,10 @@ class NGramTable:
 
     @cached_property
     def offsets(self) -> list[int]:
-        """The node of each order's first row, and the end; nodes number the rows of all orders, starting at 1 after the empty
-        n-gram."""
+        """The node of each order's first row, and the end of all nodes.
+
+        Nodes number the rows of all orders consecutively. Node 0 is the empty n-gram; rows start at 1.
+        """
         offsets = [1]
         for order in self.orders:
             offsets.append(offsets[-1] + len(order))
@@ -214,7 +216,7 @@ class NGramTable:
 
 
 class _Nodes:
-    """The n-grams of the orders added so far, numbered as nodes after the empty n-gram, for looking up prefixes."""
+    """The n-grams of the orders added so far, as numbered nodes in which prefixes are looked up. Node 0 is the empty n-gram."""
 
     def __init__(self, num_ids: int, num_ngrams: int) -> None:
         self.tokens = torch.zeros(1 + num_ngrams, dtype=torch.int32)
@@ -226,7 +228,7 @@ class _Nodes:
         self.parents, self.end = 0, 1  # first node of the newest order, and first node of the next order
 
     def append(self, order: NGramOrder) -> None:
-        """Add an order whose rows are sorted."""
+        """Add an order. Its rows must be sorted."""
         first, end = self.end, self.end + len(order)
         self.tokens[first:end] = order.tokens
         self.first_child[self.parents : first + 1] = first_children(order.prefixes, first - self.parents) + first
@@ -235,8 +237,10 @@ class _Nodes:
         self.parents, self.end = first, end
 
     def prefixes(self, tokens: Tensor) -> Tensor:
-        """Return the row among the (n-1)-grams of the prefix of each n-gram in `tokens`, int32 `[N, n]`: int64 `[N]`, -1 if
-        missing."""
+        """Return the row of each n-gram's prefix among the (n-1)-grams, int64 `[N]`; -1 if the prefix is missing.
+
+        `tokens` has the n-grams' token ids, int32 `[N, n]`.
+        """
         rows = torch.zeros(len(tokens), dtype=torch.int64)
         if tokens.shape[1] > 1:
             _find_prefixes(0, len(tokens), self.struct, tokens, tokens.shape[1], self.parents, rows)

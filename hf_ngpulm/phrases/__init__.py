@@ -1,4 +1,4 @@
-"""Boost phrases with an automaton that decoders follow beside the language model's automaton."""
+"""Boost phrases with an automaton, which decoders query in addition to the language model's automaton."""
 
 from .arcs import ArcBooster
 from .booster import PhraseBooster

@@ -1,4 +1,4 @@
-"""ArcBooster: boost phrases along a language model's own arcs."""
+"""Define `ArcBooster`, which boosts phrases along a language model's own arcs."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from .phrases import Booster, Phrases, Written, write
 
 
 class ArcBooster(Booster):
-    """Give a discount to the arcs of a language model that phrases follow.
+    """Give a discount to those arcs of a language model that spell phrases.
 
     The method is that of Nigmatulina et al. ("Implementing contextual biasing in GPU decoder for online ASR", Interspeech
     2023), who apply it in a decoding graph. A phrase is followed from the empty context, token by token, as far as the LM has
-    n-grams. These arcs, and the arcs for the same tokens in longer contexts, get a discount. The phrases of a recording are
-    only a few hundred integers, `arcs`. A small automaton beside the LM's automaton answers the queries, so an
-    `ArcBooster` can be used like a `PhraseBooster` (`phrases=`).
+    n-grams. These arcs get a discount, and so do arcs for the same tokens in longer contexts. The phrases of a recording take
+    only a few hundred integers, `arcs`. A small separate automaton answers the queries, so an `ArcBooster` can be used like a
+    `PhraseBooster` (`phrases=`).
 
-    An `ArcBooster` boosts only n-grams that the LM contains: a name that is new to the LM gains little, and so do words that
-    merely resemble the phrase. An unfinished phrase keeps its discounts. Prefer a `PhraseBooster` for names that the LM's text
-    may lack, and an `ArcBooster` for phrases that occur in the text and are now likelier than usual.
+    An `ArcBooster` boosts only n-grams that the LM contains. A name that is new to the LM gains little. Words that merely
+    resemble the phrase also gain little. An unfinished phrase keeps its discounts. Use a `PhraseBooster` for names that the
+    LM's text may lack. Use an `ArcBooster` for phrases that occur in the text and are now likelier than usual.
 
     Args:
         phrases: texts, or pairs of a text and a discount, or a mapping.
         lm: the language model used for decoding.
         tokenizer: the ASR model's tokenizer, or a processor that has it.
-        discount: score added for each arc, natural log; 2.0 in the paper.
+        discount: score added for each arc, natural log. The paper uses 2.0.
         case, normalise, strict: as for `PhraseBooster`.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
 
     Attributes:
         arcs: int32, ascending: the arcs of `lm` that were followed from the empty context.
-        seen: a dictionary from phrases to the number of their tokens that could be followed.
+        seen: a dictionary from each phrase to the number of its tokens for which the LM has arcs.
 
     Raises:
         ValueError: a phrase is empty, or a discount isn't a finite number.
@@ -74,8 +74,8 @@ def _followed(written: Written, lm: NGramLM) -> tuple[dict[tuple[int, ...], floa
     """Follow phrases through a language model.
 
     Returns:
-        A dictionary from n-grams (the tokens of an arc's context and the arc's own token) to their largest discount; the arcs;
-        and for each phrase the number of tokens followed.
+        A dictionary from n-grams (an arc's context and token) to their largest discount; the arcs; and the number of followed
+        tokens of each phrase.
     """
     tensors = lm.tensors
     offsets, tokens, targets = (t.cpu().numpy() for t in (tensors.arc_offsets, tensors.arc_tokens, tensors.arc_targets))
@@ -102,7 +102,7 @@ def _followed(written: Written, lm: NGramLM) -> tuple[dict[tuple[int, ...], floa
 
 
 def _discounting(contexts: dict[tuple[int, ...], float], vocab_size: int) -> BackoffAutomaton:
-    """Return an automaton that gives each token the largest discount of all n-grams that the token completes."""
+    """Return an automaton that gives each token a discount: the largest discount of the n-grams that the token completes."""
     tokens = np.array([token for sequence in contexts for token in sequence], dtype=np.int64)
     lengths = np.array([len(sequence) for sequence in contexts], dtype=np.int64)
     bonuses = np.array(list(contexts.values()), dtype=np.float64)

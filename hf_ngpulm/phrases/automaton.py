@@ -1,9 +1,10 @@
 """Build a backoff automaton with a sparse root from token sequences of phrases: a weighted Aho-Corasick automaton (1975).
 
-A state is the longest suffix of the tokens so far that is a prefix of a phrase; it backs off to the next longest such suffix.
-All these suffixes are matches in progress, and each match earns payments token by token. A match that fails repays everything
+A state is the longest suffix of the tokens so far that is also a prefix of a phrase. It backs off to the next longest such
+suffix. Each such suffix is a match in progress, which earns payments token by token. A match that fails repays everything
 except the bonus of its longest complete phrase. So the sum over a transcript with `</s>` equals the bonuses of the complete
-phrases, however payments are divided among tokens. Thus tokens can be paid early, in time for the choices of a greedy search.
+phrases, for any division of payments among tokens. Payments can therefore come early, in time for the choices of a greedy
+search.
 
 Let p be the payments so far for a match, and k the part of p that the match keeps when it fails. An arc that extends a match
 pays the new p minus the old p minus the payment for the same token in the backoff state. A backoff arc pays k - p.
@@ -37,7 +38,7 @@ class Spellings(NamedTuple):
 
 
 class _Trie(NamedTuple):
-    """Hold the prefixes of spellings as nodes, shortest first; the first node is the empty prefix, the root."""
+    """Hold the prefixes of spellings as nodes, the shortest first. The first node is the empty prefix, the root."""
 
     keys: np.ndarray  # int64, ascending: parent * radix + token, for each node except the root
     depths: np.ndarray  # number of tokens of a node
@@ -65,11 +66,11 @@ class _Arcs(NamedTuple):
 def phrase_automaton(
     spellings: Spellings, vocab_size: int, begins_word: np.ndarray, start_token: int | None = None
 ) -> BackoffAutomaton:
-    """Return the automaton of spellings. If spellings are equal, the larger bonus counts.
+    """Return the automaton of spellings. If two spellings are equal, the larger bonus counts.
 
     Args:
         vocab_size: V, the number of token ids.
-        begins_word: bool `[V]`, marks the tokens before which a word ends (as it does before `</s>`).
+        begins_word: bool `[V]`, mask of the tokens before which a word ends. A word also ends before `</s>`.
         start_token: a token that is read before every transcript; None without such a token.
     """
     radix = vocab_size + 2  # V is `</s>`, V + 1 the beginning of the transcript
@@ -115,7 +116,7 @@ def phrase_automaton(
 
 
 def _with_begin(spellings: Spellings, begin: int) -> Spellings:
-    """Prepend the start token, which earns nothing, to spellings that only match at the beginning of a transcript."""
+    """Prepend the start token to spellings that match only at the beginning of a transcript. The start token earns nothing."""
     at = spellings.firsts[spellings.initial]
     return spellings._replace(
         tokens=np.insert(spellings.tokens, at, begin),
@@ -164,18 +165,18 @@ def build_trie(spellings: Spellings, radix: int, boundary: np.ndarray) -> _Trie:
 
 
 def _word_ends(trie: _Trie, radix: int, boundary: np.ndarray) -> tuple[int, np.ndarray, np.ndarray, _States, _Arcs]:
-    """Return the states between complete phrases and their backoff states.
+    """Return states to insert between complete phrases and their backoff states.
 
-    A phrase that must end with a word keeps its bonus if the next token begins a word, and loses the bonus otherwise. A backoff
-    weight can't depend on the token. So a state is inserted between the phrase and its backoff state. Its arcs, for the rarer
-    kind of tokens (tokens that begin words or all others), carry the difference. Phrases with the same difference share the
-    state. A phrase that backs off to another match in progress gets one more state before the shared state, with arcs for all
-    tokens that continue a match.
+    If a phrase must end with a word, it keeps its bonus if the next token begins a word, and loses it otherwise. A backoff
+    weight can't depend on the next token. So a state is inserted between the phrase and its backoff state. It has arcs for the
+    rarer kind of tokens (tokens that begin words, or all others), and these arcs carry the difference. Phrases with the same
+    difference share the state. If a phrase backs off to another match in progress, it gets one more state before the shared
+    state. That state has arcs for all tokens that continue a match.
 
     Returns:
-        The kind of tokens with arcs: tokens that begin words (1) or all others (0); the nodes of such phrases; the state that
-        each of these nodes backs off to; and the inserted states with their arcs. The inserted states are numbered after the
-        trie's nodes, and ranked after other states of their depth.
+        The kind of tokens with arcs, which are tokens that begin words (1) or all others (0); the nodes of such phrases; the
+        backoff state of each of these nodes; and the inserted states with their arcs. The inserted states have numbers after
+        the trie's nodes, and ranks after other states of their depth.
     """
     rare = int(2 * np.count_nonzero(boundary) <= len(boundary))
     rare_tokens = np.flatnonzero(boundary == bool(rare))
@@ -245,7 +246,7 @@ def _follow(
 
 
 def _find(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the node of each wanted key; 0, the root, if the trie lacks the key."""
+    """Return the node of each wanted key, or 0 (the root) if the trie lacks the key."""
     if not len(keys):
         return np.zeros(len(wanted), np.int64)
     places = np.searchsorted(keys, wanted)

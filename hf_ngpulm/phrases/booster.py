@@ -1,4 +1,4 @@
-"""Boost phrases (hotwords, keyterms, custom vocabulary) with an automaton that decoders follow beside the LM's automaton."""
+"""Boost phrases (hotwords, keyterms, custom vocabulary) with an automaton that decoders query beside the LM's automaton."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ SMALL_VOCABULARY = 8192
 
 
 class PhraseBooster(Booster):
-    """Boost phrases (hotwords, keyterms, custom vocabulary): each earns a bonus in a transcript.
+    """Boost phrases (hotwords, keyterms, custom vocabulary). Each phrase in a transcript earns a bonus.
 
         booster = PhraseBooster(["ryanair one sierra golf", ("NVIDIA", 2.0)], tokenizer=processor)
         CTCDecoder(processor, phrases=booster)
 
     A booster answers the same queries as an `NGramLM`. Each token that extends a phrase earns its share of the bonus at once,
-    so that greedy search can follow the phrase. An abandoned phrase repays everything (Aho-Corasick automaton). At each
-    position the longest phrase counts; overlapping phrases each count; see `hf_ngpulm.phrases.reference`.
+    so that greedy search can follow the phrase. If a hypothesis leaves an unfinished phrase, the phrase's bonus is subtracted
+    again (Aho-Corasick automaton). At each position only the longest phrase counts; overlapping phrases at different positions
+    all count (see `hf_ngpulm.phrases.reference`).
 
     Args:
         phrases: texts, or pairs of a text and a weight, or a mapping from texts to weights.
         tokenizer: the ASR model's tokenizer, or a processor that has it.
         weight: bonus of phrases without their own weight (natural log), per token or per phrase, see `weight_per`. A negative
             weight suppresses a phrase.
-        weight_per: "token": a phrase earns its weight times the number of its tokens; or "phrase".
+        weight_per: "token": a phrase earns its weight times the number of its tokens. "phrase": a phrase earns its weight.
         growth: raises the bonus of later tokens: the d-th token earns 1 + growth * ln(d) times the bonus of the first token
             (with `weight_per="phrase"` the total stays the same).
-        end_bonus: extra bonus for completing a phrase, in weights.
-        whole_words: whether a phrase must end where a word ends, except in scripts without blanks; with a word delimiter a
-            phrase must also begin where a word begins. By default True for vocabularies of up to 8,192 tokens.
-        case: "auto": phrases as they are, or in lowercase or uppercase if the tokenizer can write only that; "keep": as they
-            are; "any": as they are, in lowercase, in uppercase and in title case.
+        end_bonus: extra bonus for completing a phrase, in multiples of its weight.
+        whole_words: whether a phrase must end where a word ends, except in scripts without spaces. With a word delimiter, a
+            phrase must also begin where a word begins. The default is True for vocabularies of up to 8,192 tokens.
+        case: "auto" keeps phrases unchanged, or uses lowercase or uppercase if the tokenizer can write only that case. "keep"
+            keeps phrases unchanged. "any" boosts them unchanged, in lowercase, in uppercase and in title case.
         tokenizations: number of token sequences per phrase: the tokenizer's own sequence, and sequences with the fewest tokens.
         normalise: normalisation of phrases, as for `NGramLM.from_texts`; Unicode is always composed (NFC).
         strict: raise an error for a phrase that the tokenizer can't write, instead of a warning.
@@ -51,7 +52,7 @@ class PhraseBooster(Booster):
 
     Attributes:
         phrases: a dictionary from the original texts to weights.
-        left_out: a dictionary from phrases that the tokenizer can't write to the characters that it doesn't know.
+        left_out: a dictionary from phrases that the tokenizer can't write to the characters that the tokenizer doesn't know.
 
     Raises:
         ValueError: a phrase is empty or has more than 500 tokens, or a weight isn't a finite number; with `strict`, the
@@ -92,14 +93,14 @@ class PhraseBooster(Booster):
 class GraphBooster(Booster):
     """Boost phrases in a graph decoder, including phrases that its language model has never seen.
 
-    As in a `PhraseBooster`, each token earns the phrase's discount at once, and an abandoned phrase repays everything. In
-    addition, the language model's cost of a token is capped at ln(V), as if all V tokens were equally likely: at the same step
-    a token earns the part of the model's cost above ln(V).
+    As in a `PhraseBooster`, each token earns the phrase's discount at once, and a phrase that is left unfinished repays
+    everything. In addition, a token in a phrase costs at most ln(V) in the language model, the cost if all V tokens were
+    equally likely. For this, the token earns the part of the model's cost above ln(V).
 
     Args:
         phrases: a dictionary from texts to discounts.
         tokenizer: the ASR model's tokenizer.
-        lm: the language model; None without one.
+        lm: the language model, or None.
         lm_weight: the language model's weight in the search.
     """
 
@@ -121,7 +122,7 @@ def _automaton_of(spellings: Spellings, speller: Speller, whole_words: bool) -> 
 
 
 def _with_bonuses(written: Written, weight_per: str, growth: float, end_bonus: float) -> Spellings:
-    """Return spellings with their bonuses. Each spelling earns as much as the tokenizer's own spelling of the phrase."""
+    """Return spellings with their bonuses. All spellings of a phrase earn as much as the tokenizer's own spelling."""
     spellings, weights = written.spellings, np.array(list(written.phrases.values()), dtype=np.float64)
     lengths, (phrase, own_lengths, free) = _lengths(written), _column(written, "phrase", "length", "free")
     tokens = np.fromiter((token for spelling in spellings for token in spelling.tokens), np.int64, int(lengths.sum()))

@@ -1,4 +1,4 @@
-"""Make boosters from a decoder's `phrases=`: one booster for all rows of a batch, or one for each row."""
+"""Make boosters from a decoder's argument `phrases=`: one booster for all rows of a batch, or one for each row."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ BoosterT = TypeVar("BoosterT", bound=Booster)
 
 
 class Kept(Generic[BoosterT]):
-    """Cache the latest boosters by key, each with an object that must live as long as its booster. Thread-safe."""
+    """Cache the latest boosters by key. Each entry also keeps an object alive that the booster needs. Thread-safe."""
 
     def __init__(self) -> None:
         self.made: OrderedDict[Any, tuple[BoosterT, Any]] = OrderedDict()
         self.nbytes = 0
 
     def found_or(self, key: Any, make: Callable[[], BoosterT], most: int, beside: Any = None) -> BoosterT:
-        """Return the booster of a key; if it isn't cached, make it, and drop the oldest beyond `most` or `MOST_BYTES`."""
+        """Return the booster of a key, or make it if it isn't cached. Drop the oldest boosters beyond `most` or
+        `MOST_BYTES`.
+        """
         with LOCK:
             if key in self.made:
                 self.made.move_to_end(key)
@@ -49,14 +51,14 @@ class Kept(Generic[BoosterT]):
 
 
 class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
-    """Make boosters from phrases, and cache the latest boosters, so that repeated phrases cost no time. Thread-safe.
+    """Make boosters from phrases, and cache the latest boosters, so that repeated phrases take no time. Thread-safe.
 
     Args:
         tokenizer: the ASR model's tokenizer.
-        vocab_size: number of token ids that boosters score; by default that of the tokenizer.
+        vocab_size: number of token ids that boosters score; by default the size of the tokenizer's vocabulary.
 
     Attributes:
-        most: largest number of cached boosters, here and in pools.
+        most: largest number of boosters that are cached here and in pools.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int | None = None) -> None:
@@ -112,7 +114,7 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
             phrases: one context for all rows, or a list with one per row.
 
         Raises:
-            ValueError: the list has another length than the batch.
+            ValueError: the list's length isn't the batch size.
             TypeError: the list mixes texts with contexts.
         """
         if not is_per_row(phrases):
@@ -122,11 +124,11 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
 
 
 class GraphContexts(WithoutCaches, caches={"_kept": Kept}):
-    """Make the automata of phrases that a graph search follows beside the language model's automaton.
+    """Make the phrase automata that a graph search queries beside the language model's automaton.
 
     Args:
-        boosters: checks that a booster fits the decoder.
-        discount: discount of phrases without their own (natural log).
+        boosters: `Contexts`, which checks that a booster fits the decoder.
+        discount: discount of phrases without their own discount (natural log).
     """
 
     def __init__(self, boosters: Contexts, discount: float) -> None:
@@ -135,7 +137,7 @@ class GraphContexts(WithoutCaches, caches={"_kept": Kept}):
         self._kept: Kept[GraphBooster] = Kept()
 
     def with_discount(self, discount: float) -> GraphContexts:
-        """Return a copy with another discount, which shares the cache.
+        """Return a copy with another discount. It shares the cache.
 
         Raises:
             ValueError: the discount is below 0, or isn't a finite number.
@@ -222,6 +224,7 @@ def is_per_row(phrases: Any) -> bool:
 def is_any(phrases: Any) -> bool:
     """Return whether `phrases` holds phrases or contexts.
 
-    A list with a context per row counts even if all contexts are empty. So a row is searched in the same way in any batch.
+    The result is True for a list with a context per row, even if all contexts are empty. So a row is searched in the same way
+    in any batch.
     """
     return phrases is not None and not (isinstance(phrases, Sequence | Mapping) and not phrases)

@@ -52,7 +52,7 @@ class Booster(BackoffAutomaton):
         return self.vocabulary.pieces
 
     def check_tokenizer(self, tokenizer: Any) -> None:
-        """Refuse a tokenizer other than the tokenizer of the phrases.
+        """Refuse a tokenizer that isn't the tokenizer of the phrases.
 
         Raises:
             TokenizerMismatchError: the tokenizer's ids have other pieces.
@@ -63,7 +63,7 @@ class Booster(BackoffAutomaton):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the automaton. Boosters with the same fingerprint have the same scores."""
+        """Return the SHA-256 of the automaton. Boosters with the same fingerprint give the same scores."""
         digest = hashlib.sha256()
         for tensor in (*self.tensors, self.roots, self.starts):
             data = tensor.cpu().numpy().tobytes()

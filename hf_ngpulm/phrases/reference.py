@@ -1,7 +1,8 @@
 """Define the bonus of phrases in a transcript.
 
-At each position the longest phrase that begins there earns its bonus. Phrases at different positions each count, even if they
-overlap. An unfinished phrase earns nothing. (Spellings for the beginning of a transcript are counted separately.)
+At each position, the longest phrase that begins there earns its bonus. Phrases at different positions all count, even if they
+overlap. An unfinished phrase earns nothing. (Spellings that match only at the beginning of a transcript are counted
+separately.)
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from .automaton import Spellings
 def total_bonus(
     token_ids: Sequence[int], spellings: Spellings, begins_word: Sequence[bool], start_token: int | None = None
 ) -> float:
-    """Return the sum of bonuses in one transcript. Other arguments are those of `phrase_automaton`."""
+    """Return the sum of bonuses in one transcript. The other arguments are those of `phrase_automaton`."""
     tokens = ([] if start_token is None else [start_token]) + list(token_ids)
     firsts = [sum(spellings.lengths[:n]) for n in range(len(spellings.lengths))]
     total = 0.0

@@ -34,14 +34,15 @@ logger = logging.getLogger(__name__)
 class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     """Recognise speech with Transformers' pipeline and a language model.
 
-    Constructing this class makes the class for the model's family. For a family without such a class the pipeline decodes like
-    the stock pipeline, and refuses an LM. By default the language model named in the model's generation config is used
-    (`ngram_lm`, `ngram_lm_weight`); `lm=None` decodes without a language model. Settings may be lists with a value per
+    The constructor returns an object of the class for the model's family. For a family without such a class, the pipeline
+    decodes like the stock pipeline and refuses an LM. The default language model is the one in the model's generation config
+    (`ngram_lm`, `ngram_lm_weight`). `lm=None` decodes without a language model. Settings may be lists with a value per
     recording (see `hf_ngpulm.pipelines.per_item`).
 
-    With a single `lm` and no `lm_weight`, the settings apply that the LM's config holds as tuned for the model: weights, and
-    the search that they were tuned for (see `hf_ngpulm.config.tuned`). For CTC models an LM may also have its own defaults
-    (`NGramLM.from_wav2vec2_with_lm`). An explicit setting overrides its tuned value; an explicit `lm_weight` overrides all.
+    With a single `lm` and no `lm_weight`, settings in the LM's config that were tuned for the model apply: weights, and the
+    search that they were tuned for (see `hf_ngpulm.config.tuned`). For CTC models an LM may also have its own defaults
+    (`NGramLM.from_wav2vec2_with_lm`). An explicit setting overrides its tuned value; an explicit `lm_weight` overrides all
+    tuned values.
 
     If `pipeline(...)` gets settings of this package and loads a half-precision model on a CPU, the model is widened to float32,
     because CPUs compute half precision more slowly. Pass `dtype=torch.float16` or a model object to prevent this. Without
@@ -50,25 +51,25 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     All families take these arguments, in `pipeline(...)` and in a call (for that call only):
 
     Args:
-        lm: an `NGramLM`; the id of a Hub repo or a folder with one, or with the LM of a `Wav2Vec2ProcessorWithLM`; or an ARPA
-            (`.arpa`, `.arpa.gz`), KenLM (`.bin`) or NeMo (`.nemo`) file. None decodes without. A list has one, or None, for
-            each recording of the call.
-        lm_weight: weight of the LM's log-probabilities; a list or a tensor has one per recording. By default the weight tuned
-            for the model in the LM's config, with the other tuned settings; or the LM's own default; or 0.5 (for
-            encoder-decoders 0.2).
-        source_lm: a language model, as for `lm`, of the recogniser's training text; it is subtracted.
+        lm: an `NGramLM`; a Hub repo id or a folder that contains one, or the LM of a `Wav2Vec2ProcessorWithLM`; or an ARPA
+            (`.arpa`, `.arpa.gz`), KenLM (`.bin`) or NeMo (`.nemo`) file. None decodes without an LM. A list has one LM (or
+            None) for each recording of the call.
+        lm_weight: weight of the LM's log-probabilities; a list or a tensor has one per recording. The default is the weight in
+            the LM's config that was tuned for the model, together with the other tuned settings. Without tuned settings it is
+            the LM's own default, or else 0.5 (0.2 for encoder-decoders).
+        source_lm: a language model of the recogniser's training text, given as for `lm`; its scores are subtracted.
         source_weight: weight of `source_lm`, half of `lm_weight` by default; a list or a tensor has one per recording.
         phrases: phrases to boost (hotwords): a list of texts, or of pairs of a text and a weight, or a
             `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
         phrase_weight: factor of the phrases' bonuses (default 1); a list or a tensor has one per recording.
-        num_return_sequences: if above 1, each result has a list `hypotheses` of so many transcripts with their scores (for CTC
-            models and transducers).
+        num_return_sequences: number of transcripts in the list `hypotheses` of each result, with their scores, if it is above 1
+            (for CTC models and transducers).
         confidence: a measure (see `hf_ngpulm.search.confidence`); the chunks of `return_timestamps` then have a `confidence`
             (for CTC models and transducers).
 
     Raises:
-        ValueError: a list has another length than the number of recordings; a setting of language models is passed without
-            one; or a setting is out of range.
+        ValueError: the length of a list isn't the number of recordings; a setting of language models is passed without a
+            language model; or a setting is out of range.
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
@@ -97,7 +98,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
 
     @staticmethod
     def serves(model: Any) -> bool:
-        """Return whether the class serves a model."""
+        """Return whether the class can decode a model."""
         return False
 
     def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
@@ -152,15 +153,19 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return preprocess, forward, postprocess
 
     def _search_given(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return a call's arguments that choose the search and aren't in `settings`. `_search` holds those of the pipeline."""
+        """Return a call's arguments that choose the search and aren't in `settings`. `_search` holds those of the
+        constructor.
+        """
         return {}
 
     def _of_generation(self, tuned: dict[str, Any]) -> dict[str, Any]:
-        """Remove the tuned settings for `generate`, and return them."""
+        """Remove the settings for `generate` from the tuned settings, and return them."""
         return {}
 
     def remembered(self, settings: dict[str, Any], search: dict[str, Any]) -> dict[str, Any]:
-        """Return the language model's tuned settings for this model and the requested search, except explicit ones."""
+        """Return the language model's tuned settings for this model and the requested search, without settings that are
+        explicit.
+        """
         given = {**dict.fromkeys((*self.settings, "num_beams")), **self._search, **search, **settings}
         found = with_remembered(settings.get("lm"), self.model, given, came_with=self.takes_what_lms_come_with)
         return {name: value for name, value in found.items() if given[name] is None and value is not None}
@@ -208,7 +213,9 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return hasattr(self.model, "as_transducer")
 
     def _made(self, settings: dict[str, Any]) -> Any:
-        """Return a decoder. If the settings equal those of the last decoder, return that one, with its cached phrases."""
+        """Return a decoder. If the settings equal those of the last decoder, return the last decoder, with its cached
+        phrases.
+        """
         last, decoder = self._last_made
         if last is None or last.keys() != settings.keys() or not all(_same(last[name], settings[name]) for name in last):
             decoder = self._make_decoder(settings)
@@ -261,8 +268,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         """Yield the decoder's input for each recording, to decode it repeatedly; for CTC models and transducers.
 
         Args:
-            inputs: recordings as a call takes them.
-            batch_size: as for a call. (Most models are affected by the padding in a batch.)
+            inputs: recordings, in any form that a call takes.
+            batch_size: as for a call. (The padding in a batch affects the outputs of most models.)
             chunk_length_s: as for a call.
 
         Returns:
@@ -318,7 +325,9 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         yield from self._pieces(inputs, chunk_length_s, stride_length_s)
 
     def _pieces(self, inputs: Any, *args: Any, **kwargs: Any) -> Iterator[dict[str, Any]]:
-        """Yield the stock pipeline's model inputs for a recording, which is first made readable if necessary."""
+        """Yield the stock pipeline's model inputs for a recording. If the stock pipeline can't read the recording, convert it
+        first.
+        """
         audio, number = (inputs.audio, inputs.number) if isinstance(inputs, Numbered) else (inputs, None)
         audio = readable(audio, cast(Any, self.feature_extractor).sampling_rate)
         return numbered(AutomaticSpeechRecognitionPipeline.preprocess(self, audio, *args, **kwargs), number)
@@ -375,12 +384,12 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
 
 
 def settings_of(options: type[Options]) -> list[str]:
-    """Return a decoder's options that a pipeline takes; it sets the others itself."""
+    """Return the options of a decoder that a pipeline takes as settings. The pipeline sets the decoder's other options."""
     return [name for name in options.names() if name not in ("frame_seconds", "blank_id")]
 
 
 class FramesThemselves:
-    """Replace a decoder: `decode` returns the frames of each row instead of hypotheses."""
+    """A stand-in for a decoder. Its method `decode` returns the frames of each row instead of hypotheses."""
 
     def decode(self, frames: Tensor, lengths: Tensor | None) -> list[list[Tensor]]:
         ends = [frames.shape[1]] * len(frames) if lengths is None else lengths.tolist()
@@ -392,7 +401,9 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def of_recordings(decoder: Any, recordings: list[int] | None) -> Any:
-    """Return the decoder for a batch with these recordings; `recordings` is None if all have the same settings."""
+    """Return the decoder for a batch with the given recordings. `recordings` is None if all recordings have the same
+    settings.
+    """
     return decoder if recordings is None else decoder.select(recordings)
 
 

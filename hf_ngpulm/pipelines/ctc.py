@@ -24,8 +24,9 @@ class CTCNGramPipeline(NGramPipeline):
     Args:
         num_beams: number of prefixes in the beam; 1 is greedy search, "auto" is 4. The default is "auto" with `lm` or `phrases`
             (for all recordings of a call alike), otherwise 1.
-        strategy: "graph" searches the LM's graph instead of prefixes, see `hf_ngpulm.GraphDecoder`; `num_beams` is then its
-            number of hypotheses (default 64), and `phrase_weight` the discount of phrases without their own (default 1).
+        strategy: "graph" searches the LM's graph instead of prefixes, see `hf_ngpulm.GraphDecoder`; `num_beams` is then the
+            number of hypotheses in the graph (default 64), and `phrase_weight` is the discount of phrases without their own
+            discount (default 1).
         beta, beam_threshold, blank_threshold, score_eos, merge, repeats, engine: as for `hf_ngpulm.CTCDecoder`.
 
     `return_timestamps="word"` and `"char"` work with all tokenizers ("char" returns single tokens).

@@ -1,4 +1,4 @@
-"""Read recordings that the stock pipeline can't: it needs ffmpeg for files and torchaudio for other sampling rates."""
+"""Read recordings that the stock pipeline can't read. It needs ffmpeg for files, and torchaudio for other sampling rates."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ..sound.files import RATES, decode_audio, resample
 def readable(inputs: Any, rate: int) -> Any:
     """Return a recording in a form that the stock pipeline can read.
 
-    Inputs that the stock pipeline can read give the same samples as there; other inputs are read by `hf_ngpulm.sound.files`.
+    Inputs that the stock pipeline can read give the same samples as in the stock pipeline. `hf_ngpulm.sound.files` reads other
+    inputs.
 
     Args:
-        inputs: any input of a call of the pipeline; also a path, or a dictionary with `bytes` or `path`, as in undecoded data
-            sets.
+        inputs: any input of a call of the pipeline, a path, or a dictionary with `bytes` or `path` as in undecoded data sets.
         rate: the model's sampling rate in hertz.
 
     Raises:
@@ -70,7 +70,7 @@ def _read(source: str | os.PathLike[str] | bytes, rate: int) -> np.ndarray | str
 
 
 def _resampled(inputs: dict[str, Any], rate: int) -> dict[str, Any]:
-    """Return a dictionary with its samples and strides converted to another rate; other entries stay."""
+    """Return a dictionary with its samples and strides converted to another sampling rate. Other entries stay."""
     key = "raw" if inputs.get("raw") is not None else "array"
     given = check("sampling_rate", inputs["sampling_rate"], whole(*RATES))
     samples = torch.as_tensor(inputs.get(key)).detach().cpu().numpy()

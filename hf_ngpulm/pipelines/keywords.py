@@ -1,4 +1,4 @@
-"""Check the names of pipeline settings: the stock pipeline silently passes unknown names on to generation."""
+"""Check the names of pipeline settings, because the stock pipeline silently passes unknown names on to generation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ELSEWHERE = {
 
 
 def with_our_names(given: dict[str, Any]) -> dict[str, Any]:
-    """Return settings with this package's names instead of a generation config's.
+    """Return settings under this package's names; names of a generation config are replaced.
 
     Raises:
         ValueError: both names are given.

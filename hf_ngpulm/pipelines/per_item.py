@@ -2,9 +2,9 @@
 
     asr([audio_a, audio_b, audio_c], lm=[lm_a, lm_b, None], batch_size=2)
 
-Transformers' pipelines have settings per call, and put the next chunks of any recordings into a batch. So recordings are
-numbered on input, every chunk carries its recording's number, and these numbers select the settings of a batch's rows. This
-module only distinguishes lists of values from single values.
+Transformers' pipelines have settings per call, and their batches mix chunks of several recordings. So recordings are numbered
+on input, and every chunk carries its recording's number. These numbers select the settings of a batch's rows. This module only
+distinguishes lists of values from single values.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ class Numbered:
 
 
 class Recordings:
-    """Number the recordings of a call lazily.
+    """Number the recordings of a call, without reading them all at once.
 
     Args:
         inputs: a pipeline's inputs: a list, a generator, a data set.
         counts: the number of values of each listed setting.
 
     Raises:
-        ValueError: there are more or fewer recordings than values; raised at once, or at the end of inputs without a length.
+        ValueError: the number of recordings isn't the number of values. The error comes at once, or at the end of inputs
+            without a length.
     """
 
     def __init__(self, inputs: Iterable[Any], counts: dict[str, int]) -> None:
@@ -76,7 +77,7 @@ def numbered(pieces: Iterable[dict[str, Any]], number: int | None) -> Iterator[d
 
 
 def numbers_in(model_inputs: dict[str, Any]) -> list[int] | None:
-    """Remove the numbers of a batch's recordings (or of a single one) and return them."""
+    """Remove the numbers of a batch's recordings (or of a single recording) from its inputs, and return them."""
     found = model_inputs.pop(RECORDING, None)
     return [found] if isinstance(found, int) else found
 

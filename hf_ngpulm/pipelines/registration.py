@@ -13,7 +13,7 @@ TASK = "automatic-speech-recognition"
 
 
 def register() -> None:
-    """Replace the stock class by this subclass; also register this package's models."""
+    """Replace the stock pipeline class by this package's subclass. Also register this package's models."""
     models.register()
     stock = PIPELINE_REGISTRY.supported_tasks[TASK]
     # The stock task loads TDT models, but no RNN-T by its auto class.

@@ -1,4 +1,4 @@
-"""Save a pipeline's language model beside the recogniser, whose config names it."""
+"""Save a pipeline's language model in the recogniser's folder, and name the language model in the recogniser's config."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 def save_settings(settings: Mapping[str, Any], folder: Path) -> None:
     """Save a language model and its weight in the folder of a saved recogniser; warn about settings that can't be saved.
 
-    Their names go to the generation config, or to the config of models that don't generate, where pipelines and strategies of
-    `generate` read them.
+    The model's name and the weight go to the generation config, or to the config of a model that doesn't generate. Pipelines
+    and strategies of `generate` read them there.
 
     Args:
         settings: the pipeline's settings, by name.

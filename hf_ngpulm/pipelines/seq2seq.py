@@ -27,9 +27,9 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     handles everything else: settings of `generate` such as `num_beams` (5, unless the model's generation config differs), long
     audio, and Whisper's `return_timestamps`. `num_beams="auto"` is 2.
 
-    `return_timestamps="word"` also works with other encoder-decoders, from their cross-attention (see
+    `return_timestamps="word"` also works with encoder-decoders other than Whisper; the times come from cross-attention (see
     `hf_ngpulm.generation.alignment`). Each word of chunked long audio (`chunk_length_s`) then occurs once, from the chunk that
-    contains its middle. Without times the stock pipeline repeats the words in the overlaps of chunks.
+    contains its middle. Without times, the stock pipeline repeats the words in the overlaps of chunks.
 
     Besides the arguments of all families (see `NGramPipeline`), `pipeline(...)` and calls take:
 
@@ -112,7 +112,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
     @cached_property
     def _step_seconds(self) -> float:
-        """Return the duration of a step of the encoder's input: a sample, or a feature extractor's step."""
+        """Return the duration, in seconds, of a step of the encoder's input: a sample, or a step of the feature extractor."""
         extract = cast(Any, self.feature_extractor)
         rate, seconds = extract.sampling_rate, (4, 8)
         given = [extract(np.zeros(rate * each, np.float32), sampling_rate=rate, return_tensors="pt") for each in seconds]
@@ -120,7 +120,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         return (seconds[1] - seconds[0]) / (lengths[1] - lengths[0])
 
     def _turned(self, model_inputs: dict[str, Any]) -> dict[str, Any]:
-        """Transpose Whisper's features: batches are padded along the second axis, which must be time."""
+        """Transpose Whisper's features. Batches are padded along the second axis, so that axis must be time."""
         if self.type == "seq2seq_whisper":
             model_inputs["input_features"] = model_inputs["input_features"].transpose(1, 2).contiguous()
         return model_inputs
@@ -144,7 +144,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
 
 def _settled(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments with a number for `num_beams="auto"`, which `generate` doesn't know.
+    """Return arguments in which a number replaces `num_beams="auto"`, which `generate` doesn't know.
 
     Raises:
         ValueError: `num_beams` is another text.
@@ -158,7 +158,7 @@ def _settled(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _beams_in(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the number of beams for `generate`, if given."""
+    """Return the number of beams for `generate`; None if it isn't given."""
     config = kwargs.get("generation_config")
     within = (kwargs.get("generate_kwargs") or {}).get("num_beams")
     found = [kwargs.get("num_beams"), within, getattr(config, "num_beams", None)]

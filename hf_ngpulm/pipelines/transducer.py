@@ -29,9 +29,10 @@ class TransducerNGramPipeline(NGramPipeline):
             `phrases` (for all recordings of a call alike), otherwise 1.
         strategy: "greedy", "alsd" (beam search, the default with beams) or "aes" (beam search for RNN-T).
         max_symbols, ilm_weight, blank_scoring, pruning, merging, length_normalization: as for `hf_ngpulm.TransducerDecoder`.
-        score_eos, aes_steps, aes_beta, aes_gamma, pause_seconds, engine: the same.
+        score_eos, aes_steps, aes_beta, aes_gamma, pause_seconds, engine: also as for `hf_ngpulm.TransducerDecoder`.
 
-    `return_timestamps="word"` or `"char"` returns times of the frames at which tokens were emitted ("char": single tokens).
+    `return_timestamps="word"` or `"char"` returns the times of the frames at which tokens were emitted ("char" returns single
+    tokens).
     """
 
     serves = staticmethod(is_transducer)

@@ -1,4 +1,4 @@
-"""Compute word times of encoder-decoders: align tokens with the encoder's frames, and merge the words of chunks."""
+"""Compute word times of encoder-decoders. Tokens are aligned with the encoder's frames, and the words of chunks are merged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TimedWord:
 
 @contextlib.contextmanager
 def encoder_outputs_of(model: Any) -> Iterator[list[Any]]:
-    """Collect the outputs of the model's encoder within the block, so that it needn't run again."""
+    """Collect the outputs of the model's encoder within the block, so that the encoder needn't run again."""
     kept: list[Any] = []
     hook = model.get_encoder().register_forward_hook(lambda *given: kept.append(given[-1]))
     try:
@@ -42,10 +42,10 @@ def timed_words(
 
     Args:
         encoded: the encoder's outputs for the batch.
-        attention_mask: of the encoder's inputs, `[B, N]`.
-        length: N, their number of steps (samples, or a feature extractor's).
-        tokens: int64 `[B, L]`, from `generate`.
-        seconds: duration of a step.
+        attention_mask: mask of the encoder's inputs, `[B, N]`.
+        length: N, the number of steps of the encoder's inputs (samples, or steps of a feature extractor).
+        tokens: int64 `[B, L]`, output of `generate`.
+        seconds: duration of a step, in seconds.
     """
     frames = encoded[0].shape[1]
     # Models' claims about their encoders' strides aren't always true.
@@ -69,12 +69,12 @@ def timed_words(
 
 
 def put_together(pieces: Iterable[tuple[list[TimedWord], tuple[int, int, int] | None]], rate: int) -> list[TimedWord]:
-    """Return the words of a chunked recording: from each chunk the words whose middle lies outside the chunk's overlaps.
+    """Return the words of a chunked recording. Each chunk gives the words whose middle is outside the chunk's overlaps.
 
     Args:
-        pieces: words and stride of each chunk; the stride is its number of samples, and those of the left and right overlaps,
-            or None for a recording that wasn't cut.
-        rate: samples a second.
+        pieces: the words and the stride of each chunk. The stride is the number of samples of the chunk, of its left overlap
+            and of its right overlap. It is None for a recording that wasn't cut.
+        rate: number of samples per second.
     """
     found, begin, last = [], 0.0, 0.0  # start of the chunk's own part in seconds
     for words, stride in pieces:

@@ -1,7 +1,7 @@
-"""Measure how sure an acoustic model is of its frames (Laptev and Ginsburg, "Fast entropy-based methods of word-level
+"""Compute the confidence of an acoustic model in each frame (Laptev and Ginsburg, "Fast entropy-based methods of word-level
 confidence estimation for end-to-end automatic speech recognition", SLT 2022).
 
-All measures lie between 0 (all classes equally likely) and 1 (one class certain). They depend on the acoustic model alone, not
+All measures are between 0 (all classes equally likely) and 1 (one class certain). They depend only on the acoustic model, not
 on language models.
 """
 
@@ -47,8 +47,8 @@ def confidence_of_sums(sums: Tensor, measure: str, classes: int) -> Tensor:
     """Return the confidences of frames, in the shape of `sums`.
 
     Args:
-        sums: float32 of any shape. With p the probabilities of a frame's classes: the largest p ("max_prob"), the sum of
-            p log p ("gibbs"), or the sum of p ** ALPHA ("tsallis" and "renyi").
+        sums: float32 of any shape, a sum for each frame. Let p be the probabilities of the frame's classes. The sum is the
+            largest p ("max_prob"), the sum of p log p ("gibbs"), or the sum of p ** ALPHA ("tsallis" and "renyi").
         measure: one of `MEASURES`.
         classes: number of classes.
     """

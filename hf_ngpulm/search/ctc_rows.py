@@ -12,7 +12,7 @@ GOES_ON, PHRASES, SENTENCE = range(3)
 
 
 class CtcRows(Struct):
-    """The rows of a session to which the rows of a batch belong."""
+    """The rows of a batch, as rows of a session's arrays."""
 
     @classmethod
     def of(
@@ -28,7 +28,8 @@ class CtcRows(Struct):
             rows: int64 `[N]`, the row of the session for each row of the batch; None means all rows in order.
             states: `[S]`, state of each row's search.
             firsts: int64 `[S]`, number of frames that each row had before this batch.
-            sums: float64 `[S]`, sum of the confidences of the frames that each row had before this batch; updated.
+            sums: float64 `[S]`, sum of the confidences of the frames that each row had before this batch. The search updates
+                it.
         """
         return cls(rows=rows, states=states, firsts=firsts, sums=sums)
 

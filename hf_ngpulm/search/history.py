@@ -1,4 +1,4 @@
-"""Keep the tokens of the hypotheses of many streams, at a cost per step that doesn't grow with a stream's length.
+"""Keep the tokens of the hypotheses of many streams. The cost of a step doesn't grow with the length of a stream.
 
 All hypotheses of a stream begin with the same tokens. `hand_over` removes these tokens, with their times, from the history. The
 history keeps only the rest of each hypothesis, its tail, so a step rewrites only tails.
@@ -19,7 +19,7 @@ TOKEN = np.dtype([("id", np.int64), ("start", np.int64), ("end", np.int64), ("be
 
 
 class Spoken(NamedTuple):
-    """Tokens, with arrays of the same shape: ids, first frames, frames after the last frames, and confidences."""
+    """Tokens as arrays of the same shape: ids, first frames, end frames (exclusive), and confidences."""
 
     ids: np.ndarray
     starts: np.ndarray
@@ -32,7 +32,7 @@ class Tails(Struct):
 
 
 class _Links(Struct):
-    """Links and labels of a search's frames or steps. `live` says which places of a beam hold a hypothesis."""
+    """Links and labels of a search's frames or steps. `live` marks the places of a beam that contain a hypothesis."""
 
     @classmethod
     def of(cls, links: np.ndarray, labels: np.ndarray, live: np.ndarray, length: int) -> _Links:
@@ -57,7 +57,7 @@ class History:
 
     Attributes:
         sizes: int64 `[S, K]`, number of tokens of each tail.
-        common: int64 `[S]`, number of first tokens that all tails of a stream have in common.
+        common: int64 `[S]`, number of leading tokens that all tails of a stream have in common.
     """
 
     def __init__(self, streams: int, num_beams: int, goes_on: bool) -> None:
@@ -74,7 +74,7 @@ class History:
         self.sizes[...] = self.common[...] = 0
 
     def with_room(self, rows: np.ndarray | None, more: int) -> Tails:
-        """Return the tails for the core, with room for `more` tokens in each tail of `rows` (None means all rows)."""
+        """Return the tails for the core, with room for `more` tokens in each tail of `rows` (None selects all rows)."""
         needed = int((self.sizes if rows is None else self.sizes[rows]).max(initial=0)) + more
         room = self.tails.shape[2]
         if needed > room or self._native is None:
@@ -94,9 +94,9 @@ class History:
         Args:
             rows: int64 `[N]`, the streams.
             labels, lengths: `[N, T]` and `[N]`, labels of the new frames, and the number of new frames.
-            firsts: int64 `[S]`, number of each stream's first new frame.
-            last: int32 `[S]`, label of the frame before the first new frame; updated.
-            sums: float64 `[S]`, sum of the confidences of all frames before the first new frame; updated.
+            firsts: int64 `[S]`, index of each stream's first new frame.
+            last: int32 `[S]`, label of the frame before the first new frame. The method updates it.
+            sums: float64 `[S]`, sum of the confidences of all frames before the first new frame. The method updates it.
             confidences: float32 `[N, T]`, confidences of the new frames; None if they aren't measured.
         """
         try:
@@ -161,7 +161,7 @@ class History:
         """Return one tail of each row: the number of tokens `[N]` and the tokens `[N, L]`.
 
         Args:
-            rows, places: `[N]`, the streams, and the place of the tail in each stream's beam.
+            rows, places: `[N]` each, the stream of each tail, and the tail's place in the stream's beam.
         """
         sizes = self.sizes[rows, places]
         return sizes, self._spoken(self.tails[rows, places, : int(sizes.max(initial=0))])

@@ -1,4 +1,4 @@
-"""Access to the server: check the address, key and page (origin) of a request, and the host name that it names."""
+"""Control access to the server: check a request's address, key, page (origin), and host name."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ IN_PROTOCOL = "openai-insecure-api-key."  # prefix of a key in a subprotocol: br
 
 @dataclass(frozen=True)
 class Access:
-    """Say who may use a server.
+    """The rules that define who may use a server.
 
     Args:
-        origins: origins (`https://example.org`) whose pages may connect, besides the server's own; `"*"` allows all.
-            Clients other than browsers send no origin and may always connect.
-        hosts: the host names that a request may use; None allows any name. This stops a page whose own name resolves to
-            this machine (DNS rebinding). `local_hosts` returns the names of this machine.
-        proxies: addresses or networks (`10.0.0.0/8`) of reverse proxies. The address in their `X-Forwarded-For` counts for
-            `Limits.clients_per_address`. Proxies on this machine needn't be listed; requests from them without that header
-            don't count. All clients of any other unlisted proxy count as one address.
-        keys: accepted keys. Every request needs one, except requests for pages, `/health` and `/ready`. If empty, no
-            request needs a key.
+        origins: origins (`https://example.org`) whose pages may connect, besides the server's own pages; `"*"` allows all.
+            Clients that aren't browsers send no origin and may always connect.
+        hosts: the host names that a request may use; None allows any name. The check rejects foreign pages whose host name
+            resolves to this machine (DNS rebinding). `local_hosts` returns the names of this machine.
+        proxies: addresses or networks (`10.0.0.0/8`) of reverse proxies. `Limits.clients_per_address` uses the address in their
+            `X-Forwarded-For` header. Proxies on this machine needn't be listed; their requests without that header don't count.
+            All clients of any other unlisted proxy count as one address.
+        keys: accepted keys. Every request needs a key, except requests for pages, `/health` and `/ready`. If the list is empty,
+            no request needs a key.
 
     Raises:
         ValueError: an entry of `proxies` isn't an address or a network.
@@ -89,7 +89,7 @@ class Access:
             )
 
     def check_origin(self, request: web.Request) -> None:
-        """Refuse a page unless its origin is the server's own or is in `origins`."""
+        """Refuse a request from a page, unless the page's origin is the server's own or is in `origins`."""
         origin = request.headers.get(hdrs.ORIGIN)
         if origin is None or "*" in self.origins or origin in self.origins:
             return
@@ -142,16 +142,16 @@ def subprotocols(request: web.Request) -> list[str]:
 
 
 def counted_address(remote: str) -> str | None:
-    """Return the address, or network, that limits per address count.
+    """Return the address or network of a client, by which limits per address count.
 
-    An IPv4 address counts by itself. An IPv6 address counts as its /64 network, because one customer owns that whole
-    network. Addresses of this machine and unreadable addresses don't count: the result is None.
+    An IPv4 address is counted as it is. An IPv6 address counts as its /64 network, because one customer owns that whole
+    network. Addresses of this machine and unreadable addresses aren't counted: the result is None.
     """
     return _counted(_address(remote))
 
 
 def local_hosts(host: str, origins: Collection[str] = ()) -> set[str] | None:
-    """Return the host names of a server on a loopback address; None, which allows any name, for another address.
+    """Return the host names of a server on a loopback address. For another address return None, which allows any name.
 
     Args:
         host: the address that the server listens on.
@@ -190,7 +190,7 @@ def _name(host: str) -> str:
 
 
 def _address(text: str) -> Address | None:
-    """Parse an address with or without a port; return None if the text isn't one. IPv4 mapped into IPv6 becomes IPv4."""
+    """Parse an address with or without a port; return None if the text isn't an address. IPv4 mapped into IPv6 becomes IPv4."""
     for written in (text.strip(), _name(text.strip())):
         try:
             address = ipaddress.ip_address(written)

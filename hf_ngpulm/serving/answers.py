@@ -23,11 +23,11 @@ def answer(
 
     Args:
         kind: one of `FORMATS`.
-        final: a `final_event`; None if nothing was said.
+        final: a `final_event`; None if the audio has no speech.
         seconds: length of the audio, in seconds.
         granularities: which times verbose_json includes: "segment", "word" or both.
-        language: the language that the client named. For a translation the answer says English instead.
-        warned: the result of `warnings`, added to JSON.
+        language: the language that the client requested. The response to a translation names English instead.
+        warned: the result of `warnings`, which is added to JSON responses.
         task: "transcribe" or "translate".
     """
     text = "" if final is None else final["text"]
@@ -57,7 +57,9 @@ def warnings(context: Any) -> Answer:
 
 
 def whole_words(text: str) -> str:
-    """Return an unfinished text without its last word, which may still grow; in scripts without spaces return all of it."""
+    """Return an unfinished text without its last word, which may still grow. In scripts without spaces, return the whole
+    text.
+    """
     return _UNFINISHED.sub("", text)
 
 

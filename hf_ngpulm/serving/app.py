@@ -76,27 +76,28 @@ def make_app(
     - `/`: a page that transcribes the microphone or files; `/docs`: a page that shows `/openapi.json`.
     - `/health`: the number of clients; `/ready`: whether the server takes more clients; `/metrics`: metrics for Prometheus.
 
-    The server never uses client input as a path or a command. `hf_ngpulm.serving.process.listen` runs the application and
-    cuts off connections that send no request. If you run it another way, put a reverse proxy in front to do so.
+    The server never uses client input as a path or a command. `hf_ngpulm.serving.process.listen` runs the application and cuts
+    off connections that send no request. If you run it in another way, use a reverse proxy that cuts off such connections.
 
-    While the server runs, Python switches threads ten times as often as usual (`sys.setswitchinterval`). Decoding releases
-    the interpreter in each operation, and shouldn't wait long for threads that read messages or compile phrases.
+    While the server runs, Python switches threads ten times as often as usual (`sys.setswitchinterval`). Decoding releases the
+    interpreter's lock in each operation. It shouldn't wait long for the lock while other threads read messages or compile
+    phrases.
 
     Args:
         recognizer: a recogniser with room for at least `limits.clients` streams, or an `AttentionRecognizer`, which takes
-            recordings only. Only the server may use it from now on. The server decodes recordings with further recognisers
-            that it makes from this one (`StreamingRecognizer.for_recordings`).
+            recordings only. Only the server may use it from now on. The server decodes recordings with further recognisers that
+            it makes from this one (`StreamingRecognizer.for_recordings`).
         limits: see `Limits`.
         access: who may use the server; by default everybody except pages of other origins. See `Access`.
-        voices: the model's names, and the language models that clients may choose. By default clients may choose any LM of
-            the recogniser; the LMs are named by numbers that start at 1.
-        tick: seconds that chunks wait for each other to share a batch.
+        voices: the model's names, and the language models that clients may choose. By default clients may choose any LM of the
+            recogniser; the LMs are named by numbers that start at 1.
+        tick: seconds that a chunk waits for chunks of other clients, so that they share a batch.
         wyoming: address (`tcp://HOST:PORT`) for the Wyoming protocol. That protocol has no keys.
         reuse_port: whether other processes listen at the Wyoming address, too.
 
     Raises:
-        ValueError: `recognizer` has room for fewer streams than `limits.clients`, or has open streams; or `wyoming` isn't
-            such an address.
+        ValueError: `recognizer` has room for fewer streams than `limits.clients`, or has open streams; or `wyoming` isn't an
+            address of that form.
     """
     server = Server(recognizer, limits or Limits(), access or Access(), voices, tick)
     if wyoming is not None:
@@ -161,7 +162,7 @@ class Server:
     async def realtime(self, request: web.Request) -> web.WebSocketResponse:
         """Talk to a websocket: OpenAI's realtime transcription, for live audio.
 
-        With the query `intent=transcription`. Browsers name a key as the subprotocol `openai-insecure-api-key.KEY`.
+        The query must be `intent=transcription`. Browsers send a key as the subprotocol `openai-insecure-api-key.KEY`.
         """
         if not self.live:
             raise web.HTTPBadRequest(text=STREAMED + "\n")
@@ -205,13 +206,13 @@ class Server:
         return web.json_response(description(routes, self.voices, self.limits, self.access.needs_key, package_version()))
 
     async def health(self, _: web.Request) -> web.Response:
-        """Say whether the server works, and how many clients it has."""
+        """Report whether the server works, and its number of clients."""
         sound = self.engine.sound and self.recordings.sound
         facts = {"status": "ok" if sound else "broken", "clients": len(self.places), "max_clients": self.limits.clients}
         return web.json_response({**facts, "recordings": len(self.uploads)}, status=200 if sound else 503)
 
     async def ready(self, _: web.Request) -> web.Response:
-        """Say whether the server takes more clients."""
+        """Report whether the server takes more clients."""
         is_ready = self.engine.sound and self.recordings.sound and not self.stopping
         return web.json_response({"ready": is_ready}, status=200 if is_ready else 503)
 
@@ -268,7 +269,7 @@ class Server:
             await self.wyoming.start()
 
     async def end(self, _: web.Application) -> None:
-        """Decode the audio of all clients within `Limits.shutdown_seconds`; then tell the remaining clients to leave."""
+        """Decode the audio of all clients within `Limits.shutdown_seconds`. Then ask the remaining clients to leave."""
         self.stopping = True
         log.info("stopping")
         seconds = self.limits.shutdown_seconds

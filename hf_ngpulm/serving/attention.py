@@ -1,6 +1,6 @@
 """A recogniser for models with attention (Whisper, Canary).
 
-It cuts recordings into pieces and batches the pieces of many clients. It doesn't take live audio.
+The recogniser cuts recordings into pieces, and puts the pieces of many clients into one batch. It doesn't take live audio.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Texts(list):
 
 @dataclass
 class Transcript:
-    """The transcript of a recording. Times are in seconds; `words` is empty unless the client asked for words."""
+    """The transcript of a recording. Times are in seconds. `words` is empty unless the client requested words."""
 
     text: str
     token_ids: list[int]
@@ -48,7 +48,7 @@ class Transcript:
 
 @dataclass
 class Piece:
-    """The transcript of a recording so far; it replaces `hf_ngpulm.decoding.partials.Partial` here."""
+    """The transcript of a recording so far. Here it takes the place of `hf_ngpulm.decoding.partials.Partial`."""
 
     frames: int
     text: str
@@ -72,7 +72,7 @@ class _Recording:
 
 
 class AttentionRecognizer:
-    """Transcribes recordings with a pipeline; it has the methods of `StreamingRecognizer` that an engine needs.
+    """Transcribes recordings with a pipeline. The class has the methods of `StreamingRecognizer` that an engine needs.
 
     The pipeline transcribes each piece as it would transcribe a file. A long recording is cut into pieces, so that no client
     waits for the whole recording of another. Each cut is at the quietest place in the last third of a piece.
@@ -80,8 +80,8 @@ class AttentionRecognizer:
     Args:
         pipeline: a `Seq2SeqNGramPipeline` without a language model of its own.
         lms: language models for recordings; the first is the default.
-        settings: `lm_weight`, `num_beams` and other settings of the pipeline. The defaults are the settings that the first
-            LM remembers.
+        settings: `lm_weight`, `num_beams` and other settings of the pipeline. The defaults are the settings that the first LM
+            remembers.
 
     Raises:
         ValueError: settings other than `num_beams` were passed without a language model.
@@ -162,7 +162,7 @@ class AttentionRecognizer:
         return len(self._recordings)
 
     def ready(self) -> list[int]:
-        """Return the ids of recordings that have a whole piece or their last piece; the one that waited longest comes first."""
+        """Return the ids of recordings with a whole piece or their last piece, the one that has waited longest first."""
         most = self.chunk_seconds * self.sampling_rate
         return [sid for sid, each in self._recordings.items() if each.size > most or (each.ended and each.size)]
 
@@ -182,7 +182,7 @@ class AttentionRecognizer:
             For each recording of the batch, its id and its transcript so far.
 
         Raises:
-            StreamError: some recordings failed; it has their problems and the transcripts of the others.
+            StreamError: some recordings failed. The error has their problems, and the transcripts of the other recordings.
         """
         sids = self._chosen(self.ready(), most or len(self._recordings), seconds)
         pieces = {sid: self._next(self._recordings[sid]) for sid in sids}
@@ -203,13 +203,15 @@ class AttentionRecognizer:
         return partials
 
     def _chosen(self, sids: list[int], most: int, seconds: float | None) -> list[int]:
-        """Return the first recording and others with the same language, task and times, as many as a step may take."""
+        """Return the first recording and other recordings with the same language, task and times, as many as a step may
+        take.
+        """
         alike = [sid for sid in sids if self._key(sid) == self._key(sids[0])]
         whole = max(1, int(seconds // self.chunk_seconds)) if seconds else most
         return alike[: min(most, whole)]
 
     def _key(self, sid: int) -> tuple[Any, Any, Any]:
-        """Return the language, task and times of a recording; all recordings of a batch must share them."""
+        """Return the language, the task and the option for times of a recording. They must be equal in a batch."""
         settings = self._recordings[sid].settings
         return settings.get("language"), settings.get("task"), settings.get("times")
 
@@ -286,7 +288,7 @@ class AttentionRecognizer:
 
 
 def _quietest(samples: np.ndarray, width: int) -> int:
-    """Return the sample to cut at: the middle of the quietest `width` samples in the last third."""
+    """Return the sample at which to cut: the middle of the quietest `width` samples in the last third."""
     begin = round(len(samples) * (1 - SEARCHED))
     energy = np.cumsum(np.square(samples[begin:], dtype=np.float64))
     return begin + int(np.argmin(energy[width:] - energy[:-width])) + width // 2 if len(energy) > width else len(samples)

@@ -1,4 +1,4 @@
-"""One websocket client: its messages go to the engine, and the engine's events go back to it."""
+"""Serve one websocket client. The client's messages go to the engine, and the engine's events go back to the client."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Connection:
         self._stopping = self._ended = False
 
     async def run(self) -> tuple[int, str]:
-        """Serve until the client leaves or must leave; return the code and the reason for closing the websocket."""
+        """Serve until the client leaves or must be disconnected. Return the code and the reason for closing the websocket."""
         writer = asyncio.create_task(self._write())
         reader = asyncio.create_task(self._read())
         try:

@@ -1,4 +1,4 @@
-"""A thread that compiles clients' phrases into contexts for streams, so that decoding doesn't wait for the compilation."""
+"""A thread that compiles clients' phrases into contexts for streams. So decoding needn't wait for the compilation."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .problems import Problem
 class ContextMaker:
     """Makes contexts one at a time, in a fair order.
 
-    The key of a request is its cost plus the key of the request that was served last. The request with the lowest key is
-    served next (self-clocked fair queueing, Golestani 1994). So a short list doesn't wait for the long list of another client,
-    and a long list waits for other lists no longer than its own cost. Only this thread calls `make`, with the settings of a
-    request as keyword arguments.
+    The key of a request is its cost plus the key of the request that was served last. The request with the lowest key is served
+    next (self-clocked fair queueing, Golestani 1994). So a short list doesn't wait for the long list of another client. A long
+    list waits only for other lists whose total cost is at most its own. Only this thread calls `make`; the settings of a
+    request are the keyword arguments.
     """
 
     def __init__(self, make: Callable[..., Any]) -> None:
@@ -43,7 +43,7 @@ class ContextMaker:
             self._asked.get()[-1].cancel()
 
     async def of(self, settings: dict[str, Any], cost: float) -> Any:
-        """Return the result of `make`, or raise its error; if the task is cancelled while it waits, `make` isn't called.
+        """Return the result of `make`, or raise its error. If the task is cancelled while it waits, `make` isn't called.
 
         Args:
             settings: the keyword arguments of `make`.
@@ -54,7 +54,7 @@ class ContextMaker:
         return await asyncio.wrap_future(future)
 
     async def compiled(self, settings: dict[str, Any], budget: PhraseBudget) -> dict[str, Any]:
-        """Return settings with their phrases compiled, as soon as the client's budget allows it.
+        """Return settings with compiled phrases, as soon as the client's budget allows the compilation.
 
         Raises:
             Problem: the phrases are invalid.

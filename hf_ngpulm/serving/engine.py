@@ -33,7 +33,7 @@ class Session:
     """A client's stream, between its connection and the decoding thread.
 
     Args:
-        settings: arguments of `StreamingRecognizer.open`; its phrases are a result of `StreamingRecognizer.context`.
+        settings: arguments of `StreamingRecognizer.open`. The phrases are a result of `StreamingRecognizer.context`.
         deliver: called with each event of the stream, a dictionary with a `type`. The types are `partial`, `final`, `room`
             (audio has been decoded), and at the end `done`, or `failed` with `code` and `reason`.
         loop: the event loop that calls `deliver`.
@@ -74,13 +74,13 @@ class Session:
             self._arrivals.append((self._received, now))
 
     def lag(self, waiting: int) -> float:
-        """Return the seconds since the last decoded sample arrived, if `waiting` samples after it still wait."""
+        """Return the seconds since the arrival of the last decoded sample. `waiting` samples after it aren't decoded yet."""
         while self._arrivals and self._arrivals[0][0] < self._received - waiting:
             self._arrivals.popleft()
         return time.monotonic() - self._arrivals[0][1] if self._arrivals else 0.0
 
     def taken(self) -> tuple[list[np.ndarray], tuple[Any] | None, bool]:
-        """Return the audio pieces, the new context, and whether the audio has ended; forget the pieces and the context."""
+        """Return the audio pieces, the new context, and whether the audio has ended. Then remove the pieces and the context."""
         left = self.pieces, self.context, self.ended
         self.pieces, self.context = [], None
         return left
@@ -94,8 +94,8 @@ class Engine:
     Another thread, `contexts`, compiles phrases.
 
     Args:
-        recognizer: only the engine may use it from now on.
-        tick: seconds between the begins of two steps, unless a whole chunk waits.
+        recognizer: the recogniser. Only the engine may use it from now on.
+        tick: seconds from the beginning of a step to the beginning of the next step, unless a whole chunk waits.
         utterance_seconds: see `Limits`.
         most, seconds: the most streams, and the most seconds of audio, in a step; see `StreamingRecognizer.step`.
         work_seconds: seconds of decoding that a stream may take.
@@ -105,7 +105,7 @@ class Engine:
 
     Attributes:
         threads: the number of torch threads for a step; may be changed at any time.
-        sound: True until a stream couldn't be freed.
+        sound: True unless the engine has failed to free a stream.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Engine:
             seconds: how long to wait for the current step; None waits until it ends.
 
         Returns:
-            Whether the decoding thread has ended. If not, it ends after its current step, or with the process.
+            Whether the decoding thread has ended. Otherwise the thread ends after its current step, or with the process.
         """
         with self._changed:
             self._stopping = True
@@ -222,7 +222,7 @@ class Engine:
             self._free(session)
 
     def _round(self, sessions: list[tuple[Session, Any]]) -> bool:
-        """Take the new audio of clients, and decode one step; return whether there is more to decode."""
+        """Take the new audio of clients, and decode one step. Return whether more audio can be decoded."""
         present = {id(session) for session, _ in sessions}
         for session in list(self._streams.values()):
             if id(session) not in present:
@@ -265,7 +265,7 @@ class Engine:
             self.recognizer.end(session.sid)
 
     def _tell(self, sid: int, partial: Partial, seconds: float) -> float:
-        """Deliver a stream's partial; return its lag in seconds."""
+        """Deliver the partial result of a stream; return the stream's lag in seconds."""
         session, recognizer = self._streams[sid], self.recognizer
         self._say(session, partial_event(recognizer, sid, partial))
         if (partial.endpoint and session.endpoints) or partial.frames >= self.utterance_frames:
@@ -295,7 +295,7 @@ class Engine:
         self._unsent.append((session, event))
 
     def _send(self) -> None:
-        """Deliver all events with one call per event loop, because each call wakes a thread that interrupts this one."""
+        """Deliver all events with one call per event loop. Each call wakes a thread that interrupts this thread."""
         unsent, self._unsent = self._unsent, []
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Session, dict[str, Any]]]] = {}
         for session, event in unsent:

@@ -27,7 +27,7 @@ class Form:
     """A form that was received.
 
     Args:
-        file: the recording, positioned at its begin.
+        file: the recording, positioned at its beginning.
         texts: all values of each field, by the field's name.
         name: the client's name for the file.
         size: size of the file, in bytes.

@@ -15,35 +15,37 @@ class Limits:
     """Limits of a server and of each of its clients.
 
     Args:
-        clients: number of clients with live audio at the same time; further clients are told to try again later (1013).
+        clients: number of clients with live audio at the same time; further clients must try again later (close code 1013).
         clients_per_address: number of clients from one IPv4 address or one IPv6 /64 network. Clients on the server's own
             machine have no such limit; for clients of a reverse proxy see `Access`.
         message_bytes: size of a message.
         phrases: number of phrases in a context.
         phrase_characters: length of a phrase.
         phrase_bytes: size of all phrases of a context, in UTF-8.
-        phrase_seconds: time in which a client may replace one full context. All clients of an address together may replace
-            `clients_per_address` full contexts in that time. The server waits before it takes more phrases.
+        phrase_seconds: time in which a client may replace one full context (the largest allowed set of phrases). All clients of
+            an address together may replace `clients_per_address` full contexts in that time. The server waits before it takes
+            more phrases.
         buffered_seconds: seconds of undecoded audio of a client, at least one chunk. The server waits before it reads more.
-        utterance_seconds: longest utterance; a longer one is ended at this length.
+        utterance_seconds: length of the longest utterance. A longer utterance is ended at this length.
         hello_seconds: time until a client's first message, or a connection's first request.
         idle_seconds: time between two messages of a client.
-        heartbeat_seconds: time between pings; a client that doesn't answer within half of it is disconnected.
+        heartbeat_seconds: time between pings. A client that doesn't answer within half of this time is disconnected.
         send_seconds: time in which a client must read a message from the server.
-        close_seconds: time in which a client must answer a close frame; its place is free before that.
+        close_seconds: time in which a client must answer a close frame. The client's place is free before that.
         unsent: number of events that may wait to be sent to a client.
         shutdown_seconds: time in which a stopping server decodes the audio that it has received.
-        uploads: number of recordings at the same time, including Wyoming's. At most `clients_per_address` of them may come
-            from one address. Further clients are told to try again later (503, 429).
+        uploads: number of recordings at the same time, including Wyoming's. At most `clients_per_address` of them may come from
+            one address. Further clients must try again later (HTTP status 503 or 429).
         upload_bytes: size of a recording.
-        spool_bytes: size of all current recordings together; a recording beyond it is told to try again later (503).
+        spool_bytes: size of all current recordings together. The client of a recording beyond it must try again later (HTTP
+            status 503).
         upload_memory: size above which a recording is kept in a temporary file.
         upload_seconds: time in which a recording must arrive. A recording is refused sooner if no byte arrives for
             `send_seconds`.
         audio_seconds: length of a recording.
         work_seconds: time that decoding a recording may take.
         connections_per_address: number of HTTP connections of any kind; see `hf_ngpulm.serving.process.listen`.
-        beams: the largest `num_beams` that clients may ask for.
+        beams: the largest `num_beams` that clients may request.
 
     Raises:
         ValueError: a limit isn't a positive number, or `spool_bytes` is less than `upload_bytes`.
@@ -96,9 +98,10 @@ class Full(Exception):
 
 
 class PhraseBudget:
-    """Limits how many phrases are compiled for a client.
+    """Limits the number of phrases that are compiled for a client.
 
-    It is a token bucket that holds one full context and refills in `Limits.phrase_seconds`.
+    The budget is a token bucket. It holds one full context (the largest allowed set of phrases) and refills in
+    `Limits.phrase_seconds`.
 
     Args:
         contexts: the number of full contexts in the bucket; more than one for a budget that several clients share.
@@ -118,11 +121,13 @@ class PhraseBudget:
         return self._now() >= self.contexts
 
     def cost(self, count: int, size: int) -> float:
-        """Return the share of a full context that `count` phrases of `size` bytes take; never 0."""
+        """Return the cost of `count` phrases of `size` bytes: their share of a full context, which is never 0."""
         return max(max(1, count) / self.limits.phrases, size / self.limits.phrase_bytes)
 
     def take(self, cost: float) -> float:
-        """Take a share; return the seconds that the client must wait for it, at most `Limits.phrase_seconds`."""
+        """Take a share of a full context. Return the seconds that the client must wait for it, at most
+        `Limits.phrase_seconds`.
+        """
         # The debt is limited. Otherwise a client that reconnects instead of waiting would lock out others of its address.
         self._left = max(self._now() - cost, -float(self.contexts))
         self._at = self._clock()

@@ -44,7 +44,7 @@ def checked_phrases(phrases: Any, limits: Limits, param: str) -> list[str | tupl
     """Check a client's phrases against the limits; return them, each as a text or as a pair of text and weight.
 
     Args:
-        param: the field that the phrases come from, for error messages.
+        param: name of the field that contains the phrases, for error messages.
 
     Raises:
         Problem: a phrase is invalid, or the phrases exceed a limit.

@@ -1,4 +1,4 @@
-"""The server's OpenAPI document: its routes, and the schema that requests are checked against."""
+"""The server's OpenAPI document: its routes, and the schema that validates requests."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def description(
 
 
 def form(voices: Voices, limits: Limits) -> dict[str, Any]:
-    """Return the schema of a form with a recording; list fields end in `[]`, as OpenAI's clients name them."""
+    """Return the schema of a form with a recording. Names of list fields end in `[]`, as in OpenAI's clients."""
     fields = {name: dict(schema) for name, schema in FIELDS.items()}
     fields["model"]["examples"] = list(voices.models)
     fields["num_beams"]["anyOf"] = [{"type": "integer", "minimum": 1, "maximum": limits.beams}, {"const": "auto"}]

@@ -39,7 +39,7 @@ class Problem(Exception):
 
 
 def problem_of(error: Exception) -> Problem:
-    """Convert an error to a problem; the message of an unexpected error is left out, because it may be private."""
+    """Convert an error to a problem. The message of an unexpected error is left out, because it may contain private data."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, Full):

@@ -1,4 +1,4 @@
-"""Run the server in one process, or in several that share an address, until it is told to stop."""
+"""Run the server until it is stopped, in one process or in several processes that share an address."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def listen(
     Args:
         tell: called with the address, `host:port`, once the server listens.
         reuse_port: whether other processes listen at the same address, too.
-        access: lists the proxies, which may open any number of connections.
+        access: the access rules. Their proxies may open any number of connections.
         stopping: called when the server begins to stop.
 
     Returns:
@@ -88,7 +88,7 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 
 class _Guarded:
-    """Makes the protocol of each connection. Cuts off a connection that sends no request or exceeds its address's limit."""
+    """Makes the protocol of each connection. A connection is cut off if it sends no request or exceeds its address's limit."""
 
     def __init__(self, server: web.Server, requested: Collection[Any], limits: Limits, access: Access) -> None:
         self.server, self.requested, self.limits, self.access = server, requested, limits, access

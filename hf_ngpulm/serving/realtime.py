@@ -1,8 +1,8 @@
 """OpenAI's realtime transcription: `/v1/realtime?intent=transcription`, a websocket with OpenAI's events.
 
-Each item of a conversation is an utterance. An item ends where the client commits its audio. If turn detection is on, an item
-also ends where the recogniser detects the end of an utterance. Deltas contain words that can no longer change. The server adds
-to OpenAI's protocol: phrases, language models and weights in `transcription`, words with times in `completed`, and, on request,
+Each item of a conversation is an utterance. An item ends where the client commits audio. If turn detection is on, an item also
+ends where the recogniser detects the end of an utterance. Deltas contain words that can no longer change. The server adds to
+OpenAI's protocol: phrases, language models and weights in `transcription`, words with times in `completed`, and, on request,
 `partial` events.
 """
 
@@ -380,7 +380,7 @@ def _detects(turns: Any) -> bool:
 
 
 def _only(fields: Any, names: Iterable[str], where: str) -> None:
-    """Refuse a value that isn't an object, or that has fields other than `names`."""
+    """Refuse a value that isn't an object, or that has fields whose names aren't in `names`."""
     if not isinstance(fields, dict):
         raise Problem(f"{where} should be an object", where)
     unknown = sorted(fields.keys() - set(names))

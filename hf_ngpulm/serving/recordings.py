@@ -35,7 +35,7 @@ Lane: TypeAlias = tuple["int | None", int]  # a beam width, and the number of th
 
 
 class Failure(Exception):
-    """Raised if a recording can't be transcribed; the message is for the client.
+    """Raised if a recording can't be transcribed. The message is for the client.
 
     Args:
         code: a websocket close code; 1008 if the recording is the cause.
@@ -47,12 +47,12 @@ class Failure(Exception):
 
 
 class Recordings:
-    """Transcribes recordings. Each recording is a stream of an engine, with chunks so long that most recordings are one chunk.
+    """Transcribes recordings. Each recording is a stream of an engine. Chunks are long, so most recordings have a single chunk.
 
     A step decodes one chunk of each of up to `BATCH` recordings, so no client waits for the whole recording of another. Each
     beam width has its own engines, for a few beam widths at a time. On the CPU, a beam width has several engines, and the busy
-    engines share torch's threads. Two batches in parallel take less time than two batches in sequence with twice the threads,
-    because threads mostly wait for each other between the many small operations of a model.
+    engines share torch's threads. Two batches in parallel take less time than two batches in sequence with twice the threads. A
+    model has many small operations, and threads mostly wait for each other between them.
 
     Args:
         recognizer: provides the model and the search.
@@ -91,7 +91,7 @@ class Recordings:
         """Lend an engine to the `with` block.
 
         Args:
-            num_beams: the beam width; None for the server's own.
+            num_beams: the beam width; None for the server's beam width.
 
         Raises:
             ValueError: the search doesn't support this beam width.
@@ -141,7 +141,9 @@ class Recordings:
 
 
 async def _in_thread(function: Callable[[], Any]) -> Any:
-    """Call a function in another thread. A cancelled caller still waits for the function, so its file stays open until then."""
+    """Call a function in another thread. A cancelled caller still waits for the function, so that the caller's file stays open
+    until then.
+    """
     future = asyncio.ensure_future(asyncio.to_thread(function))
     try:
         return await asyncio.shield(future)

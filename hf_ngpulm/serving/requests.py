@@ -1,4 +1,4 @@
-"""Check the fields of a form or a session, which have OpenAI's names: settings of a stream, and the response format."""
+"""Check the fields of a form or a session: settings of a stream, and the response format. The fields have OpenAI's names."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ _LISTS = ("prompt", "hotwords", "keywords")
 
 @dataclass(frozen=True)
 class Voices:
-    """The models and language models that clients may ask for.
+    """The models and language models that clients may request.
 
     Args:
         models: names of the model; the first is the primary name.
         lms: language models by name; the first is the default.
         languages: the model's languages, for Wyoming clients.
-        aliases: further names of the model, which no list shows. By default the names of OpenAI's models, for programs that
+        aliases: further names of the model, which no list shows. The default is the names of OpenAI's models, for programs that
             were written for OpenAI.
     """
 
@@ -89,7 +89,7 @@ class Voices:
 
         Args:
             given: fields by name; only the fields of `OF_SEARCH` are used.
-            recognizer: the recogniser whose model a language model may remember a weight for.
+            recognizer: the recogniser. A language model may have a tuned weight for the recogniser's model.
 
         Raises:
             Problem: a value is invalid.
@@ -121,7 +121,7 @@ class Voices:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Hold how to transcribe a recording, and how to format the response."""
+    """Hold the settings for transcribing a recording, and the format of the response."""
 
     settings: dict[str, Any]
     num_beams: int | None
@@ -136,7 +136,7 @@ def check_translates(recognizer: StreamingRecognizer | AttentionRecognizer) -> N
     """Refuse a model that doesn't translate.
 
     Raises:
-        Problem: the recogniser isn't for a model with attention, or its model doesn't translate.
+        Problem: the recogniser's model has no attention, or it doesn't translate.
     """
     if not (isinstance(recognizer, AttentionRecognizer) and recognizer.translates):
         name = type(recognizer.model).__name__
@@ -225,7 +225,7 @@ def of_attention(wanted: Wanted, recognizer: AttentionRecognizer) -> dict[str, A
 
 
 def _is_unguided(recognizer: Any) -> bool:
-    """Return whether a recogniser searches greedily just because it has neither an LM nor phrases."""
+    """Return whether a recogniser searches greedily only because it has no LM and no phrases."""
     return hasattr(recognizer, "decoder") and recognizer.decoder.decoder.unguided is not None
 
 

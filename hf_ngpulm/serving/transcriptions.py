@@ -1,4 +1,6 @@
-"""OpenAI's `POST /v1/audio/transcriptions` and `translations`: they take a form with a recording and return its text."""
+"""OpenAI's `POST /v1/audio/transcriptions` and `translations`. Both take a form with a recording and return the recording's
+text.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,9 @@ class Transcriptions:
     """The request handlers for recordings.
 
     Args:
-        places: counts the current recordings.
-        address: returns the address that a request counts for.
-        count: called for each recording with its length and its processing time, both in seconds.
+        places: the places of current recordings.
+        address: function that returns the address to which a request is counted.
+        count: function that is called for each recording with its length and its processing time, both in seconds.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class Transcriptions:
         self._unpacking = asyncio.Semaphore(min(28, os.cpu_count() or 1))
 
     async def close(self, seconds: float) -> None:
-        """Refuse new recordings, and finish the current ones within `seconds`; then cancel the rest and tell their clients."""
+        """Refuse new recordings, and finish the current recordings within `seconds`. Then cancel the rest and inform their
+        clients.
+        """
         self.closed = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)

@@ -1,7 +1,7 @@
 """Wyoming, Home Assistant's protocol: JSON lines and audio on a plain TCP connection.
 
-The package `wyoming` defines the events. This module reads them itself, because the package's reader accepts any length that
-a client claims.
+The package `wyoming` defines the events. This module has its own reader, because the package's reader accepts any length that a
+client claims.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Wyoming:
 
     Args:
         uri: `tcp://HOST:PORT`.
-        places: counts the current recordings; a connected client counts as one.
+        places: the places of current recordings. A connected client takes one place.
         reuse_port: whether other processes listen at the same address, too.
 
     Attributes:

@@ -1,4 +1,6 @@
-"""Read WebM and MP4, which browsers and phones record. libsndfile can't read them, so a process decodes them (`unpack`)."""
+"""Read WebM and MP4, which browsers and phones record. libsndfile can't read them, so a separate process (`unpack`) decodes
+them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def container_of(head: bytes) -> str | None:
 
 
 class Unpacked:
-    """The audio of a WebM or MP4 file, read from begin to end like a `soundfile.SoundFile`, within a `with` block.
+    """The audio of a WebM or MP4 file, read from the beginning to the end like a `soundfile.SoundFile`, within a `with` block.
 
     `frames` is None, because the length is known only at the end.
 
@@ -37,11 +39,11 @@ class Unpacked:
         source: a path, or an open binary file.
         form: a result of `container_of`.
         name: the file's name in error messages.
-        give_up: called while waiting for samples; returns True if they are no longer needed.
+        give_up: function that is called while `read` waits for samples. It returns True if the samples are no longer needed.
 
     Raises:
-        ValueError: PyAV is missing, the file has no audio or is damaged, or decoding falls more than `PATIENCE` seconds
-            behind real time. `read` raises it, too.
+        ValueError: PyAV is missing, the file has no audio or is damaged, or decoding falls more than `PATIENCE` seconds behind
+            real time. `read` also raises this error.
     """
 
     channels, frames = 1, None
@@ -73,7 +75,7 @@ class Unpacked:
         self.close()
 
     def read(self, frames: int, dtype: str = "float32", always_2d: bool = True) -> np.ndarray:
-        """Return the next samples, float32 `[frames, 1]`; fewer only at the end."""
+        """Return the next samples, float32 `[frames, 1]`. At the end of the file there may be fewer."""
         with self._watched():
             data = self._out.read(4 * frames)
         self._patience = min(PATIENCE, self._patience + len(data) / 4 / self.samplerate)
@@ -113,7 +115,7 @@ class Unpacked:
             self._patience -= time.monotonic() - begin
 
     def _check(self) -> None:
-        """Wait for the process, whose output has ended; raise `ValueError` if the process failed."""
+        """Wait for the process, whose output has ended. Raise `ValueError` if the process failed."""
         assert self._process.stderr is not None
         said, code = self._process.stderr.read(1000).decode(errors="replace").strip(), self._process.wait()
         if code < 0:
@@ -123,7 +125,7 @@ class Unpacked:
 
 
 def _on_disk(source: str | os.PathLike[str] | IO[bytes]) -> IO[bytes]:
-    """Return the source, or a copy, as a file that a process can inherit. Closing that file doesn't close an open source."""
+    """Return the source, or a copy of it, as a file that a process can inherit. Closing that file doesn't close the source."""
     if isinstance(source, str | os.PathLike):
         return open(source, "rb")
     try:

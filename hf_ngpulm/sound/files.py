@@ -1,4 +1,4 @@
-"""Read audio files, whole or in pieces, as one channel of float32 samples at the model's rate."""
+"""Read audio files, whole or in pieces, as one channel of float32 samples at the model's sampling rate."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Resampler:
             self._stream = soxr.ResampleStream(rate, wanted, 1, dtype="float32")
 
     def __call__(self, samples: np.ndarray, last: bool = False) -> np.ndarray:
-        """Resample a piece, `[N]`, to float32 `[M]`; the result for the last piece includes samples that were held back."""
+        """Resample a piece, `[N]`, to float32 `[M]`. The result for the last piece includes the samples that were held back."""
         samples = np.ascontiguousarray(samples, dtype=np.float32)
         return samples if self._stream is None else self._stream.resample_chunk(samples, last=last)
 
 
 def resample(samples: np.ndarray, rate: int, sampling_rate: int) -> np.ndarray:
-    """Resample `[N]` to float32 `[M]`; both rates are in hertz."""
+    """Resample audio `[N]` to float32 `[M]`. Both rates are in hertz."""
     return Resampler(rate, sampling_rate)(samples, last=True)
 
 
@@ -124,7 +124,7 @@ def decode_audio(
 
 
 def _part_unpacked(file: Unpacked, sampling_rate: int, name: str, offset: float, duration: float | None) -> np.ndarray:
-    """Return the samples of a part, as `decode_audio` does, for a file whose length is known only at its end."""
+    """Return the samples of a part, as `decode_audio` does, for a file whose length isn't known before its end."""
     rate, at = file.samplerate, 0
     begin, most = round(offset * rate), LONGEST * 3600 * rate
     end = None if duration is None else begin + round(duration * rate)
@@ -158,10 +158,11 @@ def file_pieces(
     Args:
         path: a path or an open binary file, in a format that `read_audio` reads.
         sampling_rate: rate of the pieces, in hertz.
-        seconds: the length of a piece; a piece has at most `FRAMES_AT_ONCE` samples of the file.
+        seconds: the length of a piece, in seconds. A piece has at most `FRAMES_AT_ONCE` samples of the file.
         in_real_time: whether to yield pieces at the speed of the recorded speech.
         name: the file's name in error messages; by default its path.
-        give_up: called by another thread while a process decodes WebM or MP4; returns True if the rest isn't needed.
+        give_up: function that another thread calls while a process decodes WebM or MP4. It returns True if the rest isn't
+            needed.
 
     Yields:
         The samples of a piece, float32 `[N]`.
@@ -205,7 +206,7 @@ def checked_samples(samples: np.ndarray, name: str) -> np.ndarray:
 def _opened(
     source: str | os.PathLike[str] | IO[bytes], name: str, give_up: Callable[[], bool] = lambda: False
 ) -> Iterator[Any]:
-    """Open a file; error messages contain its name."""
+    """Open a file. Error messages contain its name."""
     import soundfile
 
     if isinstance(source, str | os.PathLike):
@@ -238,7 +239,7 @@ def _reader(source: str | os.PathLike[str] | IO[bytes], name: str, give_up: Call
 
 
 def _head(source: str | os.PathLike[str] | IO[bytes]) -> bytes:
-    """Return the first bytes of a source; rewind an open file to its begin."""
+    """Return the first bytes of a source. Rewind an open file to its beginning."""
     if isinstance(source, str | os.PathLike):
         if not os.path.isfile(source):  # a pipe can't be rewound
             return b""

@@ -1,4 +1,4 @@
-"""A script that decodes a WebM or MP4 file from standard input. It writes the rate as a line, then float32 samples.
+"""A script that decodes a WebM or MP4 file from standard input. It writes the sampling rate as a line, then float32 samples.
 
 Hostile files have broken FFmpeg (in PyAV) before. So FFmpeg runs in this separate process. The process has limits on memory and
 time, can't write files, and uses only these containers and audio codecs. The script doesn't import this package.
@@ -28,7 +28,8 @@ def limit() -> None:
 
 
 def unpack(form: str) -> None:
-    """Decode the file, average its channels, and write the samples at once; the length in the header isn't used.
+    """Decode the file, average its channels, and write samples as soon as they are decoded. The length in the header isn't
+    used.
 
     Args:
         form: FFmpeg's name for the container. No other container is tried, because some make FFmpeg open files and URLs.

@@ -1,4 +1,7 @@
-"""Read 16-bit WAV files with the standard library. For an open file, libsndfile would call back into Python for each read."""
+"""Read 16-bit WAV files with the standard library.
+
+For an open file, libsndfile would call Python for each read, which is slower.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import numpy as np
 
 
 class Wave:
-    """Reads a 16-bit WAV file with the methods of `soundfile.SoundFile`; the samples are equal.
+    """Reads a 16-bit WAV file with the methods of `soundfile.SoundFile`. The samples equal those of libsndfile.
 
     Args:
         reader: the reader of the file.
@@ -24,9 +27,9 @@ class Wave:
 
     @classmethod
     def opened(cls, source: str | os.PathLike[str] | IO[bytes]) -> Wave | None:
-        """Open a file; return None if libsndfile should read it instead. An open file is then rewound to its begin.
+        """Open a file. Return None if libsndfile should read it; an open file is then rewound to its beginning.
 
-        libsndfile should read every other kind of file, and a file whose header contradicts its length.
+        libsndfile should read all other kinds of files, and files whose header contradicts their length.
         """
         file: IO[bytes] = open(source, "rb") if isinstance(source, str | os.PathLike) else source  # noqa: SIM115 - closed below
         own = None if file is source else file
@@ -56,6 +59,6 @@ class Wave:
         self._reader.setpos(frame)
 
     def read(self, frames: int, dtype: str = "float32", always_2d: bool = True) -> np.ndarray:
-        """Return the next samples, float32 `[frames, C]`; fewer only at the end."""
+        """Return the next samples, float32 `[frames, C]`. At the end of the file there may be fewer."""
         samples = np.frombuffer(self._reader.readframes(frames), dtype="<i2")
         return (samples.astype(np.float32) / 32768).reshape(-1, self.channels)

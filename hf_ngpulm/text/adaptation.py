@@ -38,12 +38,12 @@ class Habits:
     """Describe the style of a recogniser's transcripts. An attribute is None if it isn't known.
 
     Args:
-        case: "lower", "upper", or "sentence" for texts that begin with a capital.
+        case: "lower", "upper", or "sentence" (texts begin with a capital letter).
         capitals: words that have capitals inside a sentence ("NASA", "Anna"), by their lowercase form.
-        end: the mark at the end of texts; "" if there is no punctuation at all.
-        ends: other marks at the end of texts, by the first word of the text ("what": "?").
-        digits_from: the smallest number that is written in digits; infinity if all are written in words.
-        hyphens: for a pair of words, whether a hyphen joins them; "#" stands for any number in digits.
+        end: the usual punctuation mark at the end of texts; "" if the recogniser writes no punctuation.
+        ends: other punctuation marks at the end of texts, by the first word of the text ("what": "?").
+        digits_from: the smallest number that is written in digits; infinity if all numbers are written in words.
+        hyphens: a dictionary that tells for a pair of words whether a hyphen joins them. "#" stands for any number in digits.
         hyphenless: whether the recogniser never writes hyphens.
         language: the language of the texts, such as "en"; None if it isn't known.
     """
@@ -65,7 +65,8 @@ def habits_of(recogniser: Any, outputs: Iterable[str] | None = None, language: s
         recogniser: the recogniser's tokenizer or processor, or a repo or folder with one; or the recogniser's transcripts: a
             list, or a file with one transcript per line.
         outputs: some of the recogniser's transcripts, which show more of its style than the tokenizer.
-        language: the language of the texts; by default "en" for English-only Whispers. Numbers are rewritten in English only.
+        language: the language of the texts; by default "en" for English-only Whisper models. Numbers are rewritten in English
+            only.
 
     Raises:
         ValueError: the arguments don't show the style, there are no transcripts, or transcripts are passed twice.
@@ -137,8 +138,7 @@ class Adapter:
 
     Args:
         habits: the recogniser's style.
-        sample: some of the texts. If they are all in capitals, and the recogniser writes both cases, each text is first
-            lowercased.
+        sample: some of the texts. If they are all in capitals and the recogniser writes both cases, texts are lowercased first.
     """
 
     def __init__(self, habits: Habits, sample: Iterable[str] = ()) -> None:
@@ -192,7 +192,7 @@ class Adapter:
         ]
 
     def notices(self) -> list[str]:
-        """Return a line for each thing that was left unchanged, with the remedy."""
+        """Return a line for each kind of text that was left unchanged, with the remedy."""
         least = self.habits.digits_from
         if self.habits.language == "en" or least is None or (least == inf and not self.has_digits):
             return []
@@ -234,7 +234,7 @@ def _without_hyphens(text: str) -> str:
 
 
 def _joined(run: str, hyphens: Mapping[tuple[str, str], bool]) -> str:
-    """Return a run of words with blanks or hyphens between them, as the recogniser writes each pair of words."""
+    """Return a run of words joined by spaces or hyphens, as the recogniser writes each pair of words."""
     words, gaps = _GAP.split(run), _GAP.findall(run)
     for i, pair in enumerate(pairwise(words)):
         wanted = hyphens.get(_pair(*pair))
@@ -249,7 +249,7 @@ def _pair(first: str, second: str) -> tuple[str, str]:
 
 
 def _hyphens(transcripts: Iterable[str]) -> dict[tuple[str, str], bool]:
-    """Return for each pair of words whether a hyphen joins them more often than a blank. Ties are left out."""
+    """Return for each pair of words whether a hyphen joins them more often than a space. Ties are left out."""
     counts: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for text in transcripts:
         for match in _PAIR.finditer(text):
@@ -260,7 +260,7 @@ def _hyphens(transcripts: Iterable[str]) -> dict[tuple[str, str], bool]:
 
 
 def _capitals(transcripts: Iterable[str]) -> dict[str, str]:
-    """Return the commonest form of each word that usually has capitals inside sentences, by the word's lowercase form."""
+    """Return the most frequent form of each word that usually has capitals inside sentences, by the word's lowercase form."""
     forms: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for text in transcripts:
         for match in WORD.finditer(text):
@@ -276,7 +276,7 @@ def _capitals(transcripts: Iterable[str]) -> dict[str, str]:
 
 
 def _ends(transcripts: Iterable[str], usual: str) -> dict[str, str]:
-    """Return the commonest end mark by the first word of a text, for first words whose mark isn't `usual`."""
+    """Return the most frequent end mark of texts by their first word, for first words whose end mark isn't `usual`."""
     marks: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for text in transcripts:
         first = WORD.search(text)
@@ -289,8 +289,8 @@ def _ends(transcripts: Iterable[str], usual: str) -> dict[str, str]:
 def _digits_from(transcripts: Iterable[str]) -> float | None:
     """Return the smallest number that is written in digits; None if the transcripts contain no numbers.
 
-    It is the bound with which the fewest numbers in the transcripts disagree; of equal bounds the largest. "One" and ordinals
-    below ten aren't counted.
+    The transcripts may be inconsistent. The result is the bound with the fewest contradicting numbers; in a tie, the largest
+    one. "One" and ordinals below ten aren't counted.
     """
     words: Counter[float] = Counter()
     digits: Counter[float] = Counter()

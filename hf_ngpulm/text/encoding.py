@@ -27,14 +27,14 @@ def encode_texts(
     workers: int | None = None,
     unknown: Counter[str] | None = None,
 ) -> Iterator[Encoded]:
-    """Yield for each batch of texts the token ids, int32 `[L]`, and the length of each text, int64 `[S]`.
+    """Yield, for each batch of texts, the token ids, int32 `[L]`, and the number of tokens of each text, int64 `[S]`.
 
-    Unknown tokens, and ids from `vocab_size` up, become -1. Batches are encoded in the background while the caller works on
-    earlier batches. Tokenizers written in Rust use several threads, tokenizers written in Python several processes.
+    Unknown tokens become -1, and so do ids from `vocab_size` on. Batches are encoded in the background while the caller works
+    on earlier batches. Tokenizers written in Rust use several threads. Tokenizers written in Python use several processes.
 
     Args:
         workers: number of processes for a tokenizer written in Python; by default the number of cores.
-        unknown: counts the pieces of text that the tokenizer can't write.
+        unknown: a counter, to which the parts of text that the tokenizer can't write are added.
     """
     unknown = Counter() if unknown is None else unknown
     silent = SilentlyDropped(tokenizer)
@@ -49,7 +49,7 @@ def encode_texts(
 
 
 def _ahead(pool: Executor, calls: Iterable[tuple[Any, ...]], count: int) -> Generator[Any, None, None]:
-    """Yield the results of calls until a call returns None; up to `count` calls run ahead. Errors of calls are raised."""
+    """Yield the results of calls until a call returns None. Up to `count` calls run ahead. Errors of calls are raised."""
     pending: deque[Future[Any]] = deque()
     calls = iter(calls)
     try:
@@ -89,7 +89,9 @@ def _encode_in_process(batch: list[str]) -> Any:
 
 
 def encode_batch(batch: list[str], tokenizer: Any, vocab_size: int) -> tuple[np.ndarray, np.ndarray, dict[int, list[str]]]:
-    """Return ids `[L]`, lengths `[S]` (0 for texts without tokens) and, by text, the pieces unknown to the tokenizer."""
+    """Return ids `[L]` and lengths `[S]` (0 for texts without tokens). Also return, for each text, the parts that can't be
+    written.
+    """
     encoded = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)
     rows = encoded["input_ids"]
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
@@ -125,7 +127,7 @@ def _unknown_units(texts: dict[int, str], tokenizer: Any, vocab_size: int) -> di
 
 
 class SilentlyDropped:
-    """Find the characters that a tokenizer without an unknown token drops silently."""
+    """Find the characters that a tokenizer without an unknown token drops without an error."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer

@@ -4,7 +4,7 @@ The hash of a text is a polynomial in the codes of its characters, modulo 2^64. 
 
     hash(text + token) = hash(text) * factor(token) + hash(token),    factor(token) = BASE ^ (number of its characters)
 
-so appending two tokens gives the same hash as appending one token with the characters of both.
+So appending two tokens gives the same hash as appending one token with the characters of both.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def text_hashes(tokenizer: Any, classes: int) -> Tensor:
 
 
 def hashes_of_pieces(pieces: Sequence[str | None]) -> Tensor:
-    """Return the factor and the hash of each piece, int64 `[2, N]`. None is a token without characters, with its own hash."""
+    """Return the factor and the hash of each piece, int64 `[2, N]`. None stands for a token without characters, which has its
+    own hash.
+    """
     rows = np.zeros((2, len(pieces)), dtype=np.uint64)
     for token, piece in enumerate(pieces):
         factor, summand = 1, 0

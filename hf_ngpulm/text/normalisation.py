@@ -15,8 +15,8 @@ def normaliser(spec: str | Normaliser | Iterable[str | Normaliser] | None, token
 
     Args:
         spec: a name, several names (in a list, or separated by commas), a function, or None. The names are "lower", "upper",
-            "no-punctuation" (apostrophes and hyphens inside words stay), "nfc", "nfkc", "whisper" and "whisper-en"
-            (Whisper's normalisers for any language and for English). Runs of blanks always become one blank.
+            "no-punctuation" (apostrophes and hyphens inside words stay), "nfc", "nfkc", "whisper" and "whisper-en" (Whisper's
+            normalisers for any language and for English). Runs of spaces always become one space.
         tokenizer: a tokenizer whose table of British and American spellings "whisper-en" uses, if it has one.
 
     Raises:
@@ -56,7 +56,7 @@ def _named(name: str, tokenizer: Any) -> Normaliser:
 
 
 def without_punctuation(text: str) -> str:
-    """Replace punctuation and symbols in a text by blanks, except apostrophes and hyphens inside words."""
+    """Replace punctuation and symbols in a text by spaces. Apostrophes and hyphens inside words stay."""
     kept = []
     for i, character in enumerate(text):
         if unicodedata.category(character)[0] in "PS":

@@ -26,11 +26,11 @@ class Spelled:
     """Locate a number in words within a text.
 
     Args:
-        first, last: its span of characters, `text[first:last]`.
+        first, last: the number's span of characters, `text[first:last]`.
         digits: its text in digits.
         value: its value.
-        is_ordinal: whether it is "twelfth" and not "twelve".
-        alone: whether no other number, in words or digits, stands beside it.
+        is_ordinal: whether the number is an ordinal ("twelfth", not "twelve").
+        alone: whether no other number, in words or digits, is next to it.
     """
 
     first: int
@@ -44,7 +44,7 @@ class Spelled:
 def spelled(text: str) -> Iterator[Spelled]:
     """Yield the numbers in words of a text, in order.
 
-    "Hundred" alone isn't counted as a number; "nineteen eighty-four" is one number, a year.
+    "Hundred" alone doesn't count as a number. "Nineteen eighty-four" is one number, a year.
     """
     words = list(WORD.finditer(text))
     gaps = [_IN_ONE_BREATH.fullmatch(text, before.end(), after.start()) is None for before, after in pairwise(words)]
@@ -73,11 +73,11 @@ def spelled(text: str) -> Iterator[Spelled]:
 def to_digits(text: str, least: float, plain: bool = False) -> str:
     """Return a text with its numbers in words written in digits, as "12", "21st" and "1984".
 
-    Some numbers stay unchanged: numbers below `least`, "one" (often a pronoun), ordinals below ten, numbers from a million up,
-    and neighbouring numbers, which may be a time or a telephone number.
+    Some numbers stay unchanged: numbers below `least`, "one" (often a pronoun), ordinals below ten, numbers of a million or
+    more, and neighbouring numbers, which may be a time or a telephone number.
 
     Args:
-        plain: write numbers without commas and points, for texts without punctuation.
+        plain: whether to write numbers without commas and points, for texts without punctuation.
     """
     pieces: list[tuple[int, int, str]] = []
     for number in spelled(text):
@@ -98,7 +98,7 @@ def to_digits(text: str, least: float, plain: bool = False) -> str:
 def to_words(text: str, below: float) -> str:
     """Return a text with its numbers below a bound written in words: "twelve", "twenty-first", "nineteen eighty-four".
 
-    Sums of money, percentages and decimals ("five dollars") are only rewritten if the bound is infinity. Times, dates and
+    Sums of money ("five dollars"), percentages and decimals are rewritten only if the bound is infinity. Times, dates and
     telephone numbers stay unchanged.
     """
     before = ""
@@ -108,14 +108,14 @@ def to_words(text: str, below: float) -> str:
 
 
 def in_digits(text: str) -> Iterator[float]:
-    """Yield the values of the whole numbers in digits of a text."""
+    """Yield the values of the whole numbers that a text has in digits."""
     for match in _DIGITS.finditer(text):
         if not match["decimals"]:
             yield float(match["whole"].replace(",", ""))
 
 
 class _Word:
-    """Implement the interface of tokens that `text2num` reads."""
+    """Implement the interface of tokens that `text2num` expects."""
 
     def __init__(self, text: str, apart: bool) -> None:
         self._text, self.apart = text, apart

@@ -33,16 +33,16 @@ Progress = Callable[[int], Any]
 def read_texts(
     inputs: Sequence[str | os.PathLike[str]], field: str | None = None, split: str = "train", progress: Progress | None = None
 ) -> Iterator[str]:
-    """Yield the sentences of several inputs in turn, read lazily.
+    """Yield the sentences of several inputs, one input after the other. Inputs are read only as far as needed.
 
     A blank line of a text file, or an empty field, is an empty sentence "", as for KenLM's lmplz.
 
     Args:
         inputs: text files (one sentence per line), JSON lines (`.jsonl`, and `.json` as NeMo's manifests), JSON arrays of
-            objects (`.json`), `.csv` and `.tsv` with a header, each also as `.gz`, `.bz2`, `.xz`; Parquet (needs pyarrow);
-            "-" for lines from standard input; folders saved by `datasets`; or the id of a dataset on the Hub, `org/name` or
+            objects (`.json`), `.csv` and `.tsv` with a header, each also as `.gz`, `.bz2`, `.xz`; Parquet (needs pyarrow); "-"
+            for lines from standard input; folders saved by `datasets`; or the id of a dataset on the Hub, `org/name` or
             `org/name:config`.
-        field: the field or column with the text; by default the first one present of "text", "sentence", "transcription",
+        field: the field or column with the text; by default the first existing one of "text", "sentence", "transcription",
             "transcript", "normalized_text", "raw_transcription".
         split: the split of datasets.
         progress: called with the number of bytes read from files.
@@ -207,7 +207,7 @@ def _field_of(row: Any, field: str | None, where: str) -> str:
 
 
 def choose_field(names: list[str], field: str | None, where: str) -> str:
-    """Return the name of the field with the text: `field`, or by default the first of `FIELDS` among the names.
+    """Return the name of the field with the text: `field` if given, otherwise the first of `FIELDS` that is among the names.
 
     Raises:
         ValueError: there is no such field.

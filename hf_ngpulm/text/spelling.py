@@ -1,4 +1,4 @@
-"""Spell phrases with a tokenizer: find the token sequences that a speech recogniser may output for them."""
+"""Spell phrases with a tokenizer: find the token sequences that a speech recogniser may output for each phrase."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Spelling(NamedTuple):
         length: number of tokens in the tokenizer's own spelling of the phrase, without the first `free` tokens.
         free: number of leading tokens that only mark the beginning of a word.
         bounded: whether a word must end after the phrase.
-        initial: whether this spelling only occurs at the beginning of a transcript.
+        initial: whether this spelling occurs only at the beginning of a transcript.
     """
 
     phrase: int
@@ -43,7 +43,8 @@ class Speller:
 
     Args:
         tokenizer: the tokenizer of a speech recogniser.
-        vocab_size: phrases may have the token ids `0 .. vocab_size - 1`; by default all ids of the tokenizer's vocabulary.
+        vocab_size: spellings consist of the token ids `0 .. vocab_size - 1`. The default is the size of the tokenizer's
+            vocabulary.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int | None = None) -> None:
@@ -63,7 +64,7 @@ class Speller:
         self.has_words = self.mark is not None or self.delimiter is not None
 
     def _begins_word(self, piece: str | None) -> bool:
-        """Return whether the word before this piece ends there."""
+        """Return whether a word ends before this piece."""
         if not piece or _BYTE.fullmatch(piece):
             return not piece
         if self.mark is None:
@@ -77,7 +78,9 @@ class Speller:
     def spell(
         self, texts: Sequence[str], whole_words: bool, case: str = "auto", tokenizations: int = 1
     ) -> tuple[list[Spelling], dict[int, str]]:
-        """Return the spellings of phrases, and by index the characters that prevent the spelling of a phrase."""
+        """Return the spellings of phrases. For phrases without a spelling, also return by index the characters that can't be
+        written.
+        """
         found: dict[int, list[Spelling]] = {}
         unknown: dict[int, str] = {}
         forms = [(n, form) for n, text in enumerate(texts) for form in (_forms(text) if case == "any" else [text])]
@@ -140,7 +143,7 @@ class Speller:
         return "".join(self.vocabulary.pieces[token] or "" for token in tokens)  # type: ignore[index]
 
     def segmentations(self, surface: str, count: int) -> list[list[int]]:
-        """Return up to `count` + 1 segmentations of a text into pieces, those with the fewest pieces first."""
+        """Return up to `count` + 1 segmentations of a text into pieces, with the fewest pieces first."""
         best: list[list[tuple[int, ...]]] = [[()]]
         for end in range(1, len(surface) + 1):
             ways = []
@@ -153,7 +156,7 @@ class Speller:
 
 
 def _forms(text: str) -> list[str]:
-    """Return a phrase as it is, in lowercase, in uppercase and in title case."""
+    """Return a phrase unchanged, in lowercase, in uppercase and in title case."""
     capitalised = " ".join(word[:1].upper() + word[1:].lower() for word in text.split())
     return list(dict.fromkeys([text, text.lower(), text.upper(), capitalised]))
 

@@ -1,6 +1,6 @@
 """Compare the style of texts with a recogniser's style.
 
-A language model of text with capitals is useless to a recogniser that writes only lowercase.
+A language model trained on text with capitals is useless for a recogniser that writes only lowercase.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class TextStyle:
     """Describe the style of texts. An attribute is None if it isn't known.
 
     Args:
-        upper: share of capitals among letters that have case.
-        cased: whether the texts have both small letters and capitals.
+        upper: share of capital letters among letters that have case.
+        cased: whether the texts have both lowercase and capital letters.
         punctuated: share of texts that end in a punctuation mark.
         digits: share of texts with digits.
     """
@@ -58,13 +58,13 @@ def ends_marked(text: str) -> bool:
 
 
 def begins_capital(text: str) -> bool | None:
-    """Return whether a text begins with a capital; None if it begins with a digit or a letter without case."""
+    """Return whether a text begins with a capital letter; None if it begins with a digit or a letter without case."""
     first = next((character for character in text if character.isalnum()), "")
     return True if first.isupper() else False if first.islower() else None
 
 
 def style_written_by(tokenizer: Any) -> TextStyle:
-    """Return the style of the texts that a recogniser was trained on, derived from its tokenizer's pieces."""
+    """Return the style of the texts that a recogniser was trained on. The style is derived from the tokenizer's pieces."""
     special = set(tokenizer.all_special_tokens)
     pieces = [piece for piece in tokenizer.get_vocab() if piece not in special and not piece.startswith("<")]
     if _is_byte_level(pieces):  # such pieces are those of a text model, and can write anything
@@ -86,7 +86,7 @@ def mismatches(texts: Iterable[str], recogniser: Any) -> list[str]:
 
     Args:
         texts: a sample of the training text.
-        recogniser: the recogniser's tokenizer, or better some of the recogniser's transcripts.
+        recogniser: some of the recogniser's transcripts, or the recogniser's tokenizer, which shows less of the style.
     """
     here = style_of(texts)
     by_pieces = hasattr(recogniser, "get_vocab")
@@ -130,12 +130,12 @@ def mismatches(texts: Iterable[str], recogniser: Any) -> list[str]:
 
 
 def _is_byte_level(pieces: list[str]) -> bool:
-    """Return whether pieces write bytes as characters, among them "Ġ" for a blank and "Ċ" for a line end."""
+    """Return whether pieces represent bytes by characters, among them "Ġ" for a space and "Ċ" for a line end."""
     return "Ġ" in pieces and "Ċ" in pieces
 
 
 def unwritable_letters(texts: Iterable[str], tokenizer: Any) -> tuple[float, list[str]]:
-    """Return the share of letters that no piece of a tokenizer contains, and these letters, most common first."""
+    """Return the share of letters that no piece of a tokenizer contains. Also return these letters, the most frequent first."""
     pieces = list(tokenizer.get_vocab())
     if _is_byte_level(pieces) or "<0x00>" in pieces:  # bytes write anything
         return 0.0, []

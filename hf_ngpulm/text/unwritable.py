@@ -1,4 +1,4 @@
-"""Refuse texts that are mostly unknown to the tokenizer, and find a normalisation that helps."""
+"""Refuse texts that consist mostly of tokens unknown to the tokenizer, and find a normalisation that helps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAMPLE = 1000  # texts that normalisations are tried on
 
 
 def told(pieces: Counter[str]) -> str:
-    """Return the commonest unknown pieces, as text."""
+    """Return the most frequent unknown parts of a text, for a message."""
     most = ", ".join(f"{piece!r} ({count:,} times)" for piece, count in pieces.most_common(SHOWN))
     return most + (f" and {len(pieces) - SHOWN} more" if len(pieces) > SHOWN else "")
 
@@ -25,13 +25,13 @@ def told(pieces: Counter[str]) -> str:
 def refuse_unwritable(
     tokens: int, unknown: int, pieces: Counter[str], sample: Sequence[str], tokenizer: Any, vocab_size: int, given: Any
 ) -> None:
-    """Refuse a text that a tokenizer mostly can't write.
+    """Refuse a text if a tokenizer can't write most of it.
 
     Args:
-        tokens, unknown: numbers of the text's tokens, and of the unknown ones among them.
-        pieces: counts of the pieces that the tokenizer can't write, from `encode_texts`.
+        tokens, unknown: number of tokens of the text, and number of unknown tokens among them.
+        pieces: counts of the parts that the tokenizer can't write, from `encode_texts`.
         sample: some of the texts, after normalisation.
-        given: the normalisation.
+        given: the normalisation that the caller chose.
 
     Raises:
         ValueError: more than 30% of the tokens are unknown; the error names a normalisation that helps, if there is one.
@@ -54,7 +54,9 @@ def refuse_unwritable(
 
 
 def _mending(texts: Sequence[str], tokenizer: Any, vocab_size: int) -> tuple[str, float]:
-    """Return the simplest normalisation that is nearly as good as the best, and the share of tokens still unknown with it."""
+    """Return the simplest normalisation that is nearly as good as the best one, and the share of tokens that it leaves
+    unknown.
+    """
     shares = {}
     for name in MENDING:
         pieces: Counter[str] = Counter()

@@ -29,10 +29,11 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: Any = None, vocab_size: int | None = None) -> Vocabulary:
-        """Return the vocabulary of a tokenizer or processor; without either, a vocabulary of `vocab_size` ids without pieces.
+        """Return the vocabulary of a tokenizer or processor; if neither is given, a vocabulary of `vocab_size` ids without
+        pieces.
 
-        Special tokens after the last ordinary one (`<pad>` as CTC blank, Whisper's timestamps) are left off, unless
-        `vocab_size` asks for them.
+        Special tokens after the last ordinary token (`<pad>` as CTC blank, Whisper's timestamps) are left out, unless
+        `vocab_size` includes them.
 
         Raises:
             ValueError: neither a tokenizer with tokens nor a size is given, or the size isn't positive.
@@ -79,7 +80,9 @@ def tokenizer_of(tokenizer_or_processor: Any) -> Any:
 
 
 def tokenizer_name(tokenizer: Any) -> str | None:
-    """Return the tokenizer's repo id. Of a local folder only the last part is returned, because the name may be published."""
+    """Return the tokenizer's repo id. For a local folder, return only the last part of its path, because the name may be
+    published.
+    """
     name = getattr(tokenizer, "name_or_path", None) or None
     return Path(name).resolve().name if name is not None and os.path.isdir(name) else name
 
@@ -91,9 +94,9 @@ def check_tokenizer(
     tokenizer: Any,
     what: str = "the language model",
 ) -> None:
-    """Refuse a tokenizer whose first `lm_vocab_size` ids have other pieces than those that `what` was made with.
+    """Refuse a tokenizer if its first `lm_vocab_size` pieces differ from the pieces for which `what` was made.
 
-    A model without a fingerprint (built from bare ids) can't be checked.
+    A model without a fingerprint (made from ids without a tokenizer) can't be checked.
 
     Raises:
         TokenizerMismatchError: the pieces differ, or the tokenizer has fewer ids than the model.

@@ -17,19 +17,19 @@ _BEGINS_UNSPACED = re.compile(f"[{UNSPACED}]")
 
 
 def begins_with_blank(tokenizer: Any) -> bool:
-    """Return whether transcripts begin with a blank that the tokenizer doesn't add by itself, as Whisper's do."""
+    """Return whether transcripts begin with a space that the tokenizer doesn't add. Whisper's transcripts do."""
     return {"<|startoftranscript|>", "Ġ"} <= tokenizer.get_vocab().keys() and not tokenizer.tokenize("a")[0].startswith("Ġ")
 
 
 def with_blank(text: str) -> str:
-    """Return a text with a leading blank, unless it is empty or its script has no blanks between words."""
+    """Return a text with a leading space, unless the text is empty or its script has no spaces between words."""
     return text if not text or text[0].isspace() or _BEGINS_UNSPACED.match(text) else f" {text}"
 
 
 class WordSplitter:
     """Cut token sequences of one tokenizer into words.
 
-    Words begin at pieces with SentencePiece's or byte-level BPE's mark where the vocabulary has such pieces; otherwise they
+    If the vocabulary has pieces with SentencePiece's or byte-level BPE's mark, words begin at these pieces. Otherwise tokens
     are cut at the tokenizer's word delimiter (`|` in many vocabularies of characters), or at spaces.
     """
 
@@ -72,5 +72,5 @@ class WordSplitter:
         return texts
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """Return the text of tokens. Repeated tokens stay, as a search has already merged repeated labels."""
+        """Return the text of tokens. Repeated tokens stay, because a search has already merged repeated labels."""
         return self.tokenizer.decode(list(token_ids), group_tokens=False)

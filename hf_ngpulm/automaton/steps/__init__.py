@@ -1,7 +1,7 @@
 """Select the engine for building an automaton; each engine has a module with the same function.
 
-`reference`, in plain torch, is the definition and runs on any device, including GPUs. `cpu` uses the native core. Both build
-identical automata, bit for bit.
+`reference` is the definition, in plain torch, and runs on any device, including GPUs. `cpu` uses the native core. Both build
+automata that are equal bit for bit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST_NUMBERED = 2**31 - 2
 
 
 def steps_for(table: NGramTable) -> ModuleType:
-    """Return the engine's module: the native core's, or plain torch's, which runs on GPUs and accepts larger tables."""
+    """Return the module of the engine: `cpu`, or `reference`, which also runs on GPUs and accepts larger tables."""
     is_small = sum(table.num_ngrams) <= MOST_NUMBERED
     is_cpu = is_small and is_native("auto", table.orders[0].tokens.device)
     return importlib.import_module(f"{__name__}.{'cpu' if is_cpu else 'reference'}")

@@ -1,8 +1,8 @@
 """Build an automaton's states and arcs with the native core (`csrc/building.cpp`), as `reference` defines them.
 
-The table becomes a trie in compressed rows. Nodes number the n-grams of all orders consecutively, after the empty context (node
-0). The children of a node are the nodes `first_child[node] .. first_child[node + 1] - 1`. The core processes ranges of
-contexts, one order at a time, and stores at most 13 bytes per context.
+The table becomes a trie in compressed rows. Node 0 is the empty context. The next nodes are the n-grams of all orders, one
+order after the other. The children of a node are the nodes `first_child[node] .. first_child[node + 1] - 1`. The core processes
+ranges of contexts, one order at a time, and stores at most 13 bytes per context.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class NGramTrie(Struct):
     """The n-grams as nodes of a trie.
 
     Members:
-        first_child: `[contexts + 1]`, first child of each context.
+        first_child: `[contexts + 1]`, the first child of each context; the last element is the number of nodes.
         tokens: `[nodes]`, last token of each n-gram.
         unigram_of: `[num_ids]`, the node of each token's unigram; 0 for a token without a unigram.
         fail: `[contexts]`, the longest proper suffix that is a node (Aho and Corasick 1975).
-        possible: bool `[num_ids]`, tokens that may be the last token of a reachable n-gram of order 2 and up.
+        possible: bool `[num_ids]`, tokens that may be the last token of a reachable n-gram of order 2 or higher.
         followed: bool `[contexts]`, whether text can continue after each context.
         state_of: `[contexts]`, the state of each context.
     """
 
 
 class ArcWriter(Struct):
-    """The arrays of the arcs to write, and the values that their weights depend on."""
+    """The arrays of arcs that the core writes, and the values that determine the arcs' weights."""
 
 
 _children = Function("ngpulm_trie_children")
@@ -117,7 +117,7 @@ def _trie_arrays(table: NGramTable, possible: Tensor) -> dict[str, np.ndarray]:
 
 
 def _fill_trie(table: NGramTable, nodes: list[tuple[int, int]], trie: NGramTrie, arrays: dict[str, np.ndarray]) -> None:
-    """Write the n-grams as nodes, and the node of each token's unigram.
+    """Write the n-grams into the trie's nodes, and store the node of each token's unigram.
 
     Raises:
         NGramFormatError: n-grams aren't sorted by (prefix, token), or a prefix or token doesn't exist.
@@ -157,7 +157,7 @@ def _even_blocks(first: int, last: int) -> np.ndarray:
 
 
 def _blocks(first_child: np.ndarray, first: int, last: int) -> np.ndarray:
-    """Return the bounds of ranges of contexts with roughly equal numbers of children; long ranges are cut in any case."""
+    """Return the bounds of ranges of contexts. No range has many children or many contexts."""
     children = first_child[first : last + 1]
     # With another dtype numpy would copy `children`.
     by_children = _even_blocks(int(children[0]), int(children[-1]))[1:-1].astype(children.dtype)

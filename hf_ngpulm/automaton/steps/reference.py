@@ -1,4 +1,4 @@
-"""Define the building of an automaton's states and arcs in plain torch, which also runs on a GPU."""
+"""Build an automaton's states and arcs in plain torch, which also runs on a GPU. This module is the definition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..tensors import AutomatonTensors, token_dtype
 class Automaton(NamedTuple):
     """A built automaton, and the states after the unigrams.
 
-    The tensors have room for the root's arcs, one for each token and `</s>`, which the caller fills in.
+    The tensors have room for the root's arcs, one for each token and one for `</s>`. The caller fills these arcs in.
     """
 
     tensors: AutomatonTensors
@@ -30,8 +30,8 @@ def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: fl
 
     Args:
         table: the n-grams.
-        possible: bool `[num_ids]`, tokens that may be the last token of a reachable n-gram of order 2 and up.
-        unk_tokens: int64, the tokens that each get a copy of an n-gram that ends in `<unk>`.
+        possible: bool `[num_ids]`, tokens that may be the last token of a reachable n-gram of order 2 or higher.
+        unk_tokens: int64, tokens that `<unk>` stands for. Each gets a copy of every n-gram that ends in `<unk>`.
         unk_share: natural log, added to the weights of these copies.
 
     Raises:
@@ -108,7 +108,7 @@ def check_arcs(num_arcs: int) -> None:
 
 
 def _what_text_can_meet(table: NGramTable, prefix: Tensor, token: Tensor, possible: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two masks over the nodes: the reachable n-grams, and the n-grams that text can continue after."""
+    """Return two masks over the nodes: the n-grams that a text can reach, and the n-grams after which a text can continue."""
     unigrams = token[: len(table.orders[0])]
     ends_possibly = possible[token]
     ends_possibly[: len(unigrams)] |= unigrams == table.bos
@@ -121,7 +121,7 @@ def _what_text_can_meet(table: NGramTable, prefix: Tensor, token: Tensor, possib
 
 
 def _failure_links(table: NGramTable, prefix: Tensor, token: Tensor, keys: Tensor) -> Tensor:
-    """Return the longest proper suffix of each node that is a node (Aho and Corasick 1975), computed order by order."""
+    """Return each node's longest proper suffix that is a node (Aho and Corasick 1975), computed one order at a time."""
     offsets, num_ids = table.offsets, table.num_ids
     fail = torch.zeros(offsets[-1], dtype=torch.int64, device=keys.device)
     for n in range(2, table.order + 1):

@@ -1,1 +1,1 @@
-"""Decode rows whose frames come in pieces; each family of decoders has its own file."""
+"""Decode rows whose frames arrive in pieces. Each family of decoders has its own file."""

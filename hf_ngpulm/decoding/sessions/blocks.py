@@ -1,4 +1,4 @@
-"""Define `BlockStream`, which decodes a batch whose frames come in blocks. Offline decoding feeds it one block."""
+"""Define `BlockStream`, which decodes a batch whose frames arrive in blocks. Offline decoding uses a single block."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class BlockStream:
         self._is_fed = False
 
     def begin(self) -> None:
-        """Begin anew, in the same memory."""
+        """Begin new utterances and reuse the memory."""
         self._is_fed = False
         self.slots.begin_all()
 
     @property
     def is_small(self) -> bool:
-        """Return whether its memory may stay for another batch."""
+        """Return whether the stream is small enough to keep its memory for the next batch."""
         return self.slots.history.tails.nbytes < KEPT_BYTES
 
     @property
@@ -59,7 +59,7 @@ class BlockStream:
 
         Args:
             row: the row's number.
-            phrases: one context, as the decoder accepts it; None for none.
+            phrases: one context, in any form that the decoder accepts; None for no phrases.
 
         Raises:
             ValueError: there is no such row, or the phrases are invalid.
@@ -89,7 +89,7 @@ class BlockStream:
         self.add_checked(logits, lengths)
 
     def add_checked(self, logits: Tensor, lengths: Tensor) -> None:
-        """Decode more frames, which `check_logits` has validated."""
+        """Decode more frames that `check_logits` has validated."""
         logits, lengths = logits.detach().to(self.device), lengths.to(self.device)
         frames = logits.shape[1]
         size = self.slots.block_frames or max(1, frames)
@@ -114,7 +114,7 @@ class BlockStream:
         self._is_fed = True
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """Return up to `num_return_sequences` hypotheses per row, the best one first, with the scores of an end."""
+        """Return up to `num_return_sequences` hypotheses per row, the best one first, as if the utterances ended now."""
         options = self.decoder.options
         return self._ranked(options.score_eos, options.num_return_sequences)
 
@@ -145,10 +145,10 @@ def check_logits(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tens
 
 
 def check_utterances(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tensor:
-    """Validate the logits of whole utterances and return their lengths, int32 `[B]`. Raises as `check_logits`.
+    """Validate the logits of whole utterances and return their lengths, int32 `[B]`. Errors are as for `check_logits`.
 
-    Without `lengths` a row ends before its padding: the last frames in which all classes have the same value. No model returns
-    such frames.
+    If `lengths` is None, a row ends before its padding, which is the last frames in which all classes have the same value. No
+    model returns such frames.
     """
     checked = check_logits(logits, lengths, blank_id)
     if lengths is not None or not logits.shape[1]:

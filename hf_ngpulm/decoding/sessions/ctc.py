@@ -1,4 +1,4 @@
-"""Sessions of CTC decoders: each stream, or each row of a batch, has a slot."""
+"""Sessions of CTC decoders. A slot holds the search of a stream or of a row of a batch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MOST_BYTES = 1 << 28  # of tails
 
 
 class CTCSlots(Slots):
-    """Base of the slots of greedy search, beams and graphs."""
+    """Base class of the slots of greedy search, beam search and graph search."""
 
     goes_on = True
     block_frames: int | None = None  # largest number of frames per search; None: no limit
@@ -77,12 +77,13 @@ class CTCSlots(Slots):
         """Decode frames of some slots.
 
         Args:
-            slots: int64 `[N]`; None for all.
+            slots: int64 `[N]`, the slots' numbers; None for all slots.
             logits: `[N, T, C]`.
             lengths, counts: int32 `[N]`, number of frames of each slot, on the device and on the CPU.
 
         Returns:
-            int32 `[N]`, each slot's first frame with NaN or infinity, else -1. Slots with such a frame stay as they were.
+            int32 `[N]`, each slot's first frame with NaN or infinity, or -1 if it has none. Slots with such a frame are
+            unchanged.
         """
         self.classes = logits.shape[2]
         measure = self.decoder.options.confidence
@@ -96,14 +97,14 @@ class CTCSlots(Slots):
     def search(
         self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, counts: np.ndarray, confidences: Tensor | None
     ) -> np.ndarray:
-        """Do the search of `feed`, without counting frames; confidences: float32 `[N, T]`."""
+        """Run the search for `feed`, without counting frames. `confidences` is float32 `[N, T]`, or None."""
 
     def finish(self, slot: int) -> list[Hypothesis]:
         return [hypothesis for hypothesis in super().finish(slot) if hypothesis.score > -np.inf]
 
 
 class Prepared:
-    """Models and options as the core reads them; all batches with the same ones share them."""
+    """Models and options in the form that the core reads. Batches with the same models and options share the object."""
 
     def __init__(self, decoder: Any, models: RowModels) -> None:
         self._decoder, self._models = decoder, models
@@ -113,7 +114,9 @@ class Prepared:
         self._rules: dict[int, native_beam.BeamRules] = {}  # by number of classes, of which hashes of texts have one each
 
     def rules(self, classes: int) -> native_beam.BeamRules:
-        """Return the rules of beam search over logits of C = `classes`. They are made once, in the first call."""
+        """Return the rules of beam search over logits of C = `classes`. The first call makes the rules; later calls reuse
+        them.
+        """
         if classes not in self._rules:
             models, options = self._models, self._decoder.options
             self._rules[classes] = native_beam.BeamRules.of(
@@ -128,7 +131,7 @@ class CoreSlots(CTCSlots):
 
     Attributes:
         rows: `[S]`; its fields are the state of a slot's search.
-        prepared: made on demand. Whatever changes the models sets it to None.
+        prepared: the models and options for the core. It is made on demand; each change of the models sets it to None.
     """
 
     rows: np.ndarray
@@ -138,7 +141,9 @@ class CoreSlots(CTCSlots):
 
     @property
     def block_frames(self) -> int:  # type: ignore[override]
-        """Return how many frames are searched at a time: tails have room for a token at each."""
+        """Return the number of frames to search in one call. Each tail needs room for a token per frame, so memory limits
+        it.
+        """
         return max(BLOCK_FRAMES, MOST_BYTES // (TOKEN.itemsize * max(1, self.history.sizes.size)))
 
     @property
@@ -153,7 +158,7 @@ class CoreSlots(CTCSlots):
 
     @abstractmethod
     def empty(self, models: RowModels) -> np.ndarray:
-        """Return the states of searches before the first frame, `[S]`."""
+        """Return the states of new searches, before the first frame: a structured array `[S]`."""
 
     def begin(self, slot: int) -> None:
         super().begin(slot)
@@ -211,10 +216,10 @@ class CoreSlots(CTCSlots):
     def search_core(
         self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, confidences: np.ndarray | None
     ) -> np.ndarray:
-        """Search frames like `search`, but leave slots with a broken frame in any state."""
+        """Search frames like `search`. The states of slots with a broken frame are undefined afterwards."""
 
     def batch(self, slots: np.ndarray | None) -> CtcRows:
-        """Return the states of some slots (None: of all) as the core reads and writes them."""
+        """Return the states of some slots (all if None) as a struct that the core reads and writes."""
         if slots is not None:
             return CtcRows.of(slots, self.rows, self.frames, self.sums)
         if self._batch is None:
@@ -322,7 +327,7 @@ class CoreBeamSlots(CoreSlots):
 
 
 class TensorSlots(CTCSlots, Generic[State]):
-    """Slots whose states are tuples of tensors, `[S, ...]` each: on a GPU, in the reference, and in graphs.
+    """Slots whose state is a tuple of tensors, `[S, ...]` each. GPU search, the reference, and graph search use them.
 
     Every kind of state has `lm_states` and `lm_scores`, `[S, K, M]`.
     """
@@ -338,13 +343,15 @@ class TensorSlots(CTCSlots, Generic[State]):
 
     @abstractmethod
     def initial(self, states: Tensor) -> State:
-        """Return the state before the first frame, with automata in `states`, int32 `[N, M]`."""
+        """Return the state before the first frame. `states`, int32 `[N, M]`, are the states of the automata."""
 
     @abstractmethod
     def search_frames(
         self, rows: Tensor | slice, models: RowModels, state: State, logits: Tensor, lengths: Tensor
     ) -> tuple[State, Any]:
-        """Search more frames of some slots. Return the state and the trace: `labels`, `bad_frames`, in a beam also `links`."""
+        """Search more frames of some slots. Return the state and the trace: `labels`, `bad_frames`, and for a beam also
+        `links`.
+        """
 
     def widen(self, models: RowModels, shift: int) -> None:
         super().widen(models, shift)
@@ -393,7 +400,7 @@ class TensorSlots(CTCSlots, Generic[State]):
         return bad_frames
 
     def heard(self, name: str) -> np.ndarray:
-        """Return a tensor of `reported` as a read-only array on the CPU."""
+        """Return a tensor from `reported` as a read-only array on the CPU."""
         if self.told is None:
             told: dict[str, Tensor] = self.reported()
             self.told = dict(zip(told, on_host([*told.values()])))
@@ -401,10 +408,10 @@ class TensorSlots(CTCSlots, Generic[State]):
 
     @abstractmethod
     def reported(self) -> dict[str, Tensor]:
-        """Return the tensors that the host reads, by name, `[S, ...]` each, with the hypotheses' "scores" (-inf for none)."""
+        """Return the tensors that the host reads, by name, `[S, ...]` each. "scores" is -inf for a place without hypothesis."""
 
     def labels_before(self) -> np.ndarray | None:
-        """Return the label of the frame before, int32 `[S]`, for `follow`; None if `follow` doesn't need it."""
+        """Return the label of the previous frame, int32 `[S]`, for `follow`; None if `follow` doesn't need it."""
         return None
 
     def follow(
@@ -419,7 +426,7 @@ class TensorSlots(CTCSlots, Generic[State]):
 
 
 def _with(state: Any, rows: Tensor | slice, new: Any) -> Any:
-    """Return a state with some rows replaced by those of `new`; a slice stands for all rows."""
+    """Return a copy of a state in which `new` replaces some rows. If `rows` is a slice, `new` replaces all rows."""
     if isinstance(rows, slice):
         return new
     parts = [part.clone() for part in state]
@@ -429,7 +436,7 @@ def _with(state: Any, rows: Tensor | slice, new: Any) -> Any:
 
 
 class GreedyState(NamedTuple):
-    """State of greedy search in `S` rows, see `hf_ngpulm.search.ctc_greedy`; sums are float64."""
+    """State of greedy search in `S` rows; see `hf_ngpulm.search.ctc_greedy`. Sums are float64."""
 
     lm_states: Tensor
     lm_scores: Tensor
@@ -624,8 +631,8 @@ def confidences_of(logits: Tensor, lengths: Tensor, measure: str) -> Tensor:
 
 
 def unscored(models: RowModels) -> Tensor:
-    """Return the LM score of a class that no LM scores, float32 `[B]`: that of one of V equally likely tokens.
+    """Return the LM score for a class that no LM scores, float32 `[B]`: the score of one of V equally likely tokens.
 
-    With a score of 0 such classes would win merely because they cost nothing.
+    If the score were 0, such classes would win merely because they cost nothing.
     """
     return -math.log(max(models.vocab_size, 1)) * models.lm_weights

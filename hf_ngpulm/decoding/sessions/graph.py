@@ -15,7 +15,7 @@ from .session import Found
 
 
 class GraphSlots(TensorSlots[GraphState]):
-    """Search streams by token passing, see `hf_ngpulm.search.ctc_graph`."""
+    """Search streams by token passing; see `hf_ngpulm.search.ctc_graph`."""
 
     def __init__(self, decoder: Any, models: RowModels) -> None:
         super().__init__(decoder, models, decoder.options.max_active)

@@ -1,4 +1,4 @@
-"""Define `Slots`, the interface of searches over many streams. A stream's slot is a row of arrays or tensors."""
+"""Define `Slots`, the interface of searches over many streams. Each stream has a slot, a row of the arrays or tensors."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ class Switch(NamedTuple):
     """Hold the new phrases of `N` slots.
 
     Args:
-        starts, roots: int32 `[N]`, the phrase automata's states at the beginning of a transcript, and without context.
+        starts, roots: int32 `[N]`, states of the phrase automata: at the beginning of a transcript, and without context.
         weights: float32 `[N]`.
-        is_empty: bool `[N, K]`, whether a hypothesis has no token; it then continues in `starts`, else in `roots`.
+        is_empty: bool `[N, K]`, whether a hypothesis has no token. Such a hypothesis continues in `starts`, the others in
+            `roots`.
     """
 
     starts: np.ndarray
@@ -46,7 +47,7 @@ class Switch(NamedTuple):
         return torch.from_numpy(np.where(self.is_empty, self.starts[:, None], self.roots[:, None]))
 
     def of(self, which: np.ndarray) -> Switch:
-        """Return a selection of the slots."""
+        """Return the phrases of a selection of the slots."""
         return Switch(self.starts[which], self.roots[which], self.weights[torch.from_numpy(which)], self.is_empty[which])
 
 
@@ -55,7 +56,8 @@ class Slots(ABC):
 
     Args:
         decoder: the decoder whose options apply.
-        models: models and weights of each slot. Rows may be replaced at any time, and count from the next utterance on.
+        models: models and weights of each slot. A row may be replaced at any time; the new row applies from the next utterance
+            on.
         num_beams: number of hypotheses per slot.
 
     Attributes:
@@ -78,12 +80,12 @@ class Slots(ABC):
         return self.models.states.shape[1] > self.models.num_lms
 
     def place(self, slot: int, models: RowModels) -> None:
-        """Give a slot the models and weights of a row."""
+        """Set the models and weights of a slot to those of the first row of `models`."""
         for name in ("states", "weights", "present"):
             getattr(self.models, name)[slot] = getattr(models, name)[0]
 
     def use(self, tensors: AutomatonTensors) -> None:
-        """Use other tensors, in which the automata have the same places."""
+        """Replace the tensors of the automata. The automata have the same states in the new tensors."""
         self.models = self.models._replace(tensors=tensors)
 
     def widen(self, models: RowModels, shift: int) -> None:
@@ -91,7 +93,7 @@ class Slots(ABC):
 
         Args:
             models: the same models with an empty column of phrases.
-            shift: to be added to the numbers of the language models' states, which have moved in the pool.
+            shift: number to add to the language models' states, because the models have moved in the pool.
         """
         self.models = models
 
@@ -158,21 +160,23 @@ class Slots(ABC):
         """Decode a chunk `[T, ...]` of each of some slots, int64 `[N]`, all different.
 
         Returns:
-            int64 `[N]`, each slot's first frame (of the utterance) with NaN or infinity, else -1. Such slots stay as they were,
-            or are `is_broken` from now on.
+            int64 `[N]`, each slot's first frame (of the utterance) with NaN or infinity, or -1 if it has none. Slots with such
+            a frame are unchanged, or are `is_broken` from now on.
         """
 
     @abstractmethod
     def live(self) -> np.ndarray:
-        """Return which places of the beams hold a hypothesis, bool `[S, K]`."""
+        """Return which places of the beams contain a hypothesis, bool `[S, K]`."""
 
     @abstractmethod
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the place and score of the best hypothesis of some slots, each `[N]`, without the scores of an end."""
+        """Return the place and the score of the best hypothesis of some slots, each `[N]`. The scores exclude the utterance's
+        end.
+        """
 
     @abstractmethod
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
-        """Return the best hypotheses of some slots, the best one first, with the scores of the utterances' end.
+        """Return the best hypotheses of some slots, the best one first. Their scores include the utterance's end.
 
         Args:
             score_eos: whether `</s>` counts.
@@ -190,12 +194,12 @@ class Slots(ABC):
         return np.zeros(len(slots), dtype=np.bool_)
 
     def is_broken(self, slot: int) -> bool:
-        """Return whether a slot's utterance can't continue, as the model's outputs contained NaN or infinity."""
+        """Return whether a slot's utterance can't continue, because the model's outputs contained NaN or infinity."""
         return False
 
 
 class Follower:
-    """Switch slots to other phrases, and keep phrases in the pools of the decoder's fusion while a slot uses them."""
+    """Switch slots to other phrases. Phrases stay in the pools of the decoder's fusion as long as a slot uses them."""
 
     def __init__(self, slots: Slots) -> None:
         self.fusion, self.slots = slots.decoder.fusion, slots
@@ -209,7 +213,9 @@ class Follower:
             self.slots.widen(models.widened(), shift)
 
     def follow(self, slots: np.ndarray, followed: Sequence[tuple[Booster | None, float]]) -> None:
-        """Switch slots, int64 `[N]`, to phrases (None for none) with weights."""
+        """Switch slots, int64 `[N]`, to other phrases. `followed` has phrases (None for no phrases) and their weight for each
+        slot.
+        """
         boosters, weights = zip(*followed)
         if not self.slots.has_phrases and all(booster is None for booster in boosters):
             return
@@ -223,16 +229,16 @@ class Follower:
         self._leases.update(zip(slots.tolist(), leases))
 
     def release(self, slot: int) -> None:
-        """Free the phrases of a slot."""
+        """Release the phrases of a slot, so that the pools can drop them."""
         self._leases.pop(slot, None)
 
 
 def given_back(models: RowModels, rows: Tensor, lm_states: Tensor, engine: str) -> Tensor:
-    """Return the bonus that unfinished phrases repay, unweighted and not above 0: float32 `[N, K]`.
+    """Return the score change when unfinished phrases repay their bonus, unweighted and at most 0: float32 `[N, K]`.
 
     Args:
         rows: int64 `[N]`, rows of `models`.
-        lm_states: `[N, K, M]`, states of their hypotheses.
+        lm_states: `[N, K, M]`, the automata's states of the rows' hypotheses.
     """
     states = lm_states[..., -1].to(models.states.device, copy=True).flatten()
     ends = torch.full_like(states, models.vocab_size)
@@ -241,7 +247,10 @@ def given_back(models: RowModels, rows: Tensor, lm_states: Tensor, engine: str) 
 
 
 def broken_frames(frames: Tensor, lengths: np.ndarray) -> np.ndarray:
-    """Return each row's first frame with NaN or infinity, else -1: int64 `[R]`. `frames` `[N, D]` holds the rows one by one."""
+    """Return each row's first frame with NaN or infinity, or -1 if it has none: int64 `[R]`.
+
+    `frames` `[N, D]` holds the rows' frames, one row after the other; `lengths` has each row's number of frames.
+    """
     bad_frames = np.full(len(lengths), -1, dtype=np.int64)
     if math.isfinite(float(frames.sum(dtype=torch.float64))):  # sums of finite float32 numbers can't overflow float64
         return bad_frames

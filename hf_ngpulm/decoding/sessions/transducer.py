@@ -1,4 +1,4 @@
-"""Define sessions of transducers: whole utterances, which are fed once, and streams, whose frames come in chunks."""
+"""Define sessions of transducers: for whole utterances, and for streams whose frames arrive in chunks."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Path(NamedTuple):
     """Hold a hypothesis of a whole utterance.
 
     Args:
-        scores: see `Found`; the first is -inf if no hypothesis is possible, and then there are no steps.
-        steps: the tokens, or all classes with the blanks. A step's end is its start plus the frames that the search moved on,
-            at least 1.
+        scores: see `Found`. If no hypothesis is possible, the first score is -inf and there are no steps.
+        steps: the tokens, or all classes including blanks. A step's end is its first frame plus the number of frames that the
+            search advanced, at least 1.
     """
 
     scores: Sequence[float]
@@ -43,14 +43,14 @@ class Path(NamedTuple):
 
 
 class TransducerSlots(Slots):
-    """Run a transducer's search, and keep the frames that wait for it.
+    """Run a transducer's search, and keep the frames that it can't search yet.
 
-    Hypotheses of ALSD are at different frames. If the next step of one needs a frame that hasn't come yet, the whole stream
-    waits: a step without that hypothesis would give another beam, and results would depend on the chunk sizes.
+    In ALSD, hypotheses are at different frames. If the next step of a hypothesis needs a frame that hasn't arrived, the whole
+    stream waits. A step without that hypothesis would give another beam, and results would depend on the chunk sizes.
 
     Args:
         search: the search, with a row for each slot.
-        waiting: `[S, room, D]`, each slot's frames from the earliest one at which a hypothesis is.
+        waiting: `[S, room, D]`, each slot's frames from the earliest frame of a hypothesis on.
         keeps_blanks: whether `paths` includes blanks.
     """
 
@@ -69,7 +69,7 @@ class TransducerSlots(Slots):
 
     @classmethod
     def of_streams(cls, decoder: Any, models: RowModels, dtype: torch.dtype) -> TransducerSlots:
-        """Return slots for streams whose frames have this type."""
+        """Return slots for streams. `dtype` is the type of their frames."""
         slots, device = len(models.states), models.states.device
         like = torch.zeros((slots, LEAST_ROOM, 0), dtype=dtype, device=device)
         of_search = models._replace(ilm_weights=decoder.ilm_weights(models))
@@ -77,14 +77,14 @@ class TransducerSlots(Slots):
         return cls(decoder, models, search, like.new_zeros((slots, LEAST_ROOM, search.width or 0)))
 
     def feed_whole(self, lengths: np.ndarray) -> None:
-        """Decode `waiting` as whole utterances; lengths: int64 `[S]`, their numbers of frames."""
+        """Decode the waiting frames as whole utterances. `lengths`, int64 `[S]`, has each utterance's number of frames."""
         self.search.begin(np.arange(len(lengths)), self.models)
         self.begun[:] = True
         self.frames, self.held = lengths, lengths
         self._run(np.zeros_like(lengths))
 
     def paths(self) -> list[list[Path]]:
-        """Return up to `num_return_sequences` paths per slot, the best one first, with the scores of the utterances' end."""
+        """Return up to `num_return_sequences` paths per slot, the best one first. Their scores include the utterance's end."""
         options = self.decoder.options
         ranked = self.ranked(slice(None), options.score_eos, options.num_return_sequences)
         rows = np.repeat(np.arange(len(ranked)), [len(of_row) for of_row in ranked])
@@ -131,7 +131,9 @@ class TransducerSlots(Slots):
         return super().finish(slot)
 
     def _wait(self, slots: np.ndarray, frames: Tensor, lengths: np.ndarray, taken: np.ndarray) -> None:
-        """Append frames to the waiting ones: `taken` `[N]` of the `lengths` `[N]` of each slot."""
+        """Append frames to the waiting frames of some slots. Each slot sends `lengths` frames; `taken` is that number, or 0 to
+        skip it.
+        """
         room = self.waiting.shape[1]
         needed = int((self.held[slots] + taken).max(initial=0))
         if needed > room:
@@ -157,7 +159,7 @@ class TransducerSlots(Slots):
             self.search.begin(new, models._replace(ilm_weights=self.decoder.ilm_weights(models)))
 
     def _go_on(self, ended: int | None = None) -> None:
-        """Decode the waiting frames as far as possible. The slot that has `ended` gets no more frames."""
+        """Decode the waiting frames as far as possible. The slot `ended` gets no more frames."""
         if not self.held.any():
             return
         reaches = np.full_like(self.held, max(self.decoder.model.durations or (1,)))
@@ -182,7 +184,7 @@ class TransducerSlots(Slots):
     def _searched(self, reaches: np.ndarray) -> list[np.ndarray]:
         """Search the waiting frames and return the steps.
 
-        With lazily composed LMs the search is repeated from the saved state until it enters no state that is new.
+        With lazily composed LMs, the search is repeated from the saved state until it reaches only states that are composed.
         """
         search = self.search
         if self.models.lazy is None:
@@ -203,7 +205,7 @@ class TransducerSlots(Slots):
         return settled(self.models, run, replay)
 
     def _leave(self, consumed: np.ndarray) -> None:
-        """Drop the first `consumed` `[S]` waiting frames of each slot; the others move to the front."""
+        """Drop the first waiting frames of each slot: `consumed` `[S]` frames. The remaining frames move to the front."""
         left = self.held - consumed
         counts = np.where(consumed > 0, left, 0)
         total = int(counts.sum())

@@ -1,4 +1,4 @@
-"""Sweeps for decoders with attention: each setting generates again, but the encoder runs only once."""
+"""Sweeps for decoders with attention. Each setting generates again, but the encoder runs only once."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ MOST_SEQUENCES = 256
 class AttentionSweep(Sweep):
     """Sweeps the settings of a pipeline of an encoder-decoder.
 
-    Each recording is preprocessed and encoded by itself, so its transcript equals the pipeline's transcript of this recording
-    alone. A batch has a row for each recording and setting; its recordings have features of the same shape.
+    Each recording is preprocessed and encoded separately. So its transcript equals the pipeline's transcript of this recording
+    alone. A batch has a row for each recording and setting. The recordings of a batch have features of the same shape.
     """
 
     lm_grid = "0:1:0.1"
@@ -132,8 +132,8 @@ def _of_row(outputs: dict[str, Any], row: int, rows: int) -> dict[str, Any]:
 class _RememberingEncoder:
     """A model's encoder with a cache of its outputs; the keys are the contents of input rows.
 
-    The cache serves every use of the same audio: language detection, a window of a long recording, or a second attempt. Rows
-    are encoded one by one, so that outputs don't depend on the batch in which a row first appeared.
+    The cache serves every use of the same audio, for example for language detection or a second attempt. Rows are encoded one
+    by one, so that outputs don't depend on the batch in which a row first appeared.
     """
 
     def __init__(self, model: Any, kept: KeptTensors) -> None:

@@ -1,4 +1,4 @@
-"""Hold the data of tuning: recordings, or a model's outputs for them, with transcripts; and the kept outputs."""
+"""Hold the data of tuning: recordings or a model's outputs, with transcripts. Also store outputs for later decoding."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Utterance:
         item: the row of the dataset.
         text: the transcript; None if it is unknown.
         entities: important phrases in the transcript.
-        problems: why its audio can't be read; empty before `samples` is called, or if it can be read.
+        problems: reasons why the audio can't be read. The list is empty before `samples` is called, or if the audio can be
+            read.
     """
 
     number: int
@@ -47,7 +48,7 @@ class Utterance:
             item: a `Recording`, or a mapping with `text`, audio or a model's outputs, and optionally `entities`.
 
         Raises:
-            ValueError: the row, its text or its entities are of a wrong type.
+            ValueError: the row, its text or its entities have a wrong type.
         """
         if not isinstance(item, Recording | Mapping):
             raise ValueError(
@@ -105,8 +106,8 @@ class Utterance:
 class KeptTensors:
     """Stores tensors by number, within a `with` block.
 
-    Tensors beyond `memory` (bytes, or a text such as "2G") are stored in a temporary file in `folder`. All tensors are restored
-    bit for bit.
+    When the stored tensors exceed `memory` (bytes, or a text such as "2G"), the rest goes to a temporary file in `folder`. All
+    tensors are restored bit for bit.
     """
 
     def __init__(self, memory: int | str = "2G", folder: str | os.PathLike[str] | None = None) -> None:

@@ -1,4 +1,6 @@
-"""Search for weights on a coarse grid; extend the grid if the best value is at its edge; then refine around the best."""
+"""Search for the best weights: first on a coarse grid, then beyond its edge if the best value is there, then around the
+best.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def grid_values(name: str, values: str | float | Iterable[float]) -> tuple[float
 
     Args:
         name: the weight, such as "lm_weight"; `hf_ngpulm.config.tuned` defines its bounds.
-        values: numbers; or a text: "0:2:0.1" (from, to, step), "0.2,0.5,1", or both, such as "0:1:0.5,2".
+        values: numbers, or a text: "0:2:0.1" (from, to, step), "0.2,0.5,1" (a list), or a combination such as "0:1:0.5,2".
     """
     example = 'such as "0:2:0.1" (from, to, step), "0.2,0.5,1", or numbers'
     if isinstance(values, str):
@@ -69,10 +71,10 @@ class GridSearch:
 
     Args:
         grids: the first values of each weight; a single value stays fixed.
-        start: the values of the other weights in the first sweeps.
-        refine: how often the distance between values is halved around the best.
+        start: the values of the other weights while the first weights are swept.
+        refine: number of refinements; each halves the distance between values around the best.
         extend: whether to search beyond the edge of a grid if the best is there.
-        joint: whether up to two weights are tried in all combinations; otherwise all are swept one after another.
+        joint: whether one or two weights are tried in all combinations. Otherwise the weights are swept one after another.
     """
 
     def __init__(
@@ -109,11 +111,12 @@ class GridSearch:
         """Find the best setting.
 
         Args:
-            errors: returns the number of errors with each of some settings; called once for each setting.
+            errors: function that takes a list of settings and returns the number of errors with each. No setting is passed
+                twice.
 
         Returns:
-            The setting with the fewest errors (if several have equally few, the one with the lowest weights), and the names
-            of weights whose best value is still at an edge.
+            The setting with the fewest errors (the one with the lowest weights, if several have equally few), and the names of
+            weights whose best value is still at an edge of the grid.
         """
         known: dict[Setting, int] = {}
 
@@ -143,7 +146,7 @@ class GridSearch:
         return best, at_edge
 
     def _beyond(self, axis: int, best: Setting, known: Iterable[Setting]) -> list[float]:
-        """Return values beyond the edge if the best value is at an edge; else an empty list."""
+        """Return values beyond the edge of the grid if the best value is at an edge; otherwise an empty list."""
         values = _on(axis, known)
         if best[axis] == values[-1]:
             step = values[-1] - values[-2]
@@ -158,7 +161,10 @@ class GridSearch:
         return [value for value in dict.fromkeys(found) if SETTINGS[self.names[axis]][1](value)]
 
     def _around(self, best: Setting, known: Iterable[Setting], values: dict[int, list[float]]) -> Iterable[Setting]:
-        """Combine new values of some weights with the best of the others; a joint search also takes their neighbours."""
+        """Combine new values of some weights with the best values of the other weights.
+
+        A joint search also combines them with the neighbours of these best values.
+        """
         if self.joint:
             others = {axis: _next_to(best[axis], _on(axis, known)) for axis in self.swept if axis not in values}
             return _combined(best, values | others)
@@ -166,7 +172,7 @@ class GridSearch:
 
 
 def _combined(setting: Setting, values: Mapping[int, Iterable[float]]) -> Iterable[Setting]:
-    """Return all combinations of new values of some weights with the setting's values of the others."""
+    """Return all combinations of new values of some weights. The other weights keep the values in `setting`."""
     return itertools.product(*(values.get(axis, (value,)) for axis, value in enumerate(setting)))
 
 

@@ -41,12 +41,12 @@ Rate = Callable[[Scores], float]
 
 @dataclass(frozen=True)
 class TuningPoint(Scores):
-    """The errors with a setting.
+    """The errors with one setting.
 
     Args:
         words, characters: errors; `words.rate` is the WER.
         entities: errors on entities, if the dataset has any.
-        setting: the weights, by name.
+        setting: the values of the weights, by name.
     """
 
     setting: dict[str, float]
@@ -62,20 +62,21 @@ class TuningResult:
     """The result of `tune_weights`.
 
     Args:
-        by: "wer", "cer" or "entity_wer".
-        best: the setting with the fewest errors; among several the one with the lowest weights.
-        interval: bootstrap confidence interval of its rate. (As the best of many settings on the same utterances it looks a
-            little better than it is; see `held_out`.)
+        by: the rate that was minimised: "wer", "cer" or "entity_wer".
+        best: the setting with the fewest errors. If several have equally few, it is the one with the lowest weights.
+        interval: bootstrap confidence interval of the best setting's rate. (The rate is slightly too good, because the setting
+            was chosen on the same utterances; see `held_out`.)
         points: the errors with each setting that was tried, ascending by setting.
-        baseline: the errors of the same search with all weights 0, so without language model and phrases.
+        baseline: the errors of the same search without language model and phrases (all weights 0).
         search: settings of the search, such as `num_beams`.
         fixed: weights that weren't tuned, if they are single numbers.
         model: the recogniser, if it is known.
         utterances: the number of utterances that were tuned on.
-        held_out, held_out_baseline: the best setting and the baseline on the held-out utterances; None without such.
+        held_out, held_out_baseline: the best setting and the baseline on the held-out utterances; None without held-out
+            utterances.
         recordings: the number of recordings with a transcript, unreadable and held-out ones included.
-        unreadable: for each unreadable recording, why.
-        warnings: doubts about the choice.
+        unreadable: for each unreadable recording, the reason.
+        warnings: reasons why the choice may be unreliable.
     """
 
     by: str
@@ -98,7 +99,7 @@ class TuningResult:
         """Return the best setting for an LM to remember: `lm.remember(result.tuned)`, then `lm.save_pretrained(...)`.
 
         Raises:
-            ValueError: the model isn't known, since a decoder alone was tuned; or there was no language model.
+            ValueError: the model isn't known, because only a decoder was tuned; or there was no language model.
         """
         if self.model is None:
             raise ValueError(
@@ -157,8 +158,10 @@ class Scorer:
 
 
 def _draw(result: TuningResult, path: str | os.PathLike[str]) -> None:
-    """Draw a panel for each rate against the first weight that varied, with a line for each value of the second; further
-    weights have their best values."""
+    """Draw a panel for each rate against the first weight that varied. Each value of the second such weight gets a line.
+
+    Further weights have their best values.
+    """
     with needed("plots", "plots"):
         import matplotlib
 

@@ -1,6 +1,6 @@
 """Decode kept outputs of a model with many settings at once, a row for each utterance and setting.
 
-For decoders of frames: the logits of CTC models, and the frames of transducers' encoders.
+The outputs are frames: logits of CTC models, or frames of transducers' encoders.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ MOST_ROWS, MOST_NUMBERS = 256, 1 << 26
 class Sweep(ABC):
     """Decodes the same utterances with several settings.
 
-    It first `hold`s the model's outputs for utterances, and then `decode`s them as often as needed. The transcript of an
-    utterance with a setting doesn't depend on the others in the batch.
+    Call `hold` first, which stores the model's outputs for the utterances. Then call `decode` as often as needed. A transcript
+    doesn't depend on the other utterances and settings in the batch.
 
     Attributes:
-        kept: the model's outputs.
+        kept: the stored outputs of the model.
         batch_size: recordings in a batch of the model.
         fusion: the decoder's language models and phrases.
         phrases: one context for all utterances, a list with one for each, or None.
         model: the recogniser, if it is known.
-        standing: the decoder's weights; None for one that follows a rule.
+        standing: the decoder's weights; None for a weight that is computed by a rule.
         search: settings of the search (not weights), named as in `hf_ngpulm.config.tuned`.
     """
 
@@ -63,7 +63,7 @@ class Sweep(ABC):
 
     @abstractmethod
     def hold(self, utterances: Iterable[Utterance]) -> Iterator[Utterance]:
-        """Run the model over utterances and keep its outputs; yield each utterance when it is done."""
+        """Run the model over utterances and store its outputs. Yield each utterance when its outputs are stored."""
 
     @abstractmethod
     def decode(self, numbers: Sequence[int], settings: Sequence[Settings]) -> Iterator[tuple[int, int, str]]:
@@ -77,7 +77,7 @@ class Sweep(ABC):
         """
 
     def usual_grids(self) -> dict[str, str]:
-        """Return the default grids of weights, except weights that the decoder sets per utterance."""
+        """Return the default grids of weights. Weights that the decoder sets per utterance have no grid."""
         there = {"lm_weight": bool(self.fusion.models), "phrase_weight": self.phrases is not None}
         grids = {"lm_weight": self.lm_grid, "phrase_weight": self.phrase_grid}
         if self.ilm_grid is not None:
@@ -85,10 +85,10 @@ class Sweep(ABC):
         return {name: grids[name] for name in grids if there[name] and not isinstance(self.standing[name], Tensor)}
 
     def check(self, names: Iterable[str]) -> None:
-        """Refuse weights without effect.
+        """Refuse weights that would have no effect.
 
         Raises:
-            ValueError: the decoder doesn't have the model, phrases or search that a weight applies to.
+            ValueError: the decoder lacks the model, the phrases or the search that a weight applies to.
         """
         for name, is_there, why in (
             ("lm_weight", self.fusion.models, "there is no language model: pass lm= to the decoder or pipeline"),
@@ -102,7 +102,7 @@ class Sweep(ABC):
 
 
 class FrameSweep(Sweep):
-    """Sweeps a decoder of frames. A pipeline makes the frames from audio, or the dataset has them."""
+    """Sweeps a decoder of frames. A pipeline makes the frames from audio, or the dataset contains them."""
 
     field: ClassVar[str]  # the dataset's field with the frames
 
@@ -180,7 +180,7 @@ class FrameSweep(Sweep):
             yield from ((*row, text) for row, text in zip(batch, self._texts(batch, settings)))
 
     def _texts(self, rows: list[tuple[int, int]], settings: Sequence[Settings]) -> list[str]:
-        """Return the transcripts for pairs of an utterance's and a setting's number."""
+        """Return a transcript for each pair of an utterance's number and a setting's number."""
         places: dict[int, int] = {}
         which = torch.tensor([places.setdefault(number, len(places)) for number, _ in rows], device=self.device)
         kept = [self.kept[self._places[number]] for number in places]

@@ -1,4 +1,4 @@
-"""`tune_weights`: the weights with which a recogniser makes the fewest errors."""
+"""`tune_weights`: find the weights with which a recogniser makes the fewest errors."""
 
 from __future__ import annotations
 
@@ -63,28 +63,29 @@ def tune_weights(
     row for each utterance and setting. (Decoders with attention generate again for each setting; their encoder's outputs are
     kept.) The results equal those of separate runs with each setting.
 
-    The search begins with a coarse grid: all combinations of one or two weights; more weights, and those of a decoder with
-    attention whose internal LM is tuned by default, are swept one after the other, twice. Then it tries values beyond the
-    grid's edge if the best is there, and then values between the best and its neighbours, `refine` times. The number of errors
-    decides. Among settings with equally few errors, the setting with the lowest weights is chosen.
+    The search begins with a coarse grid: one or two weights are tried in all combinations. More weights are swept one after the
+    other, twice. The same holds for a decoder with attention if its internal LM is tuned by default. Then the search tries
+    values beyond the grid's edge if the best is there. Last, it tries values between the best and its neighbours, `refine`
+    times. It chooses the setting with the fewest errors, and among several such settings the one with the lowest weights.
 
     Args:
         decoder: a speech recognition pipeline of any family with `lm=` or `phrases=`, or, for a dataset of the model's outputs,
-            a `CTCDecoder`, `GraphDecoder` or `TransducerDecoder`. Its other settings stay.
+            a `CTCDecoder`, `GraphDecoder` or `TransducerDecoder`. Its other settings aren't changed.
         dataset: an iterable of `Recording`s or mappings, read once. A mapping has "text"; "audio" (a path, the bytes of a file,
             samples with a "sampling_rate", or an audio cell of `datasets`), or the model's outputs, "logits" `[T, C]` for CTC
             or "encoder_hidden_states" `[T, D]` (projected) for transducers; and perhaps "entities", a list of phrases.
             Utterances without a transcript are left out; unreadable audio is reported and left out. Audio of more than 40
             seconds is cut as in `evaluate` (Whisper cuts it by itself).
         lm_weights, betas, phrase_weights, ilm_weights, source_weights: the coarse grids: numbers, or a text such as "0:2:0.2"
-            (from, to, step). A single number stays fixed. Without a grid, the weights of the LM, of phrases and, for decoders
-            with attention, of the internal LM are tuned over a grid for the family, unless the decoder has one for each
-            utterance; the other weights stay the decoder's.
+            (from, to, step). A single number stays fixed. Without a grid, the weights of the LM and of phrases are tuned over a
+            grid for the family. For decoders with attention, the weight of the internal LM is also tuned. Weights that the
+            decoder has for each utterance aren't tuned. All other weights stay unchanged.
         by: "wer", "cer" or "entity_wer".
         normalise: normalisation of transcripts, as in `word_errors`.
-        refine: how often steps are halved around the best.
+        refine: number of refinements; each halves the steps around the best.
         extend: whether to search beyond the grid's edge.
-        held_out: share of the utterances that aren't tuned on; the result reports their errors. 0.5 holds out every second one.
+        held_out: share of the utterances that aren't used for tuning; the result reports their errors. 0.5 holds out every
+            second utterance.
         least_words: fewer words (of entities, with "entity_wer") cause a warning that the choice isn't reliable.
         level: level of the confidence interval.
         model: the model, if the decoder doesn't know it; for `TuningResult.tuned`.
@@ -210,7 +211,8 @@ def _hold(
     Unreadable utterances are included, so that lists with a value per utterance still match.
 
     Raises:
-        ValueError: the dataset is empty or has no transcripts, or a list has not one value per utterance.
+        ValueError: the dataset is empty or has no transcripts, or the number of values in a list isn't the number of
+            utterances.
     """
     if isinstance(dataset, str | bytes | Mapping) or not isinstance(dataset, Iterable):
         raise ValueError(f"dataset should be utterances, got {dataset!r}; see hf_ngpulm.evaluation.read_recordings")
@@ -246,7 +248,7 @@ def _hold(
 
 
 def _parts(every: Sequence[int], held_out: float) -> tuple[list[int], list[int]]:
-    """Return the numbers of the utterances to tune on, and of the held-out ones, spread evenly."""
+    """Return the numbers of the utterances for tuning and of the held-out utterances, which are spread evenly."""
     others = [number for i, number in enumerate(every) if math.floor((i + 1) * held_out) > math.floor(i * held_out)]
     numbers = sorted(set(every) - set(others))
     if held_out and not (numbers and others):
@@ -263,13 +265,13 @@ def _points(sweep: Sweep, scorer: Scorer, numbers: Sequence[int], settings: Sequ
 
 
 def _nothing_added(sweep: Sweep) -> Settings:
-    """Return the setting without language models and phrases: all weights 0."""
+    """Return the setting without language models and phrases, in which all weights are 0."""
     has = {"lm_weight": bool(sweep.fusion.models), "phrase_weight": sweep.phrases is not None}
     return {name: 0.0 for name in sweep.standing if has.get(name, True)}
 
 
 def _doubts(best: TuningPoint, by: str, least_words: int, at_edge: Sequence[str], extend: bool) -> Iterator[str]:
-    """Yield warnings about the chosen setting."""
+    """Yield warnings that the chosen setting may be unreliable."""
     words, what = (best.counts[by].length, "words of entities") if by == "entity_wer" else (best.words.length, "words")
     if words < least_words:
         yield f"only {words} {what}: the choice isn't reliable; take {least_words} or more"

@@ -1,4 +1,4 @@
-"""Read KenLM's binary files: both its tries and its probing hash tables become n-gram tables."""
+"""Read KenLM's binary files (tries and probing hash tables) as n-gram tables."""
 
 from .file import KenLMFile
 from .header import MAGIC

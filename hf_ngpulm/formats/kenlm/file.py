@@ -1,6 +1,7 @@
 """Open KenLM's binary files.
 
-A file is a header, the vocabulary, the search structure, and (unless it was built with `build_binary -v`) the word strings.
+A file consists of a header, the vocabulary, the search structure, and the word strings. `build_binary -v` leaves out the word
+strings.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class KenLMFile(NGramFile):
     The constructor checks each size in the file against the file's size before using it, and checks the vocabulary. `table`
     reads the n-grams.
 
-    Word ids are KenLM's: 0 is `<unk>`, the other words are numbered in the order of the file.
+    Word ids are KenLM's: 0 is `<unk>`; the other words are numbered in the order of the file.
 
     Attributes:
         model_type: KenLM's name of the data structure: probing, trie, quant_trie, array_trie or quant_array_trie.
@@ -83,7 +84,7 @@ class KenLMFile(NGramFile):
 
     @property
     def quantised_bits(self) -> tuple[int, int] | None:
-        """Bits of a quantised log-probability and of a quantised backoff; None if the file stores floats."""
+        """Number of bits of a quantised log-probability and of a quantised backoff; None if the file stores floats."""
         return self._layout.quantised_bits if isinstance(self._layout, TrieLayout) else None
 
     @cached_property
@@ -98,7 +99,7 @@ class KenLMFile(NGramFile):
             return read_strings(self._hashes, self._data[self._layout.end :])
 
     def name_words(self, words: Iterable[str]) -> None:
-        """Set the words of a file that has only their hashes, from a list; words that aren't in the list get placeholder names.
+        """Set the words of a file that contains only hashes of words. Words that aren't in the list get placeholder names.
 
         Raises:
             NGramFormatError: the model contains no word of the list.

@@ -1,8 +1,8 @@
 """Read the header of KenLM's binary files.
 
-The header begins with 88 bytes that are the same in every file: the name of the format, and numbers that reveal byte order and
-sizes of types. Then come 20 bytes of parameters and a 64-bit count per order, padded to a multiple of 8. It follows KenLM's
-`lm/binary_format.cc` (Heafield, "KenLM: Faster and Smaller Language Model Queries", WMT 2011).
+The header begins with 88 bytes that are the same in every file: the name of the format, and numbers that show the byte order
+and the sizes of types. The next parts are 20 bytes of parameters and a 64-bit count per order, padded to a multiple of 8 bytes.
+The layout follows KenLM's `lm/binary_format.cc` (Heafield, "KenLM: Faster and Smaller Language Model Queries", WMT 2011).
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def read_header(data: np.ndarray) -> Header:
     """Read the header from the bytes of a file (uint8).
 
     Raises:
-        NGramFormatError: the file isn't a KenLM binary, is unfinished, or is of another version or machine.
+        NGramFormatError: the file isn't a KenLM binary, is incomplete, or comes from another version or another kind of
+            machine.
     """
     start, begin, end = bytes(data[: len(_SANITY)]), len(_SANITY), len(_SANITY) + _PARAMETERS.size
     if start != _SANITY:
@@ -91,7 +92,7 @@ def _check_size(data: np.ndarray, end: int) -> None:
 
 
 def _complaint(start: bytes, size: int) -> str:
-    """Return the reason why the first bytes of a file aren't a valid header."""
+    """Return the reason why the first bytes of a file aren't a valid header, as a message."""
     if start.startswith(_INCOMPLETE):
         return "KenLM didn't finish building this file (it was interrupted, or the disk was full). Build it anew"
     if not start.startswith(MAGIC):

@@ -1,17 +1,16 @@
 """Recover the n-grams of KenLM's probing models from their hashes.
 
-Unigrams are an array of two floats (log-probability and backoff) by word id. Every higher order is a hash table. A bucket holds
-a 64-bit key and the weights: two floats or, in the highest order, one. The key of an empty bucket is 0. The key of `a b c` is
-computed from its last word to its first: `combine(combine(c, b), a)`, where `combine(key, word)` is
-`(key * KEY_FACTOR) xor ((1 + word) * WORD_FACTOR)` modulo 2 ** 64 (`csrc/kenlm_probing.cpp`). Log-probabilities are never
-positive, so KenLM uses their sign as a mark: a minus sign means that no longer n-gram ends in this n-gram. A backoff of minus
-zero means that no longer n-gram begins with it. The layout follows KenLM's `lm/search_hashed.hh` and
-`util/probing_hash_table.hh`.
+Unigrams are an array of two floats (log-probability and backoff) by word id. Every higher order is a hash table. A bucket
+contains a 64-bit key and the weights: two floats, or one float in the highest order. The key of an empty bucket is 0. The key
+of `a b c` is computed from its last word to its first: `combine(combine(c, b), a)`, where `combine(key, word)` is `(key *
+KEY_FACTOR) xor ((1 + word) * WORD_FACTOR)` modulo 2 ** 64 (`csrc/kenlm_probing.cpp`). Log-probabilities are never positive, so
+KenLM uses their sign as a mark: a minus sign means that no longer n-gram ends in this n-gram. A backoff of minus zero means
+that no longer n-gram begins with it. The layout follows KenLM's `lm/search_hashed.hh` and `util/probing_hash_table.hh`.
 
 A table holds no words, but `combine` can be inverted: its factor is odd, so it has an inverse modulo 2 ** 64. For a bigram,
-every word is tried as the first word. The inverse must be the id of a word, and few wrong numbers are that small. A longer
-n-gram consists of two known shorter n-grams that overlap in all words except one each, so only such pairs are tried. KenLM's
-marks exclude many pairs. The result is certain, since every key must have exactly one explanation.
+every word is tried as the first word. The inverse must be the id of a word; few wrong numbers are small enough. A longer n-gram
+consists of two known n-grams of one word less, which overlap in all words except the first and the last. So only such pairs are
+tried, and KenLM's marks exclude many pairs. The result is certain, because exactly one n-gram must explain each key.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _try_pairs = Function("ngpulm_try_pairs")
 
 
 class ProbingLayout(NamedTuple):
-    """Hold where the parts of a probing file lie.
+    """Hold the positions of the parts of a probing file.
 
     Args:
         counts: number of n-grams of each order.
@@ -131,7 +130,9 @@ def _find_bigrams(unigrams: _Order, keys: np.ndarray, prefixes: np.ndarray, suff
 
 
 def _find_longer(below: _Order, keys: np.ndarray, prefixes: np.ndarray, suffixes: np.ndarray) -> int:
-    """Write the prefix and the suffix of each n-gram, as rows of `below`; return the number of n-grams found."""
+    """Write the prefix and the suffix of each n-gram as rows of `below`, the n-grams of one word less. Return the number
+    found.
+    """
     before, after = below.beginning_longer(), below.ending_longer()
     before = before[np.argsort(below.suffixes[before], kind="stable")]
     begins, ends = (np.searchsorted(below.suffixes[before], below.prefixes[after], side) for side in ("left", "right"))

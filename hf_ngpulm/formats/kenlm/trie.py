@@ -2,14 +2,14 @@
 
 The trie stores n-grams from their last word to their first: the children of the node of `b c` are the n-grams `a b c`, sorted
 by `a`. The nodes of an order are records of a fixed number of bits, without padding between them. A record holds the word, then
-the weights, then (below the highest order) the index of its first child in the next order. The children end where those of the
-following node begin; one extra record gives the end of the last node's children. Unigrams are 16 bytes each, ordered by word
+the weights, then (below the highest order) the index of its first child in the next order. A node's children end where the next
+node's children begin; one extra record gives the end of the last node's children. Unigrams are 16 bytes each, ordered by word
 id.
 
 Weights are two floats (the log-probability without its sign bit, then the backoff). In quantised models they are two indices
 (the backoff's, then the log-probability's) into tables of values, one table per order and kind (Federico and Bertoldi 2006).
-Pointers may be stored without their upper bits, which seldom change: an array then holds the first record for each value of
-the upper bits (Raj and Whittaker 2003). The layout follows KenLM's `lm/trie.cc`, `lm/quantize.cc` and `lm/bhiksha.cc`.
+Pointers may be stored without their upper bits, which seldom change: an array then holds the first record for each value of the
+upper bits (Raj and Whittaker 2003). The layout follows KenLM's `lm/trie.cc`, `lm/quantize.cc` and `lm/bhiksha.cc`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ _SLACK = 8  # bytes after each packed order, so that 64 bits can be read from th
 
 
 class _Order(NamedTuple):
-    """The position of one order's `size` n-grams, as offsets from the start of the file, and the widths of their fields in
-    bits."""
+    """The `size` n-grams of one order: their position as offsets from the start of the file, and the widths of fields in
+    bits.
+    """
 
     size: int
     begin: int
@@ -116,7 +117,10 @@ def _bytes_at(data: np.ndarray, at: int, size: int) -> list[int]:
 
 
 def _cut_bits(num_records: int, largest: int, most: int) -> int:
-    """Return how many upper bits of the pointers go to the array: the smallest number that saves the most memory."""
+    """Return how many upper bits to cut from the pointers: the smallest number that saves the most memory.
+
+    An array of offsets replaces the cut bits.
+    """
     bits = largest.bit_length()
     costs = [64 * (largest >> (bits - cut)) - num_records * cut for cut in range(min(bits, most) + 1)]
     return costs.index(min(costs))
@@ -148,7 +152,7 @@ def read_trie(layout: TrieLayout, data: np.ndarray) -> Iterator[tuple[np.ndarray
 
 
 class _Packed:
-    """Records of a fixed number of bits without padding, the lowest bits first."""
+    """Records of a fixed number of bits without padding between them. Numbers begin with their lowest bits."""
 
     def __init__(self, data: np.ndarray, record_bits: int) -> None:
         self.data, self.record_bits = data, record_bits
@@ -185,7 +189,7 @@ def _weights(layout: TrieLayout, order: _Order, data: np.ndarray, packed: _Packe
 
 
 def _checked_pointers(pointers: np.ndarray, n: int, count: int) -> np.ndarray:
-    """Return the index of each node's first child in order n, followed by the end of all children."""
+    """Return the index of each node's first child in order n, and at the end the number of all children."""
     pointers = pointers.astype(np.int64)
     if pointers[0] != 0 or pointers[-1] != count or (pointers[1:] < pointers[:-1]).any():
         raise NGramFormatError(

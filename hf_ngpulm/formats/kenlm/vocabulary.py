@@ -1,4 +1,4 @@
-"""Read KenLM's vocabularies: words as 64-bit hashes, and the word strings at the end of the file.
+"""Read KenLM's vocabularies: 64-bit hashes of words, and the word strings at the end of the file.
 
 Word id 0 is `<unk>`, which is in no hash table. The vocabulary of a trie is an ascending list of the hashes of the words 1, 2,
 .... The vocabulary of a probing model is a hash table with linear probing from hashes to ids. The layout follows KenLM's
@@ -87,8 +87,10 @@ def read_strings(hashes: np.ndarray, data: np.ndarray) -> list[str]:
 
 
 def hashes_of_trie(data: np.ndarray, num_words: int) -> np.ndarray:
-    """Return the hashes in a trie's vocabulary: `data` holds a 64-bit count and the ascending hashes of all words except
-    `<unk>`."""
+    """Return the hashes in a trie's vocabulary.
+
+    `data` holds a 64-bit count, then the ascending hashes of all words except `<unk>`.
+    """
     stored = int(data[:8].view("<u8")[0])
     if stored != num_words - 1:
         raise NGramFormatError(

@@ -44,11 +44,11 @@ class Alphabet:
 
     @classmethod
     def build_alphabet(cls, labels: Iterable[str]) -> Alphabet:
-        """Convert labels to this notation.
+        """Convert labels to pyctcdecode's notation.
 
         If no label is a space, `|` becomes the space. `<pad>`, `[PAD]` or else `_` becomes the blank; if there is no such
-        label, a blank is appended. `<unk>` becomes `⁇`. WordPiece's `##`, which continues a word, becomes SentencePiece's `▁`,
-        which begins one.
+        label, a blank is appended. `<unk>` becomes `⁇`. WordPiece's notation (`##` marks a piece that continues a word) becomes
+        SentencePiece's (`▁` marks a piece that begins a word).
 
         Raises:
             ValueError: a label occurs twice, or a label contains a space although others begin words with `▁`.
@@ -127,10 +127,10 @@ def _begins_word(label: str) -> str:
 
 
 class LabelTokenizer:
-    """An alphabet as a tokenizer, with the methods that decoding with words needs.
+    """A tokenizer made from an alphabet, with the methods that decoding with words needs.
 
-    With letters it spells a word label by label. With pieces (`▁`) it uses the fewest, which may differ from the recogniser's
-    training.
+    If the labels are letters, it spells a word label by label. If they are pieces (`▁`), it uses the fewest pieces, which may
+    differ from the segmentation in the recogniser's training.
     """
 
     is_fast = False
@@ -167,7 +167,7 @@ class LabelTokenizer:
         return [token for word in text.split() for token in self._fewest(BPE_TOKEN + word)]
 
     def _fewest(self, word: str) -> list[int]:
-        """Return the token ids of the fewest pieces that join to a word, or the unknown token alone."""
+        """Return the token ids of the fewest pieces that form a word, or only the unknown token if no pieces do."""
         ways: list[list[int] | None] = [[]]
         for end in range(1, len(word) + 1):
             begun = [(before, word[begin:end]) for begin, before in enumerate(ways) if before is not None]

@@ -1,4 +1,4 @@
-"""pyctcdecode's defaults, under its names."""
+"""The default settings of pyctcdecode, under pyctcdecode's names."""
 
 from __future__ import annotations
 

@@ -11,16 +11,16 @@ Only these four files are read (and the tokenizer's, if the caller passes no tok
 unpickled or executed. pyctcdecode's settings have these effects:
 
 - **unigrams** are the known words. Every other word of the LM costs unk_score_offset (with `closed_vocabulary` it is
-  forbidden); unigrams that the LM lacks are unknown. A warning counts both. If the file is missing or empty, all words of the
-  LM are known.
+  forbidden); unigrams that the LM lacks are unknown. A warning states the number of both. If the file is missing or empty, all
+  words of the LM are known.
 - **unk_score_offset** is added to log10 p(<unk>), or to log10 p(word) of an unlisted word. It is multiplied by ln 10, since
   logarithms here are natural. The length of an unknown word doesn't change its total cost. While the word is unfinished, the
   search charges it as pyctcdecode does: unk_score_offset without alpha for up to 6 characters, and in proportion to the length
-  for longer words (up to 30 characters). The difference is settled when the word ends. Minus infinity forbids unknown words
-  (`closed_vocabulary`).
+  for longer words (up to 30 characters). When the word ends, the search adds the difference to the total cost. Minus infinity
+  forbids unknown words (`closed_vocabulary`).
 - **alpha** multiplies the LM's natural log-probabilities: it becomes `lm_weight`.
 - **beta** is a bonus for each word. beta / alpha is added to each word's log-probability (`word_bonus`, see
-  `hf_ngpulm.lexicon.compose`), so that a weight of alpha makes it beta. The decoder's own `beta`, a bonus per token, is 0.
+  `hf_ngpulm.lexicon.compose`), so that the weight alpha turns it into beta. The decoder's own `beta`, a bonus per token, is 0.
 - **score_boundary** = false: the search begins without `<s>`, and `</s>` isn't scored.
 - **The beam** is pyctcdecode's: 100 prefixes; a prefix more than 10 below the best one is dropped.
 """
@@ -71,7 +71,7 @@ def parts_of_repository(
 
     Args:
         hub: `revision`, `token`, `cache_dir` and `local_files_only`, as for `download`.
-        repo, tokenizer, case, closed_vocabulary, engine, composition: as for that method.
+        repo, tokenizer, case, closed_vocabulary, engine, composition: as for `NGramLM.from_wav2vec2_with_lm`.
     """
     repo = os.fspath(repo)
     folder = download(repo, **hub)
@@ -130,9 +130,10 @@ def parts_of_repository(
 
 
 def _with_graded_unknown_words(parts: LMParts, attrs: word_files.Attrs, unknown: float) -> LMParts:
-    """Return the parts with a state per length of an unknown word, which costs as much as in pyctcdecode's search.
+    """Return the parts with a state for each length of an unknown word. Unknown words then cost as much as in pyctcdecode's
+    search.
 
-    Costs are divided by alpha, since the search multiplies them by it.
+    Costs are divided by alpha, because the search multiplies them by alpha.
     """
     config, automaton = parts.config, parts.automaton
     assert config.words is not None
@@ -219,8 +220,8 @@ def check_labels(alphabet: Alphabet, tokenizer: Any, where: str) -> str | None:
     """Compare the labels of a repo with the pieces of a tokenizer.
 
     Returns:
-        "lower" or "upper" if the tokenizer's pieces are the labels in that case, so that words must be changed to it;
-        otherwise None.
+        "lower" or "upper" if the tokenizer's pieces are the labels in that case. Words must then be changed to that case.
+        Otherwise None.
 
     Raises:
         TokenizerMismatchError: the labels and the pieces differ by more than case.
@@ -252,5 +253,7 @@ def check_labels(alphabet: Alphabet, tokenizer: Any, where: str) -> str | None:
 
 
 def _are_special(ours: str, theirs: str) -> bool:
-    """Return whether both labels are the same special token; its case may differ from that of the other labels."""
+    """Return whether both labels are the same special token. The comparison ignores case, because special tokens keep their
+    case.
+    """
     return ours.lower() == theirs.lower() and len(ours) > 1 and not ours.isalpha()

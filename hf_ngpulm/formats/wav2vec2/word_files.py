@@ -49,7 +49,7 @@ ATTRS = {"alpha": WEIGHT, "beta": WEIGHT, "unk_score_offset": _OFFSET, "score_bo
 
 @dataclass(frozen=True)
 class Attrs:
-    """pyctcdecode's weights of a language model."""
+    """The settings in `attrs.json`, pyctcdecode's weights of a language model."""
 
     alpha: float = DEFAULT_ALPHA  # weight of the model's log-probabilities
     beta: float = DEFAULT_BETA  # natural log, added for each word
@@ -82,7 +82,8 @@ class Attrs:
 
 
 def read_unigrams(path: str | os.PathLike[str]) -> list[str] | None:
-    """Return the words of `unigrams.txt`, one per line; None for a file without words, which doesn't restrict the vocabulary.
+    """Return the words of `unigrams.txt`, one per line. Return None for a file without words, which doesn't restrict the
+    vocabulary.
 
     Raises:
         NGramFormatError: the file isn't UTF-8 text.
@@ -155,17 +156,17 @@ def unknown_log_prob(table: NGramTable) -> float:
 def charged_to_unknown_words(attrs: Attrs, unknown: float) -> list[float]:
     """Return the scores of an unfinished unknown word of 0, 1, ... characters.
 
-    pyctcdecode's search charges an unfinished unknown word the offset (here a natural log, without a weight), and charges known
-    words nothing before they end. Here known words pay their language model cost letter by letter. So unknown words must pay it
-    too, by the time they are as long as the average word. Otherwise they push known words out of the beam, although they cost
-    more in the end.
+    pyctcdecode's search charges the offset (here a natural log, without a weight) to an unfinished unknown word, and nothing to
+    an unfinished known word. Here a known word pays its language model cost letter by letter. So an unknown word must also have
+    paid its language model cost when it has reached the length of the average word. Otherwise unknown words push known words
+    out of the beam, although they cost more in the end.
     """
     offset, share = max(min(attrs.unk_score_offset, 0.0), FORBIDDEN), attrs.alpha * unknown
     return [offset * max(1.0, n / AVG_TOKEN_LEN) + share * min(1.0, n / AVG_TOKEN_LEN) for n in range(LONGEST_WORD + 1)]
 
 
 def whole_unknown_word(attrs: Attrs, unknown: float) -> float:
-    """Return the score of a finished unknown word, where `unknown` is the natural log-probability of `<unk>`."""
+    """Return the score of a finished unknown word. `unknown` is the natural log-probability of `<unk>`."""
     return attrs.alpha * (unknown + attrs.offset)
 
 

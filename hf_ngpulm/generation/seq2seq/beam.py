@@ -1,8 +1,8 @@
-"""Search with beams; the results equal those of Transformers.
+"""Run a beam search whose results equal those of Transformers.
 
 The algorithm is that of Transformers. The best continuations of a recording's beams become candidates; there are more
-candidates than beams. Candidates that end compete with hypotheses that ended earlier. The best other candidates become the next
-beams. The implementation differs:
+candidates than beams. Candidates that end compete with hypotheses that ended earlier. The best of the remaining candidates
+become the next beams. The implementation differs:
 
 - Each beam's best tokens are found in its own row, and only these are compared (no sums over beams x vocabulary).
 - A candidate is stored as a token and its parent, not as a copy of its sequence. Sequences are traced back at the end.
@@ -35,7 +35,7 @@ class Step(NamedTuple):
     Args:
         tokens, beams: `[B, N]`, a candidate's token, and the beam that it continues.
         chosen: `[B, K]`, the candidates that are the next step's beams.
-        own: `[B, N]`, the model's own log-probability of the token, if kept.
+        own: `[B, N]`, the model's own log-probability of each token; None if it isn't kept.
     """
 
     tokens: Tensor
@@ -45,7 +45,7 @@ class Step(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Hold the best finished hypotheses of each recording: their scores, whether each is real, and their nodes, `[B, K]` each.
+    """Hold the best finished hypotheses of each recording. Scores, nodes, and the mask of real entries are `[B, K]` each.
 
     An entry that isn't real is a placeholder. A node is the index of a candidate over all steps: `step * N + candidate`.
     """
@@ -171,10 +171,10 @@ def _best_of(ended: Ended, new: Ended, count: int) -> Ended:
 
 
 def _trace(steps: list[Step], nodes: Tensor, beams: int) -> dict[str, Tensor]:
-    """Return the hypotheses that end in nodes `[B, R]`, on the CPU.
+    """Return the hypotheses that end in the nodes `[B, R]`, on the CPU, as a dictionary.
 
-    Each entry has `B * R` rows, one per hypothesis. The entries are "tokens", "rows" (the row that each token came from, int32,
-    -1 after the end), "own" (the model's own log-probabilities, if kept) and "lengths".
+    Each entry has `B * R` rows, one per hypothesis. The entries are "tokens"; "rows" (int32, the row of each token in its step,
+    -1 after the end); "own" (the model's own log-probabilities, if kept); and "lengths".
     """
     batch_size, returned = nodes.shape
     count = steps[0].tokens.shape[1]
@@ -199,7 +199,9 @@ def _trace(steps: list[Step], nodes: Tensor, beams: int) -> dict[str, Tensor]:
 
 
 def _fill_value(config: GenerationConfig) -> int:
-    """Return the token that fills rows after a hypothesis ends. As in Transformers, a padding token of 0 counts as unset."""
+    """Return the token that fills rows after the end of a hypothesis. As in Transformers, a padding token of 0 counts as
+    unset.
+    """
     if config._eos_token_tensor is None:
         return -1
     return int(config._pad_token_tensor or 0) or int(config._eos_token_tensor[0])

@@ -1,4 +1,4 @@
-"""Search greedily or sample: extend one hypothesis per row by the likeliest or a random token at each step."""
+"""Search greedily or sample. Each step extends the one hypothesis of each row by the likeliest token, or by a random token."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def greedy(
 def probabilities(scores: Tensor) -> Tensor:
     """Return probabilities from which to draw tokens.
 
-    Rows without a possible token get equal values, so that drawing doesn't crash; `refuse_impossible` refuses them later.
+    Rows without a possible token get equal probabilities, so that drawing doesn't crash. `refuse_impossible` refuses such rows
+    later.
     """
     possible = scores.amax(1, keepdim=True) > -torch.inf
     return torch.where(possible, torch.softmax(scores, -1), 1.0)

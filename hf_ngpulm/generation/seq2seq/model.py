@@ -1,4 +1,4 @@
-"""Run the model in a search: a forward pass per step, its cache, and the outputs that `generate` returns."""
+"""Run the model in a search: a forward pass for each step, the cache, and the outputs that `generate` returns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ WITH_POSITIONS = {"moonshine_streaming"}  # model types whose decoders distingui
 
 @dataclass
 class JudgedOutput(GenerateEncoderDecoderOutput):
-    """Add the model's own log-probabilities, `[B, T]`, by which Whisper decides which rows to decode again."""
+    """Add the model's own log-probabilities, `[B, T]`, to the output. Whisper uses them to decide which rows to decode
+    again.
+    """
 
     own_log_probs: Tensor | None = None
 
@@ -47,12 +49,12 @@ class Decoder:
         model: a model with Transformers' `generate`.
         config: the generation config that `generate` prepared.
         model_kwargs: the model's inputs that `generate` prepared, updated at each step. Beams of a recording have equal rows.
-        rows: number of rows, to also compute the internal LM's logits (see `generation.internal`); None to leave them out. The
-            model's batch then has each row twice, the second time with zeros in place of the encoder's states. This is only
-            done with plain inputs, outputs and caches (see `_is_plain`).
+        rows: number of rows, if the internal LM's logits are also needed (see `generation.internal`); otherwise None. The
+            model's batch then has each row twice, the second time with zeros in place of the encoder's states. This requires
+            plain inputs, outputs and caches (see `_is_plain`).
 
     Attributes:
-        unheard: the internal LM's logits of the last step, float32 `[R, C]`; None if they aren't computed here.
+        unheard: the internal LM's logits of the last step, float32 `[R, C]`; None if the decoder doesn't compute them.
     """
 
     def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any], rows: int | None = None) -> None:
@@ -104,7 +106,7 @@ class Decoder:
             self.scores += (scores.clone(),)
 
     def reorder(self, came_from: Any) -> None:
-        """Reorder the cache so that each row `[R]` continues the row `came_from` of the same recording."""
+        """Reorder the cache. Each row `[R]` then continues the row `came_from` of the same recording."""
         cache = self._cache()
         if cache is None:
             return
@@ -123,11 +125,13 @@ class Decoder:
             )
 
     def decoding(self) -> contextlib.AbstractContextManager[Any]:
-        """Return Transformers' context manager for decoding, which optimises mixtures of experts; without it, a no-op."""
+        """Return the context manager that Transformers uses for decoding, which optimises mixtures of experts; if there is
+        none, a no-op.
+        """
         return getattr(self.model, "_optimize_model_for_decode", contextlib.nullcontext)()
 
     def result(self, sequences: Tensor, **found: Any) -> Any:
-        """Return the result of `generate`: `sequences`, or all outputs that were kept if `return_dict_in_generate` is set."""
+        """Return the result of `generate`: `sequences`, or with `return_dict_in_generate` all outputs that were kept."""
         if not self.keeps:
             return sequences
         if self._rows is not None:
@@ -152,7 +156,8 @@ class Decoder:
     def _begin(self, input_ids: Tensor) -> Any:
         """Run the first pass, whose main cost is the cross-attention to the encoder's frames.
 
-        All beams of a recording begin with equal tokens. So one beam is run, if its cache can be copied for the other beams.
+        All beams of a recording begin with equal tokens. So only one beam is run, if its cache can be copied for the other
+        beams.
         """
         one_each = self._of_one_beam(len(input_ids)) if self.beams > 1 else None
         if one_each is None:

@@ -1,4 +1,4 @@
-"""Keep the states of language models and phrases in a search, which advance at each step and move with the beams."""
+"""Keep the states of language models and phrases in a search. The states advance at each step and move with the beams."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ AFTER = tuple(
 
 
 class Scoring:
-    """Apply all changes to a model's scores: logits processors, and between them the language model with its states.
+    """Apply all changes to a model's scores: by logits processors, and between them by the language model with its states.
 
     Args:
-        processors: processors prepared by `generate`. The LM is applied where a processor passed by the caller would be.
+        processors: processors prepared by `generate`. The LM is applied at the position of processors that the caller passes.
         lm: the language models and phrases with their settings; None without both.
         recordings: the index of each row's recording; -1 for padding rows.
         keeps_own: whether `own_log_probs` will be called.
@@ -81,14 +81,16 @@ class Scoring:
         return scores.to(torch.float32)
 
     def follow(self, tokens: Tensor, came_from: Tensor | None = None) -> None:
-        """Advance the states by each row's next token, `[R]`. Each row starts from the state of its row `came_from`, `[R]`."""
+        """Advance the states by each row's next token, `[R]`. Each row continues the state of the row `came_from`, `[R]`."""
         if self.lm is not None and self._states is not None:
             for place, (states, part) in enumerate(zip(self._states, self._parts, strict=True)):
                 states = states if came_from is None else states.index_select(0, came_from)
                 self._states[place] = follow(states, tokens.contiguous(), part.rows, part.roles, part.engine)
 
     def own_log_probs(self, rows: Tensor, tokens: Tensor) -> Tensor | None:
-        """Return the model's own log-probabilities of tokens `[N]` in rows `[N]` at the last step; None if not kept."""
+        """Return the model's own log-probabilities of tokens `[N]` in rows `[N]` at the last step; None if they weren't
+        kept.
+        """
         if self._own is None:
             return None
         return self._own[rows, tokens] - torch.logsumexp(self._own, 1)[rows]

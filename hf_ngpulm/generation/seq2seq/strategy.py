@@ -50,17 +50,17 @@ def seq2seq_generate(
     `generate` with an `NGramLogitsProcessor`; without a language model it equals that of plain `generate`. Other settings work
     as usual: `num_beams`, `num_return_sequences`, `length_penalty`, `early_stopping`, `do_sample`, scores and the rest of
     `return_dict_in_generate`, a static cache and compiled passes, logits processors, stopping criteria, a streamer. The
-    strategy is faster than a processor, above all with beams: the language model's states advance with the tokens instead of
-    being computed from the last tokens at each step, and far less memory is copied.
+    strategy is faster than a processor, above all with beams. The language model's states advance with the tokens, while a
+    processor computes them from the last tokens at each step. The strategy also copies far less memory.
 
     Args:
         model, input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, streamer: passed by `generate`.
         lm: a language model; the id of a Hub repo, a folder or a file with a language model (cached for later calls); or a list
             with a language model (or None) for each recording. By default the generation config's `ngram_lm` (with the weight
             `ngram_lm_weight`), if it has one; False decodes without a language model.
-        lm_weight: weight of the LM's log-probabilities; a number, or a tensor with one per recording. By default the weight in
-            the LM's config that was tuned for the model and the search (with or without beams), with the other tuned settings
-            (see `hf_ngpulm.config.tuned`); without tuned settings 0.2.
+        lm_weight: weight of the LM's log-probabilities; a number, or a tensor with one per recording. The default is the weight
+            in the LM's config that was tuned for this model and search (with or without beams), together with the other tuned
+            settings (see `hf_ngpulm.config.tuned`). Without tuned settings it is 0.2.
         phrases, phrase_weight: as for `hf_ngpulm.NGramLogitsProcessor`.
         processor: the model's processor or tokenizer, to check that the LM was made for it, and to spell phrases; LLM-based
             models need it, or `start`, to find the beginning of the transcript.
@@ -68,8 +68,8 @@ def seq2seq_generate(
             unscored, score_eos, normalise_phrases and engine as for `hf_ngpulm.NGramLogitsProcessor`.
 
     Raises:
-        ValueError: the mode isn't supported (assisted generation, a streamer with beams); a setting is invalid; a list has
-            another length than the number of recordings; or a setting of language models is passed without one.
+        ValueError: the mode isn't supported (assisted generation, a streamer with beams); a setting is invalid; the length of a
+            list isn't the number of recordings; or a setting of language models is passed without a language model.
         TokenizerMismatchError: the LM was made for another tokenizer.
         InvalidLogitsError: all tokens of a recording are ruled out, or its scores are NaN.
     """
@@ -193,7 +193,7 @@ def _arguments_of_generate() -> Mapping[str, Any]:
 
 
 def _window_of_whisper(prompt_length: int, generation_config: Any) -> Window | None:
-    """Return the current window of Whisper's long-form decoding; None outside it."""
+    """Return the current window of Whisper's long-form decoding; None if no such decoding is running."""
     if WHISPER not in sys.modules:
         return None
     given = _variables_of(sys.modules[WHISPER].WhisperGenerationMixin.generate_with_fallback)

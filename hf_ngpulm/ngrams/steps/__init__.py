@@ -1,7 +1,7 @@
-"""Define the data of the heavy steps of estimation; each engine has a module with the same steps.
+"""Define the data structures for the expensive steps of estimation. Each engine has a module with the same steps.
 
 `reference`, in plain torch, is the definition and runs on any device. `cpu` uses the native core. Both return identical
-integers, and floats that are equal up to rounding. N-grams are sorted as numbers, with several tokens in one int64.
+integers, and floats that are equal up to rounding. N-grams are sorted as numbers; one int64 holds several tokens.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ class Packing:
         return (per_word,) * full + ((rest,) if rest else ())
 
     def place(self, position: int) -> tuple[int, int]:
-        """Return the index of the word that holds the token at a position of the n-gram, and the factor of the token's
-        digit."""
+        """Return the index of the word that holds the token at a position of an n-gram, and the factor of the token's digit."""
         word = 0
         while position >= self.digits[word]:
             position -= self.digits[word]
@@ -94,5 +93,5 @@ class TrieOrder(NamedTuple):
 
 
 def steps_for(device: torch.device, engine: str = "auto") -> ModuleType:
-    """Return the module with the steps of an engine: the native core's, or plain torch's, which also runs on GPUs."""
+    """Return the engine's module with the steps: `cpu`, or `reference`, which also runs on GPUs."""
     return importlib.import_module(f"{__name__}.{'cpu' if is_native(engine, device) else 'reference'}")

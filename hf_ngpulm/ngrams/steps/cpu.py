@@ -21,7 +21,7 @@ ELEMENTS_PER_THREAD = 1 << 18
 
 
 class NgpulmPacking(Struct):
-    """`Packing`, as the core reads it."""
+    """A `Packing` in the form that the core reads."""
 
     @classmethod
     def of(cls, packing: Packing) -> NgpulmPacking:

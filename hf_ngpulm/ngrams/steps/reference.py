@@ -77,7 +77,7 @@ def trie(run: Run, packing: Packing) -> list[TrieOrder]:
 
 
 def suffix_rows(below: TrieOrder, order: TrieOrder, suffixes_below: Tensor | None, num_ids: int) -> Tensor:
-    """Return, for each n-gram of order n, the row among the (n-1)-grams of its suffix (the n-gram without its first token).
+    """Return, for each n-gram of order n, the row of its suffix among the (n-1)-grams. The suffix lacks the first token.
 
     Args:
         below, order: the n-grams of orders n - 1 and n.
@@ -94,8 +94,10 @@ def suffix_rows(below: TrieOrder, order: TrieOrder, suffixes_below: Tensor | Non
 
 
 def left_extensions(suffixes: Tensor, num_rows: int) -> Tensor:
-    """Return, for each of `num_rows` n-grams, the number of distinct n-grams one token longer that end in it, int64
-    `[num_rows]`."""
+    """Return the number of distinct tokens before each of `num_rows` n-grams, int64 `[num_rows]`.
+
+    A token before an n-gram is an n-gram one token longer that ends in it.
+    """
     return torch.bincount(suffixes, minlength=num_rows)
 
 
@@ -108,7 +110,7 @@ def discount(
     lower: Tensor,
     suffixes: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the interpolated probabilities of one order (Chen and Goodman 1998, section 4.1); pruning works as in KenLM's
+    """Return the interpolated probabilities of one order (Chen and Goodman 1998, section 4.1). Pruning works as in KenLM's
     lmplz.
 
     Args:
@@ -121,8 +123,8 @@ def discount(
         suffixes: int32 `[N]`, the row of `lower` that each n-gram is interpolated with; None if `lower` has one row.
 
     Returns:
-        Probabilities, float32 `[N]` (arbitrary for dropped n-grams), and each context's weight of the lower order, float32
-        `[C]` (1 if no n-gram follows the context).
+        Probabilities, float32 `[N]` (arbitrary for dropped n-grams); and for each context the weight of the lower order,
+        float32 `[C]` (1 if no n-gram follows the context).
     """
     table = torch.tensor([0.0, *discounts], dtype=torch.float64, device=counts.device)
     taken = table[counts.clamp(max=3)]

@@ -1,23 +1,23 @@
 """Add the weighted scores of a language model to the logits of one step of attention decoding, in place.
 
 `fuse` computes a row's LM state from its last tokens, so a caller needn't keep states from step to step. A caller that tracks
-to which row a hypothesis moves may keep the states: it calls `read` first, then `fuse_at` and `follow` at each step. Each token
+the rows of hypotheses may keep the states instead: it calls `read` first, then `fuse_at` and `follow` at each step. Each token
 id has a role:
 
 - TEXT: the LM scores the token, and the token changes the LM state.
 - END: the token ends the transcript. Its score is log p(`</s>`).
 - UNSCORED: the LM neither scores the token nor changes its state.
 
-A token id may also have one of two marks. The transcript of a row begins after its last START token. From a HOLD token to the
-next START token a row has no LM. If a row has no mark, all of its tokens are transcript.
+A token id may also have one of two marks. The transcript of a row begins after the row's last START token. From a HOLD token to
+the next START token, no LM applies to the row. If a row has no mark, its transcript is all of its tokens.
 
 With `shared` the LM redistributes the model's probability among the N classes that it scores. A scored class with the logit x
 gets `x + w * log p_LM + c`. The constant c restores the sum of exp(x) over the scored classes, but is at most `|w| * log N`. So
 if the LM finds all of the model's candidates less likely than a random guess, the candidates stay expensive. Unscored classes
-keep their logits, or fall as far as the best scored class has fallen: unscored symbols must not win merely because they cost
-nothing. END counts as unscored while the transcript is empty, so that the LM can't end an empty transcript. If the model gives
-END more than half of the probability, the LM can't lower END. Without `shared` the scores are only added. Logits of -inf stay
--inf.
+keep their logits. But if the best scored class has fallen, they fall by the same amount: unscored symbols must not win merely
+because they cost nothing. END counts as unscored while the transcript is empty, so that the LM can't end an empty transcript.
+If the model gives END more than half of the probability, the LM can't lower END. Without `shared` the scores are only added.
+Logits of -inf stay -inf.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class Rows(NamedTuple):
         tensors: tensors of one automaton, or of several automata in one pool.
         vocab_size: number of token ids that the automata score.
         context_length: largest context length of the automata.
-        starts, roots: int32 `[B]`, the state after `<s>` and the state without context. A start of -1 means no LM.
+        starts, roots: int32 `[B]`, the LM's state after `<s>`, and its state without context. A start of -1 means that the row
+            has no LM.
         weights: float32 `[B]`, LM weights.
     """
 
@@ -93,7 +94,7 @@ def fuse(
     engine: str = "auto",
     keeps_sums: bool = False,
 ) -> None:
-    """Add the LM's scores to the scores of a model's classes, in place.
+    """Add weighted LM scores to the scores of a model's classes, in place.
 
     Args:
         scores: float32 `[B, C]`, contiguous: logits or log-probabilities of the next token.
@@ -111,7 +112,7 @@ def fuse(
 
 
 def fuse_outside_loops(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bool, ends: Tensor) -> None:
-    """Apply `loops.end_loops` to the rows with an LM, and then `fuse` to the rows that are in no loop.
+    """Apply `loops.end_loops` to the rows with an LM. Then apply `fuse` to the rows that aren't in a loop.
 
     Both are done in one call of the native core.
     """
@@ -134,8 +135,8 @@ def text_of(input_ids: Tensor, roles: Roles) -> tuple[Tensor, Tensor, Tensor]:
     """Move the tokens of each row's transcript to the front.
 
     Returns:
-        The reordered tokens, int64 `[B, L]`; the number of transcript tokens, int64 `[B]`; and whether a HOLD takes a row's LM
-        away, bool `[B]`.
+        The reordered tokens, int64 `[B, L]`; the number of transcript tokens, int64 `[B]`; and whether a HOLD token suspends
+        the row's LM, bool `[B]`.
     """
     inside = (input_ids >= 0) & (input_ids < roles.roles.numel())
     kinds = torch.where(inside, roles.roles[torch.where(inside, input_ids, 0)], UNSCORED)
@@ -155,7 +156,7 @@ def fuse_at(
     engine: str = "auto",
     keeps_sums: bool = False,
 ) -> None:
-    """Do the same as `fuse`, but take the LM states from `states`, int32 `[B]`; -1 means no LM."""
+    """Do the same as `fuse`, but take the LM states from `states`, int32 `[B]`. A state of -1 means that the row has no LM."""
     if scores.numel():
         sums = torch.logsumexp(scores, 1) if keeps_sums else None
         torch.ops.hf_ngpulm.fuse_at(scores, states, *_flat(rows, roles), shared, engine)
@@ -167,13 +168,13 @@ def fuse_less(
 ) -> None:
     """Do the same as `fuse_at`, and subtract weighted scores of other LMs from the TEXT classes.
 
-    Nothing is subtracted from END. An internal LM hears no audio, so it doesn't know where a transcript ends. An LM of text
-    that was cut into other pieces doesn't know it either.
+    Nothing is subtracted from END. An internal LM gets no audio, so it doesn't know where a transcript ends. Neither does a
+    source LM whose texts were cut at other places.
 
-    With `shared` the scored classes don't get back what they have lost, since the hypotheses of a beam differ in the cost of
-    their text. Instead, the unscored classes fall, too. They fall as far as the best scored class or as far as the total
-    probability of the scored classes, whichever has fallen further. Then all classes rise by this fall times the probability
-    that the model gives to unscored classes.
+    With `shared` the scored classes aren't raised again after they have fallen, because the hypotheses of a beam differ in the
+    cost of their text. Instead, the unscored classes also fall. The best scored class and the total probability of the scored
+    classes have both fallen; the unscored classes fall by the larger of the two amounts. Then all classes rise by this fall
+    times the probability that the model gives to unscored classes.
 
     Args:
         less: float32 `[B, C]`, weighted scores of the LMs that are subtracted (internal LM or source LM).

@@ -1,4 +1,4 @@
-"""Find the best tokens of each row. Late pruning does this at every step, among tens of thousands of tokens."""
+"""Find the best tokens of each row. With late pruning this runs at every step, on tens of thousands of tokens."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _best_of_rows = Function("ngpulm_best_tokens")
 def best_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the best scores of each row, float32 `[R, count]`, and their tokens, int64 `[R, count]`, the best score first.
 
-    This equals `torch.topk`, except that the CPU engine skips NaN. If a row has too few tokens then, the missing entries have
-    the score -inf.
+    The result equals that of `torch.topk`, except that the CPU engine skips NaN. If too few tokens remain in a row, the missing
+    entries have the score -inf.
 
     Args:
         scores: float32 `[R, C]`.

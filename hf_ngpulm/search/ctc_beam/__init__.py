@@ -1,23 +1,23 @@
-"""CTC prefix beam search with language models. It is one torch operator with an engine for CPU and one for GPU.
+"""CTC prefix beam search with language models, as a torch operator with an engine for CPU and an engine for GPU.
 
 The search keeps prefixes (token sequences), not alignments. The probability of a prefix is the sum over all alignments that the
 beam has kept. It has two parts: `p_b` sums the alignments that end in a blank, and `p_t` sums the alignments that end in the
-last token (Graves 2012, section 7.5.3; Hannun et al., arXiv 1408.2873, algorithm 1). The two parts are needed since CTC merges
-repeated labels: directly after the last token t, another t continues the token. Only after a blank is t a new token. With p the
-probabilities of a frame,
+last token (Graves 2012, section 7.5.3; Hannun et al., arXiv 1408.2873, algorithm 1). The two parts are necessary because CTC
+merges repeated labels: directly after the last token t, another t continues the token. Only after a blank is t a new token.
+With p the probabilities of a frame,
 
     p_b(prefix)'     = (p_b(prefix) + p_t(prefix)) * p(blank)
     p_t(prefix)'     = p_t(prefix) * p(last token) + p_t(parent + last token)', if the beam has the parent
     p_t(prefix + t)' = p_b(prefix) * p(t) if t is the last token, else (p_b(prefix) + p_t(prefix)) * p(t)
 
-The parent of a prefix is the prefix without its last token. The third line gives the extension of a prefix by a token t, and
-the second line adds the parent's extension. The score of a prefix is
+The parent of a prefix is the prefix without its last token. The third line is the extension of a prefix by a token t. The
+second line adds the parent's extension. The score of a prefix is
 
     log p_CTC(prefix) + sum over its tokens of (sum over automata of weight * score of the token + bonus)
 
-At every frame all extensions of all prefixes compete with their LM scores (late pruning). No token is dropped by its acoustic
-score alone. Prefixes count as equal if they have the same length, the same last token, and the same 64-bit hash of the tokens
-before the last one.
+At every frame all extensions of all prefixes compete with their LM scores (late pruning). No token is dropped because of its
+acoustic score alone. Prefixes count as equal if they have the same length, the same last token, and the same 64-bit hash of the
+tokens before the last one.
 
 With subword tokens one text has many prefixes, which share the text's probability and fill the beam. `text_hashes` merges these
 prefixes at the end of each frame. The best prefix of a text gets `p_b` of all prefixes of the text, since the future after a
@@ -53,12 +53,12 @@ class BeamState(NamedTuple):
     Args:
         offsets: float64 `[B]`, offset of each row's acoustic scores.
         blank_scores, token_scores: float32 `[B, K]`, log `p_b` and log `p_t`, minus the offset.
-        last_tokens: int32 `[B, K]`, -1 for the empty prefix.
+        last_tokens: int32 `[B, K]`, last token of each prefix; -1 for the empty prefix.
         hashes, parent_hashes: int64 `[B, K]`, hash of the prefix, and hash of the prefix without its last token.
         sizes: int32 `[B, K]`, number of tokens.
         fused: float32 `[B, K]`, sum of the weighted LM scores and bonuses.
         lm_scores: float32 `[B, K, M]`, each automaton's unweighted score of the tokens.
-        lm_states: int32 `[B, K, M]`.
+        lm_states: int32 `[B, K, M]`, states of the automata.
         texts: int64 `[B, K]`, hash of the text; 0 unless prefixes are merged by text.
     """
 
@@ -79,10 +79,11 @@ class BeamFrames(NamedTuple):
     """Trace of the search. It gives the likeliest alignment of every prefix, from the last frame back to the first.
 
     Args:
-        links: int32 `[B, T, K]`, place in the beam before the frame, on the prefix's likeliest alignment.
+        links: int32 `[B, T, K]`, place in the beam before the frame from which the prefix's likeliest alignment comes.
         labels: int32 `[B, T, K]`, label of the frame on this alignment: a new token, `INSIDE` (the last token continues) or
             `BLANK`.
-        bad_frames: int32 `[B]`, a row's first frame with NaN or infinity, else -1. The row's search ends at this frame.
+        bad_frames: int32 `[B]`, a row's first frame with NaN or infinity, or -1 if it has none. The row's search ends at this
+            frame.
     """
 
     links: Tensor
@@ -169,13 +170,14 @@ def ctc_beam(
         lengths: int32 `[B]`, number of frames of each row.
         weights: float32 `[B, M]`, weights of the automata's scores.
         bonuses: float32 `[B]`, bonus per token.
-        unscored: float32 `[B]`, weighted LM score of each class starting at `vocab_size`.
+        unscored: float32 `[B]`, weighted LM score of each class from `vocab_size` on.
         blank: id of the blank class.
         vocab_size: the automata score the token ids `0 .. vocab_size - 1`, except the blank.
-        threshold: drop a prefix that scores more than this below the best one (natural log).
-        skip: if the blank's probability is higher than this, the frame can only be a blank.
+        threshold: drop a prefix whose score is lower than the best score by more than this (natural log).
+        skip: if the blank's probability exceeds this value, only the blank is possible at the frame.
         engine: "auto", "reference", "cpu" or "gpu".
-        text_hashes: int64 `[2, C]`, see `hf_ngpulm.text.hashing`, to merge the prefixes of a text. None means not to merge.
+        text_hashes: int64 `[2, C]`, hashes for merging the prefixes of a text (see `hf_ngpulm.text.hashing`). None doesn't
+            merge.
     """
     tensors = torch.ops.hf_ngpulm.ctc_beam(
         automaton, list(state), logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip, text_hashes,

@@ -1,6 +1,6 @@
 """Run CTC prefix beam search on the CPU, with the native core (`csrc/ctc_beam.cpp`).
 
-The state of a row's search is one element of an array, whose dtype is `beams_of`. The core reads and writes this array. So the
+The state of a row's search is one element of an array with the dtype `beams_of`. The core reads and writes this array. So the
 state of a whole batch is a single allocation.
 """
 
@@ -70,7 +70,7 @@ def beams_of(num_beams: int, num_automata: int) -> np.dtype[Any]:
 
 
 def empty_beams(num_beams: int, states: Tensor) -> np.ndarray:
-    """Return beams that hold only the empty prefix. `states`, int32 `[N, M]`, are the automata's states."""
+    """Return beams with only the empty prefix. `states`, int32 `[N, M]`, are the automata's states."""
     beams = np.empty(len(states), dtype=beams_of(num_beams, states.shape[1]))
     beams[...] = _empty_prefix(num_beams, states.shape[1])
     beams["lm_states"] = states.numpy()[:, None]
@@ -95,11 +95,13 @@ def search(
         batch: the rows; the search updates their states.
         shape: (N, T), where T includes padding.
         confidences: float32 `[N, T]`, confidences of the frames; None if they aren't measured.
-        tails: gets the tokens (`History.with_room`). If None, `happened` gets the trace.
-        stops: where rows stop at unfinished automaton states (see `search_lazily`); None if all states are finished.
+        tails: the search appends the tokens here (see `History.with_room`). If None, it writes the trace to `happened`.
+        stops: the search records here where rows stop at unfinished automaton states (see `search_lazily`). None if all states
+            are finished.
 
     Returns:
-        int32 `[N]`, see `BeamFrames.bad_frames`. The state of a row with a bad frame is undefined. The caller must restore it.
+        int32 `[N]`, see `BeamFrames.bad_frames`. The state of a row with a bad frame is undefined, so the caller must restore
+        the state.
     """
     rows, width = shape
     bad_frames = np.full(rows, -1, dtype=np.int32) if happened is None else happened.bad_frames.numpy()
@@ -126,7 +128,7 @@ class Stops(NamedTuple):
 
     @classmethod
     def of(cls, batch_size: int, num_beams: int, num_automata: int) -> Stops:
-        """Return the stops before the first frame."""
+        """Return the stops of a search that hasn't read a frame yet."""
         frames, counts = np.zeros(batch_size, dtype=np.int64), np.zeros(batch_size, dtype=np.int64)
         states = np.empty((batch_size, num_beams * num_automata), dtype=np.int32)
         return cls(frames, np.empty((batch_size, num_beams)), states, counts)
@@ -157,7 +159,7 @@ def search_lazily(
 
 
 def is_there(beams: np.ndarray) -> np.ndarray:
-    """Return whether each place of the beams holds a prefix, bool `[S, K]`."""
+    """Return whether each place of the beams contains a prefix, bool `[S, K]`."""
     return np.maximum(beams["blank_scores"], beams["token_scores"]) > -np.inf
 
 
@@ -189,7 +191,7 @@ def ctc_beam(
     skip: float,
     text_hashes: Tensor | None = None,
 ) -> tuple[BeamState, BeamFrames]:
-    """Search more frames of a batch, see `hf_ngpulm.search.ctc_beam.ctc_beam`."""
+    """Search more frames of a batch; see `hf_ngpulm.search.ctc_beam.ctc_beam`."""
     batch_size, frames, classes = logits.shape
     num_beams = state.lm_states.shape[1]
     happened = BeamFrames.still(batch_size, frames, num_beams)
@@ -203,7 +205,7 @@ def ctc_beam(
 
 
 def packed(state: BeamState) -> np.ndarray:
-    """Return a copy of a state as an array of dtype `beams_of`, as the core needs it."""
+    """Return a copy of a state as an array of dtype `beams_of`, which the core reads."""
     batch_size, num_beams, num_automata = state.lm_states.shape
     beams = np.empty(batch_size, dtype=beams_of(num_beams, num_automata))
     for name, tensor in state._asdict().items():

@@ -46,9 +46,9 @@ def rank(models: RowModels, state: BeamState, count: int, score_eos: bool, engin
 
 
 def with_joined_texts(state: BeamState) -> BeamState:
-    """Return the state with only the best prefix of each text, which gets the probability of all prefixes of the text.
+    """Return the state with only the best prefix of each text. This prefix gets the total probability of the text's prefixes.
 
-    This is right only at the end of an utterance.
+    This is correct only at the end of an utterance.
     """
     totals = torch.logaddexp(state.blank_scores, state.token_scores)
     nothing = torch.full_like(totals, -torch.inf)
@@ -57,6 +57,6 @@ def with_joined_texts(state: BeamState) -> BeamState:
 
 
 def prefix_scores(state: BeamState) -> tuple[Tensor, Tensor]:
-    """Return the prefixes' acoustic scores, and their scores with LMs and bonuses: float64 `[B, K]`."""
+    """Return the prefixes' acoustic scores, and their scores including LMs and bonuses: float64 `[B, K]` each."""
     acoustic = torch.logaddexp(state.blank_scores, state.token_scores).double() + state.offsets[:, None]
     return acoustic, acoustic + state.fused

@@ -21,7 +21,7 @@ def extend_hash(hashes: Tensor, tokens: Tensor) -> Tensor:
 
 
 def in_order(last_tokens: Tensor, parent_hashes: Tensor) -> Tensor:
-    """Return the places of prefixes `[B, K]` in the order in which ties are broken."""
+    """Return the places of prefixes in the order that breaks ties, `[B, K]`."""
     order = parent_hashes.argsort(dim=1, stable=True)
     return order.gather(1, last_tokens.gather(1, order).argsort(dim=1, stable=True))
 
@@ -176,8 +176,9 @@ def join_texts(
 ) -> tuple[Tensor, Tensor]:
     """Merge the prefixes of a text.
 
-    The best prefix of a text gets `p_b` of all prefixes of the text, since the future after a blank doesn't depend on how the
-    text is cut into tokens. Among the prefixes of a text with the same last token, the best one gets `p_t` of all.
+    The best prefix of a text gets `p_b` of all prefixes of the text, because the future after a blank doesn't depend on how the
+    text is cut into tokens. Among the prefixes of a text with the same last token, the best one gets `p_t` of all these
+    prefixes.
 
     Args:
         texts, last_tokens, parent_hashes, fused, blank_scores, token_scores: `[B, K]`, see `BeamState`.

@@ -1,24 +1,24 @@
-"""Search the product of the CTC topology and backoff automata by token passing. There is an engine for CPU and one for GPU.
+"""Search the product of the CTC topology and backoff automata by token passing, with an engine for CPU and an engine for GPU.
 
 This is the search in the composition T o G of WFST decoding (Mohri, Pereira and Riley, "Speech recognition with weighted
 finite-state transducers", 2008), composed on the fly. A search state has two parts. The first part s is the automata's states:
 the state of a language model, and the state of the phrases if there are any. The second part l is a label of the CTC topology
-T: the last token while the token continues, or else the blank. After a blank the same token counts as a new token. At each
-frame a hypothesis in (s, l) moves to
+T: the last token if it may continue, otherwise the blank. After a blank the same token counts as a new token. At each frame a
+hypothesis in (s, l) moves to
 
     (s, blank)   by a blank,
     (s, l)       by the token l once more, if l is a token,
     (s', t)      by any other token t, where s' are the automata's states that t leads to from s.
 
 A new token adds its bonus and the automata's weighted scores. An automaton scores a token by the token's arc in the longest
-context that has such an arc. These are failure semantics: each token has one score per state, and there are no epsilon arcs.
-If several hypotheses meet in a search state, only the best hypothesis is kept (Viterbi), as their futures are the same. In
+context that has such an arc. These are failure semantics: each token has one score per state, and there are no epsilon arcs. If
+several hypotheses meet in a search state, only the best hypothesis is kept (Viterbi), because their futures are the same. In
 `hf_ngpulm.search.ctc_beam`, by contrast, different token sequences never meet, and the alignments of a sequence are summed.
 
-Then the search keeps the best `K` hypotheses, except those that score more than `threshold` less than the best one. The order
-of hypotheses with equal scores is part of the definition. A blank comes first, then the last token once more, then new tokens
-in the order of their ids. If these are equal, too, a hypothesis that comes from a blank comes first, then a lower last token,
-then lower automaton states.
+Then the search keeps the best `K` hypotheses, without hypotheses whose score is lower than the best score by more than
+`threshold`. The order of hypotheses with equal scores is part of the definition. Blanks come first, then repeats of the last
+token, then new tokens in the order of their ids. In a further tie, hypotheses that come from a blank come first, then lower
+last tokens, then lower automaton states.
 
 The search takes and returns its state as tensors, so it gives the same result if the frames are cut into blocks.
 """
@@ -76,7 +76,7 @@ def initial_state(max_active: int, lm_states: Tensor) -> GraphState:
 
 
 def in_order(state: GraphState) -> Tensor:
-    """Return the order in which an utterance's end ranks hypotheses of equal score: by label, then by automaton states.
+    """Return the order of hypotheses with equal scores at an utterance's end: by label, then by automaton states.
 
     Returns:
         int64 `[B, K]`, places of the hypotheses.
@@ -109,12 +109,12 @@ def graph_search(
         logits: `[B, T, C]`, floating point of any precision and layout; need not be normalised.
         lengths: int32 `[B]`, number of frames of each row.
         weights: float32 `[B, M]`, weights of the automata's scores.
-        bonuses: float32 `[B, C]`, bonus of each class. Classes starting at `vocab_size` have no score except the bonus, and
-            don't change the automata's states.
+        bonuses: float32 `[B, C]`, bonus of each class. Classes from `vocab_size` on have no score except the bonus, and don't
+            change the automata's states.
         blank: id of the blank class.
         vocab_size: the automata score the token ids `0 .. vocab_size - 1`, except the blank.
-        threshold: drop a hypothesis that scores more than this below the best one (natural log).
-        skip: if the blank's probability is higher than this, the frame can only be a blank.
+        threshold: drop a hypothesis whose score is lower than the best score by more than this (natural log).
+        skip: if the blank's probability exceeds this value, only the blank is possible at the frame.
         engine: "auto", "reference", "cpu" or "gpu".
     """
     module = load_engine(__package__, engine, logits.device)

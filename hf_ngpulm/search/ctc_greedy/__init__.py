@@ -1,21 +1,21 @@
-"""Search CTC logits greedily with language models. The search is one torch operator with an engine for CPU and one for GPU.
+"""Search CTC logits greedily with language models. The search is a torch operator with an engine for CPU and an engine for GPU.
 
 The operator labels frames. Collapsing the labels (dropping blanks and repeats) gives the tokens.
 
 If a frame's best acoustic class is the blank, or a class that no LM scores, the frame gets that class. The LM doesn't change
-it: every token has an LM cost and the blank has no LM cost, so an LM would turn tokens into blanks, and words would be lost. At
+this class. Tokens have an LM cost and the blank has none, so an LM would turn tokens into blanks, and words would be lost. At
 any other frame the label is the token with the best sum of acoustic log-probability and weighted LM score.
 
-A frame of the second kind may also continue the label of the previous frame. A continued label is no new token, so it has no LM
-score. Three rules define when a frame continues the label of the previous frame:
+Such a frame may also continue the label of the previous frame. A continued label isn't a new token, so it has no LM score.
+Three rules define when a frame continues the label of the previous frame:
 
-- "label": if this label is the frame's best acoustic class (NeMo's rule). Suppose that the LM has chosen another label than the
-  best acoustic class. Then the rest of the acoustic run doesn't repeat the chosen label, and yields one more token.
+- "label": if this label is the frame's best acoustic class (NeMo's rule). If the LM has chosen another label than the best
+  acoustic class, the rest of the acoustic run doesn't repeat the chosen label. It then yields one more token.
 - "run": if the two frames have the same best acoustic class. A label that the LM has chosen then covers its acoustic run.
 - "stay": if the continued label scores better than any new token. Its score is its acoustic score minus `stay_cost`.
 
-Under the first two rules a new label always differs from the label of the previous frame, since CTC would merge equal labels.
-Ties go to the lower class id.
+Under the first two rules a new label always differs from the label of the previous frame, because CTC would merge equal labels.
+In a tie, the lower class id wins.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class GreedyLabels(NamedTuple):
         acoustic_scores: float32 `[B]`, log-probability of the labels.
         lm_scores: float32 `[B, K]`, each automaton's unweighted score of the tokens.
         states: int32 `[B, K]`, the automata's states after the last token.
-        bad_frames: int32 `[B]`, a row's first frame with NaN or infinity, else -1. Starting at this frame all labels are blank.
+        bad_frames: int32 `[B]`, a row's first frame with NaN or infinity, or -1 if it has none. From this frame on, all labels
+            are blank.
         before: int32 `[B, 2]`, label and best acoustic class of each row's last frame.
     """
 

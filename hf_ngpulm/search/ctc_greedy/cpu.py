@@ -39,10 +39,10 @@ def search(
     Args:
         weights, stay_costs, rule: as for `hf_ngpulm.search.ctc_greedy.ctc_greedy`.
         batch: the rows; the search updates their states.
-        states: int32 `[S, M]`, automata's states of all rows, for the error message.
+        states: int32 `[S, M]`, the automata's states of all rows, for the error message.
         shape: (N, T), where T includes padding.
         confidences: float32 `[N, T]`, confidences of the frames; None if they aren't measured.
-        tails: gets the tokens (`History.with_room`). If None, `labels` gets the classes of the frames.
+        tails: the search appends the tokens here (see `History.with_room`). If None, it writes the frames' classes to `labels`.
         labels: int32 `[N, T]`, filled with the blank.
 
     Returns:

@@ -1,7 +1,7 @@
 """Transducer searches in buffers of fixed shapes, for a GPU.
 
-Within a step the host never waits for the device, and a step computes rows that have ended, too. So a block of steps can be a
-CUDA graph (see `graphs`). After each block the host checks whether any row goes on.
+Within a step, the host never waits for the device, and the step also computes rows that have ended. So a block of steps can be
+a CUDA graph (see `graphs`). After each block, the host checks whether any row must continue.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class BufferedSearch(TransducerSearch):
     """A search in buffers. The host waits for the device once per block, and reads all results in one copy.
 
     Args:
-        longest: maximum number of frames per row. The search then has a buffer to which it copies the frames of up to `size`
-            rows, and the attribute `size` may be set to fewer rows. None means to search the frames without a copy.
+        longest: maximum number of frames per row. The search then copies the frames of up to `size` rows to a buffer, and
+            callers may set the attribute `size` to fewer rows. If None, the search reads the frames without a copy.
         capture: see `Repeated`.
     """
 
@@ -61,7 +61,7 @@ class BufferedSearch(TransducerSearch):
         """Make the buffers that don't depend on the automata's tensors."""
 
     def make_room(self) -> None:
-        """Make the buffers that depend on the number of automata, and drop the graph of the old buffers."""
+        """Make the buffers whose shapes depend on the number of automata. Drop the graph of the old buffers."""
         self.block = Repeated(self.take_steps, self.carries, self.capture)
         self.known = addresses((self.frames, *self.automaton))
 
@@ -77,11 +77,11 @@ class BufferedSearch(TransducerSearch):
         return self.told[name][: self.size] if name in self.told else super().array(name)
 
     def changed(self) -> None:
-        """Drop the host's copies of arrays of `beam` except times, since the host has changed `beam`."""
+        """Drop the host's copies of arrays of `beam`, except times, because the host has changed `beam`."""
         self.told = {name: values for name, values in self.told.items() if name == "times"}
 
     def set_times(self, rows: np.ndarray | slice, less: np.ndarray | None = None) -> None:
-        """Update the host's copy of the times of some rows: subtract `less` frames, or set the times to 0 if `less` is None."""
+        """Update the host's copy of the times of some rows. Subtract `less` frames, or if `less` is None set the times to 0."""
         if "times" in self.told:
             times = self.told["times"]
             times[rows] = 0 if less is None else times[rows] - less[:, None]
@@ -109,10 +109,10 @@ class BufferedSearch(TransducerSearch):
 
     @abstractmethod
     def limit(self, lengths: Tensor, reaches: Tensor) -> None:
-        """Set the lengths and reaches of the rows in use for a new run, see `run_on`."""
+        """Set the lengths and reaches of the rows in use for a new run; see `run_on`."""
 
     def run_blocks(self, longest: int) -> None:
-        """Run blocks of steps until no row goes on. `longest` is the largest number of frames of a row."""
+        """Run blocks of steps until no row must continue. `longest` is the largest number of frames of a row."""
         while True:
             self.run_block()
             if not self.look():
@@ -123,7 +123,7 @@ class BufferedSearch(TransducerSearch):
         self.untold.append(tuple(part.clone() for part in self.traces()))
 
     def look(self) -> bool:
-        """Copy to the host the traces that aren't there yet and the results, and return whether any row goes on."""
+        """Copy new traces and the results to the host, and return whether any row must continue."""
         names = [name for name in REPORTED if name != "sizes" or self.settings.strategy != "greedy"]
         of_beam = [getattr(self.beam, name) for name in names]
         is_open, *arrays = on_host([self.is_open, *of_beam, *(trace for block in self.untold for trace in block)])
@@ -135,17 +135,17 @@ class BufferedSearch(TransducerSearch):
 
     @abstractmethod
     def take_steps(self) -> None:
-        """Run a block of steps, and write to `is_open` whether any row goes on."""
+        """Run a block of steps, and write to `is_open` whether any row must continue."""
 
     @abstractmethod
     def traces(self) -> tuple[Tensor, ...]:
         """Return the buffers to which a block writes its trace."""
 
     def places(self, *values: np.ndarray) -> list[Any]:
-        """Return arrays as tensors on the device."""
+        """Convert arrays to tensors on the device."""
         return [torch.from_numpy(part).to(self.device) for part in values]
 
 
 def _automata_of(models: RowModels) -> RowModels:
-    """Return models without lease and lazy search. A search that is kept after its batch must not hold their memory."""
+    """Return models without lease and lazy search, so that a search that is kept after its batch doesn't hold their memory."""
     return models._replace(lease=None, lazy=None)

@@ -55,8 +55,8 @@ class Networks(Struct):
 class Slots(Struct):
     """States `[P, N, H]` and predictions `[N, D]` of the prediction network in N slots.
 
-    The P parts of a state are the hidden states of all layers, followed by the cells of all layers. With a convolution they are
-    the embeddings of the tokens before the last one.
+    The P parts of a state are the hidden states of all layers, followed by the cells of all layers. For a convolution, the
+    parts are the embeddings of the tokens before the last token.
     """
 
     @classmethod
@@ -86,9 +86,9 @@ class Trace:
     """Trace of a search.
 
     It has four values for each step, row and place in the beam: the place before the step (link), the label, the number of
-    frames that the hypothesis moves on, and the sum from which the token's confidence is computed (see
-    `hf_ngpulm.search.confidence.confidence_of_sums`). A new entry means that the hypothesis stands still. `used` counts the
-    steps of each row. The room doubles whenever it is too small.
+    frames that the hypothesis advances, and the sum from which the token's confidence is computed (see
+    `hf_ngpulm.search.confidence.confidence_of_sums`). The initial value of an entry means that the hypothesis doesn't move.
+    `used` counts the steps of each row. The room doubles whenever it is too small.
     """
 
     def __init__(self, batch_size: int, num_beams: int) -> None:
@@ -104,7 +104,7 @@ class Trace:
 
     @property
     def room(self) -> int:
-        """Return the number of steps per row for which there is room."""
+        """Return the number of steps per row that fit into the arrays."""
         return len(self._arrays[0]) if self._arrays else 0
 
     def native(self, steps: int) -> Steps:
@@ -138,9 +138,9 @@ class Trace:
 
 
 def served(model: TransducerModel, like: Tensor) -> TransducerNetworks | None:
-    """Return a model's networks, or None if the core can't run them on frames like `like`.
+    """Return a model's networks, or None if the core can't run them on frames with the dtype, device and width of `like`.
 
-    A width of 0 of `like` means that the width of the frames isn't known yet.
+    If the width of `like` is 0, the width of the frames isn't known yet.
     """
     if like.device.type != CPU.type:
         return None
@@ -162,7 +162,7 @@ def on_the_cpu(models: RowModels) -> RowModels:
 
 
 def wider(values: np.ndarray) -> np.ndarray:
-    """Append a column of zeros: `[..., M]` -> `[..., M + 1]`."""
+    """Append a column of zeros: `[..., M]` becomes `[..., M + 1]`."""
     return np.concatenate([values, np.zeros((*values.shape[:-1], 1), values.dtype)], -1)
 
 

@@ -1,4 +1,4 @@
-"""Repeat work in the same buffers. On CUDA the work is recorded as a CUDA graph."""
+"""Repeat work on the same buffers. On CUDA the work is recorded as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ Kept = dict[Hashable, Any]
 
 
 def grown(size: int, least: int) -> int:
-    """Return the buffer size for `size`: a power of two, at least `least`. So only few sizes need a graph of their own."""
+    """Return the buffer size for `size`: a power of two, at least `least`. So few different sizes occur, and few graphs are
+    needed.
+    """
     return max(least, 1 << (max(size, 1) - 1).bit_length())
 
 
 @contextmanager
 def recalled(kept: Kept | None, key: tuple[Hashable, ...], tensors: Iterable[Tensor], make: Callable[[], Any]) -> Iterator[Any]:
-    """Lend the object that is kept under a key, or make a new object. The least recently used objects are dropped.
+    """Lend the object that is stored under a key, or a new object. The least recently used objects are dropped.
 
-    While an object is lent, another thread gets an object of its own.
+    While an object is lent, another thread gets another object.
 
     Args:
-        kept: the kept objects by key; None means to make a new object each time.
+        kept: the stored objects by key; None makes a new object each time.
         key: the key, without the tensors' addresses.
-        tensors: tensors whose addresses become part of the key, since a model's weights may be replaced.
-        make: makes a new object.
+        tensors: tensors whose addresses become part of the key, because a model's weights may be replaced.
+        make: function that makes a new object.
     """
     if kept is None:
         yield make()
@@ -64,8 +66,8 @@ class Repeated:
 
     Args:
         work: a function without arguments or result. The shapes and addresses of its tensors must stay the same.
-        carries: returns the tensors that the work changes. Recording restores their values.
-        capture: turns the work into its graph (for tests).
+        carries: function that returns the tensors that the work changes. Their values are restored after recording.
+        capture: function that turns the work into its graph (for tests).
     """
 
     def __init__(
@@ -78,13 +80,13 @@ class Repeated:
         self._run = work
 
     def prepare(self, device: torch.device) -> None:
-        """Count one more batch, and record the graph for the second one."""
+        """Count a batch. Before the second batch, record the graph."""
         self._uses += 1
         if self._uses == 2:
             self.record(device)
 
     def record(self, device: torch.device) -> None:
-        """Record a graph of the work. If that isn't possible, warn and go on without a graph."""
+        """Record a graph of the work. If that isn't possible, warn and continue without a graph."""
         capture = self._capture or (functools.partial(_cuda_graph, device) if device.type == "cuda" else None)
         if capture is None:
             return
@@ -132,7 +134,7 @@ def _cuda_graph(device: torch.device, work: Work) -> Work:
 
 
 def addresses(tensors: Iterable[Tensor]) -> tuple[Hashable, ...]:
-    """Return the addresses, dtypes and shapes of tensors, which a graph fixes."""
+    """Return the addresses, dtypes and shapes of tensors. A graph works only for the same values of these."""
     return tuple((tensor.data_ptr(), tensor.dtype, tensor.shape) for tensor in tensors)
 
 
@@ -149,7 +151,7 @@ def replace_where(
 
     Args:
         condition: bool `[R]`.
-        buffers, values, others: tensors of equal shapes, `[R, ...]`. If `others` is None, the other rows stay as they are.
+        buffers, values, others: tensors of equal shapes, `[R, ...]`. If `others` is None, the other rows are unchanged.
     """
     for buffer, value, other in zip(buffers, values, others or buffers, strict=True):
         holds = condition.view(-1, *[1] * (buffer.dim() - 1))

@@ -1,4 +1,4 @@
-"""TransducerModel: the interface of transducers that can be decoded, and its implementation for Transformers."""
+"""Define `TransducerModel`, the interface of transducers that can be decoded, and its implementation for Transformers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class TransducerModel(ABC):
         """Read one more token of each row, `[B]`, and return the projected prediction `[B, D]` and the new state."""
 
     def parameters(self) -> Iterator[Tensor]:
-        """Yield the weights on which predictions and logits depend. The default is the weights of all attributes."""
+        """Yield the weights on which predictions and logits depend. By default these are the weights of all attributes."""
         for value in vars(self).values():
             if isinstance(value, Tensor):
                 yield value
@@ -96,13 +96,13 @@ class TransducerModel(ABC):
     def networks(self) -> TransducerNetworks | None:
         """Return the weights of `start`, `predict` and `join`, for engines that run the networks themselves.
 
-        The default is None, which means that the networks are of a kind that the engines can't run.
+        The default is None, which means that the engines can't run the networks.
         """
         return None
 
 
 def transducer_of(model: Any, frame_seconds: float | None = None) -> TransducerModel:
-    """Return a model's `TransducerModel`.
+    """Return the `TransducerModel` of a model.
 
     If the model is a `TransducerModel`, it is returned. If it has a method `as_transducer`, the result of
     `as_transducer(frame_seconds)` is returned. Any other model is wrapped in a `TransformersTransducer`.
@@ -122,7 +122,8 @@ def transducer_of(model: Any, frame_seconds: float | None = None) -> TransducerM
 
 
 class TransformersTransducer(TransducerModel):
-    """`ParakeetForRNNT`, `ParakeetForTDT`, `NemotronAsrStreamingForRNNT`, `Nemotron3_5AsrForRNNT`, and models like these.
+    """Adapter for `ParakeetForRNNT`, `ParakeetForTDT`, `NemotronAsrStreamingForRNNT`, `Nemotron3_5AsrForRNNT`, and similar
+    models.
 
     Args:
         model: the model.

@@ -31,14 +31,14 @@ class LSTMLayer(NamedTuple):
 class TransducerNetworks:
     """Weights of a prediction network (embedding, LSTM, projection) and a joint network (sum, activation, head).
 
-    The tensors are the model's own tensors: float32, contiguous, on the CPU. Only the head of a HAT is a copy, since it joins
+    The tensors are the model's own tensors: float32, contiguous, on the CPU. Only the head of a HAT is a copy, because it joins
     two heads of the model.
 
     Args:
         embedding: `[V, E]`, including the embedding of the blank, which is the first input of a search.
         layers: layers of the LSTM, bottom first; empty if the prediction network is a convolution over the last K tokens.
-        convolution, convolution_bias: `[H, K]` and `[H]`, weights of a depthwise convolution (E = H) by channel and place,
-            which a ReLU follows; empty if the prediction network is an LSTM.
+        convolution, convolution_bias: `[H, K]` and `[H]`, weights of a depthwise convolution (E = H) by channel and position,
+            followed by a ReLU. They are empty if the prediction network is an LSTM.
         projection, projection_bias: `[D, H]`, `[D]`.
         activation: one of `ACTIVATIONS`.
         head, head_bias: `[C, D]`, `[C]`.
@@ -84,7 +84,7 @@ class TransducerNetworks:
         return 2 * len(self.layers) if self.layers else self.convolution.shape[1] - 1
 
     def serve(self, frames: Tensor, token_classes: int, duration_classes: int) -> bool:
-        """Return whether the weights fit the dtype and width of `frames`, and the numbers of classes."""
+        """Return whether the weights fit the dtype and width of `frames`, and fit the numbers of classes."""
         return (
             frames.dtype == torch.float32
             and frames.shape[-1] == self.head.shape[1]
@@ -96,7 +96,7 @@ class TransducerNetworks:
 def networks_of(
     embedding: Any, lstm: Any, projector: nn.Module, activation: nn.Module, head: nn.Module
 ) -> TransducerNetworks | None:
-    """Return the weights of the modules, or None if a module isn't one of torch's own or isn't of a known kind."""
+    """Return the weights of the modules. Return None if a module isn't torch's own, or isn't of a known kind."""
     name = _activation_if_known({embedding: nn.Embedding, lstm: nn.LSTM, projector: nn.Linear, head: nn.Linear}, activation)
     if name is None or lstm.bidirectional or lstm.proj_size or (lstm.training and lstm.dropout):
         return None
@@ -106,9 +106,9 @@ def networks_of(
 
 
 def with_blank_head(networks: TransducerNetworks | None, blank_head: nn.Module) -> TransducerNetworks | None:
-    """Return the networks of a HAT, from networks whose head has only labels, and the blank head, `[1, D]`.
+    """Return the networks of a HAT. `networks` has a head for labels only; `blank_head` has `[1, D]` weights.
 
-    Returns None if `networks` is None, or if the blank head isn't a plain linear layer with a bias.
+    The result is None if `networks` is None, or if the blank head isn't a plain linear layer with a bias.
     """
     if networks is None or type(blank_head) is not nn.Linear or not is_plain(blank_head):
         return None
@@ -128,7 +128,9 @@ def stateless_networks(
     activation: nn.Module,
     head: nn.Module,
 ) -> TransducerNetworks | None:
-    """Return the weights of a transducer with a convolution over the last tokens, or None for the reasons of `networks_of`."""
+    """Return the weights of a transducer with a convolution over the last tokens. The result may be None, as for
+    `networks_of`.
+    """
     kinds: dict[nn.Module, type] = {
         embedding: nn.Embedding, convolution: nn.Conv1d, between: nn.ReLU, projector: nn.Linear, head: nn.Linear
     }  # fmt: skip
@@ -143,7 +145,7 @@ def stateless_networks(
 
 
 def _activation_if_known(kinds: dict[nn.Module, type], activation: nn.Module) -> str | None:
-    """Return the activation's name in `ACTIVATIONS`, or None if it has no such name or an engine can't read the modules.
+    """Return the activation's name in `ACTIVATIONS`, or None if it has none or if an engine can't read the modules.
 
     An engine can read modules that have exactly the given types, are plain (`is_plain`), and have readable parameters.
     """
@@ -168,7 +170,9 @@ def _weights(module: Any) -> tuple[Tensor, Tensor]:
 
 
 def _is_readable(parameter: Tensor) -> bool:
-    """Return whether a parameter is a contiguous float32 tensor on the CPU, not of a subclass (such as quantised weights)."""
+    """Return whether a parameter is a contiguous float32 tensor on the CPU. Subclasses (such as quantised weights) don't
+    count.
+    """
     return (
         (type(parameter) is nn.Parameter or type(parameter.detach()) is Tensor)
         and parameter.dtype == torch.float32
@@ -178,5 +182,5 @@ def _is_readable(parameter: Tensor) -> bool:
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Return whether calling a module runs its class's `forward` and nothing else."""
+    """Return whether a call of a module runs only its class's `forward`."""
     return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))

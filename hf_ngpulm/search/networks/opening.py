@@ -1,4 +1,4 @@
-"""Open the transducer search of a strategy and an engine."""
+"""Open the transducer search for a strategy and an engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACKAGES = {"greedy": f"{_ROOM}.transducer_greedy", "alsd": f"{_ROOM}.transducer
 
 
 def search_kind(settings: SearchSettings, engine: str, device: torch.device) -> Any:
-    """Return the class of a search.
+    """Return the class of the search for some settings, engine and device.
 
     If there are no kernels for the device, or the beam is too large for the kernels, the search runs on the CPU and only the
     networks run on the device.
@@ -52,7 +52,7 @@ def lent_search(
     """Lend a search for a batch of frames `[B, T, D]`.
 
     Args:
-        kept: a dictionary that keeps buffers and CUDA graphs. Pass the same dictionary with the next batch. None keeps nothing.
+        kept: a dictionary that keeps buffers and CUDA graphs. Pass the same dictionary for the next batch. None keeps nothing.
     """
     kind, (size, longest) = search_kind(settings, engine, frames.device), frames.shape[:2]
     if not issubclass(kind, BufferedSearch):

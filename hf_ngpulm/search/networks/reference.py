@@ -1,4 +1,4 @@
-"""Base of the transducer searches in plain Python, which search row by row, greedily or with beams."""
+"""Base of the transducer searches in plain Python, greedy or with beams. They search row by row."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class Path(NamedTuple):
         prediction, state: `[1, D]` and `[1, ...]`, output and state of the prediction network after the first `read` tokens.
         lm_states, lm_scores: int32 and float32 `[M]`, states and unweighted scores of the automata after the first `read`
             tokens.
-        time: the present frame.
+        time: index of the present frame.
         symbols: number of tokens emitted at the present frame.
-        score, acoustic_score: scores of all merged alignments together.
-        ilm_score: in greedy search, the unweighted internal LM score of the tokens for which the internal LM was subtracted.
-        steps: steps of the best alignment, each a label, a frame, and the number of frames that the path moved on.
+        score, acoustic_score: natural log, the total score and its acoustic part, over all merged alignments.
+        ilm_score: in greedy search, the unweighted internal LM score of those tokens from whose score the internal LM was
+            subtracted.
+        steps: steps of the best alignment. Each step is a label, a frame, and the number of frames that the path advanced.
         confidences: confidence of each step; 0 for a blank.
         origin: the path's place in the beam at the beginning of the last `run_on`.
         fresh: number of steps since the beginning of the last `run_on`.
@@ -76,7 +77,7 @@ class RowOfModels(NamedTuple):
     lazy: LazySearch | None = None
 
     def read(self, states: Tensor) -> AutomatonTensors:
-        """Return the automata, after composing any of the states that hasn't been composed yet."""
+        """Return the automata, after composing any of the given states that hasn't been composed yet."""
         if self.lazy is None:
             return self.automaton
         self.lazy.enter(states.cpu().numpy())
@@ -84,7 +85,7 @@ class RowOfModels(NamedTuple):
 
 
 class BrokenFrame(Exception):
-    """Raised if logits contain NaN or infinity. `args[0]` is the number of the frame."""
+    """Raised if logits contain NaN or infinity. `args[0]` is the index of the frame."""
 
 
 def check(model: TransducerModel, logits: Tensor, time: int) -> None:
@@ -95,7 +96,7 @@ def check(model: TransducerModel, logits: Tensor, time: int) -> None:
 
 
 class PlainSearch(TransducerSearch):
-    """A search whose rows are lists of paths. It defines the engines' results, so it is simple rather than fast."""
+    """A search whose rows are lists of paths. It defines the results of all engines, so it is simple and not fast."""
 
     def __init__(self, model: TransducerModel, like: Tensor, size: int, models: RowModels, settings: SearchSettings) -> None:
         super().__init__(model, like, size, models, settings)
@@ -106,7 +107,7 @@ class PlainSearch(TransducerSearch):
 
     @abstractmethod
     def search(self, paths: list[Path], frames: Tensor, of_row: RowOfModels, reach: int) -> list[Path]:
-        """Search the frames `[T, D]` of a row and return the row's new paths. For `reach` see `run_on`.
+        """Search the frames `[T, D]` of a row and return the row's new paths. See `run_on` for `reach`.
 
         Raises:
             BrokenFrame: a frame's logits contain NaN or infinity.

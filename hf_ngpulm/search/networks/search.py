@@ -1,4 +1,4 @@
-"""TransducerSearch: the interface of transducer searches in all engines."""
+"""Define `TransducerSearch`, the interface of transducer searches in all engines."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class SearchSettings(NamedTuple):
         num_beams: number of hypotheses.
         strategy: "greedy", "alsd" or "aes".
         blank_aware: whether the blank's score depends on the LM's weight (see `hf_ngpulm.search.transducer_beam`).
-        late: True (late pruning) adds LM scores before the best classes of a hypothesis are chosen, False (early pruning)
-            afterwards. In a TDT, early pruning first chooses the `num_beams` classes that are best without LM and durations.
-            Then it chooses the `num_beams` best pairs of these classes and durations, with the LM.
-        log_sum: whether a merged hypothesis gets the sum of the probabilities. If not, it gets the best probability.
+        late: True (late pruning) adds LM scores before the best classes of a hypothesis are chosen. False (early pruning) adds
+            them afterwards. In a TDT, early pruning first chooses the `num_beams` classes that are best without LM and
+            durations. Then it chooses the `num_beams` best pairs of these classes and durations, with the LM.
+        log_sum: True gives a merged hypothesis the sum of the probabilities. False gives it the highest probability.
         max_symbols: maximum number of tokens at one frame (greedy search and ALSD).
         aes_steps: maximum number of tokens at one frame in AES.
-        aes_beta: in one step of AES at most `num_beams + aes_beta` classes extend a hypothesis.
-        aes_gamma: in AES only classes that score at most this much less than the hypothesis's best class extend the hypothesis
+        aes_beta: in a step of AES, at most `num_beams + aes_beta` classes extend a hypothesis.
+        aes_gamma: in AES, a class extends a hypothesis only if its score is at most this much below the score of the best class
             (natural log).
-        confidence: confidence measure of tokens, see `hf_ngpulm.search.confidence`; None means not to measure.
+        confidence: confidence measure of tokens (see `hf_ngpulm.search.confidence`); None for none.
     """
 
     num_beams: int = 4
@@ -62,11 +62,11 @@ class TransducerSearch(ABC):
         settings: settings of the search.
 
     Attributes:
-        width: D if the search accepts only frames of this width, else None.
+        width: D if the search accepts only frames of this width, otherwise None.
         beam: the hypotheses, whose attributes are arrays or tensors. `scores` (-inf for an empty place) and `acoustic_scores`
-            are float64 `[B, K]`. `times` (the present frame) and, in beam search, `sizes` (the number of tokens) are int64
-            `[B, K]`. `lm_states` and the unweighted `lm_scores` are int32 and float32 `[B, K, M]`. `bad_frames` is int64 `[B]`,
-            the first frame with NaN or infinity in the logits, else -1.
+            are float64 `[B, K]`. `times` (the present frame) and, in beam search, `sizes` (the number of tokens) are int64 `[B,
+            K]`. `lm_states` and the unweighted `lm_scores` are int32 and float32 `[B, K, M]`. `bad_frames` is int64 `[B]`, the
+            first frame with NaN or infinity in the logits, or -1 if there is none.
     """
 
     width: int | None = None
@@ -92,24 +92,24 @@ class TransducerSearch(ABC):
         Args:
             frames: `[B, T, D]`. The first frame has the time 0.
             lengths: int64 `[B]`, number of frames of each row.
-            reaches: int64 `[B]`, the largest number of frames that a step can move on; 0 if no more frames will come. In ALSD a
-                row waits if a step might lead past the row's last frame, as the step's result depends on later frames.
+            reaches: int64 `[B]`, the largest number of frames that a step can advance; 0 if no more frames will come. In ALSD,
+                a row waits if a step might lead past the row's last frame, because the step's result depends on later frames.
         """
 
     @abstractmethod
     def steps(self) -> list[np.ndarray]:
         """Return the trace of the last run: four arrays `[S, B, K]` for its S steps.
 
-        The arrays are the place before the step, the label (`STILL` if the hypothesis stands still), the number of frames that
-        the hypothesis moves on (all int32), and the confidence of the token (float32).
+        Three arrays are int32: the place before the step, the label (`STILL` if the hypothesis doesn't move), and the number of
+        frames that the hypothesis advances. The last array, float32, is the confidence of the token.
         """
 
     @abstractmethod
     def shift(self, frames: np.ndarray) -> None:
-        """Subtract `frames`, int64 `[B]`, from all times of each row, after the row's first frames have been dropped."""
+        """Subtract `frames`, int64 `[B]`, from all times of each row, after the row's first frames were dropped."""
 
     def use(self, models: RowModels) -> None:
-        """Use the tensors of `models`, in which the automata must have the same places as before."""
+        """Replace the tensors of the automata by those of `models`. The automata have the same states in the new tensors."""
         self.models = models
 
     @abstractmethod
@@ -121,8 +121,8 @@ class TransducerSearch(ABC):
         """Switch the hypotheses of some rows, int64 `[N]`, to other phrases.
 
         Args:
-            states, scores: `[N, K]`, states of the new phrases, and the unweighted scores with which the old phrases repay
-                their bonuses.
+            states, scores: `[N, K]` each: the states of the new phrases, and the unweighted scores with which unfinished old
+                phrases repay their bonus.
             weights: `[N]`, weights of the new phrases.
         """
 
@@ -131,11 +131,11 @@ class TransducerSearch(ABC):
         return []
 
     def saved(self) -> Any:
-        """Return a copy of the search's state, for `restore`."""
+        """Return a copy of the search's state, which `restore` accepts."""
         return [part.copy() if isinstance(part, np.ndarray) else part.clone() for part in self.carries()]
 
     def restore(self, saved: Any) -> None:
-        """Restore the search's state to a copy that `saved` has returned."""
+        """Restore the search's state from a copy that `saved` returned."""
         for part, value in zip(self.carries(), saved):
             part[...] = value
 

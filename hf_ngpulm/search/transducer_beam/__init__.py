@@ -4,25 +4,27 @@ Both searches (Grigoryan et al., "Pushing the Limits of Beam Search Decoding for
 keep `num_beams` hypotheses. A hypothesis is a token sequence at a frame; alignments of the same tokens up to the same frame are
 merged. Scores are comparable only between hypotheses with equal progress. The two searches measure progress differently:
 
-- ALSD (alignment-length synchronous decoding, Saon et al., ICASSP 2020): after step i every hypothesis has i = t + u symbols:
-  t blanks and u tokens. The frontier is a diagonal of the lattice: with more tokens a hypothesis is at an earlier frame. Each
-  step is one batch of the joint network, and there are at most as many steps as frames and tokens.
+- ALSD (alignment-length synchronous decoding, Saon et al., ICASSP 2020): after step i every hypothesis has i = t + u symbols: t
+  blanks and u tokens. The frontier is a diagonal of the lattice: with more tokens a hypothesis is at an earlier frame. Each
+  step is one batch of the joint network. The number of steps is at most the number of frames plus tokens.
 - AES (adaptive expansion search, Kim et al., "Accelerating RNN Transducer Inference via Adaptive Expansion Search", IEEE SPL
-  2020): all hypotheses are at the same frame, where each takes up to `aes_steps` tokens and then a blank. Only classes within
-  `aes_gamma` of a hypothesis's best class extend it: few where the model is sure, which saves time.
+  2020): all hypotheses are at the same frame. There, each hypothesis takes up to `aes_steps` tokens and then a blank. Only
+  classes within `aes_gamma` of a hypothesis's best class extend the hypothesis. These are few if the model is certain, which
+  saves time.
 
-The order of ties is part of the definition. Classes have the order of their ids, and the durations of a class have the model's
-order. Hypotheses have the order of the places from which their best alignments come (beams are sorted), then the order of the
-extensions of such a place.
+The order that breaks ties is part of the definition. Classes have the order of their ids, and the durations of a class have the
+model's order. Hypotheses have the order of the places from which their best alignments come (beams are sorted), then the order
+of the extensions of that place.
 
 With LM weights w and their sum W, blank-aware scoring gives a token and the blank the scores
 
     log p(token) + W * log(1 - p(blank)) + sum of w * LM(token)    and    (1 + W) * log p(blank)
 
-as if the LM gave the blank the model's own probability, and divided the rest among the tokens. Otherwise every token would have
-an LM cost and the blank would have no LM cost, and transcripts would lose words. Without blank-aware scoring the scores are
-log p(token) + sum of w * LM(token) and log p(blank). A subtracted internal LM is one more LM, with a negative weight. The
-weights of phrases aren't part of W, as bonuses aren't log-probabilities. In a TDT the log-probability of the duration is added.
+These scores are as if the LM gave the blank the model's own probability, and divided the remaining probability among the
+tokens. Otherwise tokens would have an LM cost and the blank would have none, so transcripts would lose words. Without
+blank-aware scoring the scores are log p(token) + sum of w * LM(token) and log p(blank). A subtracted internal LM is one more
+LM, with a negative weight. The weights of phrases aren't part of W, because bonuses aren't log-probabilities. In a TDT the
+log-probability of the duration is added.
 
 `reference`, `cpu` and `gpu` each have a `Search`, a `hf_ngpulm.search.networks.search.TransducerSearch`.
 """

@@ -24,7 +24,7 @@ class Beam(NamedTuple):
             frame, `sizes` counts all tokens.
         lm_states, lm_scores: int32 and float32 `[B, K, M]`, states and unweighted scores of the automata.
         predictions: `[B * K, D]`, projected outputs of the prediction network.
-        bad_frames: int64 `[B]`, first frame with NaN or infinity, else -1.
+        bad_frames: int64 `[B]`, first frame with NaN or infinity, or -1 if there is none.
         state: state of the prediction network, whose parts are `[B * K, ...]`.
     """
 

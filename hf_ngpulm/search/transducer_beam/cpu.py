@@ -2,9 +2,9 @@
 
 The core also runs networks of the usual kind. PyTorch runs other networks step by step, on all hypotheses that go on.
 
-A prediction depends on the tokens alone, so hypotheses with the same tokens share a prediction. Predictions, and the LM scores
-of all classes after the same tokens, lie in slots to which hypotheses point. A row has `SLOTS` times as many slots as
-hypotheses. A slot without a hypothesis is kept until the space is needed, since another hypothesis often gets the same tokens
+A prediction depends only on the tokens, so hypotheses with the same tokens share a prediction. A slot holds a prediction, and
+the LM scores of all classes after the same tokens. Each hypothesis points to a slot. A row has `SLOTS` times as many slots as
+hypotheses. A slot without a hypothesis is kept until the space is needed, because another hypothesis often gets the same tokens
 soon, at another frame.
 """
 
@@ -40,9 +40,10 @@ class NgpulmBeam(Struct):
 class BeamRows(Struct):
     """Values of each row for the native core.
 
-    `lengths` has the numbers of frames, `limits` the frames before which hypotheses go on, `reaches` the largest numbers of
-    frames that a step can move on (see `TransducerSearch.run_on`), and `phases` the numbers of steps at the present frame
-    (AES). The other arrays have the automata's weights, the sums of the LMs' weights, and the internal LM's weights.
+    Each array has a value per row. `lengths` is the number of frames. `limits` is the frame at which hypotheses stop. `reaches`
+    is the largest number of frames that a step can advance (see `TransducerSearch.run_on`). `phases` is the number of steps at
+    the present frame (only in AES, see `hf_ngpulm.search.transducer_beam`). The other arrays have the automata's weights, the
+    sums of the LMs' weights, and the internal LM's weights.
     """
 
 
@@ -56,9 +57,9 @@ _step = Function("ngpulm_beam_step")
 class Beam:
     """Hypotheses of `B` rows, with `K` places per row, as arrays that the core changes in place.
 
-    `slots` has the slot of each hypothesis's prediction, `lines` the weighted LM scores of all classes by slot. `slot_hashes`
-    and `slot_sizes` identify the tokens of a slot. The size -1 means an unused slot. `slot_uses` has the time at which each
-    slot was last used. Its last column is the row's clock, which gives these times.
+    `slots` has the slot of each hypothesis's prediction. `lines` has the weighted LM scores of all classes, by slot.
+    `slot_hashes` and `slot_sizes` identify the tokens of a slot; the size -1 means an unused slot. `slot_uses` has the time at
+    which each slot was last used. The last column of `slot_uses` is the row's clock, which gives these times.
     """
 
     def __init__(self, batch_size: int, num_beams: int, num_automata: int, classes: int, has_lines: bool) -> None:
@@ -94,7 +95,7 @@ class Beam:
         return tuple(vars(self).values())
 
     def native(self) -> NgpulmBeam:
-        """Return the struct for the core. The struct is valid until an array of the beam is replaced."""
+        """Return the struct for the core. The struct becomes invalid when an array of the beam is replaced."""
         num_beams, num_automata = self.lm_states.shape[1:]
         members = vars(self) | {"lines": self.lines if len(self.lines) else None}
         return NgpulmBeam(
@@ -103,7 +104,7 @@ class Beam:
 
 
 class Search(TransducerSearch):
-    """Beam search with beams in arrays.
+    """Beam search whose beams are arrays.
 
     Attributes:
         lengths, limits, reaches, phases: int64 `[B]`, see `BeamRows`.
@@ -139,7 +140,7 @@ class Search(TransducerSearch):
         self.new = [torch.empty(size * num_beams, dtype=torch.int64, device=CPU) for _ in range(3)]
 
     def _tell(self) -> None:
-        """Give the core the addresses of all arrays."""
+        """Pass the addresses of all arrays to the core."""
         settings, models = self.settings, self.models
         self.rules = BeamSettings(
             vocab_size=models.vocab_size, num_lms=models.num_lms, max_symbols=settings.max_symbols,
@@ -178,13 +179,13 @@ class Search(TransducerSearch):
         self._keep(torch.from_numpy(rows) * SLOTS * self.settings.num_beams, prediction, state)
 
     def _write_lines(self, rows: np.ndarray) -> None:
-        """Write the LM scores of all classes after the hypotheses of some rows."""
+        """Write the LM scores of all classes, given the tokens of the hypotheses, for some rows."""
         bad_row = _lines(0, len(rows), rows, *self._of_search(0))
         if bad_row >= 0:
             raise IndexError(self._refusal(bad_row))
 
     def _of_search(self, steps: int) -> tuple[Any, ...]:
-        """Return the core's structs, with room for `steps` more steps."""
+        """Return the structs that the core needs, with room for `steps` more steps."""
         return self.automaton, self.classes, self.rules, self.rows, self.native_beam, self.trace.native(steps)
 
     def _of_slots(self) -> Slots:
@@ -255,7 +256,7 @@ class Search(TransducerSearch):
         self.beam.times -= frames[:, None]
 
     def _logits(self, frames: Tensor) -> Tensor | None:
-        """Return the joint network's logits of the hypotheses that go on; None if there are none."""
+        """Return the joint network's logits of the hypotheses that must continue; None if there are none."""
         count = _open(
             self.size, self.rules, self.rows, self.native_beam, frames.shape[1], self.lines, self.open_slots, self.open_frames
         )
@@ -267,7 +268,7 @@ class Search(TransducerSearch):
         return self.model.join(heard, predictions).float().cpu().contiguous()
 
     def _step(self, logits: Tensor) -> None:
-        """Extend the hypotheses that go on, and run the prediction network on their new tokens."""
+        """Extend the hypotheses that must continue, and run the prediction network on their new tokens."""
         num_beams = self.settings.num_beams
         arguments = (*self._of_search(num_beams + 1), logits, self.lines, *self.new)
 

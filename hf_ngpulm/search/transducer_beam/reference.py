@@ -19,7 +19,7 @@ from ..networks.search import SearchSettings
 
 
 class Search(PlainSearch):
-    """Searches row by row."""
+    """A beam search in plain Python, row by row."""
 
     def search(self, paths: list[Path], frames: Tensor, of_row: RowOfModels, reach: int) -> list[Path]:
         row = RowSearch(self.model, frames, of_row, self.settings)
@@ -46,14 +46,14 @@ class RowSearch:
         return self.model.join(self.frames[time], path.prediction[0]).float()
 
     def check(self, paths: list[Path]) -> None:
-        """Raise BrokenFrame for the first frame at which a path's logits contain NaN or infinity."""
+        """Raise `BrokenFrame` for the first frame at which a path's logits contain NaN or infinity."""
         for path in sorted(paths, key=lambda path: path.time):
             check(self.model, self.logits(path, path.time), path.time)
 
     def extensions(self, path: Path, time: int) -> list[Extension]:
         """Return all extensions of a path at a frame, the highest rank first.
 
-        With early pruning a TDT pairs durations only with the `num_beams` classes that are best without LMs.
+        With early pruning, durations of a TDT are paired only with the `num_beams` classes that are best without LMs.
         """
         model, settings, row, blank = self.model, self.settings, self.row, self.model.blank_id
         logits = self.logits(path, time)
@@ -109,7 +109,7 @@ class RowSearch:
         return added
 
     def extended(self, path: Path, extension: Extension, time: int) -> Path:
-        """Return a path with one more step. Networks and automata read its token later, in `caught_up`."""
+        """Return a path with one more step. Networks and automata haven't read the step's token yet; `caught_up` does that."""
         label, duration = extension.label, extension.duration
         extended = path._replace(
             time=min(time + duration, len(self.frames)), symbols=0, score=path.score + extension.score,
@@ -121,7 +121,9 @@ class RowSearch:
         return extended._replace(tokens=(*path.tokens, label), symbols=0 if duration else path.symbols + 1)
 
     def caught_up(self, path: Path) -> Path:
-        """Return a path whose networks and automata have read its last token. Only paths that stay in the beam need this."""
+        """Return a path whose networks and automata have read its last token. Only paths that stay in the beam need this
+        step.
+        """
         if path.read == len(path.tokens):
             return path
         token, states, measure = path.tokens[-1], path.lm_states, self.settings.confidence
@@ -150,7 +152,9 @@ class RowSearch:
         return best._replace(score=score, acoustic_score=acoustic_score)
 
     def best(self, ways: list[Path]) -> list[Path]:
-        """Merge alignments and return the best hypotheses, best first. Ties go to the earlier best alignment in the list."""
+        """Merge alignments and return the best hypotheses, best first. In a tie, the hypothesis with the earlier best alignment
+        wins.
+        """
         groups: dict[tuple[tuple[int, ...], int], list[Path]] = {}
         for way in ways:
             groups.setdefault((way.tokens, way.time), []).append(way)
@@ -162,14 +166,14 @@ class RowSearch:
 def alsd(search: RowSearch, beam: list[Path], reach: int = 0) -> list[Path]:
     """Search by alignment-length synchronous decoding (Saon et al., ICASSP 2020) and return the new beam.
 
-    Every hypothesis takes one step at a time, blank or token, so all have equally many steps and their scores compare. The
-    frontier is a diagonal of the lattice: a hypothesis with more tokens is at an earlier frame. Hypotheses past the last frame
-    stand still.
+    In each step, every hypothesis takes one blank or one token. So all hypotheses have the same number of steps, and their
+    scores are comparable. The frontier is a diagonal of the lattice: a hypothesis with more tokens is at an earlier frame.
+    Hypotheses past the last frame don't move.
 
     Args:
-        reach: largest number of frames that one step can move on, if more frames may come; else 0. The beam waits while the
-            next step of any hypothesis might lead past the last frame: that step needs frames that haven't come, and the others
-            mustn't be pruned without it.
+        reach: largest number of frames that one step can advance, if more frames may come; otherwise 0. The beam waits if the
+            next step of any hypothesis might lead past the last frame. That step needs frames that haven't arrived, and without
+            it the other hypotheses can't be pruned correctly.
     """
     end = len(search.frames)
     while going := [path for path in beam if path.time < end]:
@@ -190,8 +194,8 @@ def alsd(search: RowSearch, beam: list[Path], reach: int = 0) -> list[Path]:
 def aes(search: RowSearch, beam: list[Path]) -> list[Path]:
     """Search by adaptive expansion search (Kim et al., IEEE SPL 2020) and return the new beam.
 
-    At each frame a hypothesis takes up to `aes_steps` tokens, then a blank. Only classes that score at most `aes_gamma` less
-    than its best class extend it: few where the model is sure. That is the adaptive expansion.
+    At each frame, a hypothesis takes up to `aes_steps` tokens and then a blank. The expansion is adaptive: a class extends the
+    hypothesis only if its score is at most `aes_gamma` below the best class. Such classes are few if the model is certain.
     """
     settings, blank = search.settings, search.model.blank_id
     while beam and beam[0].time < len(search.frames):

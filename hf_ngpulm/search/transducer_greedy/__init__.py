@@ -6,7 +6,7 @@ outer loop runs over labels: the prediction network runs once per label, for all
 next label, so the joint network can process a window of the next frames at once. An inner step skips all blanks in the window
 (in a TDT by their durations) up to the first token. Rows are then at different frames but at the same label.
 
-Ties go to the first class or duration.
+In a tie, the first class or duration wins.
 
 On the CPU the native core also runs the networks if they are of the usual kind (see `networks`).
 

@@ -1,7 +1,7 @@
 """Run label looping on the CPU, with the native core (`csrc/transducer_greedy.cpp`).
 
-If the core can't run the networks, PyTorch runs them and the core takes the steps between their calls. The core copies the
-model's weights again whenever rows begin, since the weights may have changed.
+If the core can't run the networks, PyTorch runs them, and the core does the work between the calls of the networks. The core
+copies the model's weights again whenever rows begin, because the weights may have changed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _rows = Function("ngpulm_greedy_rows")
 
 
 class Search(TransducerSearch):
-    """Label looping on arrays.
+    """Label looping whose state is in arrays.
 
     Attributes:
         window: number of frames per row and step.
@@ -66,7 +66,7 @@ class Search(TransducerSearch):
         self._tell()
 
     def _tell(self) -> None:
-        """Give the core the addresses of all arrays."""
+        """Pass the addresses of all arrays to the core."""
         self.beam = GreedyBeam(self.rows)
         self.rules = GreedyRules(vocab_size=self.models.vocab_size, max_symbols=self.settings.max_symbols, has_ilm=self.has_ilm)
         self.native_rows = GreedyRows(**self.rows._asdict(), num_automata=self.rows.lm_states.shape[1])
@@ -119,7 +119,9 @@ class Search(TransducerSearch):
         return (self.rows.times < self.rows.ends) & (self.rows.bad_frames < 0)
 
     def _run_by_turns(self, frames: Tensor, room: int) -> None:
-        """Search by turns: PyTorch runs the networks on the rows that go on, then the core takes a step."""
+        """Search by alternating between PyTorch, which runs the networks on the rows that must continue, and the core, which
+        takes a step.
+        """
         window, places, device = self.window, np.arange(self.window), frames.device
         steps = self.trace.native(room)
         while len(going := np.flatnonzero(self._going())):

@@ -1,10 +1,10 @@
 """Run greedy transducer search with language models for one utterance in plain Python. This defines the engines' results.
 
-At each step the joint network scores the classes at a frame. If the blank is best, the search moves on: by one frame (RNN-T) or
-by the predicted duration, at least one frame (TDT). The LM doesn't change this: it scores no blanks, so it would turn tokens
-into blanks and lose words. If a token is best, the search emits the token with the best sum of acoustic logit and weighted LM
-score. An RNN-T then stays at the frame, a TDT moves on by the duration. After `max_symbols` tokens at a frame the search moves
-on by one frame.
+At each step the joint network scores the classes at a frame. If the blank is best, the search advances: by one frame (RNN-T),
+or by the predicted duration, at least one frame (TDT). The LM doesn't change this decision. It scores no blanks, so it would
+turn tokens into blanks, and words would be lost. If a token is best, the search emits the token with the best sum of acoustic
+logit and weighted LM score. An RNN-T then stays at the frame; a TDT advances by the duration. After `max_symbols` tokens at a
+frame the search advances by one frame.
 
 The weighted log-probabilities of the transducer's internal LM can be subtracted. If there is no LM, or all LM weights are 0,
 the search then emits the token with the best difference of logit and internal LM score, among all tokens.
@@ -23,7 +23,7 @@ from ..networks.search import SearchSettings
 
 
 class Search(PlainSearch):
-    """Searches row by row."""
+    """A greedy search in plain Python, row by row."""
 
     def search(self, paths: list[Path], frames: Tensor, of_row: RowOfModels, reach: int) -> list[Path]:
         return [greedy(self.model, frames, of_row, self.settings, path) for path in paths]
@@ -77,7 +77,7 @@ def greedy(model: TransducerModel, frames: Tensor, row: RowOfModels, settings: S
 def _chosen(
     token: int, logits: Tensor, candidates: Tensor, listens: bool, model: TransducerModel, row: RowOfModels, path: Path
 ) -> tuple[int, float]:
-    """Return the token that the LMs choose instead of the model's best token, and its unweighted internal LM score (or 0)."""
+    """Return the token that is best with the LMs, and its unweighted internal LM score (0 if no internal LM is subtracted)."""
     if token >= len(candidates):
         return token, 0.0
     fused = logits[candidates]

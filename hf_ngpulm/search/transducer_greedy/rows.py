@@ -26,11 +26,11 @@ class Rows(NamedTuple):
         ends: int64 `[B]`, number of frames.
         weights: float32 `[B, M]`, weights of the automata.
         ilm_weights: float32 `[B]`, weights of the internal LM, whose scores are subtracted.
-        times, symbols: int64 `[B]`, next frame, and number of tokens that have been emitted at the next frame.
+        times, symbols: int64 `[B]`, the frame to search next, and the number of tokens already emitted at that frame.
         lm_states: int32 `[B, M]`, states of the automata.
         acoustic_scores: float64 `[B]`.
         lm_scores, ilm_scores: float32 `[B, M]` and float64 `[B]`, unweighted scores of the automata and of the internal LM.
-        bad_frames: int64 `[B]`, first frame with NaN or infinity in the logits, else -1.
+        bad_frames: int64 `[B]`, first frame with NaN or infinity in the logits, or -1 if there is none.
     """
 
     ends: Any
@@ -46,7 +46,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def room(cls, size: int, num_automata: int, device: torch.device | None = None) -> Rows:
-        """Return `size` rows without frames: tensors on `device`, or arrays if `device` is None."""
+        """Return `size` new rows without frames: tensors on `device`, or arrays if `device` is None."""
         library: Any = np if device is None else torch
         zeros = np.zeros if device is None else functools.partial(torch.zeros, device=device)
         return cls(**{
@@ -70,7 +70,7 @@ class Rows(NamedTuple):
 
 
 class GreedyBeam:
-    """View of rows as beams of one hypothesis, see `TransducerSearch.beam`."""
+    """A view of rows as beams of one hypothesis; see `TransducerSearch.beam`."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows, self.bad_frames = rows, rows.bad_frames

@@ -16,7 +16,7 @@ class Ends(Struct):
 
     @classmethod
     def lent(cls, roles: Tensor, ends: Tensor, classes: int) -> Ends:
-        """Return the classes and roles as a struct for an immediate call. The struct is cached, see `Struct.kept`."""
+        """Return the classes and roles as a struct for an immediate call. The struct is cached; see `Struct.kept`."""
         key = (roles.data_ptr(), len(roles), len(ends), classes)
         return cls.kept(ends, key, lambda: cls._of(roles, ends, classes))
 

@@ -77,7 +77,7 @@ def _end_loops_kernel(
 
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
-    """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
+    """Yield every kernel with its argument types and constants, for compiling ahead of time."""
     signature = {"scores": "*fp32", "input_ids": "*i64", "roles": "*i8", "rows": "*i1", "ends": "*i64", "begun": "*i1"}
     signature |= dict.fromkeys(("length", "classes", "num_roles", "num_ends"), "i32")
     yield _end_loops_kernel, signature, {"ENDS": 2, "LANES": LANES, "BLOCK": BLOCK}
