@@ -19,6 +19,7 @@ import torch
 from corpora import RATE, Clip
 from torch import Tensor
 
+import hf_ngpulm.models
 from hf_ngpulm import CTCDecoder, GraphDecoder, TransducerDecoder
 from hf_ngpulm.decoding.families import encoded
 from hf_ngpulm.generation import seq2seq_generate
@@ -42,7 +43,8 @@ class Recogniser:
         source = BUNDLED / name if (BUNDLED / name).is_dir() else Path(name) if Path(name).is_dir() else name
         (architecture,) = transformers.AutoConfig.from_pretrained(source).architectures
         self.name, self.device = Path(name).name, device
-        self.model = getattr(transformers, architecture).from_pretrained(source, dtype=torch.float32).eval().to(device)
+        kind = getattr(transformers, architecture, None) or getattr(hf_ngpulm.models, architecture)
+        self.model = kind.from_pretrained(source, dtype=torch.float32).eval().to(device)
         self.processor = transformers.AutoProcessor.from_pretrained(source)
         self.tokenizer = self.processor.tokenizer
         transducer = "transducer" if hasattr(self.model, "joint") else "attention"

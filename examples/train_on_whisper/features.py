@@ -2,7 +2,7 @@
 
     python features.py openai/whisper-base train.jsonl frames --speeds 1.0 0.9 1.1
 
-A manifest has a line {"audio": path, "text": transcript} per recording. Lines with another "split" than "train" are left out.
+A manifest has a line {"audio": path, "text": transcript} per recording. Lines with another "split" than `--split` are left out.
 Each recording is heard at each speed. `frames/` has the frames, 50 a second, in half precision, and an index of them. If the
 command is stopped, the same command goes on.
 """
@@ -36,13 +36,13 @@ def whisper_frames(source: str) -> WhisperFrames:
     return frames.eval()
 
 
-def recordings(manifests: list[Path], speeds: list[float]) -> list[dict[str, Any]]:
+def recordings(manifests: list[Path], split: str, speeds: list[float]) -> list[dict[str, Any]]:
     """Return a line for each recording and speed; the plain speed first."""
     lines = []
     for manifest in manifests:
         for row in manifest.read_text(encoding="utf-8").splitlines():
             line = json.loads(row)
-            if line.get("split", "train") == "train":
+            if line.get("split", split) == split:
                 lines.append({**line, "audio": str(manifest.parent / line["audio"])})
     return [{**line, "speed": speed} for speed in speeds for line in lines]
 
@@ -53,12 +53,13 @@ def main() -> None:
     parser.add_argument("manifests", type=Path, nargs="+")
     parser.add_argument("frames", type=Path, help="folder for the frames")
     parser.add_argument("--speeds", type=float, nargs="+", default=[1.0, 0.9, 1.1])
+    parser.add_argument("--split", default="train")
     args = parser.parse_args()
     args.frames.mkdir(parents=True, exist_ok=True)
     hears, extractor = whisper_frames(args.whisper), WhisperTopFeatureExtractor()
     index, data = args.frames / "index.jsonl", args.frames / "frames.raw"
     done = [json.loads(line) for line in index.read_text().splitlines()] if index.exists() else []
-    left = recordings(args.manifests, args.speeds)[len(done) :]
+    left = recordings(args.manifests, args.split, args.speeds)[len(done) :]
     width = hears.whisper.config.d_model
     end = done[-1]["end"] if done else 0
     with index.open("a") as lines, data.open("ab") as frames, torch.inference_mode():

@@ -1,0 +1,278 @@
+"""CTC models, transducers and Whispers on real speech, with LMs, phrases and both: errors with intervals over speakers.
+
+    python benchmarks/real_speech/manifests.py speechocean speechocean762 speechocean.jsonl
+    python benchmarks/real_speech/families.py speechocean.jsonl --models run/ctc run/rnnt run/tdt --books 113-0.txt 514.txt ...
+
+(`run/`: examples/train_on_whisper.) Only clips of the split "test" are decoded; LMs are made of the transcripts of "train"
+("in-domain"), of the books ("general"), and of both, mixed half and half. Weights are chosen for each half of the speakers on
+the other half: the models have learned the train speakers by heart. A row also has the errors with the default weights, and
+those of each point of its grid, all speakers. "rare" words are those of a clip that no train transcript has. Phrases of a clip
+are its rare words among distractors, rare words of other clips and words of the lexicon. WERs are in %, with 95% intervals over
+speakers (bootstrap). "ms a clip" is the decoder's time, one thread, in batches of 16.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import random
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import measure
+from corpora import RATE, Clip
+from recognisers import Heard, Recogniser
+
+from hf_ngpulm import NGramLM
+from hf_ngpulm.evaluation import character_errors, entity_errors, word_errors
+from hf_ngpulm.sound.files import read_audio
+from hf_ngpulm.text.normalisation import normaliser
+
+LM_WEIGHTS = (0.2, 0.35, 0.5, 0.7, 0.9, 1.2)
+PHRASE_WEIGHTS = (0.25, 0.5, 1.0, 1.5, 2.0)
+Point = dict[str, Any]
+plain = normaliser("whisper-en")
+
+
+class Corpus:
+    """The clips of a manifest's test split, and the texts of LMs.
+
+    Args:
+        path: the manifest.
+        books: text files.
+        lexicon: a file whose lines begin with a word.
+        every: take every n-th clip.
+    """
+
+    def __init__(self, path: Path, books: list[Path], lexicon: Path | None, every: int = 1) -> None:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        train = [line["text"] for line in lines if line["split"] == "train"]
+        lines = [line for line in lines if line["split"] == "test"][::every]
+        self.clips = [Clip(read_audio(path.parent / line["audio"], RATE), line["text"], (), line["speaker"]) for line in lines]
+        self.groups = [line["group"] for line in lines]
+        speakers = sorted({clip.speaker for clip in self.clips})
+        random.Random(0).shuffle(speakers)
+        first = set(speakers[: len(speakers) // 2])
+        self.halves = [[n for n, clip in enumerate(self.clips) if (clip.speaker in first) == half] for half in (True, False)]
+        self.texts = {"in-domain": train, "general": [sentence for book in books for sentence in sentences(book)]}
+        known = {word for text in train for word in text.split()}
+        self.rare = [sorted(set(clip.text.split()) - known) for clip in self.clips]
+        words = {word for words in self.rare for word in words}
+        if lexicon is not None:
+            words |= {line.split()[0].lower() for line in lexicon.read_text().splitlines() if line.strip()} - known
+        self.distractors = sorted(words)
+
+    def phrases(self, count: int) -> list[list[str]]:
+        """Return each clip's rare words among so many others, which it doesn't have."""
+        drawn, contexts = random.Random(1), []
+        for clip, own in zip(self.clips, self.rare):
+            others = sorted(set(self.distractors) - set(clip.text.split()))
+            contexts.append([*own, *drawn.sample(others, min(count, len(others)))])
+        return contexts
+
+    def figures(self, texts: list[str]) -> dict[str, Any]:
+        """Return error rates of transcripts of all clips, in %."""
+        said = [clip.text for clip in self.clips]
+        words, rare = word_errors(said, texts), entity_errors(said, texts, self.rare)
+        counts = np.array([[each.errors, each.length] for each in words.utterances], dtype=float)
+        rates = {"wer": 100 * words.rate, "cer": 100 * character_errors(said, texts).rate, "interval": self.interval(counts)}
+        rates |= {"rare": 100 * rare.entity_wer, "others": 100 * rare.other_wer}
+        for kind in ("deletions", "insertions", "substitutions"):
+            rates[kind] = 100 * getattr(words, kind) / words.length
+        for group in sorted(set(self.groups)):
+            chosen = counts[[each == group for each in self.groups]].sum(0)
+            rates[group] = float(100 * chosen[0] / chosen[1])
+        return rates
+
+    def interval(self, counts: np.ndarray) -> list[float]:
+        """Return the bounds of the 95% interval of the WER, by drawing speakers; `counts` has errors and words of each clip."""
+        speakers = sorted({clip.speaker for clip in self.clips})
+        numbers = np.array([speakers.index(clip.speaker) for clip in self.clips])
+        sums = np.stack([np.bincount(numbers, weights=column) for column in counts.T], -1)
+        drawn = sums[np.random.default_rng(0).integers(0, len(sums), (2000, len(sums)))].sum(1)
+        return [float(100 * np.quantile(drawn[:, 0] / drawn[:, 1], bound)) for bound in (0.025, 0.975)]
+
+    def errors(self, texts: list[str], numbers: list[int]) -> int:
+        """Return word errors of some clips."""
+        return word_errors([self.clips[n].text for n in numbers], [texts[n] for n in numbers]).errors
+
+
+def sentences(book: Path) -> list[str]:
+    """Return the sentences of a text file of Project Gutenberg's, in lower case without marks."""
+    data = book.read_bytes()
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")
+    text = re.split(r"\*\*\* ?(?:START|END) OF TH.*\*\*\*", text.replace("\r", ""))[1].replace("’", "'")
+    whole = re.split(r'[.?!:;"“”]+', " ".join(text.split()))
+    return [cleaned for one in whole if (cleaned := " ".join(re.sub(r"[^a-z' ]", " ", one.lower()).split()))]
+
+
+class Bench:
+    """A recogniser's outputs for a corpus, its LMs, and what was measured."""
+
+    def __init__(self, corpus: Corpus, source: str, heard: Heard, every_text: bool) -> None:
+        self.corpus, self.name, self.heard = corpus, source, heard
+        self.family, self.texts = heard.recogniser.family, every_text
+        self.contexts: list[Any] | None = None
+
+    @functools.cache  # noqa: B019
+    def lm(self, name: str) -> NGramLM:
+        tokenizer = self.heard.recogniser.tokenizer
+        if name == "mixed":
+            return NGramLM.interpolate([self.lm("in-domain"), self.lm("general")], [0.5, 0.5])
+        if name == "words":
+            return NGramLM.from_texts(self.corpus.texts["in-domain"], tokenizer, order=3, unit="word")
+        cased = [self.style(text) for text in self.corpus.texts[name]]
+        return NGramLM.from_texts(cased, tokenizer, order=6)
+
+    def style(self, text: str) -> str:
+        """Return a sentence as the recogniser writes it."""
+        return f" {text.capitalize()}." if self.family == "attention" else text
+
+    def decoded(self, settings: Point, contexts: list[Any] | None) -> tuple[list[str], float]:
+        """Return transcripts, and the milliseconds of a clip."""
+        settings = {key: self.lm(value) if key == "lm" else value for key, value in settings.items()}
+        if self.family == "attention":
+            settings = {**settings, "max_new_tokens": 60, "max_length": None}
+        begin = time.process_time()
+        texts = self.heard.decode(self.heard.recogniser.decoder(**settings), contexts=contexts)
+        spent = 1e3 * (time.process_time() - begin) / len(texts)
+        return ([plain(text) for text in texts] if self.family == "attention" else texts), spent
+
+    def row(self, name: str, fixed: Point, grid: list[Point], default: Point, phrases: int | None = None) -> dict[str, Any]:
+        """Return the figures of a way to decode, with weights chosen on the other half of the speakers.
+
+        Args:
+            grid: settings to try.
+            default: settings instead of those, for the errors without a choice.
+            phrases: distractors in each clip's list.
+        """
+        contexts = None if phrases is None else self.corpus.phrases(phrases)
+        tried = [(point, *self.decoded({**fixed, **point}, contexts)) for point in grid]
+        merged, chosen = [""] * len(self.corpus.clips), []
+        for mine, other in zip(self.corpus.halves, reversed(self.corpus.halves)):
+            point, texts, _ = min(tried, key=lambda each: self.corpus.errors(each[1], other))
+            chosen.append(point)
+            for number in mine:
+                merged[number] = texts[number]
+        told = {"model": self.name, "way": name, "phrases": phrases, **self.corpus.figures(merged)}
+        told |= {"ms a clip": min(spent for *_, spent in tried), "chosen": chosen}
+        if len(grid) > 1:
+            of_default, _ = self.decoded({**fixed, **default}, contexts)
+            told["default"] = self.corpus.figures(of_default)
+            told["points"] = [
+                {**point, **{k: v for k, v in self.corpus.figures(t).items() if k != "interval"}} for point, t, _ in tried
+            ]
+        if self.texts:
+            told["texts"] = merged
+        return told
+
+    def rows(self, ways: set[str]) -> Iterator[dict[str, Any]]:
+        """Yield the row of each way that is asked for."""
+        ctc, transducer = self.family == "CTC", self.family == "transducer"
+        weights = [{"lm_weight": weight} for weight in LM_WEIGHTS]
+        boosts = [{"phrase_weight": weight} for weight in PHRASE_WEIGHTS]
+        betas = [{"beta": beta} for beta in (1.0, 2.0, 3.5)] if ctc else [{}]
+        shares = (0.0, 0.3, 0.5, 0.7)
+        if transducer:
+            weights = [{"lm_weight": weight, "ilm_weight": share * weight} for weight in LM_WEIGHTS for share in shares]
+        beamed = [{**weight, **beta} for weight in weights for beta in [{}, *(betas if ctc else [])]]
+        both = [{**weight, **boost} for weight in weights[:: 4 if transducer else 1] for boost in boosts[1:4]]
+        if "none" in ways:
+            yield self.row("none, greedy", {"num_beams": 1}, [{}], {})
+            yield self.row("none, 4 beams", {"num_beams": 4}, [{}], {})
+        for text in ("in-domain", "general", "mixed"):
+            if text in ways:
+                yield self.row(f"{text} LM, greedy", {"num_beams": 1, "lm": text}, weights, {})
+                yield self.row(f"{text} LM, 4 beams", {"num_beams": 4, "lm": text}, beamed, {})
+        if "beams" in ways:
+            for beams in (2, 8, 16):
+                yield self.row(f"in-domain LM, {beams} beams", {"num_beams": beams, "lm": "in-domain"}, beamed, {})
+        if ctc and "words" in ways:
+            yield self.row("word LM, 16 beams", {"num_beams": 16, "lm": "words"}, beamed, {})
+        if ctc and "graph" in ways:
+            yield self.row("word LM, graph", {"max_active": 64, "lm": "words"}, beamed, {})
+        for count, name in itertools.product((0, 100, 1000), ("phrases",) * ("phrases" in ways)):
+            yield self.row(f"{name}, 4 beams", {"num_beams": 4}, boosts, {}, count)
+        for count in (0, 100, 1000) if "both" in ways else ():
+            yield self.row("in-domain LM + phrases, 4 beams", {"num_beams": 4, "lm": "in-domain"}, both, {}, count)
+
+
+WAYS = ("none", "in-domain", "general", "mixed", "beams", "words", "graph", "phrases", "both")
+
+
+def heard_once(recogniser: Recogniser, clips: list[Clip], frames: Path | None) -> Heard:
+    """Return clips as a model hears them; `frames` is a folder of examples/train_on_whisper/features.py with all of them."""
+    if frames is None:
+        return recogniser.hear(clips)
+    encoder = recogniser.model.encoder.subsampling
+    index = {line["audio"]: line for line in map(json.loads, (frames / "index.jsonl").read_text().splitlines())}
+    width = encoder.whisper.config.d_model
+    data = np.memmap(frames / "frames.raw", dtype=np.float16, mode="r").reshape(-1, width)
+    places = [index[name] for name in recogniser.paths]
+    rows = [torch.from_numpy(data[place["start"] : place["end"]].astype(np.float32)) for place in places]
+    heard: dict[int, torch.Tensor] = {}
+    encoder.heard = lambda features, mask: features
+    for numbers in (range(first, min(first + 16, len(rows))) for first in range(0, len(rows), 16)):
+        padded = torch.nn.utils.rnn.pad_sequence([rows[n] for n in numbers], batch_first=True)
+        mask = (torch.arange(2 * padded.shape[1]) < torch.tensor([2 * len(rows[n]) for n in numbers])[:, None]).long()
+        name = recogniser.model.main_input_name
+        heard |= zip(numbers, recogniser.encode({name: padded, "attention_mask": mask}))
+    del encoder.heard
+    return Heard(recogniser, clips, [heard[n] for n in range(len(rows))])
+
+
+def main() -> None:
+    parser = measure.arguments(__doc__, "real_families")
+    parser.add_argument("manifest", type=Path)
+    parser.add_argument("--models", nargs="+", required=True)
+    parser.add_argument("--books", type=Path, nargs="*", default=[], help="text files of Project Gutenberg's")
+    parser.add_argument("--lexicon", type=Path, help="a file whose lines begin with a word, for distractors")
+    parser.add_argument("--frames", type=Path, help="Whisper's frames of the clips (examples/train_on_whisper/features.py)")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--every", type=int, default=1, help="take every n-th clip only")
+    parser.add_argument("--texts", action="store_true", help="keep the transcripts in the result file")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    corpus = Corpus(args.manifest, args.books, args.lexicon, args.every)
+    seconds = sum(clip.seconds for clip in corpus.clips)
+    facts = {"clips": len(corpus.clips), "seconds": seconds, "speakers": len({clip.speaker for clip in corpus.clips})}
+    facts |= {"rare words": sum(map(len, corpus.rare)), "distractors": len(corpus.distractors)}
+    rows: list[dict[str, Any]] = []
+    with torch.inference_mode():
+        for source in args.models:
+            recogniser = Recogniser(source)
+            if args.frames:
+                lines = [json.loads(line) for line in args.manifest.read_text(encoding="utf-8").splitlines()]
+                recogniser.paths = [str(args.manifest.parent / e["audio"]) for e in lines if e["split"] == "test"][
+                    :: args.every
+                ]
+            bench = Bench(corpus, recogniser.name, heard_once(recogniser, corpus.clips, args.frames), args.texts)
+            for row in bench.rows(set(args.ways)):
+                rows.append(row)
+                shown = ("model", "way", "phrases", "wer", "rare", "others", "ms a clip", "chosen")
+                print(
+                    {key: row[key] if not isinstance(row[key], float) else round(row[key], 2) for key in shown},
+                    round(row.get("default", row)["wer"], 2),
+                    flush=True,
+                )
+                path = measure.save(args.name, {**facts, "rows": rows}, args.out)
+    header = ["model", "way", "phrases", "wer", "cer", "rare", "others", "ms a clip"]
+    print(measure.table(header, [[f"{row[k]:.1f}" if isinstance(row[k], float) else row[k] for k in header] for row in rows]))
+    print("results in", path)
+
+
+if __name__ == "__main__":
+    main()
