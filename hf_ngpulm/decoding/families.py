@@ -13,14 +13,7 @@ from transformers.models.auto.modeling_auto import (
 
 from ..search.networks.model import transducer_of
 
-TRANSDUCERS = (
-    "parakeet_tdt",
-    "parakeet_rnnt",
-    "nemotron_asr_streaming",
-    "nemotron3_5_asr",
-    "whisper_top_rnnt",
-    "whisper_top_tdt",
-)
+TRANSDUCERS = ("parakeet_tdt", "parakeet_rnnt", "nemotron_asr_streaming", "nemotron3_5_asr")
 
 
 def is_ctc(model: Any) -> bool:

@@ -15,6 +15,7 @@ from transformers import WhisperConfig, WhisperFeatureExtractor
 from transformers.models.parakeet.modeling_parakeet import ParakeetEncoder, ParakeetForCTC, ParakeetForRNNT, ParakeetForTDT
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
+from ..search.networks.model import TransducerModel, TransformersTransducer
 from .configuration import WhisperTopConfig, WhisperTopCTCConfig, WhisperTopRNNTConfig, WhisperTopTDTConfig
 from .registration import register_feature_extractors, register_models
 
@@ -130,12 +131,20 @@ class WhisperTopForRNNT(ParakeetForRNNT):  # type: ignore[no-any-unimported]
     config: WhisperTopRNNTConfig
     config_class = WhisperTopRNNTConfig
 
+    def as_transducer(self, frame_seconds: float | None = None) -> TransducerModel:
+        """Return the adapter for this package's decoders."""
+        return TransformersTransducer(self, frame_seconds)
+
 
 class WhisperTopForTDT(ParakeetForTDT):  # type: ignore[no-any-unimported]
     """A token-and-duration transducer on a `WhisperTopEncoder`."""
 
     config: WhisperTopTDTConfig
     config_class = WhisperTopTDTConfig
+
+    def as_transducer(self, frame_seconds: float | None = None) -> TransducerModel:
+        """Return the adapter for this package's decoders."""
+        return TransformersTransducer(self, frame_seconds)
 
 
 register_feature_extractors()

@@ -106,7 +106,7 @@ def test_saved_models_load_with_auto_classes_and_in_pipelines(kind, tmp_path):
     audio = [{"raw": samples, "sampling_rate": 16_000} for samples in recordings(0.5, 0.7)]
     for text in asr(audio, lm=lm, num_beams=2, batch_size=2):
         assert isinstance(text["text"], str)
-    assert isinstance(asr(dict(audio[0]))["text"], str)
+    assert isinstance(asr(recordings(0.5)[0])["text"], str)
 
 
 def test_the_configuration_loads_before_any_model(tmp_path):
