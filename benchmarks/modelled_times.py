@@ -46,10 +46,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hf_ngpulm import NGramLM, NGramLogitsProcessor
 from hf_ngpulm.automaton import gpu as queries
 from hf_ngpulm.automaton.tensors import AutomatonTensors
-from hf_ngpulm.search import ctc_graph
 from hf_ngpulm.search.attention_step import gpu as attention
 from hf_ngpulm.search.ctc_beam.gpu import ctc_beam
-from hf_ngpulm.search.ctc_graph.gpu import graph_search
 from hf_ngpulm.search.ctc_greedy.gpu import ctc_greedy
 from hf_ngpulm.search.networks.buffers import STEPS
 from hf_ngpulm.search.networks.model import TransformersTransducer
@@ -235,12 +233,9 @@ def of_ctc(lm: NGramLM, text: Any) -> Iterator[Workload]:
     logits = torch.randn(rows, frames, PARAKEET + 1).scatter_add_(2, said, torch.full(said.shape, 12.0)).bfloat16()
     lengths = torch.full((rows,), frames, dtype=torch.int32)
     beam = gpu_ctc.beam_search(lm, logits, lengths, 8, math.inf).args[1:]
-    state = ctc_graph.initial_state(64, lm.initial_states(rows)[:, None].contiguous())
-    weights, bonuses = torch.full((rows, 1), gpu_ctc.LM_WEIGHT), torch.zeros(rows, PARAKEET + 1)
     for name, function, arguments in (
         ("greedy + LM", ctc_greedy, gpu_ctc.greedy_search(lm, logits, lengths).args[1:]),
         ("beam 8 + LM", ctc_beam, beam),
-        ("graph 64 + LM", graph_search, (state, logits, lengths, weights, bonuses, PARAKEET, PARAKEET, 14.0, math.inf)),
     ):
         call = partial(once, partial(function, AutomatonTensors(*lm.tensors), *arguments))
         facts = {"search": name, "frames": FRAMES}

@@ -19,7 +19,6 @@ KERNELS = {
     "greedy_ctc": {"_best_kernel", "_label_kernel"},
     "beam_ctc": {"_peaks_kernel", "_search_kernel"},
     "beam_ctc_alone": {"_peaks_kernel", "_search_kernel"},
-    "graph_ctc": {"_peaks_kernel", "_pass_kernel"},
     "transducer": {"_window_kernel", "_internal_kernel", "_gather_kernel"},
     "alsd": {"_extend_kernel", "_choose_kernel", "_internal_kernel", "_gather_kernel"},
     "alsd_of_two": {"_gather_kernel"},
