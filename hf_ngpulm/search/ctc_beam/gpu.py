@@ -316,9 +316,6 @@ def _fill_lines(
         tl.store(line_scores + starts[:, None] + tokens, values, mask=inside)
         tl.store(line_targets + starts[:, None] + tokens, tl.where(known, targets, root[:, None]), mask=inside)
         best = tl.where(inside & (tokens != blank), tl.maximum(best, weight * values), best)
-    ARCS: tl.constexpr = BLOCK // 4 if BLOCK >= 128 else BLOCK  # most contexts have few
-    columns_of_arcs = tl.arange(0, ARCS)
-    best_arcs = tl.full((ROWS, ARCS), float("-inf"), tl.float32)
     level = tl.where(active, tl.where(dense, depth - 1, depth), -1)
     deepest = tl.max(level, axis=0)
     while deepest >= 0:
@@ -332,19 +329,22 @@ def _fill_lines(
         end = tl.load(arc_offsets + current + 1, mask=level >= 0, other=0)
         longest = tl.max(end - low, axis=0)
         tl.debug_barrier()  # what a shorter context wrote must be there before it is overwritten
-        for block in range(0, longest, ARCS):
-            arcs = low[:, None] + block + columns_of_arcs[None, :]
+        for block in range(0, longest, BLOCK):
+            arcs = low[:, None] + block + columns[None, :]
             inside = arcs < end[:, None]
-            tokens = tl.load(arc_tokens + arcs, mask=inside, other=0).to(tl.int32)
-            inside = inside & (tokens < candidates)
-            values = score[:, None] + tl.load(arc_weights + arcs, mask=inside, other=0.0)
+            # All loads come first, so that they wait together.
+            tokens = tl.load(arc_tokens + arcs, mask=inside, other=0)
+            values = tl.load(arc_weights + arcs, mask=inside, other=0.0)
             targets = tl.load(arc_targets + arcs, mask=inside, other=0)
+            tokens = tokens.to(tl.int32)
+            inside = inside & (tokens < candidates)
+            values += score[:, None]
             tl.store(line_scores + starts[:, None] + tokens, values, mask=inside)
             tl.store(line_targets + starts[:, None] + tokens, targets, mask=inside)
-            best_arcs = tl.where(inside & (tokens != blank), tl.maximum(best_arcs, weight * values), best_arcs)
+            best = tl.where(inside & (tokens != blank), tl.maximum(best, weight * values), best)
         level -= 1
         deepest -= 1
-    return tl.maximum(tl.max(best, axis=1), tl.max(best_arcs, axis=1))
+    return tl.max(best, axis=1)
 
 
 @triton.jit
@@ -427,13 +427,14 @@ def best_extensions(
         if peak + highest_reach > worst:
             tokens = block * BLOCK + columns
             log_probs = tl.load(x + tokens.to(tl.int64) * class_stride, mask=tokens < classes, other=float("-inf"))
-            log_probs = tl.where(tokens == blank, float("-inf"), log_probs.to(tl.float32) - normaliser)
             wanted = (reach + peak > worst) & (below > NOTHING)
             scored = wanted & (tokens < candidates)[None, :]
             extra = tl.zeros((PLACES, BLOCK), tl.float32)
             for m in tl.static_range(NUM_AUTOMATA):
                 at = line_starts + m * candidates + tokens[None, :]
-                extra += tl.load(weights + m) * tl.load(line_scores + at, mask=scored, other=0.0)
+                weight = tl.load(weights + m)
+                extra += weight * tl.load(line_scores + at, mask=scored, other=0.0)
+            log_probs = tl.where(tokens == blank, float("-inf"), log_probs.to(tl.float32) - normaliser)
             if BONUS_PER_CLASS:
                 extra += tl.load(bonuses + tokens, mask=tokens < classes, other=0.0)[None, :]
             else:
