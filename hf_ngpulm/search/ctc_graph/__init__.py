@@ -22,8 +22,8 @@ then lower automaton states.
 
 The search takes and returns its state as tensors, so it gives the same result if the frames are cut into blocks.
 
-There is no engine for GPUs. A frame is a long chain of small steps: a kernel of one program per row would take longer than the
-native core does on two threads, by a model of an H100 (CONTRIBUTING.md, "Kernels without a GPU").
+There is no engine for GPUs. A frame is a long chain of small steps: by a model of an H100, a kernel of one program per row
+would take longer for 32 rows than the native core does on two threads (`docs/graph.md`).
 """
 
 from __future__ import annotations
