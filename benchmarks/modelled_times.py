@@ -3,11 +3,20 @@
     python benchmarks/modelled_times.py [--only WORD] [--lines] [--out FOLDER]
 
 Needs neither a GPU nor a network. The tests' emulator runs kernels as compiled for sm_90, and a model of an H100 tells cycles
-(`tests/support/ptx/timing.py`, with its sources; what it leaves out: CONTRIBUTING.md, "Kernels without a GPU"). Four rows and
-few frames are emulated, for all sizes of batches: logits of which one class stands out in each frame, mostly the blank, the
-others following a text; an LM of order 6 and 1.1 million n-grams that is made of such texts. For a clip of 15 s they are taken
-times the frames, or the steps that it takes; where a program serves a row, a launch takes what the slowest of four takes.
-Launches are counted and take 2.5 us each: more isn't counted of PyTorch's operators (the networks, with and without LM).
+(`tests/support/ptx/timing.py`, with its sources; what it leaves out: CONTRIBUTING.md, "Kernels without a GPU"). Four rows
+are emulated, for all sizes of batches: logits of which one class stands out in each frame, mostly the blank, the others
+following a text; an LM of order 6 and 1.1 million n-grams that is made of such texts. CTC searches run through a whole clip of
+15 s, as a beam's first frames, which it fills, cost three times as much as later ones. Of transducers two blocks of steps are
+taken as often as a clip needs them. Where a program serves a row, a launch takes what the slowest of four takes. Launches are
+counted and take 2.5 us each: more isn't counted of PyTorch's operators (the networks, with and without LM).
+
+ALSD++ misses its goal, and no kernel can change that. A clip needs 64 steps of 17 launches, which alone take 2,760 us, 1.26
+times what greedy search takes in all; 88 us would be left for 192 launches of three kernels, half a microsecond each. Steps of
+12 launches would leave 930 us, half of what the kernels take now.
+
+CTC beams have no such bound: of about 16,000 cycles a frame, a frame that brings no token takes 1,600, the least that all the
+frames could take (170 us a clip). The others are those in which prefixes get tokens (three in ten): a third is the filling of
+lines, which waits for memory, most of the rest the search for the best extensions.
 
 Shares of the encoder are estimates. "published": NVIDIA's card of parakeet-tdt-0.6b-v2 tells of 3,380 s of audio a second, all
 in all, on the Open ASR leaderboard, whose GPU is an A100; an H100 is taken to be twice as fast. "arithmetic": the least that is
@@ -46,10 +55,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hf_ngpulm import NGramLM, NGramLogitsProcessor
 from hf_ngpulm.automaton import gpu as queries
 from hf_ngpulm.automaton.tensors import AutomatonTensors
-from hf_ngpulm.search import ctc_graph
 from hf_ngpulm.search.attention_step import gpu as attention
 from hf_ngpulm.search.ctc_beam.gpu import ctc_beam
-from hf_ngpulm.search.ctc_graph.gpu import graph_search
 from hf_ngpulm.search.ctc_greedy.gpu import ctc_greedy
 from hf_ngpulm.search.networks.buffers import STEPS
 from hf_ngpulm.search.networks.model import TransformersTransducer
@@ -59,9 +66,8 @@ from hf_ngpulm.search.networks.search import SearchSettings
 PARAKEET, WHISPER = 1024, 51_865  # tokens; CTC models and transducers have a blank besides
 BATCHES, GOAL_BATCH = (1, 32, 128), 32
 SECONDS, FRAMES = 15, 188
-EMULATED_ROWS, EMULATED_FRAMES, EMULATED_BLOCKS = 4, 24, 2
+EMULATED_ROWS, EMULATED_BLOCKS = 4, 2
 SAID = 0.25  # of the frames
-PER_FRAME = ("_best_kernel", "_peaks_kernel")  # a program for each frame; other kernels walk along them
 RTFX, FASTER = 3380, 2  # published, see above
 ARITHMETIC = 2 * 0.6e9 * FRAMES / (989e12 / 2)  # seconds a clip
 COUNTS = ("barriers", "sectors", "to_l2", "from_dram")
@@ -79,7 +85,6 @@ class Workload:
         call: launches kernels; returns how often it would for a clip. It is given what forgets the launches so far.
         facts: what a row of the results of `benchmarks/gpu.py` is known by.
         rows, frames: that are emulated; steps, where there are no frames.
-        longer: how many times as many frames a clip has.
     """
 
     name: str
@@ -88,7 +93,6 @@ class Workload:
     facts: dict[str, Any]
     rows: int = EMULATED_ROWS
     frames: int = 1
-    longer: float = 1.0
     batches: tuple[int, ...] = BATCHES
 
 
@@ -125,9 +129,8 @@ def row_of(workload: Workload, batch_size: int, ran: list[Any], operators: int, 
     """Return a row of the results: the time for a clip's whole batch, and its kernels."""
     kernels: dict[str, dict[str, Any]] = {}
     for launch in ran:
-        in_programs, in_time = (workload.longer, 1.0) if launch.name in PER_FRAME else (1.0, workload.longer)
         counts = launch.timed.counts
-        cycles = in_time * launch.timed.cycles(counts.programs * batch_size / workload.rows * in_programs)
+        cycles = launch.timed.cycles(counts.programs * batch_size / workload.rows)
         found = {"launches": repeats, "modelled_seconds": repeats * cycles / timing.CLOCK}
         of_each = {"instructions": launch.instructions[0]} | {name: getattr(counts, name) for name in COUNTS}
         found |= {name: count / (workload.rows * workload.frames) for name, count in of_each.items()}
@@ -230,21 +233,17 @@ def of_processor(lm: NGramLM, text: Any) -> Iterator[Workload]:
 
 
 def of_ctc(lm: NGramLM, text: Any) -> Iterator[Workload]:
-    rows, frames = EMULATED_ROWS, EMULATED_FRAMES
+    rows, frames = EMULATED_ROWS, FRAMES
     said = torch.where(torch.rand(rows, frames, 1) < SAID, text[: rows * frames].view(rows, frames, 1), PARAKEET)
     logits = torch.randn(rows, frames, PARAKEET + 1).scatter_add_(2, said, torch.full(said.shape, 12.0)).bfloat16()
     lengths = torch.full((rows,), frames, dtype=torch.int32)
     beam = gpu_ctc.beam_search(lm, logits, lengths, 8, math.inf).args[1:]
-    state = ctc_graph.initial_state(64, lm.initial_states(rows)[:, None].contiguous())
-    weights, bonuses = torch.full((rows, 1), gpu_ctc.LM_WEIGHT), torch.zeros(rows, PARAKEET + 1)
     for name, function, arguments in (
         ("greedy + LM", ctc_greedy, gpu_ctc.greedy_search(lm, logits, lengths).args[1:]),
         ("beam 8 + LM", ctc_beam, beam),
-        ("graph 64 + LM", graph_search, (state, logits, lengths, weights, bonuses, PARAKEET, PARAKEET, 14.0, math.inf)),
     ):
         call = partial(once, partial(function, AutomatonTensors(*lm.tensors), *arguments))
-        facts = {"search": name, "frames": FRAMES}
-        yield Workload(f"CTC {name}", PARAKEET, call, facts, frames=frames, longer=FRAMES / frames)
+        yield Workload(f"CTC {name}", PARAKEET, call, {"search": name, "frames": frames}, frames=frames)
 
 
 def once(call: Callable[[], Any], forget: Forget) -> float:

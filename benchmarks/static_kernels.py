@@ -30,7 +30,7 @@ CAPABILITIES = (80, 90)
 REGISTERS = 65536  # of a processor, for all threads that it holds
 MOST_PLACES = 16  # hypotheses that a search holds without spilling
 MOST_REGISTERS = 128  # of a thread, where a kernel doesn't hold the state of a search
-SEARCHES = ("_search_kernel", "_pass_kernel", "_label_kernel")
+SEARCHES = ("_search_kernel", "_label_kernel")
 
 
 def main() -> None:

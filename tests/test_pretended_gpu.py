@@ -20,6 +20,7 @@ from transformers import AutoTokenizer
 
 from hf_ngpulm import CTCDecoder, GraphDecoder, LogLinear, NGramLM, NGramLogitsProcessor, StreamingDecoder, TransducerDecoder
 from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.search.ctc_graph import GraphState, graph_search, initial_state
 from hf_ngpulm.search.networks.buffers import STEPS
 
 BLANK = 256
@@ -63,8 +64,6 @@ def check(here, beyond, size, contexts, length=5):
     def decoded(decoder, frames):
         call = decoder.decode if isinstance(decoder, TransducerDecoder) else decoder
         yield call(frames, torch.tensor([length, 2, length], device=frames.device), contexts)
-        if isinstance(decoder, GraphDecoder):
-            return
         streams = StreamingDecoder(decoder, max_streams=3, device=frames.device.type)
         sids = [streams.open(phrases=context) for context in contexts or [None] * 3]
         streams.step({sid: frames[row, :2] for row, sid in enumerate(sids)})
@@ -102,7 +101,28 @@ def test_language_models_of_rows_and_several_of_one(tokenizer, lms, num_beams):
 
 def test_graphs(tokenizer, lms):
     here = GraphDecoder(tokenizer, lms[0], 0.5, max_active=4)
-    check(here, lambda: GraphDecoder(tokenizer, there(lms[0]), 0.5, max_active=4), 257, CONTEXTS, 3)
+    check(here, lambda: GraphDecoder(tokenizer, there(lms[0]), 0.5, max_active=4), 257, CONTEXTS)
+
+
+def test_graphs_are_searched_on_the_cpu(tokenizer, lms):
+    """Decoders copy the logits there, once; `graph_search` also brings its results back."""
+    frames, lengths = frames_of(3, 5, 257), torch.tensor([5, 2, 0], dtype=torch.int32)
+    state = initial_state(4, lms[0].initial_states(3)[:, None])
+    rules = torch.full((3, 1), 0.5), torch.zeros(3, 257)
+    expected = graph_search(lms[0].tensors, state, frames, lengths, *rules, BLANK, 256)
+    decoder = GraphDecoder(tokenizer, lms[0], 0.5, max_active=4)
+    hypotheses = decoder(frames, lengths)
+    with pretended_gpu() as gpu:
+        given = (there(lms[0]).tensors, GraphState(*map(there, state)), *map(there, (frames, lengths, *rules)))
+        found = graph_search(*given, BLANK, 256)
+        for ours, theirs in zip(sum(found, ()), sum(expected, ()), strict=True):
+            assert isinstance(ours, OnGPU) and torch.equal(ours.cpu(), theirs)
+        decoder = GraphDecoder(tokenizer, there(lms[0]), 0.5, max_active=4)
+        on_gpu = frames.to("cuda")
+        for batch in range(2):
+            same(decoder(on_gpu, lengths), hypotheses)
+            assert not gpu.kernels and (batch == 0 or len(gpu.waits) == 1), gpu.waits  # the first also copies the automaton
+            gpu.forget()
 
 
 TDT, ALSD, AES = (0, 1, 2), {"strategy": "alsd", "num_beams": 2}, {"strategy": "aes", "num_beams": 2}

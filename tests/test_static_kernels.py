@@ -38,7 +38,7 @@ def test_resources_are_read_off_machine_code(tmp_path):
 
 SPECIALIZED = """
 import importlib
-for search in ("ctc_beam", "ctc_graph", "ctc_greedy"):
+for search in ("ctc_beam", "ctc_greedy"):
     for kernel, _, _ in importlib.import_module(f"hf_ngpulm.search.{search}.gpu").aot_signatures():
         print(kernel.fn.__name__, *(p.name for p in kernel.params if not p.do_not_specialize and not p.is_constexpr))
 """
@@ -51,10 +51,10 @@ def test_sizes_of_batches_compile_nothing_anew():
     command = [sys.executable, "-c", SPECIALIZED]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
     kernels = {name: set(specialized) for name, *specialized in map(str.split, result.stdout.splitlines())}
-    assert kernels.keys() == {"_best_kernel", "_label_kernel", "_pass_kernel", "_peaks_kernel", "_search_kernel"}
+    assert kernels.keys() == {"_best_kernel", "_label_kernel", "_peaks_kernel", "_search_kernel"}
     for specialized in kernels.values():
         assert "lengths" in specialized
-        assert not specialized & {"row_stride", "frame_stride", "frames", "classes", "num_beams", "max_active"}
+        assert not specialized & {"row_stride", "frame_stride", "frames", "classes", "num_beams"}
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,7 @@ def every_kernel() -> set[str]:
 
 
 def test_each_kernel_compiles_under_the_triton_of_pytorch_2_10(tmp_path):
-    assert (
-        kernels_compiled("3.6.0", tmp_path, "--first") == every_kernel() >= {"_pass_kernel", "_search_kernel", "_walk_kernel"}
-    )
+    assert kernels_compiled("3.6.0", tmp_path, "--first") == every_kernel() >= {"_search_kernel", "_walk_kernel"}
 
 
 @pytest.mark.slow

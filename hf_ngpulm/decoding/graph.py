@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..common.batches import Outputs, tensor_of
 from ..common.checks import check, one_of, refuse_idle
-from ..engines.devices import numbered
 from ..fusion.fusion import RowModels
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
@@ -37,6 +36,8 @@ class GraphDecoder(Decoder):
     hypothesis is a single alignment, and `max_active` hypotheses cover more different endings. See
     `hf_ngpulm.search.ctc_graph`.
 
+    The search runs on the CPU. Logits may be on any device; they are copied.
+
     Each row can have its own phrases, and they can change in mid-utterance. The search tracks phrases outside the graph
     (`hf_ngpulm.phrases.booster`). Each token of a phrase earns a bonus. A hypothesis that leaves an unfinished phrase repays
     the bonus, so a thousand phrases at once do little harm. Inside a phrase, a token that the LM hasn't seen costs at most as
@@ -58,7 +59,8 @@ class GraphDecoder(Decoder):
         discount: bonus per token of a phrase (natural log), at least 0 (default 1).
         num_return_sequences: number of hypotheses per row, at most `max_active`; they differ in their tokens. Of hypotheses
             that end in the same LM state, only the best is returned.
-        blank_threshold, score_eos, blank_id, frame_seconds, confidence, engine, model: as for `hf_ngpulm.CTCDecoder`.
+        engine: "auto", "cpu" or "reference".
+        blank_threshold, score_eos, blank_id, frame_seconds, confidence, model: as for `hf_ngpulm.CTCDecoder`.
 
     Raises:
         TokenizerMismatchError: an LM belongs to another tokenizer.
@@ -100,19 +102,22 @@ class GraphDecoder(Decoder):
             Up to `num_return_sequences` hypotheses per row, the best one first. `acoustic_score` is the score of one alignment,
             `phrase_score` the sum of the phrases' bonuses.
         """
-        logits = tensor_of(logits, "logits")
+        logits = tensor_of(logits, "logits").cpu()
         lengths = check_utterances(logits, lengths, self.blank_id)
         refuse_probabilities(logits, lengths)
-        stream = self.stream(logits.shape[0], logits.device, phrases)
+        stream = self.stream(logits.shape[0], phrases=phrases)
         stream.add_checked(logits, lengths)
         return stream.hypotheses()
 
     def stream(self, batch_size: int = 1, device: torch.device | str = "cpu", phrases: Any = None) -> BlockStream:
-        """Open a batch whose frames arrive in blocks. Arguments are as for `hf_ngpulm.CTCDecoder.stream`."""
+        """Open a batch whose frames arrive in blocks. Arguments are as for `hf_ngpulm.CTCDecoder.stream`.
+
+        `device` has no effect: frames may be on any device, and are searched on the CPU.
+        """
         lms, weights = self._lms(batch_size), self.lm_weights(batch_size)
         contexts = self.contexts.of_rows(self.phrases if phrases is None else phrases, lms, weights)
         has_phrases = any(context is not None for context in contexts)
-        models = self.fusion.rows(batch_size, numbered(device), contexts if has_phrases else None)
+        models = self.fusion.rows(batch_size, torch.device("cpu"), contexts if has_phrases else None)
         return BlockStream(GraphSlots(self, models))
 
     def followed(self, phrases: Any, lm: Any, lm_weight: float, phrase_weight: float | None) -> tuple[Booster | None, float]:

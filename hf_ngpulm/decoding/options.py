@@ -15,6 +15,7 @@ from ..config.tuned import SETTINGS, with_remembered
 from ..engines.choice import CHOICES
 from ..fusion.fusion import select_rows
 from ..search.confidence import MEASURES
+from ..search.ctc_graph import graph_engine
 from ..search.ctc_greedy import RULES
 from ..search.networks.model import TransducerModel
 from ..search.networks.search import SearchSettings
@@ -249,6 +250,10 @@ class GraphOptions(FrameOptions):
     known_as: ClassVar[dict[str, str]] = {"max_active": "num_beams", "discount": "phrase_weight"}
     always: ClassVar[dict[str, str]] = {"strategy": "graph"}
     came_with = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        graph_engine(self.engine)
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,8 @@ class StreamingDecoder:
             the first token). None never sets it. The caller reacts to the endpoint, for example with `reset` for a new
             utterance.
         endpoint_seconds: the same in seconds; the decoder must know `frame_seconds`.
-        device: device of the chunks and of the search. The default is the device of the transducer or language model, or the
-            CPU if there is neither.
+        device: device of the chunks and of the search; a `GraphDecoder` always searches on the CPU. The default is the device
+            of the transducer or language model, or the CPU if there is neither.
         dtype: type of a transducer's frames; the default is the model's type.
 
     Raises:
@@ -102,7 +102,8 @@ class StreamingDecoder:
             raise ValueError(f"dtype={dtype} is for a transducer's frames; logits may be of any floating type, leave it out")
         if dtype is None:
             dtype = next((weight.dtype for weight in weights if weight.dtype.is_floating_point), torch.float32)
-        row = self._fusion.row(None, 0.0, self.device)
+        self._searched_on = torch.device("cpu") if isinstance(decoder, GraphDecoder) else self.device
+        row = self._fusion.row(None, 0.0, self._searched_on)
         repeated = {name: getattr(row, name).repeat(self.max_streams, 1) for name in ("states", "weights", "present")}
         models = row._replace(**repeated)
         self._slots = _slots(decoder, models, dtype)
@@ -153,7 +154,7 @@ class StreamingDecoder:
                 'they gain more in a beam: make the decoder with num_beams="auto"',
             )
         own, weight = self._lm(lm, lm_weight)
-        models = self._fusion.row(own, weight, self.device)
+        models = self._fusion.row(own, weight, self._searched_on)
         fused_with = (own, float(np.float32(weight)), phrase_weight)
         followed = None
         if phrases is not DECODERS_PHRASES or phrase_weight is not None or isinstance(self.decoder, GraphDecoder):
@@ -171,7 +172,7 @@ class StreamingDecoder:
         if followed is not None and followed[0] is not None:
             self._follower.widen()
         if self._slots.has_phrases and self._fusion.phrases is None:
-            models = self._fusion.in_pool(models, self.device)[0].widened()
+            models = self._fusion.in_pool(models, self._searched_on)[0].widened()
         self._slots.place(slot, models)
         self._slots.begin(slot)
         if followed is not None:

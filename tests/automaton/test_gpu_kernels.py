@@ -155,7 +155,6 @@ def test_states_outside_the_automaton_score_nan_and_stay():
         ("hf_ngpulm.automaton.gpu", ["_rows_kernel", "_states_after_kernel", "_step_kernel", "_walk_kernel"]),
         ("hf_ngpulm.search.ctc_greedy.gpu", ["_label_kernel"]),
         ("hf_ngpulm.search.ctc_beam.gpu", ["_search_kernel"]),
-        ("hf_ngpulm.search.ctc_graph.gpu", ["_pass_kernel"]),
         ("hf_ngpulm.search.transducer_greedy.gpu", ["_window_kernel"]),
         ("hf_ngpulm.search.transducer_beam.gpu", ["_choose_kernel", "_extend_kernel"]),
         ("hf_ngpulm.search.attention_step.gpu", ["_add_kernel", "_follow_kernel", "_read_kernel"]),

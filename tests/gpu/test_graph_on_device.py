@@ -1,4 +1,4 @@
-"""Graph decoding on a real GPU: what the CPU finds, also where phrases change in mid-utterance."""
+"""Graph decoding of logits on a GPU: what is found where they are on the CPU, also where phrases change in mid-utterance."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ LENGTH, CUT = sized((24, 10), (6, 3))
 CONTEXTS = [["call anna", "new york"], None, [("what", 3.0), "the day"], ["a", "the", "to"]]
 
 
-@pytest.mark.parametrize("max_active", sized([1, 16, 300], [3]))
-def test_graphs(max_active):
+def test_graphs():
     tokenizer = AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
     lm = NGramLM.from_arpa(bundled("examples/speech/harbour/lm.arpa.gz"), tokenizer, units="id")
     generator = torch.Generator().manual_seed(0)
@@ -24,7 +23,7 @@ def test_graphs(max_active):
     logits[..., 256] += 4 * torch.rand(4, LENGTH, generator=generator)
     found = []
     for device in ("cpu", "cuda"):
-        decoder = GraphDecoder(tokenizer, lm.to(device), 0.6, max_active=max_active, beta=2.0)
+        decoder = GraphDecoder(tokenizer, lm.to(device), 0.6, max_active=16, beta=2.0)
         stream = decoder.stream(4, device, CONTEXTS)
         stream.add(logits[:, :CUT].to(device))
         for row in range(4):

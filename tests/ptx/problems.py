@@ -15,7 +15,6 @@ from hf_ngpulm import NGramLM
 from hf_ngpulm.automaton import BackoffAutomaton
 from hf_ngpulm.search import attention_step as fused
 from hf_ngpulm.search import ctc_beam as beam
-from hf_ngpulm.search import ctc_graph as graph
 from hf_ngpulm.search import ctc_greedy as labels
 from hf_ngpulm.search.attention_step import END, START, TEXT, UNSCORED, Roles, Rows
 from hf_ngpulm.search.attention_step.loops import end_loops
@@ -104,17 +103,6 @@ def beam_ctc(num_beams: int = 8, with_texts: bool = True) -> None:
     close(*(best_of_beam(*beam.ctc_beam(*arguments, engine, hashes)) for engine in ("gpu", "reference")))
 
 
-def graph_ctc(max_active: int = 8) -> None:
-    automaton = language_model(CLASSES - 4)
-    states, weights = states_and_weights(automaton)
-    arguments = (
-        automaton.tensors, graph.initial_state(max_active, states), logits(), LENGTHS, weights,
-        torch.rand(ROWS, CLASSES, generator=random()), BLANK, automaton.vocab_size, 20.0, 0.99,
-    )  # fmt: skip
-    found = [graph.graph_search(*arguments, engine) for engine in ("gpu", "reference")]
-    close(*([state.scores.sort(1)[0][:, -2:], frames.bad_frames] for state, frames in found))
-
-
 def transducer(durations: tuple[int, ...] | None = (0, 1, 2)) -> None:
     automaton = language_model(2050)
     model = Toy(2060, 2059, durations, seed=3, blank_bias=6.0)
@@ -186,7 +174,6 @@ PROBLEMS = {
     "greedy_ctc": greedy_ctc,
     "beam_ctc": beam_ctc,
     "beam_ctc_alone": lambda: beam_ctc(with_texts=False),
-    "graph_ctc": graph_ctc,
     "transducer": transducer,
     "alsd": lambda: transducer_beam("alsd", (0, 1, 2), 16),
     "alsd_of_two": lambda: transducer_beam("alsd", None, 2),  # so few candidates that several threads hold each

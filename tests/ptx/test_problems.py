@@ -11,6 +11,8 @@ import ptx
 import static_kernels
 from compile_ahead import ONES, multiples_of_16
 
+from hf_ngpulm.search.attention_step import gpu as attention
+
 # These are launched with one warp, always.
 NARROW = {"_step_kernel", "_walk_kernel", "_states_after_kernel", "_gather_kernel", "_read_kernel", "_follow_kernel"}
 NARROW |= {"_best_kernel", "_label_kernel", "_peaks_kernel"}
@@ -19,7 +21,6 @@ KERNELS = {
     "greedy_ctc": {"_best_kernel", "_label_kernel"},
     "beam_ctc": {"_peaks_kernel", "_search_kernel"},
     "beam_ctc_alone": {"_peaks_kernel", "_search_kernel"},
-    "graph_ctc": {"_peaks_kernel", "_pass_kernel"},
     "transducer": {"_window_kernel", "_internal_kernel", "_gather_kernel"},
     "alsd": {"_extend_kernel", "_choose_kernel", "_internal_kernel", "_gather_kernel"},
     "alsd_of_two": {"_gather_kernel"},
@@ -33,6 +34,12 @@ KERNELS = {
 @pytest.mark.parametrize("problem", [problems.queries, problems.attention])
 def test_odd_vocabularies(problem, vocab_size):
     problem(vocab_size)
+
+
+def test_a_row_in_as_many_tiles_as_on_a_gpu(monkeypatch):
+    """A sum over tiles has an element a thread: all threads of a warp, who all store it, must get the same bits."""
+    monkeypatch.setattr(attention, "processors", lambda device: 132)
+    problems.attention(51_865)
 
 
 @pytest.mark.slow

@@ -338,6 +338,7 @@ class TensorSlots(CTCSlots, Generic[State]):
     def __init__(self, decoder: Any, models: RowModels, num_beams: int) -> None:
         super().__init__(decoder, models, num_beams)
         self.num_beams = num_beams
+        self.engine = decoder.options.engine
         self.state = self.initial(models.states)
         self.told: dict[str, np.ndarray] | None = None  # copy of `reported` on the host, if it is up to date
 
@@ -360,7 +361,7 @@ class TensorSlots(CTCSlots, Generic[State]):
 
     def switch(self, slots: np.ndarray, contexts: Switch) -> None:
         state, rows = self.state, torch.from_numpy(slots).to(self.state.lm_states.device)
-        back = given_back(self.models, rows, state.lm_states[rows], self.decoder.options.engine)
+        back = given_back(self.models, rows, state.lm_states[rows], self.engine)
         state.lm_scores[rows, :, -1] += back
         self.add_fused(rows, self.models.weights[rows, -1:] * back)
         state.lm_states[rows, :, -1] = contexts.states.to(state.lm_states.device)

@@ -9,21 +9,25 @@ import torch
 from torch import Tensor
 
 from ...fusion.fusion import RowModels
-from ...search.ctc_graph import GraphFrames, GraphState, graph_search, in_order, initial_state
+from ...search.ctc_graph import GraphFrames, GraphState, graph_engine, graph_search, in_order, initial_state
 from .ctc import TensorSlots
 from .session import Found
 
 
 class GraphSlots(TensorSlots[GraphState]):
-    """Search streams by token passing; see `hf_ngpulm.search.ctc_graph`."""
+    """Search streams by token passing on the CPU, which also holds the models; see `hf_ngpulm.search.ctc_graph`."""
 
     def __init__(self, decoder: Any, models: RowModels) -> None:
         super().__init__(decoder, models, decoder.options.max_active)
+        self.engine = graph_engine(decoder.options.engine)
         self.bonuses: Tensor | None = None
 
     def place(self, slot: int, models: RowModels) -> None:
         super().place(slot, models)
         self.bonuses = None  # they depend on the row's weights
+
+    def feed(self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, counts: np.ndarray) -> np.ndarray:
+        return super().feed(slots, logits.cpu(), torch.from_numpy(counts), counts)
 
     def initial(self, states: Tensor) -> GraphState:
         return initial_state(self.num_beams, states)
@@ -36,7 +40,7 @@ class GraphSlots(TensorSlots[GraphState]):
             self.bonuses = self.decoder.bonuses(self.models, logits.shape[2])
         return graph_search(
             models.tensors, state, logits, lengths.to(torch.int32), models.weights, self.bonuses[rows], self.decoder.blank_id,
-            models.vocab_size, options.beam_threshold, options.blank_threshold, options.engine,
+            models.vocab_size, options.beam_threshold, options.blank_threshold, self.engine,
         )  # fmt: skip
 
     def add_fused(self, rows: Tensor, more: Tensor) -> None:
@@ -56,7 +60,7 @@ class GraphSlots(TensorSlots[GraphState]):
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
         state, models = GraphState(*(part[rows] for part in self.state)), self.models.of(rows)
         sums = (state.scores, state.lm_scores, state.lm_states)
-        scores, lm_scores, phrase_scores = models.at_end(*sums, score_eos, self.decoder.options.engine)
+        scores, lm_scores, phrase_scores = models.at_end(*sums, score_eos, self.engine)
         # The same tokens can be in two search states (after a blank, and inside the last token), so twice as many are ranked.
         order = in_order(state)
         scores, places = scores.gather(1, order).sort(dim=1, descending=True, stable=True)

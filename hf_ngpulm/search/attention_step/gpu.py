@@ -181,8 +181,8 @@ def _add_kernel(
 ):  # fmt: skip
     """Write the fused scores of a tile's classes: `x + w * log p_LM` for scored classes, x for unscored classes.
 
-    If SHARED, write six sums of the tile, too. They are the highest score and the sum of exp(score - highest score), for three
-    sets of scores: x of the scored classes, the fused scores of the scored classes, and x of the unscored classes.
+    If SHARED, write six sums of the tile, too. They are the highest score and the logsumexp, for three sets of scores: x of the
+    scored classes, the fused scores of the scored classes, and x of the unscored classes.
     """
     row = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * tile
@@ -250,11 +250,11 @@ def _add_kernel(
                 best_other, total_other = _more(best_other, total_other, tl.where(scored, float("-inf"), values))
             at += 2 + tl.program_id(1)
             tl.store(sums + at, best)
-            tl.store(sums + at + tiles, total)
+            tl.store(sums + at + tiles, best + tl.log(total))
             tl.store(sums + at + 2 * tiles, best_fused)
-            tl.store(sums + at + 3 * tiles, total_fused)
+            tl.store(sums + at + 3 * tiles, best_fused + tl.log(total_fused))
             tl.store(sums + at + 4 * tiles, best_other)
-            tl.store(sums + at + 5 * tiles, total_other)
+            tl.store(sums + at + 5 * tiles, best_other + tl.log(total_other))
 
 
 @triton.jit
@@ -267,12 +267,16 @@ def _more(best, total, values):
 
 @triton.jit
 def _whole(sums, tiles, places):
-    """Return the highest score of a row, and the logsumexp of the row's scores, from the sums of its tiles."""
+    """Return the highest score of a row, and the logsumexp of the row's scores, from the sums of its tiles.
+
+    The sum has no products: a thread would fuse its own with the sum (FMA), so that two threads that exchange their products
+    would get different bits.
+    """
     bests = tl.load(sums + places, mask=places < tiles, other=float("-inf"))
-    totals = tl.load(sums + tiles + places, mask=places < tiles, other=0.0)
+    totals = tl.load(sums + tiles + places, mask=places < tiles, other=float("-inf"))
     best = tl.max(bests, axis=0)
     shift = tl.where(best > float("-inf"), best, 0.0)
-    return best, shift + tl.log(tl.sum(totals * tl.exp(bests - shift), axis=0))
+    return best, shift + tl.log(tl.sum(tl.exp(totals - shift), axis=0))
 
 
 @triton.jit

@@ -62,10 +62,9 @@ def ctc_beam(
     num_beams, num_automata = state.lm_states.shape[1:]
     device = logits.device
     if num_beams > MOST_BEAMS:
-        return on_the_cpu(
-            cpu.ctc_beam, automaton, state, logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip,
-            text_hashes,
-        )  # fmt: skip
+        given = (automaton, state, logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip, text_hashes)
+        new_state, happened = cpu.ctc_beam(*_moved(given, torch.device("cpu")))
+        return _moved(new_state, device), _moved(happened, device)
     state = BeamState(*(tensor.clone(memory_format=torch.contiguous_format) for tensor in state))
     links = torch.arange(num_beams, dtype=torch.int32, device=device).repeat(batch_size, frames, 1)
     labels = torch.full_like(links, BLANK)
@@ -86,13 +85,12 @@ def ctc_beam(
     return state, BeamFrames(links, labels, bad_frames)
 
 
-def on_the_cpu(search: Any, automaton: AutomatonTensors, state: Any, logits: Tensor, *rest: Any) -> tuple[Any, BeamFrames]:
-    """Call a search of the native core, for more hypotheses than the kernel's registers hold."""
-    given = (value.cpu() if isinstance(value, Tensor) else value for value in (logits, *rest))
-    automaton = AutomatonTensors(*(tensor.cpu() for tensor in automaton))
-    found = search(automaton, type(state)(*(part.cpu() for part in state)), *given)
-    new_state, frames = (type(parts)(*(part.to(logits.device) for part in parts)) for parts in found)
-    return new_state, frames
+def _moved(values: Any, device: torch.device) -> Any:
+    """Return tensors, or tuples with tensors, on another device."""
+    if isinstance(values, tuple):
+        moved = (_moved(value, device) for value in values)
+        return type(values)(*moved) if hasattr(values, "_fields") else tuple(moved)
+    return values.to(device) if isinstance(values, Tensor) else values
 
 
 def tiling(num_beams: int, classes: int) -> dict[str, int]:
@@ -178,14 +176,14 @@ def _extend_hash(hashes, tokens):
 
 
 @triton.jit
-def take(values, at):
+def _take(values, at):
     """Return `values[at]` of arrays by place; 0 where `at` is no place. Up to 32 lie in a warp, which waits for no other."""
     is_place = (at >= 0) & (at < values.shape[0])
     return tl.where(is_place, tl.gather(values, tl.where(is_place, at, 0), 0), 0)
 
 
 @triton.jit
-def key_of(scores, indices):
+def _key_of(scores, indices):
     """Return integer keys that sort like scores, then by index. NaN counts as -inf."""
     bits = tl.where(scores > float("-inf"), scores, float("-inf")).to(tl.int32, bitcast=True)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
@@ -193,27 +191,27 @@ def key_of(scores, indices):
 
 
 @triton.jit
-def extension_index(tokens, order, PLACES: tl.constexpr):
+def _extension_index(tokens, order, PLACES: tl.constexpr):
     """Return indices for the keys of extensions: higher for lower tokens, then for earlier places in an order."""
     return STAYING - 1 - (tokens * PLACES + order)
 
 
 @triton.jit
-def extension_of(keys, PLACES: tl.constexpr):
+def _extension_of(keys, PLACES: tl.constexpr):
     """Return the tokens of extensions, and the ranks in that order of the places that they extend."""
     code = STAYING - 1 - keys.to(tl.int32)
     return code // PLACES, code % PLACES
 
 
 @triton.jit
-def count_before(first, second, alive):
+def _count_before(first, second, alive):
     """Return each element's rank by the first numbers, then by the second ones."""
     before = (first[None, :] < first[:, None]) | ((first[None, :] == first[:, None]) & (second[None, :] < second[:, None]))
     return tl.sum((before & alive[None, :]).to(tl.int32), axis=1)
 
 
 @triton.jit
-def score_of(key):
+def _score_of(key):
     ordered = (key >> 32).to(tl.int32)
     return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
@@ -229,9 +227,9 @@ def _find_parents(hashes, parent_hashes, sizes, last, alive, num_beams, places, 
     alike = (of_parent[:, None] == own[None, :]) & (own_size[:, None] == own_size[None, :] + 1)
     alike = alike & alive[:, None] & alive[None, :]  # [child, parent]
     parents = tl.max(tl.where(alike, places[None, :], -1), axis=1)
-    by_hash = count_before(own, places, alive)
-    staying = STAYING + tl.where(alive, PLACES - 1 - count_before(last, of_parent, alive), places - PLACES)
-    return parents, (take(last, parents) == last) & (parents >= 0), by_hash, staying
+    by_hash = _count_before(own, places, alive)
+    staying = STAYING + tl.where(alive, PLACES - 1 - _count_before(last, of_parent, alive), places - PLACES)
+    return parents, (_take(last, parents) == last) & (parents >= 0), by_hash, staying
 
 
 @triton.jit
@@ -249,14 +247,14 @@ def _join_texts(texts, last, of_parent, added, by_blanks, by_tokens, places, PLA
     """
     totals = _add(by_blanks, by_tokens)
     alive = totals > float("-inf")
-    order = count_before(last, of_parent, alive)
-    keys = key_of(totals + added, PLACES - 1 - order)
+    order = _count_before(last, of_parent, alive)
+    keys = _key_of(totals + added, PLACES - 1 - order)
     same = (texts[:, None] == texts[None, :]) & alive[:, None] & alive[None, :]
     of_text = PLACES - 1 - tl.max(tl.where(same, keys[None, :], NOTHING), axis=1).to(tl.int32)
-    of_text = place_in_order(of_text, order, alive, places)
+    of_text = _place_in_order(of_text, order, alive, places)
     same = same & (last[:, None] == last[None, :])
     of_token = PLACES - 1 - tl.max(tl.where(same, keys[None, :], NOTHING), axis=1).to(tl.int32)
-    of_token = place_in_order(of_token, order, alive, places)
+    of_token = _place_in_order(of_token, order, alive, places)
     new_blanks = _gathered(by_blanks, of_text, alive, places)
     new_tokens = _gathered(by_tokens, of_token, alive, places)
     died = alive & (new_blanks == float("-inf")) & (new_tokens == float("-inf"))
@@ -264,7 +262,7 @@ def _join_texts(texts, last, of_parent, added, by_blanks, by_tokens, places, PLA
 
 
 @triton.jit
-def place_in_order(numbers, order, alive, places):
+def _place_in_order(numbers, order, alive, places):
     """Return the places with given ranks in an order; 0 if there is none."""
     return tl.sum(tl.where((numbers[:, None] == order[None, :]) & alive[None, :], places[None, :], 0), axis=1)
 
@@ -316,9 +314,6 @@ def _fill_lines(
         tl.store(line_scores + starts[:, None] + tokens, values, mask=inside)
         tl.store(line_targets + starts[:, None] + tokens, tl.where(known, targets, root[:, None]), mask=inside)
         best = tl.where(inside & (tokens != blank), tl.maximum(best, weight * values), best)
-    ARCS: tl.constexpr = BLOCK // 4 if BLOCK >= 128 else BLOCK  # most contexts have few
-    columns_of_arcs = tl.arange(0, ARCS)
-    best_arcs = tl.full((ROWS, ARCS), float("-inf"), tl.float32)
     level = tl.where(active, tl.where(dense, depth - 1, depth), -1)
     deepest = tl.max(level, axis=0)
     while deepest >= 0:
@@ -332,19 +327,22 @@ def _fill_lines(
         end = tl.load(arc_offsets + current + 1, mask=level >= 0, other=0)
         longest = tl.max(end - low, axis=0)
         tl.debug_barrier()  # what a shorter context wrote must be there before it is overwritten
-        for block in range(0, longest, ARCS):
-            arcs = low[:, None] + block + columns_of_arcs[None, :]
+        for block in range(0, longest, BLOCK):
+            arcs = low[:, None] + block + columns[None, :]
             inside = arcs < end[:, None]
-            tokens = tl.load(arc_tokens + arcs, mask=inside, other=0).to(tl.int32)
-            inside = inside & (tokens < candidates)
-            values = score[:, None] + tl.load(arc_weights + arcs, mask=inside, other=0.0)
+            # All loads come first, so that they wait together.
+            tokens = tl.load(arc_tokens + arcs, mask=inside, other=0)
+            values = tl.load(arc_weights + arcs, mask=inside, other=0.0)
             targets = tl.load(arc_targets + arcs, mask=inside, other=0)
+            tokens = tokens.to(tl.int32)
+            inside = inside & (tokens < candidates)
+            values += score[:, None]
             tl.store(line_scores + starts[:, None] + tokens, values, mask=inside)
             tl.store(line_targets + starts[:, None] + tokens, targets, mask=inside)
-            best_arcs = tl.where(inside & (tokens != blank), tl.maximum(best_arcs, weight * values), best_arcs)
+            best = tl.where(inside & (tokens != blank), tl.maximum(best, weight * values), best)
         level -= 1
         deepest -= 1
-    return tl.maximum(tl.max(best, axis=1), tl.max(best_arcs, axis=1))
+    return tl.max(best, axis=1)
 
 
 @triton.jit
@@ -380,7 +378,7 @@ def lines_of(
     free = tl.where(needed > 0, -1, tl.cumsum(1 - needed, axis=0) - 1)  # number of each free line
     turn = tl.where(leading, tl.cumsum(leading.to(tl.int32), axis=0) - 1, -2)
     own = tl.sum(tl.where(turn[:, None] == free[None, :], every[None, :], 0), axis=1)
-    lines = tl.where(missing, take(own, first), lines)
+    lines = tl.where(missing, _take(own, first), lines)
     count = tl.sum(leading.to(tl.int32), axis=0)
     tl.debug_barrier()  # everybody has read the lines before they are rewritten
     for begin in range(0, count, ROWS):
@@ -405,15 +403,15 @@ def lines_of(
 
 
 @triton.jit
-def best_extensions(
+def _best_extensions(
     x, class_stride, classes, normaliser, slack, block_peaks, num_blocks, blank,
     by_same, by_other, last, order, reach, highest_reach, worst, limits,
-    line_scores, line_starts, weights, candidates, bonuses, bonus, without_lm,
-    NUM_AUTOMATA: tl.constexpr, BONUS_PER_CLASS: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
+    line_scores, line_starts, weights, candidates, bonus, without_lm,
+    NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     """Return keys of the best extensions of each group (some of the tokens of a place) below its limit, or `NOTHING`.
 
-    Their indices are those of `extension_index`, `order` that of the places. A token is worth the score of its place
+    Their indices are those of `_extension_index`, `order` that of the places. A token is worth the score of its place
     (`by_same` after itself, else `by_other`) plus its log-probability, what LMs give and its bonus.
     """
     columns = tl.arange(0, BLOCK)
@@ -427,23 +425,115 @@ def best_extensions(
         if peak + highest_reach > worst:
             tokens = block * BLOCK + columns
             log_probs = tl.load(x + tokens.to(tl.int64) * class_stride, mask=tokens < classes, other=float("-inf"))
-            log_probs = tl.where(tokens == blank, float("-inf"), log_probs.to(tl.float32) - normaliser)
             wanted = (reach + peak > worst) & (below > NOTHING)
             scored = wanted & (tokens < candidates)[None, :]
             extra = tl.zeros((PLACES, BLOCK), tl.float32)
             for m in tl.static_range(NUM_AUTOMATA):
                 at = line_starts + m * candidates + tokens[None, :]
-                extra += tl.load(weights + m) * tl.load(line_scores + at, mask=scored, other=0.0)
-            if BONUS_PER_CLASS:
-                extra += tl.load(bonuses + tokens, mask=tokens < classes, other=0.0)[None, :]
-            else:
-                extra += tl.where(tokens < candidates, bonus, bonus + without_lm)[None, :]
+                weight = tl.load(weights + m)
+                extra += weight * tl.load(line_scores + at, mask=scored, other=0.0)
+            log_probs = tl.where(tokens == blank, float("-inf"), log_probs.to(tl.float32) - normaliser)
+            extra += tl.where(tokens < candidates, bonus, bonus + without_lm)[None, :]
             scores = tl.where(last == tokens[None, :], by_same, by_other)
             scores = scores + log_probs[None, :] + extra
-            found = key_of(scores, extension_index(tokens[None, :], order, PLACES))
+            found = _key_of(scores, _extension_index(tokens[None, :], order, PLACES))
             keys = tl.where(wanted & (found < below), tl.maximum(keys, found), keys)
     best = tl.max(tl.reshape(keys, (GROUPS, PLACES * BLOCK // GROUPS)), axis=1)
     return tl.gather(best, tl.arange(0, GROUPS), 0)  # all of them to each warp: what follows waits for no other
+
+
+@triton.jit
+def _extended(
+    x, class_stride, classes, normaliser, frame_peak, block_peaks, num_blocks, blank,
+    by_blanks, totals, added, last, alive, parents, by_hash, keys, best, threshold, reach, places,
+    line_scores, line_starts, weights, candidates, bonus, without_lm,
+    NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
+    """Give places to extensions that are worth more than what has them.
+
+    Returns the keys of the best so far, the prefix that each extends and its token (-1 for a prefix that stays), and the best
+    score.
+    """
+    from_places = places
+    tokens_added = places * 0 - 1
+    lowest = tl.min(keys, axis=0)
+    worst = tl.maximum(_score_of(lowest), best - threshold)  # the lowest score that can still enter the beam
+    highest_reach = tl.max(reach, axis=0)
+    slack = 1e-3 + 1e-6 * tl.abs(highest_reach)  # rounding may not hide a token
+    slack = tl.where(slack < float("inf"), slack, 0.0) - normaliser
+    # Each group of candidates offers its best one; when that is taken, the next one in the next round, below that
+    # limit. (No flag says whether to go on: Triton 3.5 to 3.7 can't compile loops that carry what the body doesn't
+    # read.)
+    limits = tl.full((GROUPS,), HIGHEST_KEY, tl.int64)
+    while frame_peak + slack + highest_reach > worst:
+        offered = _best_extensions(
+            x, class_stride, classes, normaliser, slack, block_peaks, num_blocks, blank,
+            by_blanks + added, totals + added, last, by_hash, reach, highest_reach, worst, limits,
+            line_scores, line_starts, weights, candidates, bonus, without_lm,
+            NUM_AUTOMATA, PLACES, BLOCK, GROUPS,
+        )  # fmt: skip
+        limits = tl.full((GROUPS,), NOTHING, tl.int64)
+        highest = tl.max(offered, axis=0)
+        score = _score_of(highest)
+        while (highest > lowest) & (score >= worst) & (score > float("-inf")):
+            token, number = _extension_of(highest, PLACES)
+            place = tl.sum(tl.where(alive & (by_hash == number), places, 0), axis=0)
+            # An extension that the beam has has been merged with it.
+            present = tl.max(((parents == place) & (last == token)).to(tl.int32), axis=0) > 0
+            replaced = keys == tl.where(present, -1, lowest)
+            keys = tl.where(replaced, highest, keys)
+            from_places = tl.where(replaced, place, from_places)
+            tokens_added = tl.where(replaced, token, tokens_added)
+            lowest = tl.min(keys, axis=0)
+            best = tl.where(present, best, tl.maximum(best, score))
+            worst = tl.maximum(_score_of(lowest), best - threshold)
+            taken = offered == highest
+            limits = tl.where(taken, highest, limits)
+            offered = tl.where(taken, NOTHING, offered)
+            highest = tl.max(offered, axis=0)
+            score = _score_of(highest)
+        highest_reach = tl.where(tl.max(limits, axis=0) > NOTHING, highest_reach, float("-inf"))
+    return keys, from_places, tokens_added, best
+
+
+@triton.jit
+def _store_new(
+    x, class_stride, normaliser, from_places, tokens_added, is_new, by_blanks, totals, last, lines, places,
+    hashes, parent_hashes, sizes, lm_scores, lm_states, texts, text_hashes, line_scores, line_targets,
+    weights, classes, candidates, bonus, without_lm, NUM_AUTOMATA: tl.constexpr, JOINS: tl.constexpr,
+):  # fmt: skip
+    """Store what new prefixes change. Returns their acoustic scores, and what LMs and bonuses add."""
+    token = tl.where(is_new, tokens_added, 0)
+    log_probs = tl.load(x + token.to(tl.int64) * class_stride, mask=is_new, other=0.0).to(tl.float32)
+    before = tl.where(token == _take(last, from_places), _take(by_blanks, from_places), _take(totals, from_places))
+    scored = is_new & (token < candidates)
+    extra = tl.where(token < candidates, bonus, bonus + without_lm)
+    old_hashes = tl.load(hashes + from_places, mask=is_new, other=0)
+    old_sizes = tl.load(sizes + from_places, mask=is_new, other=0)
+    new_hashes = _extend_hash(old_hashes, token)
+    tl.debug_barrier()  # everybody has read the hashes before they change
+    tl.store(hashes + places, new_hashes, mask=is_new)
+    tl.store(parent_hashes + places, old_hashes, mask=is_new)
+    tl.store(sizes + places, old_sizes + 1, mask=is_new)
+    line_starts = _take(lines, from_places).to(tl.int64) * (NUM_AUTOMATA * candidates)
+    for m in tl.static_range(NUM_AUTOMATA):
+        at = from_places * NUM_AUTOMATA + m
+        entry = line_starts + m * candidates + token
+        score = tl.load(line_scores + entry, mask=scored, other=0.0)
+        target = tl.load(line_targets + entry, mask=scored, other=0)
+        extra += tl.load(weights + m) * score
+        old_score = tl.load(lm_scores + at, mask=is_new, other=0.0)
+        old_state = tl.load(lm_states + at, mask=is_new, other=0)
+        tl.debug_barrier()
+        tl.store(lm_scores + places * NUM_AUTOMATA + m, old_score + score, mask=is_new)
+        tl.store(lm_states + places * NUM_AUTOMATA + m, tl.where(scored, target, old_state), mask=is_new)
+    if JOINS:
+        old_texts = tl.load(texts + from_places, mask=is_new, other=0)
+        factors = tl.load(text_hashes + token, mask=is_new, other=0)
+        summands = tl.load(text_hashes + classes + token, mask=is_new, other=0)
+        tl.debug_barrier()
+        tl.store(texts + places, old_texts * factors + summands, mask=is_new)
+    return before + log_probs - normaliser, extra
 
 
 @triton.jit(
@@ -516,21 +606,17 @@ def _search_kernel(
             last_log_probs -= tl.where(possible, normaliser, float("inf"))
 
             # Prefixes that stay: by a blank, by their last token once more, or by their parent's extension (see `reference`).
-            before = tl.where(like_parent, take(by_blanks, parents), take(totals, parents))
+            before = tl.where(like_parent, _take(by_blanks, parents), _take(totals, parents))
             from_blank = totals + blank_log_prob
             from_token = by_tokens + last_log_probs
             from_parent = tl.where(parents >= 0, before + last_log_probs, float("-inf"))
             staying = tl.where(alive, _add(_add(from_blank, from_token), from_parent) + added, float("-inf"))
 
             # The best so far: a prefix that stays keeps its place, the lowest score leaves its place to a better extension.
-            keys = tl.where(inside, key_of(staying, staying_index), HIGHEST_KEY)
-            lowest = tl.min(keys, axis=0)
+            keys = tl.where(inside, _key_of(staying, staying_index), HIGHEST_KEY)
             best = tl.max(staying, axis=0)
-            worst = tl.maximum(score_of(lowest), best - threshold)
             from_places = places
             tokens_added = places * 0 - 1
-
-            # Their extensions. `worst` is the lowest score that can still enter the beam.
             if possible:
                 if NUM_AUTOMATA > 0:
                     unknown = tl.max((alive & (lines < 0)).to(tl.int32), axis=0) > 0
@@ -543,44 +629,14 @@ def _search_kernel(
                         highest_added = bonus + tl.where(classes > candidates, tl.maximum(peaks, without_lm), peaks)
                 line_starts = lines * (NUM_AUTOMATA * candidates)
                 reach = tl.where(alive, totals + added + highest_added, float("-inf"))
-                highest_reach = tl.max(reach, axis=0)
-                slack = 1e-3 + 1e-6 * tl.abs(highest_reach)  # rounding may not hide a token
-                slack = tl.where(slack < float("inf"), slack, 0.0) - normaliser
-                # Each group of candidates offers its best one; when that is taken, the next one in the next round, below that
-                # limit. (No flag says whether to go on: Triton 3.5 to 3.7 can't compile loops that carry what the body doesn't
-                # read.)
-                limits = tl.full((GROUPS,), HIGHEST_KEY, tl.int64)
-                while frame_peak + slack + highest_reach > worst:
-                    offered = best_extensions(
-                        x, class_stride, classes, normaliser, slack, block_peaks + at_frame * num_blocks, num_blocks, blank,
-                        by_blanks + added, totals + added, last, by_hash, reach, highest_reach, worst, limits,
-                        line_scores, line_starts, weights, candidates, bonuses, bonus, without_lm,
-                        NUM_AUTOMATA, False, PLACES, BLOCK, GROUPS,
-                    )  # fmt: skip
-                    limits = tl.full((GROUPS,), NOTHING, tl.int64)
-                    highest = tl.max(offered, axis=0)
-                    score = score_of(highest)
-                    while (highest > lowest) & (score >= worst) & (score > float("-inf")):
-                        token, number = extension_of(highest, PLACES)
-                        place = tl.sum(tl.where(alive & (by_hash == number), places, 0), axis=0)
-                        # An extension that the beam has has been merged with it.
-                        present = tl.max(((parents == place) & (last == token)).to(tl.int32), axis=0) > 0
-                        replaced = keys == tl.where(present, -1, lowest)
-                        keys = tl.where(replaced, highest, keys)
-                        from_places = tl.where(replaced, place, from_places)
-                        tokens_added = tl.where(replaced, token, tokens_added)
-                        lowest = tl.min(keys, axis=0)
-                        best = tl.where(present, best, tl.maximum(best, score))
-                        worst = tl.maximum(score_of(lowest), best - threshold)
-                        taken = offered == highest
-                        limits = tl.where(taken, highest, limits)
-                        offered = tl.where(taken, NOTHING, offered)
-                        highest = tl.max(offered, axis=0)
-                        score = score_of(highest)
-                    highest_reach = tl.where(tl.max(limits, axis=0) > NOTHING, highest_reach, float("-inf"))
+                keys, from_places, tokens_added, best = _extended(
+                    x, class_stride, classes, normaliser, frame_peak, block_peaks + at_frame * num_blocks, num_blocks, blank,
+                    by_blanks, totals, added, last, alive, parents, by_hash, keys, best, threshold, reach, places,
+                    line_scores, line_starts, weights, candidates, bonus, without_lm, NUM_AUTOMATA, PLACES, BLOCK, GROUPS,
+                )  # fmt: skip
 
             if best > float("-inf"):  # else nothing is possible: weights so large that the sums overflow
-                scores = tl.where(inside, score_of(keys), float("-inf"))
+                scores = tl.where(inside, _score_of(keys), float("-inf"))
                 kept = (scores > float("-inf")) & (scores >= best - threshold)
                 is_new = kept & (tokens_added >= 0)
                 stays = kept & (tokens_added < 0)
@@ -595,46 +651,17 @@ def _search_kernel(
                 changes = tl.max((is_new | (alive & (kept == 0))).to(tl.int32), axis=0) > 0
                 any_new = tl.max(is_new.to(tl.int32), axis=0) > 0
                 if any_new:
-                    token = tl.where(is_new, tokens_added, 0)
-                    log_probs = tl.load(x + token.to(tl.int64) * class_stride, mask=is_new, other=0.0).to(tl.float32)
-                    before = tl.where(
-                        token == take(last, from_places),
-                        take(by_blanks, from_places),
-                        take(totals, from_places),
-                    )
-                    new_by_tokens = tl.where(is_new, before + log_probs - normaliser, new_by_tokens)
-                    scored = is_new & (token < candidates)
-                    extra = tl.where(token < candidates, bonus, bonus + without_lm)
-                    old_hashes = tl.load(hashes + from_places, mask=is_new, other=0)
-                    old_sizes = tl.load(sizes + from_places, mask=is_new, other=0)
-                    new_hashes = _extend_hash(old_hashes, token)
-                    tl.debug_barrier()  # everybody has read the hashes before they change
-                    tl.store(hashes + places, new_hashes, mask=is_new)
-                    tl.store(parent_hashes + places, old_hashes, mask=is_new)
-                    tl.store(sizes + places, old_sizes + 1, mask=is_new)
-                    line_starts = take(lines, from_places).to(tl.int64) * (NUM_AUTOMATA * candidates)
-                    for m in tl.static_range(NUM_AUTOMATA):
-                        at = from_places * NUM_AUTOMATA + m
-                        entry = line_starts + m * candidates + token
-                        score = tl.load(line_scores + entry, mask=scored, other=0.0)
-                        target = tl.load(line_targets + entry, mask=scored, other=0)
-                        extra += tl.load(weights + m) * score
-                        old_score = tl.load(lm_scores + at, mask=is_new, other=0.0)
-                        old_state = tl.load(lm_states + at, mask=is_new, other=0)
-                        tl.debug_barrier()
-                        tl.store(lm_scores + places * NUM_AUTOMATA + m, old_score + score, mask=is_new)
-                        tl.store(lm_states + places * NUM_AUTOMATA + m, tl.where(scored, target, old_state), mask=is_new)
+                    scores_of_new, extra = _store_new(
+                        x, class_stride, normaliser, from_places, tokens_added, is_new, by_blanks, totals, last, lines, places,
+                        hashes, parent_hashes, sizes, lm_scores, lm_states, texts, text_hashes, line_scores, line_targets,
+                        weights, classes, candidates, bonus, without_lm, NUM_AUTOMATA, JOINS,
+                    )  # fmt: skip
+                    new_by_tokens = tl.where(is_new, scores_of_new, new_by_tokens)
                     if JOINS:
-                        old_texts = tl.load(texts + from_places, mask=is_new, other=0)
-                        factors = tl.load(text_hashes + token, mask=is_new, other=0)
-                        summands = tl.load(text_hashes + classes + token, mask=is_new, other=0)
-                        new_texts = old_texts * factors + summands
-                        tl.debug_barrier()
-                        tl.store(texts + places, new_texts, mask=is_new)
                         tl.debug_barrier()
                         joins = _has_twins(texts, kept, places, inside)
-                    added = tl.where(is_new, take(added, from_places) + extra, added)
-                    last = tl.where(is_new, token, last)
+                    added = tl.where(is_new, _take(added, from_places) + extra, added)
+                    last = tl.where(is_new, tokens_added, last)
                     lines = tl.where(is_new, -1, lines)
                 if joins:
                     own_texts = tl.load(texts + places, mask=inside, other=0)
@@ -672,22 +699,26 @@ def frames_signature(logit_type: str) -> dict[str, str]:
     return {"logits": logit_type, "lengths": "*i32"} | sizes | peaks
 
 
-def search_signature(token_type: str, logit_type: str) -> dict[str, str]:
-    """Return the argument types that all search kernels share."""
-    lines = {"line_states": "*i32", "line_peaks": "*fp32", "line_scores": "*fp32", "line_targets": "*i32"}
-    others = {"lm_states": "*i32", "last_tokens": "*i32", "weights": "*fp32", "vocab_size": "i32"}
-    others |= {"threshold": "fp32", "skip": "fp32"} | dict.fromkeys(("links", "labels", "bad_frames"), "*i32")
-    return automaton_signature(token_type) | frames_signature(logit_type) | lines | others
-
-
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
     combinations = (("*i16", "*fp32", 8, 1), ("*i32", "*fp16", 4, 0), ("*i16", "*bf16", 16, 2), ("*i16", "*fp32", 64, 2))
-    state = {"offsets": "*fp64", "blank_scores": "*fp32", "token_scores": "*fp32", "hashes": "*i64", "parent_hashes": "*i64"}
-    state |= {"sizes": "*i32", "fused": "*fp32", "lm_scores": "*fp32", "texts": "*i64"}
-    rules = {"bonuses": "*fp32", "unscored": "*fp32", "text_hashes": "*i64", "num_beams": "i32"}
+    floats = (
+        "blank_scores",
+        "token_scores",
+        "fused",
+        "lm_scores",
+        "weights",
+        "bonuses",
+        "unscored",
+        "line_peaks",
+        "line_scores",
+    )
+    integers = ("last_tokens", "sizes", "lm_states", "line_states", "line_targets", "links", "labels", "bad_frames")
+    others = dict.fromkeys(floats, "*fp32") | dict.fromkeys(integers, "*i32") | {"offsets": "*fp64", "threshold": "fp32"}
+    others |= dict.fromkeys(("hashes", "parent_hashes", "texts", "text_hashes"), "*i64")
+    others |= {"skip": "fp32", "num_beams": "i32", "vocab_size": "i32"}
     for token_type, logit_type, places, num_automata in combinations:
         tiles = tiling(places, TILE)
         yield _peaks_kernel, frames_signature(logit_type), {"BLOCK": tiles["BLOCK"], "num_warps": 1}
         constants = {"NUM_AUTOMATA": num_automata, "JOINS": num_automata > 0, **tiles}
-        yield _search_kernel, search_signature(token_type, logit_type) | state | rules, constants
+        yield _search_kernel, automaton_signature(token_type) | frames_signature(logit_type) | others, constants

@@ -1,4 +1,4 @@
-"""Search the product of the CTC topology and backoff automata by token passing, with an engine for CPU and an engine for GPU.
+"""Search the product of the CTC topology and backoff automata by token passing, always on the CPU.
 
 This is the search in the composition T o G of WFST decoding (Mohri, Pereira and Riley, "Speech recognition with weighted
 finite-state transducers", 2008), composed on the fly. A search state has two parts. The first part s is the automata's states:
@@ -21,20 +21,25 @@ token, then new tokens in the order of their ids. In a further tie, hypotheses t
 last tokens, then lower automaton states.
 
 The search takes and returns its state as tensors, so it gives the same result if the frames are cut into blocks.
+
+There is no engine for GPUs. A frame is a long chain of small steps: by a model of an H100, a kernel of one program per row
+would take longer for 32 rows than the native core does on two threads (`docs/graph.md`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...automaton.ops import load_engine
 from ...automaton.tensors import AutomatonTensors
+from ...engines.choice import engine_module, engine_name
 from ..ctc_beam import BeamFrames as GraphFrames
 
-__all__ = ["GraphFrames", "GraphState", "graph_search", "in_order", "initial_state"]
+__all__ = ["GraphFrames", "GraphState", "graph_engine", "graph_search", "in_order", "initial_state"]
+CPU = torch.device("cpu")
 
 
 class GraphState(NamedTuple):
@@ -88,6 +93,19 @@ def in_order(state: GraphState) -> Tensor:
     return order
 
 
+def graph_engine(name: str) -> str:
+    """Return the engine of graph searches that a name stands for: "cpu", unless "reference" is asked for.
+
+    Raises:
+        ValueError: it is "gpu", or no engine has this name.
+    """
+    if name == "gpu":
+        raise ValueError(
+            "engine='gpu': graph searches run on the CPU, wherever the logits are; pass 'auto', 'cpu' or 'reference'"
+        )
+    return "reference" if engine_name(name, CPU) == "reference" else "cpu"
+
+
 def graph_search(
     automaton: AutomatonTensors,
     state: GraphState,
@@ -103,6 +121,9 @@ def graph_search(
 ) -> tuple[GraphState, GraphFrames]:
     """Search more frames of a batch.
 
+    Tensors on another device are copied to the CPU, and the results back to the device of the logits. If several calls search
+    the same automaton, keep it on the CPU: only the others' tensors are then copied in each.
+
     Args:
         automaton: tensors of one automaton, or of several automata in one pool.
         state: state of the search, which isn't changed.
@@ -115,7 +136,19 @@ def graph_search(
         vocab_size: the automata score the token ids `0 .. vocab_size - 1`, except the blank.
         threshold: drop a hypothesis whose score is lower than the best score by more than this (natural log).
         skip: if the blank's probability exceeds this value, only the blank is possible at the frame.
-        engine: "auto", "reference", "cpu" or "gpu".
+        engine: "auto", "reference" or "cpu".
+
+    Raises:
+        ValueError: there is no such engine.
+        IndexError: the state names states or tokens that don't exist.
     """
-    module = load_engine(__package__, engine, logits.device)
-    return module.graph_search(automaton, state, logits, lengths, weights, bonuses, blank, vocab_size, threshold, skip)
+    found = engine_module(__package__, graph_engine(engine)).graph_search(
+        AutomatonTensors(*_moved(automaton, CPU)), GraphState(*_moved(state, CPU)),
+        *_moved((logits, lengths, weights, bonuses), CPU), blank, vocab_size, threshold, skip,
+    )  # fmt: skip
+    after, happened = (_moved(part, logits.device) for part in found)
+    return GraphState(*after), GraphFrames(*happened)
+
+
+def _moved(tensors: Iterable[Tensor], device: torch.device) -> Iterator[Tensor]:
+    return (tensor.to(device) for tensor in tensors)

@@ -30,12 +30,12 @@ def graph_search(
     skip: float,
 ) -> tuple[GraphState, GraphFrames]:
     batch_size, frames, _ = logits.shape
-    device, max_active = logits.device, state.scores.shape[1]
-    state = GraphState(*(part.cpu().clone() for part in state))
+    max_active = state.scores.shape[1]
+    state = GraphState(*(part.clone() for part in state))
     happened = GraphFrames.still(batch_size, frames, max_active)
     links, labels, bad_frames = happened
-    normalisers = torch.logsumexp(logits.float(), dim=-1).cpu()
-    log_probs = logits.float().cpu() - normalisers[..., None]
+    normalisers = torch.logsumexp(logits.float(), dim=-1)
+    log_probs = logits.float() - normalisers[..., None]
     graph = _Graph(automaton)
     for row, length in enumerate(lengths.tolist()):
         row_weights, added = weights[row].tolist(), bonuses[row].tolist()
@@ -80,7 +80,7 @@ def graph_search(
         for values, part in zip(zip(*places), state):
             part[row, : len(places)] = torch.tensor(values, dtype=part.dtype)
         state.scores[row, len(places) :] = -torch.inf
-    return GraphState(*(part.to(device) for part in state)), GraphFrames(*(part.to(device) for part in happened))
+    return state, happened
 
 
 def _rank(candidate: Any) -> Any:

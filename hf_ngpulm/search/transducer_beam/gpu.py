@@ -448,22 +448,26 @@ def _merge(keys, scores, acoustic, own_keys, own_scores, own_acoustic, numbers, 
     most = tl.max(alike, axis=0)
     if most > 1:
         for other in range(0, count):
-            same = own_keys == tl.load(keys + other)
-            best = tl.where(same, tl.maximum(best, tl.load(scores + other)), best)
-            of_model = tl.where(same, tl.maximum(of_model, tl.load(acoustic + other)), of_model)
+            key = tl.load(keys + other)  # loads come first, so that they wait together
+            score = tl.load(scores + other)
+            score_of_model = tl.load(acoustic + other)
+            same = own_keys == key
+            best = tl.where(same, tl.maximum(best, score), best)
+            of_model = tl.where(same, tl.maximum(of_model, score_of_model), of_model)
         shift = tl.where(best > float("-inf"), best, 0.0)
         shift_acoustic = tl.where(of_model > float("-inf"), of_model, 0.0)
         first = numbers * 0 + count
         total = numbers.to(tl.float32) * 0.0
         total_acoustic = total
         for other in range(0, count):
-            same = own_keys == tl.load(keys + other)
-            value = tl.load(scores + other)
-            first = tl.where(same & (value == best), tl.minimum(first, other), first)
+            key = tl.load(keys + other)
+            score = tl.load(scores + other)
+            score_of_model = tl.load(acoustic + other)
+            same = own_keys == key
+            first = tl.where(same & (score == best), tl.minimum(first, other), first)
             if LOG_SUM:
-                total += tl.where(same, tl.exp((value - shift).to(tl.float32)), 0.0)
-                value = tl.load(acoustic + other)
-                total_acoustic += tl.where(same, tl.exp((value - shift_acoustic).to(tl.float32)), 0.0)
+                total += tl.where(same, tl.exp((score - shift).to(tl.float32)), 0.0)
+                total_acoustic += tl.where(same, tl.exp((score_of_model - shift_acoustic).to(tl.float32)), 0.0)
         if LOG_SUM:
             best += tl.log(total).to(tl.float64)
             of_model += tl.log(total_acoustic).to(tl.float64)
