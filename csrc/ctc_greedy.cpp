@@ -67,7 +67,6 @@ class GreedySearch {
       before = label;
       best_before = best;
     }
-    lm.finish(states, num_automata);
     return -1;
   }
 
@@ -116,7 +115,7 @@ NGPULM_EXPORT int64_t ngpulm_ctc_greedy(int64_t first, int64_t last, const Ngpul
                                         int64_t num_automata, int32_t rule, const NgpulmCtcRows* batch, int64_t width,
                                         const float* confidences, const NgpulmTails* tails, int32_t* labels,
                                         int32_t* bad_frames) {
-  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+  return with_automaton(*automaton, [&](auto& lm) -> int64_t {
     GreedySearch search(lm, *frames, num_automata, rule);
     std::vector<int32_t> own_labels;
     for (int64_t i = first; i < last; ++i) {

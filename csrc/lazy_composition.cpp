@@ -3,6 +3,8 @@
 // nowhere.
 #include "lazy_composition.hpp"
 
+#include <optional>
+#include <stdexcept>
 #include <thread>
 
 using namespace ngpulm;
@@ -28,31 +30,54 @@ class Turn {
 template <class WordToken, class Token>
 class ComposerOf : public Composer {
  public:
-  explicit ComposerOf(const NgpulmComposing& c)
-      : lazy(*c.made, Automaton<WordToken>(*c.lm), *c.words, *c.trie), is_busy(c.is_busy) {}
+  ComposerOf(const NgpulmComposing& composing, std::function<void()> load) : c(composing), load(std::move(load)) {
+    const Turn turn(c.is_busy);
+    renew();
+  }
 
-  bool finish(int32_t state) override {
-    if (!lazy.is_unfinished(state)) return true;
-    const Turn turn(is_busy);
-    return lazy.enter(state, 0) == DONE;
+  void finish(int32_t state) override {
+    if (!__atomic_load_n(unfinished + state, __ATOMIC_ACQUIRE)) return;
+    const Turn turn(c.is_busy);
+    renew();
+    if (!unfinished[state] || (lazy && lazy->enter(state, 0) == DONE)) return;
+    if (reinterpret_cast<int64_t (*)(int64_t)>(c.finish)(state) != 0) throw std::runtime_error("a state can't be composed");
+    renew();
   }
 
  private:
-  LazyAutomaton<WordToken, Token> lazy;
-  int32_t* const is_busy;
+  // Read the addresses of the arrays, which another thread may have replaced.
+  void renew() {
+    if (c.unfinished == unfinished && c.made == made) return;
+    unfinished = c.unfinished, made = c.made;
+    if (made) lazy.emplace(*made, Automaton<WordToken>(*c.lm), *c.words, *c.trie);
+    load();
+  }
+
+  const NgpulmComposing& c;
+  const std::function<void()> load;
+  const uint8_t* unfinished = nullptr;
+  const NgpulmLazyAutomaton* made = nullptr;
+  std::optional<LazyAutomaton<WordToken, Token>> lazy;  // none if the search reads copies of the states
 };
 
 }  // namespace
 
-std::unique_ptr<Composer> make_composer(const NgpulmComposing& composing) {
-  const bool short_words = composing.lm->token_bytes == 2, short_tokens = composing.made->token_bytes == 2;
-  if (short_words && short_tokens) return std::make_unique<ComposerOf<int16_t, int16_t>>(composing);
-  if (short_words) return std::make_unique<ComposerOf<int16_t, int32_t>>(composing);
-  if (short_tokens) return std::make_unique<ComposerOf<int32_t, int16_t>>(composing);
-  return std::make_unique<ComposerOf<int32_t, int32_t>>(composing);
+std::unique_ptr<Composer> make_composer(const NgpulmComposing& composing, std::function<void()> load) {
+  const bool short_words = composing.lm && composing.lm->token_bytes == 2;
+  const bool short_tokens = composing.made && composing.made->token_bytes == 2;
+  if (short_words && short_tokens) return std::make_unique<ComposerOf<int16_t, int16_t>>(composing, load);
+  if (short_words) return std::make_unique<ComposerOf<int16_t, int32_t>>(composing, load);
+  if (short_tokens) return std::make_unique<ComposerOf<int32_t, int16_t>>(composing, load);
+  return std::make_unique<ComposerOf<int32_t, int32_t>>(composing, load);
 }
 
 }  // namespace ngpulm
+
+// Say that the scores of some states in a pool are final. Who sees that in another thread sees their arcs.
+NGPULM_EXPORT int64_t ngpulm_lazy_finished(int64_t count, const int32_t* states, uint8_t* unfinished) {
+  for (int64_t i = 0; i < count; ++i) __atomic_store_n(unfinished + states[i], uint8_t(0), __ATOMIC_RELEASE);
+  return DONE;
+}
 
 // Compose some states; those below 0 are of other automata. `made` becomes 1 if there was anything to compose.
 NGPULM_EXPORT int64_t ngpulm_lazy_enter(const NgpulmLazyAutomaton* made, const NgpulmAutomaton* lm, const NgpulmWords* words,

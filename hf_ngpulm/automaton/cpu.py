@@ -24,7 +24,7 @@ class Automaton(Struct):
     def of(cls, tensors: AutomatonTensors, vocab_size: int, composing: Struct | None = None) -> Automaton:
         """Return a struct with pointers to the tensors. Queries of `</s>` pass a `vocab_size` one more than the vocabulary's.
 
-        With `composing` (see `hf_ngpulm.lexicon.lazy_states.NgpulmComposing`) states are composed when a search reaches them.
+        With `composing` (see `hf_ngpulm.lexicon.lazy_search.NgpulmComposing`) states are composed when a search reaches them.
         """
         return cls(
             **tensors._asdict(), num_states=tensors.num_states, vocab_size=vocab_size,
@@ -32,10 +32,8 @@ class Automaton(Struct):
         )  # fmt: skip
 
     @classmethod
-    def lent(cls, tensors: AutomatonTensors, vocab_size: int, composing: Struct | None = None) -> Automaton:
+    def lent(cls, tensors: AutomatonTensors, vocab_size: int) -> Automaton:
         """Return the same struct, cached, for a call that follows at once; see `Struct.kept`."""
-        if composing is not None:
-            return cls.of(tensors, vocab_size, composing)
         key = (vocab_size, tensors.arc_offsets.shape[0], *[tensor.data_ptr() for tensor in tensors])
         return cls.kept(tensors.arc_weights, key, lambda: cls.of(tensors, vocab_size))
 

@@ -1,19 +1,44 @@
-"""Run searches with lazily composed language models: compose the states that a search enters until no state is missing."""
+"""Run searches with lazily composed language models. No other module knows which states are composed when.
+
+- A search of the core gets the automata from `LazySearch.lent`. The core composes a state when the search enters it, as long as
+  there is spare room. If there is none, or if the search reads copies in a pool, the core calls back.
+- Any other search runs in `LazySearch.settled`. It reports the states that it has entered, and is repeated until none is new.
+- A query gets the automata from `LazySearch.reading`. `LazySearch.read` composes the states along texts.
+"""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..automaton.cpu import Automaton
 from ..automaton.pool import AutomatonPool, Place
 from ..automaton.tensors import AutomatonTensors
-from .lazy_states import LOCK, LazyStates, NgpulmComposing
+from ..engines.native import Function, Struct
+from .lazy_states import LOCK, LazyStates
 
+Result = TypeVar("Result")
 LEAST_STATES, LEAST_ARCS = 1 << 12, 1 << 12  # states and arcs in the smallest part of a pool
+
+_Finish = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+_finished = Function("ngpulm_lazy_finished")
+
+
+class NgpulmComposing(Struct):
+    """The arguments for composing states during a search on several threads.
+
+    Members:
+        made, lm, words, trie: as for the composing functions; None if the search reads copies in a pool.
+        unfinished: whether the scores of each state aren't final yet.
+        is_busy: `[1]`, whether a thread composes.
+        finish: address of a function that composes a state if the core can't. It returns 0, or another number after an error.
+    """
 
 
 class LazySearch:
@@ -23,8 +48,6 @@ class LazySearch:
         pool: the pool with all automata of the search; None if the search has only one automaton, which it reads in place.
         models: the `LazyAutomaton`s of the search.
     """
-
-    lock = LOCK
 
     def __init__(self, pool: AutomatonPool | None, models: Sequence[Any]) -> None:
         self.pool = pool
@@ -36,86 +59,135 @@ class LazySearch:
     @property
     def tensors(self) -> AutomatonTensors:
         """The tensors that the search reads, with all states composed so far."""
-        if self.pool is None:
-            return self._only.tensors
         with LOCK:
-            for copy in self.copies:
-                copy.update()
-            return self.pool.tensors
+            return self._updated()
 
-    @property
-    def unfinished(self) -> np.ndarray:
-        """For each state of the latest `tensors`, whether its scores aren't final yet (uint8)."""
-        return self._only.states.arrays["unfinished"] if self.pool is None else self.pool.unfinished
+    @contextmanager
+    def lent(self, vocab_size: int) -> Iterator[Automaton]:
+        """Lend the automata to calls of the core, which composes the states that it enters. Other searches wait meanwhile.
 
-    def _each(self, states: np.ndarray) -> Iterator[tuple[LazyStates, np.ndarray]]:
-        """Yield each model's states, and the search's states as numbers in that model; a state of another model becomes -1."""
-        if self.pool is None:
-            yield self._only.states, states
-        for copy in self.copies:
-            yield copy.states, copy.outside(states)
+        Raises:
+            NGramFormatError: a model has more states than can be addressed.
+        """
+        errors: list[BaseException] = []
+        replaced: list[dict[str, Any]] = []  # arrays that other threads of the search may still read
 
-    def replay(self, states: Tensor, links: np.ndarray | None, labels: np.ndarray, not_tokens: int = -1) -> bool:
+        def finish(state: int) -> int:
+            try:
+                self.compose(np.array([state], dtype=np.int32))
+                replaced.extend((automaton._alive.copy(), composing._alive.copy()))
+                tensors, members = self._told()
+                automaton.num_states = tensors.num_states
+                for struct, values in ((automaton, tensors._asdict()), (composing, members)):
+                    for name, value in values.items():
+                        struct.put(name, value)
+            except BaseException as error:  # an exception must be kept, but must not pass through the core's frames
+                errors.append(error)
+            return len(errors)
+
+        callback = _Finish(finish)
+        with LOCK:
+            tensors, members = self._told()
+            address = ctypes.c_void_p.from_buffer(callback).value  # ctypes.cast would make a cycle of references
+            composing = NgpulmComposing(**members, is_busy=np.zeros(1, dtype=np.int32), finish=address)
+            automaton = Automaton.of(tensors, vocab_size, composing)
+            try:
+                yield automaton
+            except RuntimeError:
+                if errors:
+                    raise errors[0] from None
+                raise
+
+    def settled(
+        self,
+        search: Callable[[AutomatonTensors], Result],
+        states: Tensor,
+        trace: Callable[[Result], tuple[Any, Any]],
+        not_tokens: int = -1,
+    ) -> Result:
+        """Repeat a search until it enters no new state, and return its last result.
+
+        Args:
+            search: function of the automata. It must not change its own initial state, as it may run again.
+            states: int32 `[B, K, M]`, the initial states of the search's hypotheses in each model.
+            trace: function that returns the links and labels of a result, as for `replay`.
+            not_tokens: as for `replay`.
+        """
+        with LOCK:
+            while True:
+                result = search(self._updated())
+                if not self.replay(states, *trace(result), not_tokens):
+                    return result
+
+    def replay(self, states: Tensor, links: Any, labels: Any, not_tokens: int = -1) -> bool:
         """Compose the states that a search has entered.
 
         Args:
             states: int32 `[B, K, M]`, the initial states of the search's hypotheses in each model.
-            links, labels: int32 `[B, S, K]`, parent and new token of each hypothesis at each step; below 0 for no token. If
-                `links` is None, each hypothesis is its own parent.
+            links, labels: `[B, S, K]`, parent and new token of each hypothesis at each step; below 0 for no token. If `links`
+                is None, each hypothesis is its own parent.
             not_tokens: another label that isn't a token.
 
         Returns:
             Whether any state was composed; then the search must be repeated.
         """
-        if links is None:
-            links = np.broadcast_to(np.arange(labels.shape[2], dtype=np.int32), labels.shape)
-        links, labels = (np.ascontiguousarray(part, dtype=np.int32) for part in (links, labels))
-        began, is_new = states.cpu().numpy(), False
+        labels = _on_host(labels)
+        links = np.broadcast_to(np.arange(labels.shape[2], dtype=np.int32), labels.shape) if links is None else links
+        links, first, is_new = _on_host(links), _on_host(states), False
         with LOCK:
-            for column in range(began.shape[2]):
-                for lazy, own in self._each(began[..., column]):
+            for column in range(first.shape[2]):
+                for lazy, own in self._each(first[..., column]):
                     rows = np.flatnonzero((own >= 0).any(1))
-                    if len(rows) == len(own):
-                        is_new |= lazy.replay(own, links, labels, not_tokens)
-                    elif len(rows):
+                    if len(rows):
                         is_new |= lazy.replay(own[rows], links[rows], labels[rows], not_tokens)
         return is_new
 
-    @property
-    def composing(self) -> NgpulmComposing | None:
-        """The core's struct for composing during a search that holds the lock; None for a pool, which holds copies of the
-        states."""
-        return self._only.states.composing() if self.pool is None else None
+    def reading(self, states: Tensor) -> AutomatonTensors:
+        """Return the automata after composing all states that the scores of some states depend on."""
+        with LOCK:
+            self.compose(_on_host(states).ravel())
+            return self._updated()
 
-    def search(self, search: Callable[[AutomatonTensors, np.ndarray], None], states: np.ndarray, counts: np.ndarray) -> None:
-        """Repeat a search that stops at unfinished states, and compose these states, until the search completes.
+    def read(self, starts: Tensor, roots: Tensor, texts: Tensor, lengths: Tensor, context_length: int) -> AutomatonTensors:
+        """Return the automata after composing the states along texts.
 
-        Args:
-            search: function of the automata and their unfinished states. It may compose states by means of `composing`.
-            states, counts: `[B, N]` and `[B]`, which the function writes: the states at which each row stopped, and their
-                number.
+        The arguments `[B]`, `[B]`, `[B, L]` and `[B]` are those of `BackoffAutomaton.states_after`.
         """
+        tokens, sizes = _on_host(texts), _on_host(lengths)
         with LOCK:
-            while True:
-                search(self.tensors, self.unfinished)
-                if not counts.any():
-                    return
-                self.enter(states[np.arange(states.shape[1]) < counts[:, None]])
+            for (lazy, own), (_, empty) in zip(self._each(_on_host(starts)), self._each(_on_host(roots))):
+                lazy.read(context_length, own, empty, tokens, sizes)
+            return self._updated()
 
-    def enter(self, states: np.ndarray) -> bool:
-        """Compose all states that the scores of `states`, int32 `[N]`, depend on; return whether any state was composed."""
-        with LOCK:
-            return any([lazy.enter(own) for lazy, own in self._each(states)])
+    def compose(self, states: np.ndarray) -> None:
+        """Compose all states that the scores of `states`, int32 `[N]`, depend on. The search holds the lock."""
+        for lazy, own in self._each(states):
+            lazy.enter(own)
 
-    def read(self, starts: Tensor, roots: Tensor, texts: Tensor, lengths: Tensor, context_length: int) -> bool:
-        """Compose the states along texts: `[B]`, `[B]`, `[B, L]` and `[B]` as for `BackoffAutomaton.states_after`.
+    def _updated(self) -> AutomatonTensors:
+        for pooled in self.copies:
+            pooled.update()
+        return self._only.tensors if self.pool is None else self.pool.tensors
 
-        Return whether any state was composed.
-        """
-        tokens, sizes = (np.ascontiguousarray(part.cpu().numpy(), dtype=np.int32) for part in (texts, lengths))
-        with LOCK:
-            each = zip(self._each(starts.cpu().numpy()), self._each(roots.cpu().numpy()))
-            return any([lazy.read(context_length, first, empty, tokens, sizes) for (lazy, first), (_, empty) in each])
+    def _each(self, states: np.ndarray) -> Iterator[tuple[LazyStates, np.ndarray]]:
+        """Yield each model's states, and the search's states as numbers in that model; a state of another model becomes -1."""
+        if self.pool is None:
+            yield self._only.states, states
+        for pooled in self.copies:
+            yield pooled.states, pooled.outside(states)
+
+    def _told(self) -> tuple[AutomatonTensors, dict[str, Any]]:
+        """Return the automata on the CPU, and the members of `NgpulmComposing` that change when arrays grow."""
+        tensors = AutomatonTensors(*(tensor.cpu() for tensor in self._updated()))
+        if self.pool is not None:
+            return tensors, dict.fromkeys(("made", "lm", "words", "trie")) | {"unfinished": self.pool.unfinished}
+        states = self._only.states
+        return tensors, {**states.native, "unfinished": states.arrays["unfinished"]}
+
+
+def _on_host(values: Any) -> np.ndarray:
+    values = values.cpu().numpy() if isinstance(values, Tensor) else values
+    return np.ascontiguousarray(values, dtype=np.int32)
 
 
 class InPool:
@@ -161,7 +233,7 @@ class InPool:
         pool.write("backoff_states", first, self.in_pool(arrays["backoff_states"][made]))
         pool.write("backoff_weights", first, arrays["backoff_weights"][made])
         pool.unfinished[first : first + states - self._states] = self.states.arrays["unfinished"][made]
-        pool.unfinished[self.in_pool(since)] = 0
+        finished = self.in_pool(since)
         since = since[arrays["arc_offsets"][since] >= self._arcs]  # the other states, under the root, already had their arcs
         where = torch.from_numpy(self.in_pool(since).astype(np.int64)).to(pool.device)
         offsets = [arrays["arc_offsets"][since + end] + np.int32(self._arc_shift) for end in (0, 1)]
@@ -176,6 +248,7 @@ class InPool:
         pool.write("arc_tokens", first_arc, arrays["arc_tokens"][own_arcs])
         pool.write("arc_weights", first_arc, arrays["arc_weights"][own_arcs])
         pool.write("arc_targets", first_arc, self.in_pool(arrays["arc_targets"][own_arcs]))
+        _finished(len(finished), finished, pool.unfinished)  # last, as another thread may read what is finished
         self._states, self._arcs, self._composed = states, arcs, len(composed)
 
     def _take_room(self, states: int, arcs: int) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...automaton.cpu import Automaton
 from ...automaton.tensors import AutomatonTensors
-from ...engines.native import Function, Struct
+from ...engines.native import Function
 from ...engines.threads import on_rows
 from ..ctc_rows import CtcRows
 from ..frames import Frames
@@ -72,16 +72,15 @@ def ctc_greedy(
     blank: int,
     vocab_size: int,
     rule: str,
-    composing: Struct | None = None,
 ) -> GreedyLabels:
-    """Label the frames of a batch. See `hf_ngpulm.search.ctc_greedy.ctc_greedy`, and `Automaton.of` for `composing`."""
+    """Label the frames of a batch, see `hf_ngpulm.search.ctc_greedy.ctc_greedy`."""
     batch_size, frames, classes = logits.shape
     rows = np.zeros(batch_size, dtype=greedy_of(states.shape[1]))
     rows["lm_states"], rows["before"] = states.numpy()[:, None], before.numpy()
     labels, bad_frames = np.full((batch_size, frames), blank, dtype=np.int32), np.full(batch_size, -1, dtype=np.int32)
     if frames and classes:
         bad_frames = search(
-            Automaton.lent(automaton, vocab_size, composing), Frames.of(logits, lengths, blank), weights.contiguous(),
+            Automaton.lent(automaton, vocab_size), Frames.of(logits, lengths, blank), weights.contiguous(),
             stay_costs.contiguous(), rule, CtcRows.of(None, rows), rows["lm_states"][:, 0], (batch_size, frames), None, None,
             labels,
         )  # fmt: skip
