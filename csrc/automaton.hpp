@@ -6,20 +6,12 @@
 
 #include "core.hpp"
 
-struct NgpulmAutomaton;
-struct NgpulmLazyAutomaton;
-struct NgpulmSpellingTrie;
-struct NgpulmWords;
-
-// How to compose states during a search. See hf_ngpulm/lexicon/lazy_states.py.
+// How to compose states during a search. See hf_ngpulm/lexicon/lazy_search.py.
 struct NgpulmComposing {
-  const NgpulmLazyAutomaton* made;
-  const NgpulmAutomaton* lm;
-  const NgpulmWords* words;
-  const NgpulmSpellingTrie* trie;
-  const uint8_t* unfinished;
+  const int64_t* sources;
+  uint8_t* unfinished;
   int32_t* is_busy;
-  int64_t finish;
+  int64_t num_sources, finish;
 };
 
 // See hf_ngpulm/automaton/cpu.py.
@@ -48,7 +40,7 @@ class Composer {
   virtual void finish(int32_t state) = 0;
 };
 // `load` updates a view of the automaton; it is called at once, and whenever the arrays have been replaced by larger ones.
-std::unique_ptr<Composer> make_composer(const NgpulmComposing& composing, std::function<void()> load);
+std::unique_ptr<Composer> make_composer(const NgpulmAutomaton& automaton, std::function<void()> load);
 
 // A view; `Token` is the type of `arc_tokens`: int16_t or int32_t.
 template <class Token>
@@ -166,7 +158,7 @@ int64_t with_automaton(const NgpulmAutomaton& automaton, Run&& run) noexcept {
   return guarded([&] {
     const auto run_with = [&](auto view) {
       const auto load = [&] { view.load(automaton); };
-      const auto composer = automaton.composing ? make_composer(*automaton.composing, load) : nullptr;
+      const auto composer = automaton.composing ? make_composer(automaton, load) : nullptr;
       view.composer = composer.get();
       return run(view);
     };

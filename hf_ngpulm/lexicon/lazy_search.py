@@ -1,7 +1,7 @@
 """Run searches with lazily composed language models. No other module knows which states are composed when.
 
 - A search of the core gets the automata from `LazySearch.lent`. The core composes a state when the search enters it, as long as
-  there is spare room. If there is none, or if the search reads copies in a pool, the core calls back.
+  there is spare room. If there is none, or if the search reads copies on another device, the core calls back.
 - Any other search runs in `LazySearch.settled`. It reports the states that it has entered, and is repeated until none is new.
 - A query gets the automata from `LazySearch.reading`. `LazySearch.read` composes the states along texts.
 """
@@ -26,6 +26,9 @@ from .lazy_states import LOCK, LazyStates
 Result = TypeVar("Result")
 LEAST_STATES, LEAST_ARCS = 1 << 12, 1 << 12  # states and arcs in the smallest part of a pool
 
+IN_PLACE: dict[str, Any] = dict.fromkeys(("own", "firsts", "copied")) | dict.fromkeys(
+    ("num_parts", "room_for_states", "room_for_arcs", "arc_shift"), 0
+)
 _Finish = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 _finished = Function("ngpulm_lazy_finished")
 
@@ -34,10 +37,20 @@ class NgpulmComposing(Struct):
     """The arguments for composing states during a search on several threads.
 
     Members:
-        made, lm, words, trie: as for the composing functions; None if the search reads copies in a pool.
+        sources: `[num_sources]`, addresses of `NgpulmLazySource` structs.
         unfinished: whether the scores of each state aren't final yet.
         is_busy: `[1]`, whether a thread composes.
         finish: address of a function that composes a state if the core can't. It returns 0, or another number after an error.
+    """
+
+
+class NgpulmLazySource(Struct):
+    """A model whose states a search reads.
+
+    Members:
+        made, lm, words, trie: as for the composing functions.
+        own, firsts, copied, num_parts, room_for_states, room_for_arcs, arc_shift: see `InPool`; no parts if the search
+            reads the states in place.
     """
 
 
@@ -70,13 +83,14 @@ class LazySearch:
             NGramFormatError: a model has more states than can be addressed.
         """
         errors: list[BaseException] = []
-        replaced: list[dict[str, Any]] = []  # arrays that other threads of the search may still read
+        replaced: list[Any] = []  # arrays and structs that other threads of the search may still read
 
         def finish(state: int) -> int:
             try:
                 self.compose(np.array([state], dtype=np.int32))
-                replaced.extend((automaton._alive.copy(), composing._alive.copy()))
-                tensors, members = self._told()
+                replaced.append((automaton._alive.copy(), composing._alive.copy()))
+                tensors, sources, members = self._told()
+                replaced.append(sources)
                 automaton.num_states = tensors.num_states
                 for struct, values in ((automaton, tensors._asdict()), (composing, members)):
                     for name, value in values.items():
@@ -87,9 +101,11 @@ class LazySearch:
 
         callback = _Finish(finish)
         with LOCK:
-            tensors, members = self._told()
+            tensors, sources, members = self._told()
             address = ctypes.c_void_p.from_buffer(callback).value  # ctypes.cast would make a cycle of references
-            composing = NgpulmComposing(**members, is_busy=np.zeros(1, dtype=np.int32), finish=address)
+            composing = NgpulmComposing(
+                **members, is_busy=np.zeros(1, dtype=np.int32), num_sources=len(sources), finish=address
+            )
             automaton = Automaton.of(tensors, vocab_size, composing)
             try:
                 yield automaton
@@ -176,13 +192,17 @@ class LazySearch:
         for pooled in self.copies:
             yield pooled.states, pooled.outside(states)
 
-    def _told(self) -> tuple[AutomatonTensors, dict[str, Any]]:
-        """Return the automata on the CPU, and the members of `NgpulmComposing` that change when arrays grow."""
+    def _told(self) -> tuple[AutomatonTensors, list[NgpulmLazySource], dict[str, np.ndarray]]:
+        """Return the automata on the CPU, the models' structs, and the members of `NgpulmComposing` that change."""
         tensors = AutomatonTensors(*(tensor.cpu() for tensor in self._updated()))
-        if self.pool is not None:
-            return tensors, dict.fromkeys(("made", "lm", "words", "trie")) | {"unfinished": self.pool.unfinished}
-        states = self._only.states
-        return tensors, {**states.native, "unfinished": states.arrays["unfinished"]}
+        if self.pool is None:
+            states = self._only.states
+            sources, unfinished = [NgpulmLazySource(**states.native, **IN_PLACE)], states.arrays["unfinished"]
+        else:
+            copies = self.copies if self.pool.device.type == "cpu" else []
+            sources, unfinished = [pooled.native for pooled in copies], self.pool.unfinished
+        addresses = np.array([ctypes.addressof(source) for source in sources], dtype=np.int64)
+        return tensors, sources, {"sources": addresses, "unfinished": unfinished}
 
 
 def _on_host(values: Any) -> np.ndarray:
@@ -198,17 +218,20 @@ class InPool:
     Args:
         states: the states, which may grow.
         pool: the pool, on any device.
+
+    Attributes:
+        own, firsts: int64 `[P]`, the first number of each part of the states, in the model and in the pool.
+        copied: int64 `[3]`, how many numbers, arcs and composed states have been copied so far.
     """
 
     def __init__(self, states: LazyStates, pool: AutomatonPool) -> None:
         self.states, self.pool = states, pool
-        # The first number of each part of the states, in the model and in the pool. Each new part has room for half as many
-        # states as exist, so that there are few parts; likewise for arcs.
+        # Each new part has room for half as many states as exist, so that there are few parts; likewise for arcs.
         self.own, self.firsts = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        self.copied = np.zeros(3, dtype=np.int64)
         self.places: list[Place] = []
         self._state_room = self._arc_room = 0  # end of the last part, as a number in the model
         self._arc_shift = 0  # offset from arcs there to arcs in the pool
-        self._states = self._arcs = self._composed = 0  # numbers copied so far
         self.update()
 
     @property
@@ -221,20 +244,21 @@ class InPool:
     def update(self) -> None:
         """Copy all states that were made or composed since the last call."""
         states, arcs, composed = 2 * self.states.num_states, self.states.num_arcs, self.states.composed
-        if (states, len(composed)) == (self._states, self._composed):
+        old_states, old_arcs, old_composed = self.copied.tolist()
+        if (states, len(composed)) == (old_states, old_composed):
             return
         self._take_room(states, arcs)
         arrays, pool = self.states.tensors, self.pool
         # Copy the states made since then, and the states composed since then.
-        made, since = slice(self._states, states), composed[self._composed :]
-        first = self.firsts[-1] + self._states - self.own[-1]
+        made, since = slice(old_states, states), composed[old_composed:]
+        first = self.firsts[-1] + old_states - self.own[-1]
         # (States without arcs have equal, arbitrary bounds.)
         pool.write("arc_offsets", first, np.maximum(arrays["arc_offsets"][made] + np.int32(self._arc_shift), 0))
         pool.write("backoff_states", first, self.in_pool(arrays["backoff_states"][made]))
         pool.write("backoff_weights", first, arrays["backoff_weights"][made])
-        pool.unfinished[first : first + states - self._states] = self.states.arrays["unfinished"][made]
+        pool.unfinished[first : first + states - old_states] = self.states.arrays["unfinished"][made]
         finished = self.in_pool(since)
-        since = since[arrays["arc_offsets"][since] >= self._arcs]  # the other states, under the root, already had their arcs
+        since = since[arrays["arc_offsets"][since] >= old_arcs]  # the other states, under the root, already had their arcs
         where = torch.from_numpy(self.in_pool(since).astype(np.int64)).to(pool.device)
         offsets = [arrays["arc_offsets"][since + end] + np.int32(self._arc_shift) for end in (0, 1)]
         for tensor, at, values in (
@@ -244,26 +268,35 @@ class InPool:
             (pool.tensors.backoff_weights, where, arrays["backoff_weights"][since]),
         ):
             tensor[at] = torch.from_numpy(values).to(pool.device)
-        own_arcs, first_arc = slice(self._arcs, arcs), self._arcs + self._arc_shift
+        own_arcs, first_arc = slice(old_arcs, arcs), old_arcs + self._arc_shift
         pool.write("arc_tokens", first_arc, arrays["arc_tokens"][own_arcs])
         pool.write("arc_weights", first_arc, arrays["arc_weights"][own_arcs])
         pool.write("arc_targets", first_arc, self.in_pool(arrays["arc_targets"][own_arcs]))
         _finished(len(finished), finished, pool.unfinished)  # last, as another thread may read what is finished
-        self._states, self._arcs, self._composed = states, arcs, len(composed)
+        self.copied[:] = states, arcs, len(composed)
 
     def _take_room(self, states: int, arcs: int) -> None:
         """Reserve room for more states and arcs, as one part that starts at the first uncopied number."""
+        copied_states, copied_arcs, _ = self.copied.tolist()
         if states > self._state_room:
-            count = max(states - self._states, states // 4 * 2, LEAST_STATES)
+            count = max(states - copied_states, states // 4 * 2, LEAST_STATES)
             first, _ = self.pool.take(count, 0)
-            self.own, self.firsts = np.append(self.own, self._states), np.append(self.firsts, first)
-            self._state_room = self._states + count
+            self.own, self.firsts = np.append(self.own, copied_states), np.append(self.firsts, first)
+            self._state_room = copied_states + count
             self.places.append(Place(first, first, (first, count), (0, 0)))
         if arcs > self._arc_room:
-            count = max(arcs - self._arcs, arcs // 2, LEAST_ARCS)
+            count = max(arcs - copied_arcs, arcs // 2, LEAST_ARCS)
             _, first = self.pool.take(0, count)
-            self._arc_shift, self._arc_room = first - self._arcs, self._arcs + count
+            self._arc_shift, self._arc_room = first - copied_arcs, copied_arcs + count
             self.places.append(Place(0, 0, (0, 0), (first, count)))
+
+    @property
+    def native(self) -> NgpulmLazySource:
+        """The struct for the core."""
+        return NgpulmLazySource(
+            **self.states.native, own=self.own, firsts=self.firsts, copied=self.copied, num_parts=len(self.own),
+            room_for_states=self._state_room, room_for_arcs=self._arc_room, arc_shift=self._arc_shift,
+        )  # fmt: skip
 
     def in_pool(self, states: np.ndarray) -> np.ndarray:
         """Return the numbers in the pool of states of the model, int32."""
@@ -275,7 +308,7 @@ class InPool:
         order = np.argsort(self.firsts)
         part = order[np.searchsorted(self.firsts[order], states, side="right") - 1]
         within = states - self.firsts[part]
-        counts = np.append(self.own[1:], self._states) - self.own
+        counts = np.append(self.own[1:], self.copied[0]) - self.own
         return np.where((within >= 0) & (within < counts[part]), within + self.own[part], -1).astype(np.int32)
 
     def leave(self) -> None:
