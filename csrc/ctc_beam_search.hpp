@@ -46,14 +46,16 @@ class PrefixSearch {
   }
 
   // Search the frames of row `number` of the batch, which is row `row` of the session. `links` and `labels` [T, K] come in as
-  // those of frames that change nothing. Returns the first frame with NaN or infinity, or -1.
-  int32_t run(int64_t number, int64_t row, const Prefixes& prefixes, int32_t* links, int32_t* labels) {
+  // those of frames that change nothing. `max_probs` [T], unless null, gets the highest probability of each frame. Returns the
+  // first frame with NaN or infinity, or -1.
+  int32_t run(int64_t number, int64_t row, const Prefixes& prefixes, int32_t* links, int32_t* labels, float* max_probs) {
     p = prefixes;
     begin_row(row);
     const int32_t length = frames.lengths[number];
     for (int32_t frame = 0; frame < length; ++frame) {
       x = frame_of(frames, number, frame);
       if (x.is_broken()) return frame;
+      if (max_probs) max_probs[frame] = x.max_prob(frames.blank);
       blank_log_prob = double(x.logits[frames.blank]) - x.normaliser;
       is_skipped = blank_log_prob > least_skipped;
       if (has_changed) find_families();

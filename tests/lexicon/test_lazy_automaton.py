@@ -172,7 +172,7 @@ def test_a_beam_search_that_composes_goes_on_as_if_it_had_not(seed, delimiter, o
         rules = cpu.BeamRules.of(*rest[:3], num_beams, 20.0, float("inf"), None)
         with search.lent(14) as automaton:
             rows = CtcRows.of(None, beams)
-            cpu.search(automaton, Frames.of(frames, part, 14), rules, rows, frames.shape[:2], None, None, ours)
+            cpu.search(automaton, Frames.of(frames, part, 14), rules, rows, frames.shape[:2], None, False, None, ours)
         found = cpu.unpacked(beams)
         for name in set(found._fields) - {"lm_states"}:
             assert torch.equal(getattr(found, name), getattr(expected, name)), name

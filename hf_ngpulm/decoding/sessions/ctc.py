@@ -86,11 +86,21 @@ class CTCSlots(Slots):
         """
         self.classes = logits.shape[2]
         measure = self.decoder.options.confidence
-        confidences = None if measure is None else confidences_of(logits, lengths, measure)
+        confidences = None if measure is None else self.confidences(logits, lengths, measure)
         bad_frames = self.search(slots, logits, lengths, counts, confidences)
         rows = slice(None) if slots is None else slots
         self.frames[rows] += np.where(bad_frames < 0, counts, 0)
         return bad_frames
+
+    def confidences(self, logits: Tensor, lengths: Tensor, measure: str) -> Tensor:
+        """Return the confidence of each frame, float32 `[N, T]`; padding has arbitrary values."""
+        # Without padding; and on a GPU, where computing it for padding costs less than separating the rows.
+        if logits.device.type != "cpu" or (len(lengths) and int(lengths.min()) == logits.shape[1]):
+            return frame_confidence(logits, measure)
+        confidences = torch.zeros(logits.shape[:2])
+        inside = torch.arange(logits.shape[1]) < lengths[:, None]
+        confidences[inside] = frame_confidence(packed_frames(logits, lengths)[1][None], measure)[0]
+        return confidences
 
     @abstractmethod
     def search(
@@ -154,6 +164,16 @@ class CoreSlots(CTCSlots):
     @prepared.setter
     def prepared(self, prepared: Prepared | None) -> None:
         self._prepared, self._first = prepared, None
+
+    @property
+    def are_max_probs(self) -> bool:
+        """Return whether the core computes the confidences during the search."""
+        return self.decoder.options.confidence == "max_prob"
+
+    def confidences(self, logits: Tensor, lengths: Tensor, measure: str) -> Tensor:
+        if self.are_max_probs:
+            return torch.empty(logits.shape[:2], dtype=torch.float32, device=logits.device)
+        return super().confidences(logits, lengths, measure)
 
     @abstractmethod
     def empty(self, models: RowModels) -> np.ndarray:
@@ -246,7 +266,7 @@ class CoreGreedySlots(CoreSlots):
             return native_greedy.search(
                 automaton, Frames.of(logits, lengths, self.decoder.blank_id), self.models.weights, prepared.stay_costs,
                 self.decoder.options.repeats, self.batch(slots), self.rows["lm_states"][:, 0], (rows, width), confidences,
-                self.history.with_room(slots, width), None,
+                self.are_max_probs, self.history.with_room(slots, width), None,
             )  # fmt: skip
 
     def live(self) -> np.ndarray:
@@ -290,7 +310,9 @@ class CoreBeamSlots(CoreSlots):
         frames, (rows, width, classes) = Frames.of(logits, lengths, self.decoder.blank_id), logits.shape
         rules, tails = self.prepared.rules(classes), self.history.with_room(slots, width)
         with self.prepared.automaton() as automaton:
-            return native_beam.search(automaton, frames, rules, self.batch(slots), (rows, width), confidences, tails, None)
+            return native_beam.search(
+                automaton, frames, rules, self.batch(slots), (rows, width), confidences, self.are_max_probs, tails, None
+            )
 
     def live(self) -> np.ndarray:
         return native_beam.is_there(self.rows)
@@ -586,17 +608,6 @@ def label_frames(
         bad_frames=first_bad.to(torch.int32),
         before=every.gather(1, lengths[:, None].long()).repeat(1, 2),
     )
-
-
-def confidences_of(logits: Tensor, lengths: Tensor, measure: str) -> Tensor:
-    """Return the confidence of each frame, float32 `[B, T]`; padding has arbitrary values."""
-    # Without padding; and on a GPU, where computing it for padding costs less than separating the rows.
-    if logits.device.type != "cpu" or (len(lengths) and int(lengths.min()) == logits.shape[1]):
-        return frame_confidence(logits, measure)
-    confidences = torch.zeros(logits.shape[:2])
-    inside = torch.arange(logits.shape[1]) < lengths[:, None]
-    confidences[inside] = frame_confidence(packed_frames(logits, lengths)[1][None], measure)[0]
-    return confidences
 
 
 def unscored(models: RowModels) -> Tensor:

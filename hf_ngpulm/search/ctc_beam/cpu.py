@@ -82,7 +82,7 @@ def _empty_prefix(num_beams: int, num_automata: int) -> np.ndarray:
 
 def search(
     automaton: Automaton, frames: Frames, rules: BeamRules, batch: CtcRows, shape: tuple[int, int],
-    confidences: np.ndarray | None, tails: Tails | None, happened: BeamFrames | None,
+    confidences: np.ndarray | None, are_max_probs: bool, tails: Tails | None, happened: BeamFrames | None,
 ) -> np.ndarray:  # fmt: skip
     """Search the frames of a batch.
 
@@ -90,6 +90,7 @@ def search(
         batch: the rows; the search updates their states.
         shape: (N, T), where T includes padding.
         confidences: float32 `[N, T]`, confidences of the frames; None if they aren't measured.
+        are_max_probs: whether the measure is "max_prob"; the search then writes `confidences`.
         tails: gets the tokens (`History.with_room`). If None, `happened` gets the trace.
 
     Returns:
@@ -98,7 +99,7 @@ def search(
     rows, width = shape
     bad_frames = np.full(rows, -1, dtype=np.int32) if happened is None else happened.bad_frames.numpy()
     links, labels = (None, None) if happened is None else happened[:2]
-    arguments = (automaton, frames, rules, batch, width, confidences, tails, links, labels, bad_frames)
+    arguments = (automaton, frames, rules, batch, width, confidences, are_max_probs, tails, links, labels, bad_frames)
     on_rows(_search, arguments, rows, width * (frames.classes + 64 * rules.num_beams), REFUSAL)
     return bad_frames
 
@@ -145,7 +146,7 @@ def ctc_beam(
     beams = packed(state)
     rules = BeamRules.of(weights, bonuses, unscored, num_beams, threshold, skip, text_hashes)
     of_frames, batch = Frames.of(logits, lengths, blank), CtcRows.of(None, beams)
-    search(Automaton.lent(automaton, vocab_size), of_frames, rules, batch, (batch_size, frames), None, None, happened)
+    search(Automaton.lent(automaton, vocab_size), of_frames, rules, batch, (batch_size, frames), None, False, None, happened)
     return unpacked(beams), happened
 
 

@@ -32,7 +32,7 @@ def greedy_of(num_automata: int) -> np.dtype[Any]:
 
 def search(
     automaton: Automaton, frames: Frames, weights: Tensor, stay_costs: Tensor, rule: str, batch: CtcRows, states: np.ndarray,
-    shape: tuple[int, int], confidences: np.ndarray | None, tails: Tails | None, labels: np.ndarray | None,
+    shape: tuple[int, int], confidences: np.ndarray | None, are_max_probs: bool, tails: Tails | None, labels: np.ndarray | None,
 ) -> np.ndarray:  # fmt: skip
     """Label the frames of a batch.
 
@@ -41,7 +41,7 @@ def search(
         batch: the rows; the search updates their states.
         states: int32 `[S, M]`, automata's states of all rows, for the error message.
         shape: (N, T), where T includes padding.
-        confidences: float32 `[N, T]`, confidences of the frames; None if they aren't measured.
+        confidences, are_max_probs: as for `hf_ngpulm.search.ctc_beam.cpu.search`.
         tails: gets the tokens (`History.with_room`). If None, `labels` gets the classes of the frames.
         labels: int32 `[N, T]`, filled with the blank.
 
@@ -51,8 +51,8 @@ def search(
     rows, width = shape
     bad_frames = np.full(rows, -1, dtype=np.int32)
     arguments = (
-        automaton, frames, weights, stay_costs, weights.shape[1], RULES.index(rule), batch, width, confidences, tails, labels,
-        bad_frames,
+        automaton, frames, weights, stay_costs, weights.shape[1], RULES.index(rule), batch, width, confidences, are_max_probs,
+        tails, labels, bad_frames,
     )  # fmt: skip
     on_rows(
         _search, arguments, rows, width * frames.classes,
@@ -81,8 +81,8 @@ def ctc_greedy(
     if frames and classes:
         bad_frames = search(
             Automaton.lent(automaton, vocab_size), Frames.of(logits, lengths, blank), weights.contiguous(),
-            stay_costs.contiguous(), rule, CtcRows.of(None, rows), rows["lm_states"][:, 0], (batch_size, frames), None, None,
-            labels,
+            stay_costs.contiguous(), rule, CtcRows.of(None, rows), rows["lm_states"][:, 0], (batch_size, frames), None, False,
+            None, labels,
         )  # fmt: skip
     acoustic_scores, lm_scores = rows["acoustic_scores"].astype(np.float32), rows["lm_scores"][:, 0].astype(np.float32)
     arrays = (labels, acoustic_scores, lm_scores, rows["lm_states"][:, 0].copy(), bad_frames, rows["before"].copy())
