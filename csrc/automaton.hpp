@@ -1,22 +1,17 @@
 // The n-gram automaton in compressed sparse rows, and the queries that all searches use. hf_ngpulm/automaton/tensors.py
 // describes the arrays; hf_ngpulm/automaton/reference.py is the definition.
 #pragma once
+#include <functional>
 #include <memory>
 
 #include "core.hpp"
 
-struct NgpulmAutomaton;
-struct NgpulmLazyAutomaton;
-struct NgpulmSpellingTrie;
-struct NgpulmWords;
-
-// The data from which searches compose a lazy automaton while they run. See hf_ngpulm/lexicon/lazy_states.py.
+// How to compose states during a search. See hf_ngpulm/lexicon/lazy_search.py.
 struct NgpulmComposing {
-  const NgpulmLazyAutomaton* made;
-  const NgpulmAutomaton* lm;
-  const NgpulmWords* words;
-  const NgpulmSpellingTrie* trie;
+  const int64_t* sources;
+  uint8_t* unfinished;
   int32_t* is_busy;
+  int64_t num_sources, finish;
 };
 
 // See hf_ngpulm/automaton/cpu.py.
@@ -37,15 +32,15 @@ struct Step {
   int32_t state;
 };
 
-// Composes the states of a lazy automaton when a search reaches them. Each thread has its own composer.
+// Composes the states of lazy automata when a search enters them. Each thread has its own composer.
 class Composer {
  public:
   virtual ~Composer() = default;
-  // Compose a state and all states on which its scores depend, unless this is done already. Returns false if there is no
-  // room.
-  virtual bool finish(int32_t state) = 0;
+  // Compose a state and all states that its scores depend on, unless they are composed.
+  virtual void finish(int32_t state) = 0;
 };
-std::unique_ptr<Composer> make_composer(const NgpulmComposing& composing);
+// `load` updates a view of the automaton; it is called at once, and whenever the arrays have been replaced by larger ones.
+std::unique_ptr<Composer> make_composer(const NgpulmAutomaton& automaton, std::function<void()> load);
 
 // A view; `Token` is the type of `arc_tokens`: int16_t or int32_t.
 template <class Token>
@@ -59,23 +54,25 @@ struct Automaton {
   int32_t num_states, vocab_size;
   Composer* composer = nullptr;  // set for a lazy automaton
 
-  explicit Automaton(const NgpulmAutomaton& a)
-      : arc_offsets(a.arc_offsets),
-        arc_tokens(static_cast<const Token*>(a.arc_tokens)),
-        arc_weights(a.arc_weights),
-        arc_targets(a.arc_targets),
-        backoff_states(a.backoff_states),
-        backoff_weights(a.backoff_weights),
-        num_states(a.num_states),
-        vocab_size(a.vocab_size) {}
+  explicit Automaton(const NgpulmAutomaton& a) { load(a); }
+  void load(const NgpulmAutomaton& a) {
+    arc_offsets = a.arc_offsets;
+    arc_tokens = static_cast<const Token*>(a.arc_tokens);
+    arc_weights = a.arc_weights;
+    arc_targets = a.arc_targets;
+    backoff_states = a.backoff_states;
+    backoff_weights = a.backoff_weights;
+    num_states = a.num_states;
+    vocab_size = a.vocab_size;
+  }
 
   bool has(int32_t state) const { return state >= 0 && state < num_states; }
   bool has_all(const int32_t* states, int64_t count) const {
     return std::all_of(states, states + count, [this](int32_t state) { return has(state); });
   }
-  // Compose the final states of a search, which no query has read yet.
-  void finish(const int32_t* states, int64_t count) const {
-    for (int64_t i = 0; composer && i < count; ++i) composer->finish(states[i]);
+  // Compose a state of a lazy automaton, before its arcs are read. All queries do.
+  void finish(int32_t state) const {
+    if (composer) composer->finish(state);
   }
   bool is_root(int32_t state) const { return backoff_states[state] == state; }
 
@@ -104,6 +101,7 @@ struct Automaton {
   Step step(int32_t state, int32_t token, int32_t limit) const {
     float score = 0.f;
     if (token < 0 || token >= limit) return {score, state};
+    finish(state);
     for (;;) {
       const int32_t low = arc_offsets[state], high = arc_offsets[state + 1], backoff = backoff_states[state];
       // A root that has every token needs no search.
@@ -115,11 +113,10 @@ struct Automaton {
     }
   }
 
-  // Write the scores of all tokens: first the root's, then over them those of longer and longer contexts. If `targets` is
-  // given, also write the next states. `chain` is room for a backoff chain. If a lazy automaton has no room for a state, the
-  // scores are wrong; the search then finds the state unfinished and is repeated.
+  // Scores of all tokens: the root's, then those of ever longer contexts over them; and where they lead, if `targets` is
+  // given. `chain` is room for a backoff chain.
   void scores(int32_t state, std::vector<int32_t>& chain, float* out, int32_t* targets = nullptr) const {
-    if (composer) composer->finish(state);
+    finish(state);
     chain.clear();
     for (; !is_root(state); state = backoff_states[state]) chain.push_back(state);
     float score = 0.f;
@@ -154,12 +151,14 @@ struct Automaton {
   }
 };
 
-// Call `run` with the automaton in its type of tokens, inside `guarded`.
+// Call `run` with the automaton as its type of tokens has it; `guarded`. A search, which may enter states of a lazy automaton,
+// takes it by reference, since its arrays may be replaced meanwhile.
 template <class Run>
 int64_t with_automaton(const NgpulmAutomaton& automaton, Run&& run) noexcept {
   return guarded([&] {
-    const auto composer = automaton.composing ? make_composer(*automaton.composing) : nullptr;
     const auto run_with = [&](auto view) {
+      const auto load = [&] { view.load(automaton); };
+      const auto composer = automaton.composing ? make_composer(automaton, load) : nullptr;
       view.composer = composer.get();
       return run(view);
     };

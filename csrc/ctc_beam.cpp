@@ -39,21 +39,19 @@ void rank(const Automaton<Token>& lm, const NgpulmCtcModels& models, int64_t row
 
 }  // namespace
 
-// Search the frames of a batch. A row has `width` frames including padding. The trace is written to `tails`, or to `links`
-// and `labels` [N, width, K], whose initial values are those of frames that change nothing. With `stops`, rows stop at
-// unfinished states. `confidences` [N, width] may be null.
+// Search the frames of a batch; a row has `width` frames with padding. The trace goes to `tails`, or to `links` and `labels`
+// [N, width, K], which come in as those of frames that change nothing. `confidences`
+// [N, width] may be null; they are computed here if they are the highest probabilities, `are_max_probs`.
 NGPULM_EXPORT int64_t ngpulm_ctc_beam(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmFrames* frames,
                                       const NgpulmBeamRules* rules, const NgpulmCtcRows* batch, int64_t width,
-                                      const float* confidences, const NgpulmTails* tails, int32_t* links, int32_t* labels,
-                                      int32_t* bad_frames, const NgpulmBeamStops* stops) {
-  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+                                      float* confidences, int64_t are_max_probs, const NgpulmTails* tails, int32_t* links,
+                                      int32_t* labels, int32_t* bad_frames) {
+  return with_automaton(*automaton, [&](auto& lm) -> int64_t {
     const int64_t num_beams = rules->num_beams;
     PrefixSearch search(lm, *frames, *rules);
     std::vector<int32_t> own_links, own_labels;
     for (int64_t i = first; i < last; ++i) {
       const int64_t length = frames->lengths[i], row = row_of(*batch, i);
-      if (stops) stops->counts[i] = 0;
-      if (stops && stops->frames[i] >= length) continue;
       const Prefixes prefixes(batch->states, row, num_beams, rules->num_automata);
       if (!search.is_sound(prefixes)) return row;
       int32_t *row_links, *row_labels;
@@ -65,11 +63,12 @@ NGPULM_EXPORT int64_t ngpulm_ctc_beam(int64_t first, int64_t last, const NgpulmA
         own_labels.assign(length * num_beams, BLANK);
         row_links = own_links.data(), row_labels = own_labels.data();
       }
-      bad_frames[i] = search.run(i, row, prefixes, row_links, row_labels, stops);
+      float* row_confidences = confidences ? confidences + i * width : nullptr;
+      bad_frames[i] = search.run(i, row, prefixes, row_links, row_labels, are_max_probs ? row_confidences : nullptr);
       if (!tails || bad_frames[i] >= 0) continue;
       Following following(*tails);
       follow_frames(following, *tails, row, row_links, row_labels, length, batch->firsts[row], batch->sums[row],
-                    confidences ? confidences + i * width : nullptr, [&](int64_t k) { return prefixes.has(k); });
+                    row_confidences, [&](int64_t k) { return prefixes.has(k); });
     }
     return -1;
   });
@@ -79,7 +78,7 @@ NGPULM_EXPORT int64_t ngpulm_ctc_beam(int64_t first, int64_t last, const NgpulmA
 NGPULM_EXPORT int64_t ngpulm_ctc_beam_rank(int64_t first, int64_t last, const NgpulmAutomaton* automaton,
                                            const NgpulmCtcModels* models, const NgpulmCtcRows* batch, int64_t num_beams,
                                            int64_t joins_texts, const NgpulmRanked* ranked) {
-  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+  return with_automaton(*automaton, [&](auto& lm) -> int64_t {
     const int64_t num_automata = models->num_automata, bytes = Prefixes::bytes(num_beams, num_automata);
     TextMerger merger(joins_texts ? num_beams : 0);
     std::vector<int64_t> copy(joins_texts ? bytes / 8 : 0);

@@ -11,14 +11,6 @@ struct NgpulmBeamRules {
   double threshold, skip;
 };
 
-struct NgpulmBeamStops {
-  const uint8_t* unfinished;
-  int64_t* frames;
-  double* totals;
-  int32_t* states;
-  int64_t* counts;
-};
-
 namespace ngpulm {
 
 inline int64_t slots_for(int64_t count) {

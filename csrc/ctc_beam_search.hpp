@@ -45,32 +45,26 @@ class PrefixSearch {
     return are_states_sound(lm, prefixes, num_beams, num_automata);
   }
 
-  // Search the frames of row `number` of the batch, which is row `row` of the session. With `stops`, the search stops at the
-  // first frame at which a prefix is in an unfinished state that can't be composed; a second call resumes there. The initial
-  // values of `links` and `labels` [T, K] are those of frames that change nothing. Returns the first frame with NaN or
-  // infinity, or -1.
-  int32_t run(int64_t number, int64_t row, const Prefixes& prefixes, int32_t* links, int32_t* labels,
-              const NgpulmBeamStops* stops) {
+  // Search the frames of row `number` of the batch, which is row `row` of the session. `links` and `labels` [T, K] come in as
+  // those of frames that change nothing. `max_probs` [T], unless null, gets the highest probability of each frame. Returns the
+  // first frame with NaN or infinity, or -1.
+  int32_t run(int64_t number, int64_t row, const Prefixes& prefixes, int32_t* links, int32_t* labels, float* max_probs) {
     p = prefixes;
-    begin_row(number, row, stops);
+    begin_row(row);
     const int32_t length = frames.lengths[number];
-    int64_t frame = stops ? stops->frames[number] : 0;
-    for (; frame < length; ++frame) {
+    for (int32_t frame = 0; frame < length; ++frame) {
       x = frame_of(frames, number, frame);
-      if (x.is_broken()) break;
+      if (x.is_broken()) return frame;
+      if (max_probs) max_probs[frame] = x.max_prob(frames.blank);
       blank_log_prob = double(x.logits[frames.blank]) - x.normaliser;
       is_skipped = blank_log_prob > least_skipped;
       if (has_changed) find_families();
       stay();
-      if (stops && !is_skipped && has_stopped(number, frame, *stops)) return -1;
       if (!is_skipped) extend();
       if (best == NEG_INF_DOUBLE) continue;  // no candidate: sums with huge weights overflowed
       renew(links + frame * num_beams, labels + frame * num_beams);
     }
-    if (stops) stops->frames[number] = length;
-    for (int64_t k = 0; k < num_beams; ++k)
-      if (p.has(k)) lm.finish(p.lm_states + k * num_automata, num_automata);
-    return frame < length ? int32_t(frame) : -1;
+    return -1;
   }
 
  private:
@@ -110,7 +104,7 @@ class PrefixSearch {
   std::vector<int64_t> old_hashes, old_texts;
   std::vector<uint8_t> known, stays;  // known: whether `highest_added` is set
 
-  void begin_row(int64_t number, int64_t row, const NgpulmBeamStops* stops) {
+  void begin_row(int64_t row) {
     bonus = rules.bonuses[row], unscored = rules.unscored[row], weights = rules.weights + row * num_automata;
     std::fill(plain.begin(), plain.begin() + candidates, bonus);
     std::fill(plain.begin() + candidates, plain.end(), bonus + unscored);
@@ -118,11 +112,7 @@ class PrefixSearch {
     std::fill(known.begin(), known.end(), 0);
     has_changed = true;
     used = num_beams;
-    if (stops && stops->frames[number]) {
-      std::copy_n(stops->totals + number * num_beams, num_beams, totals.begin());
-    } else {
-      for (int64_t k = 0; k < num_beams; ++k) totals[k] = add_logs(p.blank_scores[k], p.token_scores[k]);
-    }
+    for (int64_t k = 0; k < num_beams; ++k) totals[k] = add_logs(p.blank_scores[k], p.token_scores[k]);
   }
 
   int64_t slot_of(int64_t hash) const { return (hash ^ (hash >> 32)) & int64_t(by_hash.size() - 1); }
@@ -184,23 +174,7 @@ class PrefixSearch {
     }
   }
 
-  // List the unfinished states of all prefixes that can't be composed now. Returns whether there are any.
-  bool has_stopped(int64_t number, int64_t frame, const NgpulmBeamStops& stops) {
-    int32_t* states = stops.states + number * num_beams * num_automata;
-    int64_t count = 0;
-    for (const int32_t k : alive)
-      for (int64_t m = 0; m < num_automata && !known[k]; ++m)
-        if (const int32_t state = p.lm_states[k * num_automata + m];
-            __atomic_load_n(stops.unfinished + state, __ATOMIC_ACQUIRE))
-          if (!lm.composer || !lm.composer->finish(state)) states[count++] = state;
-    stops.counts[number] = count;
-    if (count == 0) return false;
-    stops.frames[number] = frame;
-    std::copy(totals.begin(), totals.end(), stops.totals + number * num_beams);
-    return true;
-  }
-
-  // The order of candidates. In a tie, candidates that stay come first, then lower tokens, then lower hashes.
+  // The order of candidates. Ties: those that stay, then lower tokens, then lower hashes.
   bool is_better(const Candidate& a, const Candidate& b) const {
     if (a.score != b.score) return a.score > b.score;
     const bool is_new = a.token >= 0;

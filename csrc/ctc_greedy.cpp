@@ -34,13 +34,15 @@ class GreedySearch {
         one(lm.vocab_size),
         sums(candidates) {}
 
-  // Label the frames of row `i` of the batch. Returns the first frame with NaN or infinity, or -1.
-  int32_t run(int64_t i, const float* weights, float stay_cost, const Row& row, int32_t* labels) {
+  // Label the frames of row `i` of the batch. `max_probs` [T], unless null, gets the highest probability of each frame. Returns
+  // the first frame with NaN or infinity, or -1.
+  int32_t run(int64_t i, const float* weights, float stay_cost, const Row& row, int32_t* labels, float* max_probs) {
     int32_t &before = row.before[0], &best_before = row.before[1], *states = row.states;
     bool is_known = false;  // whether `added` belongs to the row's states
     for (int32_t number = 0; number < frames.lengths[i]; ++number) {
       const Frame frame = frame_of(frames, i, number);
       if (frame.is_broken()) return number;
+      if (max_probs) max_probs[number] = frame.max_prob(frames.blank);
       const int32_t best = best_class(frame);
       int32_t label = best;
       if (best != frames.blank && best < lm.vocab_size) {
@@ -67,7 +69,6 @@ class GreedySearch {
       before = label;
       best_before = best;
     }
-    lm.finish(states, num_automata);
     return -1;
   }
 
@@ -108,15 +109,15 @@ class GreedySearch {
 
 }  // namespace
 
-// Label the frames of a batch. `weights` and `stay_costs` are [S, num_automata] and [S]. The labels are written to `tails`,
-// or to `labels` [N, width], which are initially blanks. `confidences` [N, width] may be null. Returns -1, or the first row
-// with a state that doesn't exist.
+// Label the frames of a batch; `weights` and `stay_costs` are [S, num_automata] and [S]. The labels go to `tails`, or to
+// `labels` [N, width], which come in as blanks. `confidences` [N, width] may be null; they are computed here if they are the
+// highest probabilities, `are_max_probs`. Returns -1, or the first row with a state that doesn't exist.
 NGPULM_EXPORT int64_t ngpulm_ctc_greedy(int64_t first, int64_t last, const NgpulmAutomaton* automaton,
                                         const NgpulmFrames* frames, const float* weights, const float* stay_costs,
                                         int64_t num_automata, int32_t rule, const NgpulmCtcRows* batch, int64_t width,
-                                        const float* confidences, const NgpulmTails* tails, int32_t* labels,
-                                        int32_t* bad_frames) {
-  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+                                        float* confidences, int64_t are_max_probs, const NgpulmTails* tails,
+                                        int32_t* labels, int32_t* bad_frames) {
+  return with_automaton(*automaton, [&](auto& lm) -> int64_t {
     GreedySearch search(lm, *frames, num_automata, rule);
     std::vector<int32_t> own_labels;
     for (int64_t i = first; i < last; ++i) {
@@ -125,10 +126,12 @@ NGPULM_EXPORT int64_t ngpulm_ctc_greedy(int64_t first, int64_t last, const Ngpul
       if (!lm.has_all(row.states, num_automata)) return at;
       if (tails) own_labels.resize(length);
       int32_t last_label = row.before[0], *row_labels = tails ? own_labels.data() : labels + i * width;
-      bad_frames[i] = search.run(i, weights + at * num_automata, stay_costs[at], row, row_labels);
+      float* row_confidences = confidences ? confidences + i * width : nullptr;
+      bad_frames[i] = search.run(i, weights + at * num_automata, stay_costs[at], row, row_labels,
+                                 are_max_probs ? row_confidences : nullptr);
       if (tails && bad_frames[i] < 0)
         follow_labels(*tails, at, row_labels, length, batch->firsts[at], frames->blank, last_label, batch->sums[at],
-                      confidences ? confidences + i * width : nullptr);
+                      row_confidences);
     }
     return -1;
   });

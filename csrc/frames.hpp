@@ -24,6 +24,8 @@ struct Frame {
   // Whether the frame has NaN or infinity, or no possible class.
   bool is_broken() const { return !std::isfinite(normaliser); }
   double log_prob(int32_t label) const { return logits[label] - normaliser; }
+  // The probability of the likeliest class.
+  float max_prob(int32_t blank) const { return float(std::exp(std::max(highest, logits[blank]) - normaliser)); }
 };
 
 inline Frame frame_of(const NgpulmFrames& frames, int64_t row, int64_t number) {

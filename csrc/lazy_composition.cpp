@@ -3,6 +3,7 @@
 // it stopped. BAD_STATE means that a state doesn't exist or has no predecessor.
 #include "lazy_composition.hpp"
 
+#include <stdexcept>
 #include <thread>
 
 using namespace ngpulm;
@@ -25,36 +26,149 @@ class Turn {
   int32_t* const is_busy;
 };
 
-template <class WordToken, class Token>
-class ComposerOf : public Composer {
+// A model whose states a search reads, in place or as copies in a pool.
+class Source {
  public:
-  explicit ComposerOf(const NgpulmComposing& c)
-      : lazy(*c.made, Automaton<WordToken>(*c.lm), *c.words, *c.trie), is_busy(c.is_busy) {}
+  virtual ~Source() = default;
+  // Compose a state by its number in the automaton, and copy what is new to a pool. False if the state is another model's, or
+  // if there is no room.
+  virtual bool finish(int32_t state) = 0;
+};
+
+template <class WordToken, class Token>
+class SourceOf : public Source {
+ public:
+  SourceOf(const NgpulmLazySource& source, const NgpulmAutomaton& automaton)
+      : source(source),
+        pool(automaton),
+        made(*source.made),
+        lazy(made, Automaton<WordToken>(*source.lm), *source.words, *source.trie) {}
 
   bool finish(int32_t state) override {
-    if (!lazy.is_unfinished(state)) return true;
-    const Turn turn(is_busy);
-    return lazy.enter(state, 0) == DONE;
+    if (!source.num_parts) return lazy.enter(state, 0) == DONE;
+    const int32_t own = outside(state);
+    return own >= 0 && lazy.enter(own, 0) == DONE && copy();
   }
 
  private:
+  // The number in the model of a state of the pool, and the reverse.
+  int32_t outside(int32_t state) const {
+    for (int64_t part = 0; part < source.num_parts; ++part) {
+      const int64_t within = state - source.firsts[part];
+      const int64_t end = part + 1 < source.num_parts ? source.own[part + 1] : source.copied[0];
+      if (within >= 0 && within < end - source.own[part]) return int32_t(source.own[part] + within);
+    }
+    return -1;
+  }
+  int32_t in_pool(int32_t own) const {
+    int64_t part = source.num_parts - 1;
+    while (own < source.own[part]) --part;
+    return int32_t(source.firsts[part] + own - source.own[part]);
+  }
+
+  // The same as `InPool.update` in hf_ngpulm/lexicon/lazy_search.py, if there is room in the pool.
+  bool copy() {
+    const int64_t states = 2 * made.counts[STATES], arcs = made.counts[ARCS], composed = made.counts[COMPOSED];
+    if (states > source.room_for_states || arcs > source.room_for_arcs) return false;
+    const auto offsets = const_cast<int32_t*>(pool.arc_offsets), targets = const_cast<int32_t*>(pool.arc_targets);
+    const auto backoffs = const_cast<int32_t*>(pool.backoff_states);
+    const auto backoff_weights = const_cast<float*>(pool.backoff_weights), weights = const_cast<float*>(pool.arc_weights);
+    const auto tokens = static_cast<Token*>(const_cast<void*>(pool.arc_tokens));
+    uint8_t* unfinished = pool.composing->unfinished;
+    const auto copy_state = [&](int32_t own, int32_t to) {
+      offsets[to] = int32_t(std::max<int64_t>(made.arc_offsets[own] + source.arc_shift, 0));
+      backoffs[to] = in_pool(made.backoff_states[own]);
+      backoff_weights[to] = made.backoff_weights[own];
+    };
+    for (int64_t own = source.copied[0]; own < states; ++own) {
+      const int32_t to = in_pool(int32_t(own));
+      copy_state(int32_t(own), to);
+      unfinished[to] = own % 2 == 0;
+    }
+    for (int64_t arc = source.copied[1]; arc < arcs; ++arc) {
+      const int64_t to = arc + source.arc_shift;
+      tokens[to] = static_cast<const Token*>(made.arc_tokens)[arc];
+      weights[to] = made.arc_weights[arc];
+      targets[to] = in_pool(made.arc_targets[arc]);
+    }
+    for (int64_t i = source.copied[2]; i < composed; ++i) {
+      const int32_t own = 2 * made.composed[i], to = in_pool(own);
+      if (made.arc_offsets[own] >= source.copied[1]) {  // other states, under the root, already had their arcs
+        copy_state(own, to);
+        offsets[to + 1] = int32_t(made.arc_offsets[own + 1] + source.arc_shift);
+      }
+      __atomic_store_n(unfinished + to, uint8_t(0), __ATOMIC_RELEASE);  // last, as another thread may read what is finished
+    }
+    source.copied[0] = states, source.copied[1] = arcs, source.copied[2] = composed;
+    return true;
+  }
+
+  const NgpulmLazySource& source;
+  const NgpulmAutomaton& pool;
+  const NgpulmLazyAutomaton& made;
   LazyAutomaton<WordToken, Token> lazy;
-  int32_t* const is_busy;
+};
+
+std::unique_ptr<Source> make_source(const NgpulmLazySource& source, const NgpulmAutomaton& automaton) {
+  const bool short_words = source.lm->token_bytes == 2, short_tokens = automaton.token_bytes == 2;
+  if (short_words && short_tokens) return std::make_unique<SourceOf<int16_t, int16_t>>(source, automaton);
+  if (short_words) return std::make_unique<SourceOf<int16_t, int32_t>>(source, automaton);
+  if (short_tokens) return std::make_unique<SourceOf<int32_t, int16_t>>(source, automaton);
+  return std::make_unique<SourceOf<int32_t, int32_t>>(source, automaton);
+}
+
+class ComposerOf : public Composer {
+ public:
+  ComposerOf(const NgpulmAutomaton& automaton, std::function<void()> load)
+      : automaton(automaton), c(*automaton.composing), load(std::move(load)) {
+    const Turn turn(c.is_busy);
+    renew();
+  }
+
+  void finish(int32_t state) override {
+    if (!__atomic_load_n(unfinished + state, __ATOMIC_ACQUIRE)) return;
+    const Turn turn(c.is_busy);
+    if (addresses != c.sources) renew();
+    if (!unfinished[state]) return;
+    for (const auto& source : sources)
+      if (source->finish(state)) return;
+    if (reinterpret_cast<int64_t (*)(int64_t)>(c.finish)(state) != 0) throw std::runtime_error("a state can't be composed");
+    renew();
+  }
+
+ private:
+  // Read the addresses of the arrays, which a call of `c.finish` in another thread may have replaced.
+  void renew() {
+    addresses = c.sources, unfinished = c.unfinished;
+    sources.clear();
+    for (int64_t i = 0; i < c.num_sources; ++i)
+      sources.push_back(make_source(*reinterpret_cast<const NgpulmLazySource*>(addresses[i]), automaton));
+    load();
+  }
+
+  const NgpulmAutomaton& automaton;
+  const NgpulmComposing& c;
+  const std::function<void()> load;
+  const int64_t* addresses = nullptr;  // each call of `c.finish` puts them elsewhere
+  uint8_t* unfinished = nullptr;
+  std::vector<std::unique_ptr<Source>> sources;
 };
 
 }  // namespace
 
-std::unique_ptr<Composer> make_composer(const NgpulmComposing& composing) {
-  const bool short_words = composing.lm->token_bytes == 2, short_tokens = composing.made->token_bytes == 2;
-  if (short_words && short_tokens) return std::make_unique<ComposerOf<int16_t, int16_t>>(composing);
-  if (short_words) return std::make_unique<ComposerOf<int16_t, int32_t>>(composing);
-  if (short_tokens) return std::make_unique<ComposerOf<int32_t, int16_t>>(composing);
-  return std::make_unique<ComposerOf<int32_t, int32_t>>(composing);
+std::unique_ptr<Composer> make_composer(const NgpulmAutomaton& automaton, std::function<void()> load) {
+  return std::make_unique<ComposerOf>(automaton, std::move(load));
 }
 
 }  // namespace ngpulm
 
-// Compose some states; states below 0 belong to other automata. `made` becomes 1 if any state was composed.
+// Say that the scores of some states in a pool are final. Who sees that in another thread sees their arcs.
+NGPULM_EXPORT int64_t ngpulm_lazy_finished(int64_t count, const int32_t* states, uint8_t* unfinished) {
+  for (int64_t i = 0; i < count; ++i) __atomic_store_n(unfinished + states[i], uint8_t(0), __ATOMIC_RELEASE);
+  return DONE;
+}
+
+// Compose some states; those below 0 are of other automata. `made` becomes 1 if there was anything to compose.
 NGPULM_EXPORT int64_t ngpulm_lazy_enter(const NgpulmLazyAutomaton* made, const NgpulmAutomaton* lm, const NgpulmWords* words,
                                         const NgpulmSpellingTrie* trie, const int32_t* states, int64_t num_states,
                                         uint8_t* is_new) {

@@ -26,6 +26,16 @@ struct NgpulmLazyAutomaton {
   double unknown_token, word_bonus, delimiter_bonus;
 };
 
+// See hf_ngpulm/lexicon/lazy_search.py.
+struct NgpulmLazySource {
+  const NgpulmLazyAutomaton* made;
+  const NgpulmAutomaton* lm;
+  const NgpulmWords* words;
+  const NgpulmSpellingTrie* trie;
+  const int64_t *own, *firsts;
+  int64_t *copied, num_parts, room_for_states, room_for_arcs, arc_shift;
+};
+
 namespace ngpulm {
 
 // Results of composing: it is done; or there may be no room for the next state and its arcs, or for the words of a state.

@@ -117,6 +117,7 @@ class ScoreCache {
         add(line, &state);
         break;
       }
+      lm.finish(state);
       longer.push_back(state);
       state = lm.backoff_states[state];
       line = place_of(&state);

@@ -90,7 +90,7 @@ using namespace ngpulm;
 NGPULM_EXPORT int64_t ngpulm_beam_lines(int64_t first, int64_t last, const int64_t* numbers, const NgpulmAutomaton* automaton,
                                         const NgpulmClasses* classes, const NgpulmBeamSettings* rules,
                                         const NgpulmBeamRows* rows, const NgpulmBeam* beam, const NgpulmSteps* steps) {
-  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+  return with_automaton(*automaton, [&](auto& lm) -> int64_t {
     BeamStep step(lm, *classes, *rules, *rows, *beam, *steps, last - first);
     std::vector<int64_t> live;
     for (int64_t i = first; i < last; ++i) {
@@ -130,7 +130,7 @@ NGPULM_EXPORT int64_t ngpulm_beam_rows(int64_t first, int64_t last, const Ngpulm
                                        const NgpulmBeamRows* rows, const NgpulmBeam* beam, const NgpulmSteps* steps,
                                        const NgpulmNetworks* networks, const NgpulmSlots* slots, const float* frames,
                                        int64_t longest) {
-  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+  return with_automaton(*automaton, [&](auto& lm) -> int64_t {
     const int64_t held = std::max<int64_t>(1, std::min(HYPOTHESES / beam->num_beams, last - first));
     BeamStep step(lm, *classes, *rules, *rows, *beam, *steps, (last - first) * longest);
     for (int64_t row = first; row < last; ++row)
@@ -171,7 +171,7 @@ NGPULM_EXPORT int64_t ngpulm_beam_step(int64_t first, int64_t last, const Ngpulm
                                        const NgpulmBeamRows* rows, const NgpulmBeam* beam, const NgpulmSteps* steps,
                                        const float* logits, const int64_t* lines, int64_t* sources, int64_t* tokens,
                                        int64_t* targets) {
-  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+  return with_automaton(*automaton, [&](auto& lm) -> int64_t {
     BeamStep step(lm, *classes, *rules, *rows, *beam, *steps, last - first);
     const int64_t num_beams = beam->num_beams, outputs = classes->tokens + classes->num_durations;
     NewTokens fresh;

@@ -114,7 +114,6 @@ class Greedy {
       states[m] = step.state;
       lm_scores[m] += step.score;
     }
-    lm_.finish(states, rows_.num_automata);
     rows_.acoustic_scores[row] += logits[said.token] + score;
     rows_.symbols[row] += 1;
     if (said.move == 0 && rows_.symbols[row] >= rules_.max_symbols) said.move = 1;
@@ -153,7 +152,7 @@ NGPULM_EXPORT int64_t ngpulm_greedy_window(int64_t first, int64_t last, const Ng
                                            const NgpulmClasses* classes, const NgpulmGreedyRules* rules,
                                            const NgpulmGreedyRows* rows, const NgpulmSteps* steps, const int64_t* numbers,
                                            const float* logits, const float* internal, int64_t window, int64_t* tokens) {
-  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+  return with_automaton(*automaton, [&](auto& lm) -> int64_t {
     Greedy search(lm, *classes, *rules, *rows, *steps);
     const int64_t outputs = classes->tokens + classes->num_durations;
     for (int64_t i = first; i < last; ++i) {
@@ -177,7 +176,7 @@ NGPULM_EXPORT int64_t ngpulm_greedy_rows(int64_t first, int64_t last, const Ngpu
                                          const NgpulmGreedyRows* rows, const NgpulmSteps* steps, const NgpulmNetworks* networks,
                                          const NgpulmSlots* slots, uint8_t* begun, const float* frames, int64_t longest,
                                          int64_t window) {
-  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+  return with_automaton(*automaton, [&](auto& lm) -> int64_t {
     Greedy search(lm, *classes, *rules, *rows, *steps);
     const int64_t most = std::max<int64_t>(1, std::min(ROWS, last - first));
     Networks network(*networks, *slots, most, most * window);

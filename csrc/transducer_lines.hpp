@@ -20,8 +20,7 @@ class KeptScores {
 
   // Prefetch the arcs of some states together, because each separate access would wait for memory.
   void read_ahead(std::vector<int32_t>& states) const {
-    for (int32_t& state : states)  // another thread may be composing these
-      if (lm_.composer && !lm_.composer->finish(state)) state = -1;
+    for (const int32_t state : states) lm_.finish(state);
     for (bool any = true; any;) {
       any = false;
       for (int32_t& state : states) {

@@ -25,8 +25,7 @@ class Automaton(Struct):
         """Return a struct with pointers to the tensors. For queries of `</s>`, pass a `vocab_size` one larger than the
         vocabulary.
 
-        If `composing` is passed (see `hf_ngpulm.lexicon.lazy_states.NgpulmComposing`), the core composes a state when a search
-        reaches it.
+        With `composing` (see `hf_ngpulm.lexicon.lazy_search.NgpulmComposing`) states are composed when a search reaches them.
         """
         return cls(
             **tensors._asdict(), num_states=tensors.num_states, vocab_size=vocab_size,
@@ -34,10 +33,8 @@ class Automaton(Struct):
         )  # fmt: skip
 
     @classmethod
-    def lent(cls, tensors: AutomatonTensors, vocab_size: int, composing: Struct | None = None) -> Automaton:
-        """Return the same struct from a cache, for a call that follows immediately; see `Struct.kept`."""
-        if composing is not None:
-            return cls.of(tensors, vocab_size, composing)
+    def lent(cls, tensors: AutomatonTensors, vocab_size: int) -> Automaton:
+        """Return the same struct, cached, for a call that follows at once; see `Struct.kept`."""
         key = (vocab_size, tensors.arc_offsets.shape[0], *[tensor.data_ptr() for tensor in tensors])
         return cls.kept(tensors.arc_weights, key, lambda: cls.of(tensors, vocab_size))
 

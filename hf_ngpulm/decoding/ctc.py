@@ -140,7 +140,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
             stream = self._stream(models)
         stream.add_checked(logits, lengths)
         hypotheses = stream.hypotheses()
-        if stream.is_small and isinstance(stream.slots, CoreSlots) and models.lazy is None and models.lease is None:
+        if stream.is_small and isinstance(stream.slots, CoreSlots) and self.fusion.shares(models):
             self._kept = models, self.options, stream
         return hypotheses
 

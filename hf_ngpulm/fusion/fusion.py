@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..automaton import pool as pools
+from ..automaton.cpu import Automaton
 from ..automaton.pool import AutomatonPool, Place
 from ..automaton.tensors import AutomatonTensors
 from ..common.checks import ROW_WEIGHTS, WEIGHT, check
@@ -19,7 +21,6 @@ from ..language_model.log_linear import LogLinear, parts_of
 from ..language_model.model import NGramLM
 from ..lexicon import lazy_states
 from ..lexicon.lazy_search import LazySearch
-from ..lexicon.lazy_states import NgpulmComposing
 from ..phrases import Booster
 from ..phrases.contexts import Contexts, is_per_row
 
@@ -49,7 +50,8 @@ class RowModels(NamedTuple):
         weights: float32 `[B, M]`, weights of the automata; 0 where a row has no automaton in a column.
         present: bool `[B, M]`, whether a row has an automaton in a column.
         num_lms: number of language models among the M automata. They come first, phrases last.
-        lazy: the search in models that are composed on the fly (see `settled`); None if all models are complete.
+        lazy: the models that are composed on the fly; None if all models are complete. Searches needn't look at it: they get
+            the automata from `automaton`, `settled` or `reading`.
         lease: keeps the phrases in their pool.
         ilm_weights: float32 `[B]`, weights of a transducer's internal language model, whose scores are subtracted; None if they
             aren't subtracted.
@@ -94,16 +96,25 @@ class RowModels(NamedTuple):
             lm_scores[..., self.num_lms :] += finals[..., self.num_lms :]
         return scores, lm_scores[..., : self.num_lms].sum(2), lm_scores[..., self.num_lms :].sum(2)
 
-    @property
-    def composing(self) -> NgpulmComposing | None:
-        """Return the struct with which the core composes states during a search; None if that is impossible (see
-        `LazySearch.composing`).
-        """
-        return None if self.lazy is None else self.lazy.composing
+    def automaton(self) -> AbstractContextManager[Automaton]:
+        """Lend the automata to calls of the core; see `LazySearch.lent`."""
+        if self.lazy is None:
+            return nullcontext(Automaton.lent(self.tensors, self.vocab_size))
+        return self.lazy.lent(self.vocab_size)
 
-    def composed(self) -> RowModels:
-        """Return these models with the tensors of all states that have been composed so far."""
-        return self if self.lazy is None else self._replace(tensors=self.lazy.tensors)
+    def settled(
+        self,
+        search: Callable[[AutomatonTensors], Result],
+        states: Tensor,
+        trace: Callable[[Result], tuple[Any, Any]],
+        not_tokens: int = -1,
+    ) -> Result:
+        """Return the result of a search of the automata outside the core; see `LazySearch.settled`."""
+        return search(self.tensors) if self.lazy is None else self.lazy.settled(search, states, trace, not_tokens)
+
+    def reading(self, states: Tensor) -> AutomatonTensors:
+        """Return the automata for queries of some states."""
+        return self.tensors if self.lazy is None else self.lazy.reading(states)
 
     def widened(self) -> RowModels:
         """Return a copy with one more column for phrases. No row has an automaton in the new column."""
@@ -126,32 +137,12 @@ class RowModels(NamedTuple):
             score_eos: whether language models score `</s>`. Unfinished phrases lose their bonus in either case.
         """
         ends = torch.full((states.numel(),), self.vocab_size, dtype=torch.int32, device=states.device)
-        tensors = [tensor.to(states.device) for tensor in self.composed().tensors]
+        tensors = [tensor.to(states.device) for tensor in self.reading(states)]
         scores, _ = torch.ops.hf_ngpulm.step(tensors, states.flatten(), ends, self.vocab_size + 1, engine)
         scores = scores.view(states.shape).masked_fill(~self.present[:, None].to(states.device), 0.0)
         if not score_eos:
             scores[..., : self.num_lms] = 0.0
         return scores
-
-
-def settled(models: RowModels, search: Callable[[RowModels], Result], replay: Callable[[LazySearch, Result], bool]) -> Result:
-    """Run a search and return its result.
-
-    If language models are composed lazily, the search is repeated until it enters no new state. The last run then gives the
-    same scores as the complete models would.
-
-    Args:
-        search: takes the models and returns the result. It must not change its own initial state, as it may run again.
-        replay: composes the states that the search has entered (`LazySearch.replay`), and returns whether any state was new.
-    """
-    lazy = models.lazy
-    if lazy is None:
-        return search(models)
-    with lazy.lock:
-        while True:
-            result = search(models.composed())
-            if not replay(lazy, result):
-                return result
 
 
 def widened(values: Tensor, shift: int = 0) -> Tensor:
@@ -334,6 +325,10 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         if cached is None or cached[0] != kind or cached[1] is not of:
             self._shared = cached = kind, of, self.rows(batch_size, device)
         return cached[2]
+
+    def shares(self, models: RowModels) -> bool:
+        """Return whether `shared_rows` will return these models for the next batch, too."""
+        return self._shared is not None and self._shared[2] is models
 
     def _lazy_rows(self, lm: NGramLM, batch_size: int) -> RowModels:
         """Return rows with one lazily composed language model, which is searched without a copy in a pool."""

@@ -45,21 +45,16 @@ class Part(NamedTuple):
         return is_native(self.engine, self.fused.device) and self.lazy is None and self.less is None and not self.keeps_sums
 
     def after(self, input_ids: Tensor) -> Part:
-        """Compose the lazy states after the tokens `[B, L]`, and return a part that contains them."""
-        if self.lazy is None:
-            return self
-        if input_ids.shape[1]:
-            text, lengths, _ = text_of(input_ids, self.roles)
-            rows = self.rows
-            self.lazy.read(rows.starts, rows.roots, text, lengths, rows.context_length)
-        return self._replace(rows=self.rows._replace(tensors=self.lazy.tensors))
+        """Compose the lazy states that follow the tokens `[B, L]`, and return the part with them."""
+        if self.lazy is None or not input_ids.shape[1]:
+            return self.at(self.rows.starts)
+        rows, (text, lengths, _) = self.rows, text_of(input_ids, self.roles)
+        tensors = self.lazy.read(rows.starts, rows.roots, text, lengths, rows.context_length)
+        return self._replace(rows=rows._replace(tensors=tensors))
 
     def at(self, states: Tensor) -> Part:
-        """Compose the lazy states `[B]`, and return a part that contains them."""
-        if self.lazy is None:
-            return self
-        self.lazy.enter(states.cpu().numpy().ravel())
-        return self._replace(rows=self.rows._replace(tensors=self.lazy.tensors))
+        """Compose the lazy states `[B]`, and return the part with them."""
+        return self if self.lazy is None else self._replace(rows=self.rows._replace(tensors=self.lazy.reading(states)))
 
 
 class Column(NamedTuple):

@@ -169,7 +169,8 @@ class LazyAutomaton(BackoffAutomaton):
         bad = np.flatnonzero((numbers < 0) | (numbers > last) | (numbers % 2 > 0))
         if len(bad):
             raise IndexError(f"state {numbers[bad[0]]} in row {bad[0]} is none of 0, 2, .., {last}")
-        self.states.enter(numbers)
+        with LOCK:
+            self.states.enter(numbers)
         return found
 
     def score_tokens(
@@ -189,7 +190,8 @@ class LazyAutomaton(BackoffAutomaton):
         texts, of_texts = self._rows(token_ids, lengths)
         starts, roots = (self.initial_states(len(texts), after, which) for after in (bos, False))
         arrays = (np.ascontiguousarray(part.cpu().numpy()) for part in (starts, roots, texts, of_texts))
-        self.states.read(context_length, *arrays)
+        with LOCK:
+            self.states.read(context_length, *arrays)
 
     def validate(self) -> None:
         """Check the model over words. Errors are as for `BackoffAutomaton.validate`."""

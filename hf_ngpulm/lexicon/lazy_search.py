@@ -1,19 +1,57 @@
-"""Run searches with lazily composed language models. States that a search enters are composed until none is missing."""
+"""Run searches with lazily composed language models. No other module knows which states are composed when.
+
+- A search of the core gets the automata from `LazySearch.lent`. The core composes a state when the search enters it, as long as
+  there is spare room. If there is none, or if the search reads copies on another device, the core calls back.
+- Any other search runs in `LazySearch.settled`. It reports the states that it has entered, and is repeated until none is new.
+- A query gets the automata from `LazySearch.reading`. `LazySearch.read` composes the states along texts.
+"""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..automaton.cpu import Automaton
 from ..automaton.pool import AutomatonPool, Place
 from ..automaton.tensors import AutomatonTensors
-from .lazy_states import LOCK, LazyStates, NgpulmComposing
+from ..engines.native import Function, Struct
+from .lazy_states import LOCK, LazyStates
 
+Result = TypeVar("Result")
 LEAST_STATES, LEAST_ARCS = 1 << 12, 1 << 12  # states and arcs in the smallest part of a pool
+
+IN_PLACE: dict[str, Any] = dict.fromkeys(("own", "firsts", "copied")) | dict.fromkeys(
+    ("num_parts", "room_for_states", "room_for_arcs", "arc_shift"), 0
+)
+_Finish = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+_finished = Function("ngpulm_lazy_finished")
+
+
+class NgpulmComposing(Struct):
+    """The arguments for composing states during a search on several threads.
+
+    Members:
+        sources: `[num_sources]`, addresses of `NgpulmLazySource` structs.
+        unfinished: whether the scores of each state aren't final yet.
+        is_busy: `[1]`, whether a thread composes.
+        finish: address of a function that composes a state if the core can't. It returns 0, or another number after an error.
+    """
+
+
+class NgpulmLazySource(Struct):
+    """A model whose states a search reads.
+
+    Members:
+        made, lm, words, trie: as for the composing functions.
+        own, firsts, copied, num_parts, room_for_states, room_for_arcs, arc_shift: see `InPool`; no parts if the search
+            reads the states in place.
+    """
 
 
 class LazySearch:
@@ -23,8 +61,6 @@ class LazySearch:
         pool: the pool with all automata of the search; None if the search has only one automaton, which it reads in place.
         models: the `LazyAutomaton`s of the search.
     """
-
-    lock = LOCK
 
     def __init__(self, pool: AutomatonPool | None, models: Sequence[Any]) -> None:
         self.pool = pool
@@ -36,90 +72,142 @@ class LazySearch:
     @property
     def tensors(self) -> AutomatonTensors:
         """The tensors that the search reads, with all states composed so far."""
-        if self.pool is None:
-            return self._only.tensors
         with LOCK:
-            for copy in self.copies:
-                copy.update()
-            return self.pool.tensors
+            return self._updated()
 
-    @property
-    def unfinished(self) -> np.ndarray:
-        """Mask of the states in the latest `tensors` whose scores aren't final yet (uint8)."""
-        return self._only.states.arrays["unfinished"] if self.pool is None else self.pool.unfinished
+    @contextmanager
+    def lent(self, vocab_size: int) -> Iterator[Automaton]:
+        """Lend the automata to calls of the core, which composes the states that it enters. Other searches wait meanwhile.
 
-    def _each(self, states: np.ndarray) -> Iterator[tuple[LazyStates, np.ndarray]]:
-        """Yield each model's states, and the search's states as state numbers of that model; states of another model become
-        -1.
+        Raises:
+            NGramFormatError: a model has more states than can be addressed.
         """
-        if self.pool is None:
-            yield self._only.states, states
-        for copy in self.copies:
-            yield copy.states, copy.outside(states)
+        errors: list[BaseException] = []
+        replaced: list[Any] = []  # arrays and structs that other threads of the search may still read
 
-    def replay(self, states: Tensor, links: np.ndarray | None, labels: np.ndarray, not_tokens: int = -1) -> bool:
+        def finish(state: int) -> int:
+            try:
+                self.compose(np.array([state], dtype=np.int32))
+                replaced.append((automaton._alive.copy(), composing._alive.copy()))
+                tensors, sources, members = self._told()
+                replaced.append(sources)
+                automaton.num_states = tensors.num_states
+                for struct, values in ((automaton, tensors._asdict()), (composing, members)):
+                    for name, value in values.items():
+                        struct.put(name, value)
+            except BaseException as error:  # an exception must be kept, but must not pass through the core's frames
+                errors.append(error)
+            return len(errors)
+
+        callback = _Finish(finish)
+        with LOCK:
+            tensors, sources, members = self._told()
+            address = ctypes.c_void_p.from_buffer(callback).value  # ctypes.cast would make a cycle of references
+            composing = NgpulmComposing(
+                **members, is_busy=np.zeros(1, dtype=np.int32), num_sources=len(sources), finish=address
+            )
+            automaton = Automaton.of(tensors, vocab_size, composing)
+            try:
+                yield automaton
+            except RuntimeError:
+                if errors:
+                    raise errors[0] from None
+                raise
+
+    def settled(
+        self,
+        search: Callable[[AutomatonTensors], Result],
+        states: Tensor,
+        trace: Callable[[Result], tuple[Any, Any]],
+        not_tokens: int = -1,
+    ) -> Result:
+        """Repeat a search until it enters no new state, and return its last result.
+
+        Args:
+            search: function of the automata. It must not change its own initial state, as it may run again.
+            states: int32 `[B, K, M]`, the initial states of the search's hypotheses in each model.
+            trace: function that returns the links and labels of a result, as for `replay`.
+            not_tokens: as for `replay`.
+        """
+        with LOCK:
+            while True:
+                result = search(self._updated())
+                if not self.replay(states, *trace(result), not_tokens):
+                    return result
+
+    def replay(self, states: Tensor, links: Any, labels: Any, not_tokens: int = -1) -> bool:
         """Compose the states that a search has entered.
 
         Args:
             states: int32 `[B, K, M]`, the initial states of the search's hypotheses in each model.
-            links, labels: int32 `[B, S, K]`, the parent and the new token of each hypothesis at each step. A label below 0
-                means no token. If `links` is None, each hypothesis is its own parent.
-            not_tokens: a further label that isn't a token.
+            links, labels: `[B, S, K]`, parent and new token of each hypothesis at each step; below 0 for no token. If `links`
+                is None, each hypothesis is its own parent.
+            not_tokens: another label that isn't a token.
 
         Returns:
             Whether any state was composed. If so, the search must be repeated.
         """
-        if links is None:
-            links = np.broadcast_to(np.arange(labels.shape[2], dtype=np.int32), labels.shape)
-        links, labels = (np.ascontiguousarray(part, dtype=np.int32) for part in (links, labels))
-        began, is_new = states.cpu().numpy(), False
+        labels = _on_host(labels)
+        links = np.broadcast_to(np.arange(labels.shape[2], dtype=np.int32), labels.shape) if links is None else links
+        links, first, is_new = _on_host(links), _on_host(states), False
         with LOCK:
-            for column in range(began.shape[2]):
-                for lazy, own in self._each(began[..., column]):
+            for column in range(first.shape[2]):
+                for lazy, own in self._each(first[..., column]):
                     rows = np.flatnonzero((own >= 0).any(1))
-                    if len(rows) == len(own):
-                        is_new |= lazy.replay(own, links, labels, not_tokens)
-                    elif len(rows):
+                    if len(rows):
                         is_new |= lazy.replay(own[rows], links[rows], labels[rows], not_tokens)
         return is_new
 
-    @property
-    def composing(self) -> NgpulmComposing | None:
-        """The core's struct for composing during a search that holds the lock. It is None for a pool, which has copies of
-        states.
-        """
-        return self._only.states.composing() if self.pool is None else None
-
-    def search(self, search: Callable[[AutomatonTensors, np.ndarray], None], states: np.ndarray, counts: np.ndarray) -> None:
-        """Repeat a search that stops at unfinished states, and compose these states, until the search completes.
-
-        Args:
-            search: function that takes the automata and their unfinished states. It may compose states with `composing`.
-            states, counts: arrays `[B, N]` and `[B]` that the function writes: the states at which each row stopped, and their
-                number.
-        """
+    def reading(self, states: Tensor) -> AutomatonTensors:
+        """Return the automata after composing all states that the scores of some states depend on."""
         with LOCK:
-            while True:
-                search(self.tensors, self.unfinished)
-                if not counts.any():
-                    return
-                self.enter(states[np.arange(states.shape[1]) < counts[:, None]])
+            self.compose(_on_host(states).ravel())
+            return self._updated()
 
-    def enter(self, states: np.ndarray) -> bool:
-        """Compose all states on which the scores of `states`, int32 `[N]`, depend. Return whether any state was composed."""
-        with LOCK:
-            return any([lazy.enter(own) for lazy, own in self._each(states)])
+    def read(self, starts: Tensor, roots: Tensor, texts: Tensor, lengths: Tensor, context_length: int) -> AutomatonTensors:
+        """Return the automata after composing the states along texts.
 
-    def read(self, starts: Tensor, roots: Tensor, texts: Tensor, lengths: Tensor, context_length: int) -> bool:
-        """Compose the states along texts. The arguments are those of `BackoffAutomaton.states_after`: `[B]`, `[B]`, `[B, L]`,
-        `[B]`.
-
-        Return whether any state was composed.
+        The arguments `[B]`, `[B]`, `[B, L]` and `[B]` are those of `BackoffAutomaton.states_after`.
         """
-        tokens, sizes = (np.ascontiguousarray(part.cpu().numpy(), dtype=np.int32) for part in (texts, lengths))
+        tokens, sizes = _on_host(texts), _on_host(lengths)
         with LOCK:
-            each = zip(self._each(starts.cpu().numpy()), self._each(roots.cpu().numpy()))
-            return any([lazy.read(context_length, first, empty, tokens, sizes) for (lazy, first), (_, empty) in each])
+            for (lazy, own), (_, empty) in zip(self._each(_on_host(starts)), self._each(_on_host(roots))):
+                lazy.read(context_length, own, empty, tokens, sizes)
+            return self._updated()
+
+    def compose(self, states: np.ndarray) -> None:
+        """Compose all states that the scores of `states`, int32 `[N]`, depend on. The search holds the lock."""
+        for lazy, own in self._each(states):
+            lazy.enter(own)
+
+    def _updated(self) -> AutomatonTensors:
+        for pooled in self.copies:
+            pooled.update()
+        return self._only.tensors if self.pool is None else self.pool.tensors
+
+    def _each(self, states: np.ndarray) -> Iterator[tuple[LazyStates, np.ndarray]]:
+        """Yield each model's states, and the search's states as numbers in that model; a state of another model becomes -1."""
+        if self.pool is None:
+            yield self._only.states, states
+        for pooled in self.copies:
+            yield pooled.states, pooled.outside(states)
+
+    def _told(self) -> tuple[AutomatonTensors, list[NgpulmLazySource], dict[str, np.ndarray]]:
+        """Return the automata on the CPU, the models' structs, and the members of `NgpulmComposing` that change."""
+        tensors = AutomatonTensors(*(tensor.cpu() for tensor in self._updated()))
+        if self.pool is None:
+            states = self._only.states
+            sources, unfinished = [NgpulmLazySource(**states.native, **IN_PLACE)], states.arrays["unfinished"]
+        else:
+            copies = self.copies if self.pool.device.type == "cpu" else []
+            sources, unfinished = [pooled.native for pooled in copies], self.pool.unfinished
+        addresses = np.array([ctypes.addressof(source) for source in sources], dtype=np.int64)
+        return tensors, sources, {"sources": addresses, "unfinished": unfinished}
+
+
+def _on_host(values: Any) -> np.ndarray:
+    values = values.cpu().numpy() if isinstance(values, Tensor) else values
+    return np.ascontiguousarray(values, dtype=np.int32)
 
 
 class InPool:
@@ -130,17 +218,20 @@ class InPool:
     Args:
         states: the states, which may grow.
         pool: the pool, on any device.
+
+    Attributes:
+        own, firsts: int64 `[P]`, the first number of each part of the states, in the model and in the pool.
+        copied: int64 `[3]`, how many numbers, arcs and composed states have been copied so far.
     """
 
     def __init__(self, states: LazyStates, pool: AutomatonPool) -> None:
         self.states, self.pool = states, pool
-        # The first number of each part of the states, in the model and in the pool. Each new part has room for half as many
-        # states as exist, so that there are few parts; likewise for arcs.
+        # Each new part has room for half as many states as exist, so that there are few parts; likewise for arcs.
         self.own, self.firsts = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        self.copied = np.zeros(3, dtype=np.int64)
         self.places: list[Place] = []
         self._state_room = self._arc_room = 0  # end of the last part, as a number in the model
         self._arc_shift = 0  # offset from arcs there to arcs in the pool
-        self._states = self._arcs = self._composed = 0  # numbers copied so far
         self.update()
 
     @property
@@ -153,20 +244,21 @@ class InPool:
     def update(self) -> None:
         """Copy all states that were made or composed since the last call."""
         states, arcs, composed = 2 * self.states.num_states, self.states.num_arcs, self.states.composed
-        if (states, len(composed)) == (self._states, self._composed):
+        old_states, old_arcs, old_composed = self.copied.tolist()
+        if (states, len(composed)) == (old_states, old_composed):
             return
         self._take_room(states, arcs)
         arrays, pool = self.states.tensors, self.pool
         # Copy the states made since then, and the states composed since then.
-        made, since = slice(self._states, states), composed[self._composed :]
-        first = self.firsts[-1] + self._states - self.own[-1]
+        made, since = slice(old_states, states), composed[old_composed:]
+        first = self.firsts[-1] + old_states - self.own[-1]
         # (States without arcs have equal, arbitrary bounds.)
         pool.write("arc_offsets", first, np.maximum(arrays["arc_offsets"][made] + np.int32(self._arc_shift), 0))
         pool.write("backoff_states", first, self.in_pool(arrays["backoff_states"][made]))
         pool.write("backoff_weights", first, arrays["backoff_weights"][made])
-        pool.unfinished[first : first + states - self._states] = self.states.arrays["unfinished"][made]
-        pool.unfinished[self.in_pool(since)] = 0
-        since = since[arrays["arc_offsets"][since] >= self._arcs]  # the other states, under the root, already had their arcs
+        pool.unfinished[first : first + states - old_states] = self.states.arrays["unfinished"][made]
+        finished = self.in_pool(since)
+        since = since[arrays["arc_offsets"][since] >= old_arcs]  # the other states, under the root, already had their arcs
         where = torch.from_numpy(self.in_pool(since).astype(np.int64)).to(pool.device)
         offsets = [arrays["arc_offsets"][since + end] + np.int32(self._arc_shift) for end in (0, 1)]
         for tensor, at, values in (
@@ -176,25 +268,35 @@ class InPool:
             (pool.tensors.backoff_weights, where, arrays["backoff_weights"][since]),
         ):
             tensor[at] = torch.from_numpy(values).to(pool.device)
-        own_arcs, first_arc = slice(self._arcs, arcs), self._arcs + self._arc_shift
+        own_arcs, first_arc = slice(old_arcs, arcs), old_arcs + self._arc_shift
         pool.write("arc_tokens", first_arc, arrays["arc_tokens"][own_arcs])
         pool.write("arc_weights", first_arc, arrays["arc_weights"][own_arcs])
         pool.write("arc_targets", first_arc, self.in_pool(arrays["arc_targets"][own_arcs]))
-        self._states, self._arcs, self._composed = states, arcs, len(composed)
+        _finished(len(finished), finished, pool.unfinished)  # last, as another thread may read what is finished
+        self.copied[:] = states, arcs, len(composed)
 
     def _take_room(self, states: int, arcs: int) -> None:
-        """Reserve room for more states and arcs, as a new part. The part begins at the first number that isn't copied yet."""
+        """Reserve room for more states and arcs, as one part that starts at the first uncopied number."""
+        copied_states, copied_arcs, _ = self.copied.tolist()
         if states > self._state_room:
-            count = max(states - self._states, states // 4 * 2, LEAST_STATES)
+            count = max(states - copied_states, states // 4 * 2, LEAST_STATES)
             first, _ = self.pool.take(count, 0)
-            self.own, self.firsts = np.append(self.own, self._states), np.append(self.firsts, first)
-            self._state_room = self._states + count
+            self.own, self.firsts = np.append(self.own, copied_states), np.append(self.firsts, first)
+            self._state_room = copied_states + count
             self.places.append(Place(first, first, (first, count), (0, 0)))
         if arcs > self._arc_room:
-            count = max(arcs - self._arcs, arcs // 2, LEAST_ARCS)
+            count = max(arcs - copied_arcs, arcs // 2, LEAST_ARCS)
             _, first = self.pool.take(0, count)
-            self._arc_shift, self._arc_room = first - self._arcs, self._arcs + count
+            self._arc_shift, self._arc_room = first - copied_arcs, copied_arcs + count
             self.places.append(Place(0, 0, (0, 0), (first, count)))
+
+    @property
+    def native(self) -> NgpulmLazySource:
+        """The struct for the core."""
+        return NgpulmLazySource(
+            **self.states.native, own=self.own, firsts=self.firsts, copied=self.copied, num_parts=len(self.own),
+            room_for_states=self._state_room, room_for_arcs=self._arc_room, arc_shift=self._arc_shift,
+        )  # fmt: skip
 
     def in_pool(self, states: np.ndarray) -> np.ndarray:
         """Convert state numbers of the model to state numbers of the pool, int32."""
@@ -206,7 +308,7 @@ class InPool:
         order = np.argsort(self.firsts)
         part = order[np.searchsorted(self.firsts[order], states, side="right") - 1]
         within = states - self.firsts[part]
-        counts = np.append(self.own[1:], self._states) - self.own
+        counts = np.append(self.own[1:], self.copied[0]) - self.own
         return np.where((within >= 0) & (within < counts[part]), within + self.own[part], -1).astype(np.int32)
 
     def leave(self) -> None:

@@ -7,11 +7,9 @@ of a word costs one pass over the words in the LM's n-grams after h; composing a
 begin with x.
 
 A state's scores are final once the state and its whole backoff chain are composed. Until then it is *unfinished*, and scores as
-if the LM had no n-grams there. If a search reads these arrays directly, the core composes a state when the search enters it, as
-long as there is spare room (`composing`). Other searches, and searches without spare room, stop when they enter an unfinished
-state, or report the entered states afterwards (`replay`). Then these states are composed, and the search continues or is
-repeated. States never change their number or meaning. (Only the numbers may depend on the order of threads.) The scores of a
-search that has entered no unfinished state equal those of the fully composed automaton, bit for bit.
+if the LM had no n-grams there. `hf_ngpulm.lexicon.lazy_search` composes the states that a search enters. States never change
+their number or meaning. (Numbers may depend on which thread came first; nothing else does.) The scores of a search that has
+entered no unfinished state equal those of the fully composed automaton, bit for bit.
 """
 
 from __future__ import annotations
@@ -28,8 +26,9 @@ from ..errors import NGramFormatError
 from .composition import SpelledLM, compose_states
 from .weights import Grades, grade_unknown_words
 
-# Searches with lazy automata take turns, since a search wouldn't notice that another composes the state it reads. Changes of
-# pools with copies of states take turns, too. A fork waits for the lock, so that no state is half composed in the child.
+# Hold this lock to compose. Searches with lazy automata take turns, since a search wouldn't notice that another composes the
+# state it reads. Changes of pools with copies of states take turns, too. A fork waits for the lock, so that no state is half
+# composed in the child.
 LOCK = lock_across_forks()
 SMALLEST = 1024  # initial spare room of each array
 # Number of tokens composed ahead of a repeated search: more tokens mean fewer repetitions and more states.
@@ -101,15 +100,6 @@ class NgpulmLazyAutomaton(Struct):
         double delimiter_bonus;
     """
     )
-
-
-class NgpulmComposing(Struct):
-    """The arguments for composing states during a search on several threads.
-
-    Members:
-        made, lm, words, trie: as for the composing functions.
-        is_busy: `[1]`, whether a thread is composing.
-    """
 
 
 _enter = Function("ngpulm_lazy_enter")
@@ -231,22 +221,22 @@ class LazyStates:
         """
         return self._compose(_enter, states, len(states))
 
-    def composing(self) -> NgpulmComposing:
-        """Return the core's struct for composing during a search that holds `LOCK`, as long as there is room."""
-        made, (lm, words, trie) = self._native, self._parts
-        return NgpulmComposing(made=made, lm=lm, words=words, trie=trie, is_busy=np.zeros(1, dtype=np.int32))
+    @property
+    def native(self) -> dict[str, Struct]:
+        """The arguments of the composing functions, by name. `made` is replaced when the arrays grow."""
+        lm, words, trie = self._parts
+        return {"made": self._native, "lm": lm, "words": words, "trie": trie}
 
     def _compose(self, compose: Function, *arguments: Any) -> bool:
         """Call a composing function. Give it more room and repeat the call until the room suffices. Return whether it composed
         any state.
         """
         has_grown = np.zeros(1, dtype=np.uint8)
-        with LOCK:
-            while (why := compose(self._native, *self._parts, *arguments, has_grown)) != DONE:
-                if why == BAD_STATE:
-                    raise IndexError(f"a search names states that aren't among 0, 2, .., {2 * self.num_states - 2}")
-                kinds = ("states", "arcs") if why == NO_ROOM else ("read", "forms")
-                self._make_room({kind: 2 * self._rooms[kind] for kind in kinds})
+        while (why := compose(self._native, *self._parts, *arguments, has_grown)) != DONE:
+            if why == BAD_STATE:
+                raise IndexError(f"a search names states that aren't among 0, 2, .., {2 * self.num_states - 2}")
+            kinds = ("states", "arcs") if why == NO_ROOM else ("read", "forms")
+            self._make_room({kind: 2 * self._rooms[kind] for kind in kinds})
         return bool(has_grown[0])
 
     def _make_room(self, rooms: dict[str, int]) -> None:

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from test_on_the_fly_searches import Both, facts, outputs
@@ -9,6 +10,7 @@ from toys import Toy
 
 from hf_ngpulm import CTCDecoder, TransducerDecoder
 from hf_ngpulm.engines import threads
+from hf_ngpulm.errors import NGramFormatError
 from hf_ngpulm.lexicon import lazy_states
 from hf_ngpulm.lexicon.lazy_search import LazySearch
 
@@ -32,18 +34,23 @@ def threads_for_anything(monkeypatch):
 
 @pytest.fixture
 def composed_by_python(monkeypatch):
-    """How often searches have stopped, or had to be done again, for something to be composed."""
-    found = []
-    for name in ("replay", "enter"):
+    """The methods that have composed something: of the core's callback, or for a search that is repeated."""
+    called = []
+
+    def composed(search):
+        return sum(len(lazy.composed) for lazy, _ in search._each(np.zeros(0, dtype=np.int32)))
+
+    for name in ("replay", "compose"):
         whole = getattr(LazySearch, name)
 
-        def counted(self, *arguments, whole=whole):
-            is_new = whole(self, *arguments)
-            found.extend([True] * is_new)
-            return is_new
+        def counted(self, *arguments, name=name, whole=whole):
+            before = composed(self)
+            result = whole(self, *arguments)
+            called.extend([name] * (composed(self) > before))
+            return result
 
         monkeypatch.setattr(LazySearch, name, counted)
-    return found
+    return called
 
 
 def decoded(both, search, lm, seed=0):
@@ -72,7 +79,7 @@ def test_any_room_and_number_of_threads(both, search, room, monkeypatch, threads
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-def test_with_room_nothing_stops(both, search, monkeypatch, composed_by_python):
+def test_with_room_the_core_composes_all(both, search, monkeypatch, composed_by_python):
     monkeypatch.setattr(lazy_states, "SMALLEST", 1 << 14)
     lm = both.made()
     first = len(lm.automaton.states.composed)
@@ -82,10 +89,23 @@ def test_with_room_nothing_stops(both, search, monkeypatch, composed_by_python):
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-def test_without_room_searches_stop_or_are_done_again(both, search, monkeypatch, composed_by_python):
+def test_without_room_the_core_calls_back(both, search, monkeypatch, composed_by_python):
     monkeypatch.setattr(lazy_states, "SMALLEST", 1)
     decoded(both, search, both.made())
-    assert composed_by_python
+    assert set(composed_by_python) == {"compose"}
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_an_error_of_the_callback_reaches_the_caller(both, search, monkeypatch):
+    monkeypatch.setattr(lazy_states, "SMALLEST", 1)
+    lm = both.made()
+
+    def refuse(*_):
+        raise NGramFormatError("too many states")
+
+    monkeypatch.setattr(type(lm.automaton.states), "_make_room", refuse)
+    with pytest.raises(NGramFormatError, match="too many states"):
+        decoded(both, search, lm)
 
 
 def test_the_same_states_are_composed_on_several_threads(both, threads_for_anything):

@@ -1,6 +1,7 @@
 """What is composed as it is asked for is a part of the whole: the same scores, to the bit."""
 
-import numpy as np
+from unittest import mock
+
 import pytest
 import torch
 from arpa_models import arpa_models
@@ -11,7 +12,7 @@ from two_level import spellings
 
 from hf_ngpulm.automaton.pool import AutomatonPool
 from hf_ngpulm.formats.arpa import ArpaFile
-from hf_ngpulm.lexicon import lazy_search
+from hf_ngpulm.lexicon import lazy_search, lazy_states
 from hf_ngpulm.lexicon.lazy_search import LazySearch
 from hf_ngpulm.search import ctc_beam as beam
 from hf_ngpulm.search.ctc_beam import cpu
@@ -151,11 +152,15 @@ def test_engines_agree():
         torch.testing.assert_close(lazy.scores(own), static.scores(states))
 
 
-@given(st.integers(0, 2**16), st.sampled_from([None, 13]), st.integers(2, 5), st.sampled_from([1, 3, 8]), st.integers(0, 9))
+@given(
+    st.integers(0, 2**16), st.sampled_from([None, 13]), st.integers(2, 5), st.sampled_from([1, 3, 8]), st.integers(0, 9),
+    st.sampled_from([1, 1 << 14]),
+)  # fmt: skip
 @settings(deadline=None, max_examples=25)
-def test_a_beam_search_that_stops_goes_on_as_if_it_had_not(seed, delimiter, order, num_beams, cut):
-    """In one block or two, rows of different lengths; everything it returns, to the bit."""
-    static, lazy = random_words(range(2, 13), order, seed, count=60, delimiter=delimiter, vocab_size=14)
+def test_a_beam_search_that_composes_goes_on_as_if_it_had_not(seed, delimiter, order, num_beams, cut, room):
+    """In one block or two, rows of different lengths, with any room; everything it returns, to the bit."""
+    with mock.patch.object(lazy_states, "SMALLEST", room):
+        static, lazy = random_words(range(2, 13), order, seed, count=60, delimiter=delimiter, vocab_size=14)
     logits = 2 * torch.randn(3, 9, 15, generator=torch.Generator().manual_seed(seed))
     lengths = torch.tensor([9, 6, 0], dtype=torch.int32)
     rest = (torch.tensor([[0.8], [0.3], [0.5]]), torch.full((3,), 0.4), torch.full((3,), -2.0), 14, 14, 20.0, float("inf"))
@@ -165,8 +170,9 @@ def test_a_beam_search_that_stops_goes_on_as_if_it_had_not(seed, delimiter, orde
         expected, theirs = beam.ctc_beam(list(static.tensors), expected, frames, part, *rest, engine="cpu")
         beams, ours = cpu.packed(found), beam.BeamFrames.still(*frames.shape[:2], num_beams)
         rules = cpu.BeamRules.of(*rest[:3], num_beams, 20.0, float("inf"), None)
-        every = np.arange(3)
-        cpu.search_lazily(search, 14, Frames.of(frames, part, 14), rules, CtcRows.of(None, beams), beams, every, ours)
+        with search.lent(14) as automaton:
+            rows = CtcRows.of(None, beams)
+            cpu.search(automaton, Frames.of(frames, part, 14), rules, rows, frames.shape[:2], None, False, None, ours)
         found = cpu.unpacked(beams)
         for name in set(found._fields) - {"lm_states"}:
             assert torch.equal(getattr(found, name), getattr(expected, name)), name

@@ -117,7 +117,7 @@ def greedy(
 
 
 def row_of(automaton, weights, vocab_size, ilm_weight=0.0, num_lms=None) -> RowOfModels:
-    return RowOfModels(automaton, weights, vocab_size, len(weights) if num_lms is None else num_lms, ilm_weight)
+    return RowOfModels(lambda _: automaton, weights, vocab_size, len(weights) if num_lms is None else num_lms, ilm_weight)
 
 
 class GreedyPath(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,8 +17,7 @@ from ...automaton.tensors import AutomatonTensors
 from ...common.batches import packed_frames
 from ...engines.choice import engine_name
 from ...engines.devices import on_host
-from ...fusion.fusion import RowModels, settled, widened
-from ...lexicon.lazy_search import LazySearch
+from ...fusion.fusion import RowModels, widened
 from ...search import ctc_beam as beam
 from ...search import ctc_greedy as greedy
 from ...search.confidence import frame_confidence
@@ -87,11 +87,21 @@ class CTCSlots(Slots):
         """
         self.classes = logits.shape[2]
         measure = self.decoder.options.confidence
-        confidences = None if measure is None else confidences_of(logits, lengths, measure)
+        confidences = None if measure is None else self.confidences(logits, lengths, measure)
         bad_frames = self.search(slots, logits, lengths, counts, confidences)
         rows = slice(None) if slots is None else slots
         self.frames[rows] += np.where(bad_frames < 0, counts, 0)
         return bad_frames
+
+    def confidences(self, logits: Tensor, lengths: Tensor, measure: str) -> Tensor:
+        """Return the confidence of each frame, float32 `[N, T]`; padding has arbitrary values."""
+        # Without padding; and on a GPU, where computing it for padding costs less than separating the rows.
+        if logits.device.type != "cpu" or (len(lengths) and int(lengths.min()) == logits.shape[1]):
+            return frame_confidence(logits, measure)
+        confidences = torch.zeros(logits.shape[:2])
+        inside = torch.arange(logits.shape[1]) < lengths[:, None]
+        confidences[inside] = frame_confidence(packed_frames(logits, lengths)[1][None], measure)[0]
+        return confidences
 
     @abstractmethod
     def search(
@@ -108,10 +118,14 @@ class Prepared:
 
     def __init__(self, decoder: Any, models: RowModels) -> None:
         self._decoder, self._models = decoder, models
-        self.automaton = Automaton.of(models.tensors, models.vocab_size)
+        self._automaton = None if models.lazy else nullcontext(Automaton.of(models.tensors, models.vocab_size))
         self.ends = [CtcModels.of(models, end) for end in (GOES_ON, PHRASES, SENTENCE)]
         self.stay_costs = STAY_COST * models.lm_weights
         self._rules: dict[int, native_beam.BeamRules] = {}  # by number of classes, of which hashes of texts have one each
+
+    def automaton(self) -> AbstractContextManager[Automaton]:
+        """Lend the automata to calls of the core."""
+        return self._automaton or self._models.automaton()
 
     def rules(self, classes: int) -> native_beam.BeamRules:
         """Return the rules of beam search over logits of C = `classes`. The first call makes the rules; later calls reuse
@@ -149,12 +163,22 @@ class CoreSlots(CTCSlots):
     @property
     def prepared(self) -> Prepared:
         if self._prepared is None:
-            self._prepared = Prepared(self.decoder, self.models.composed())
+            self._prepared = Prepared(self.decoder, self.models)
         return self._prepared
 
     @prepared.setter
     def prepared(self, prepared: Prepared | None) -> None:
         self._prepared, self._first = prepared, None
+
+    @property
+    def are_max_probs(self) -> bool:
+        """Return whether the core computes the confidences during the search."""
+        return self.decoder.options.confidence == "max_prob"
+
+    def confidences(self, logits: Tensor, lengths: Tensor, measure: str) -> Tensor:
+        if self.are_max_probs:
+            return torch.empty(logits.shape[:2], dtype=torch.float32, device=logits.device)
+        return super().confidences(logits, lengths, measure)
 
     @abstractmethod
     def empty(self, models: RowModels) -> np.ndarray:
@@ -228,7 +252,7 @@ class CoreSlots(CTCSlots):
 
 
 class CoreGreedySlots(CoreSlots):
-    """Greedy search on the CPU, without lazily composed language models."""
+    """Greedy search on the CPU."""
 
     def __init__(self, decoder: Any, models: RowModels) -> None:
         super().__init__(decoder, models, 1)
@@ -243,11 +267,12 @@ class CoreGreedySlots(CoreSlots):
         self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, confidences: np.ndarray | None
     ) -> np.ndarray:
         prepared, (rows, width, _) = self.prepared, logits.shape
-        return native_greedy.search(
-            prepared.automaton, Frames.of(logits, lengths, self.decoder.blank_id), self.models.weights, prepared.stay_costs,
-            self.decoder.options.repeats, self.batch(slots), self.rows["lm_states"][:, 0], (rows, width), confidences,
-            self.history.with_room(slots, width), None,
-        )  # fmt: skip
+        with prepared.automaton() as automaton:
+            return native_greedy.search(
+                automaton, Frames.of(logits, lengths, self.decoder.blank_id), self.models.weights, prepared.stay_costs,
+                self.decoder.options.repeats, self.batch(slots), self.rows["lm_states"][:, 0], (rows, width), confidences,
+                self.are_max_probs, self.history.with_room(slots, width), None,
+            )  # fmt: skip
 
     def live(self) -> np.ndarray:
         return np.ones((len(self.frames), 1), dtype=np.bool_)
@@ -287,22 +312,12 @@ class CoreBeamSlots(CoreSlots):
     def search_core(
         self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, confidences: np.ndarray | None
     ) -> np.ndarray:
-        frames, batch, history = Frames.of(logits, lengths, self.decoder.blank_id), self.batch(slots), self.history
-        (rows, width, classes), prepared = logits.shape, self.prepared
-        rules = prepared.rules(classes)
-        if self.models.lazy is None:
-            tails = history.with_room(slots, width)
-            return native_beam.search(prepared.automaton, frames, rules, batch, (rows, width), confidences, tails, None)
-        slots = np.arange(rows) if slots is None else slots
-        happened = beam.BeamFrames.still(rows, width, self.num_beams)
-        native_beam.search_lazily(self.models.lazy, self.models.vocab_size, frames, rules, batch, self.rows, slots, happened)
-        links, labels, bad_frames = (tensor.numpy() for tensor in happened)
-        good = bad_frames < 0
-        history.follow_frames(
-            slots[good], links[good], labels[good], lengths.numpy()[good], self.frames, self.sums,
-            None if confidences is None else confidences[good], self.live(),
-        )  # fmt: skip
-        return bad_frames
+        frames, (rows, width, classes) = Frames.of(logits, lengths, self.decoder.blank_id), logits.shape
+        rules, tails = self.prepared.rules(classes), self.history.with_room(slots, width)
+        with self.prepared.automaton() as automaton:
+            return native_beam.search(
+                automaton, frames, rules, self.batch(slots), (rows, width), confidences, self.are_max_probs, tails, None
+            )
 
     def live(self) -> np.ndarray:
         return native_beam.is_there(self.rows)
@@ -312,13 +327,10 @@ class CoreBeamSlots(CoreSlots):
         return places[:, 0], scores[:, 0, 0]
 
     def _rank(self, slots: np.ndarray | None, end: int, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        prepared, models, count = self.prepared, self.models, len(self.rows if slots is None else slots)
-        automaton = prepared.automaton
-        if models.lazy is not None:  # the tensors may have grown since
-            automaton = Automaton.of(models.composed().tensors, models.vocab_size)
-        joins_texts = self.decoder.options.merge == "text"
-        batch = self.batch(slots)
-        return native_beam.rank(automaton, prepared.ends[end], batch, count, self.num_beams, joins_texts, most)
+        prepared, count = self.prepared, len(self.rows if slots is None else slots)
+        joins_texts, batch = self.decoder.options.merge == "text", self.batch(slots)
+        with prepared.automaton() as automaton:
+            return native_beam.rank(automaton, prepared.ends[end], batch, count, self.num_beams, joins_texts, most)
 
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
         slots = None if rows == slice(None) else np.arange(len(self.rows))[rows]
@@ -446,7 +458,7 @@ class GreedyState(NamedTuple):
 
 
 class GreedySlots(TensorSlots[GreedyState]):
-    """Greedy search on a GPU, in the reference, or with lazily composed language models."""
+    """Greedy search on a GPU, and in the reference."""
 
     block_frames = None
 
@@ -512,7 +524,17 @@ class BeamSlots(TensorSlots[beam.BeamState]):
     def search_frames(
         self, rows: Tensor | slice, models: RowModels, state: beam.BeamState, logits: Tensor, lengths: Tensor
     ) -> tuple[beam.BeamState, beam.BeamFrames]:
-        return search_frames(self.decoder, models, state, logits, lengths)
+        options = self.decoder.options
+        rest = (
+            lengths, models.weights, self.decoder.token_bonuses(models), unscored(models), self.decoder.blank_id,
+            models.vocab_size, options.beam_threshold, options.blank_threshold, options.engine,
+            self.decoder.text_hashes(logits.shape[2], logits.device),
+        )  # fmt: skip
+        return models.settled(
+            lambda tensors: beam.ctc_beam(list(tensors), state, logits, *rest),
+            state.lm_states,
+            lambda result: result[1][:2],
+        )
 
     def add_fused(self, rows: Tensor, more: Tensor) -> None:
         self.state.fused[rows] += more
@@ -552,7 +574,7 @@ def ctc_slots(decoder: Any, models: RowModels) -> CTCSlots:
     """Return the slots for a decoder's options and device."""
     is_greedy, is_core = decoder.options.num_beams == 1, engine_name(decoder.options.engine, models.states.device) == "cpu"
     if is_greedy:
-        return CoreGreedySlots(decoder, models) if is_core and models.lazy is None else GreedySlots(decoder, models)
+        return (CoreGreedySlots if is_core else GreedySlots)(decoder, models)
     return (CoreBeamSlots if is_core else BeamSlots)(decoder, models)
 
 
@@ -566,22 +588,18 @@ def label_frames(
         before: int32 `[B, 2]`, see `hf_ngpulm.search.ctc_greedy`.
     """
     if states.shape[1]:
+        arguments = (
+            logits, lengths, states, models.weights, STAY_COST * models.lm_weights, before, decoder.blank_id, models.vocab_size,
+            decoder.options.repeats, decoder.options.engine,
+        )  # fmt: skip
 
-        def search(models: RowModels) -> greedy.GreedyLabels:
-            arguments = (
-                logits, lengths, states, models.weights, STAY_COST * models.lm_weights, before, decoder.blank_id,
-                models.vocab_size, decoder.options.repeats,
-            )  # fmt: skip
-            if models.composing is None or engine_name(decoder.options.engine, logits.device) != "cpu":
-                return greedy.ctc_greedy(list(models.tensors), *arguments, decoder.options.engine)
-            return native_greedy.ctc_greedy(models.tensors, *arguments, models.composing)
-
-        def replay(lazy: LazySearch, result: greedy.GreedyLabels) -> bool:
+        def trace(result: greedy.GreedyLabels) -> tuple[None, Tensor]:
             goes_on = result.labels == torch.cat([before[:, :1], result.labels[:, :-1]], 1)
-            tokens = result.labels.masked_fill(goes_on, -1)[..., None]
-            return lazy.replay(states[:, None], None, tokens.cpu().numpy(), decoder.blank_id)
+            return None, result.labels.masked_fill(goes_on, -1)[..., None]
 
-        return settled(models, search, replay)
+        return models.settled(
+            lambda tensors: greedy.ctc_greedy(list(tensors), *arguments), states[:, None], trace, decoder.blank_id
+        )
     log_probs = torch.log_softmax(logits.float(), dim=-1)
     labels = logits.argmax(dim=-1)
     best = log_probs.gather(2, labels[..., None])[..., 0]
@@ -598,37 +616,6 @@ def label_frames(
         bad_frames=first_bad.to(torch.int32),
         before=every.gather(1, lengths[:, None].long()).repeat(1, 2),
     )
-
-
-def search_frames(
-    decoder: Any, models: RowModels, state: beam.BeamState, logits: Tensor, lengths: Tensor
-) -> tuple[beam.BeamState, beam.BeamFrames]:
-    """Search more frames with a beam."""
-    options, hashes = decoder.options, decoder.text_hashes(logits.shape[2], logits.device)
-    of_tokens = (decoder.token_bonuses(models), unscored(models), decoder.blank_id, models.vocab_size)
-    thresholds = (options.beam_threshold, options.blank_threshold)
-
-    def search(models: RowModels) -> tuple[beam.BeamState, beam.BeamFrames]:
-        tensors = list(models.tensors)
-        return beam.ctc_beam(
-            tensors, state, logits, lengths, models.weights, *of_tokens, *thresholds, options.engine, hashes
-        )  # fmt: skip
-
-    def replay(lazy: LazySearch, result: tuple[beam.BeamState, beam.BeamFrames]) -> bool:
-        return lazy.replay(state.lm_states, result[1].links.cpu().numpy(), result[1].labels.cpu().numpy())
-
-    return settled(models, search, replay)
-
-
-def confidences_of(logits: Tensor, lengths: Tensor, measure: str) -> Tensor:
-    """Return the confidence of each frame, float32 `[B, T]`; padding has arbitrary values."""
-    # Without padding; and on a GPU, where computing it for padding costs less than separating the rows.
-    if logits.device.type != "cpu" or (len(lengths) and int(lengths.min()) == logits.shape[1]):
-        return frame_confidence(logits, measure)
-    confidences = torch.zeros(logits.shape[:2])
-    inside = torch.arange(logits.shape[1]) < lengths[:, None]
-    confidences[inside] = frame_confidence(packed_frames(logits, lengths)[1][None], measure)[0]
-    return confidences
 
 
 def unscored(models: RowModels) -> Tensor:

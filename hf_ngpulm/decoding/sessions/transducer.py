@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
-from ...fusion.fusion import RowModels, settled
-from ...lexicon.lazy_search import LazySearch
+from ...fusion.fusion import RowModels
 from ...search.networks.opening import open_search
 from ...search.networks.search import TransducerSearch
 from ..hypotheses import Hypothesis, Writing
@@ -175,34 +174,11 @@ class TransducerSlots(Slots):
         """Search the waiting frames, and append the steps to the histories."""
         first_frames = self.frames - self.held
         before = self.search.array("times") + first_frames[:, None]
-        steps = self._searched(reaches)
+        steps = self.search.searched(self.models, self.waiting, self.held, reaches)
         # Streams without a step are included, as their hypotheses may have changed places.
         self.history.follow_steps(np.flatnonzero(self.begun), steps, before, self.live(), self.dropped)
         bad = self.search.array("bad_frames")
         self.bad = np.where((self.bad < 0) & (bad >= 0) & self.begun, bad + first_frames, self.bad)
-
-    def _searched(self, reaches: np.ndarray) -> list[np.ndarray]:
-        """Search the waiting frames and return the steps.
-
-        With lazily composed LMs, the search is repeated from the saved state until it reaches only states that are composed.
-        """
-        search = self.search
-        if self.models.lazy is None:
-            search.run_on(self.waiting, self.held, reaches)
-            return search.steps()
-        states, saved = torch.from_numpy(search.array("lm_states").copy()), search.saved()
-
-        def run(models: RowModels) -> list[np.ndarray]:
-            search.use(models)
-            search.restore(saved)
-            search.run_on(self.waiting, self.held, reaches)
-            return search.steps()
-
-        def replay(lazy: LazySearch, steps: list[np.ndarray]) -> bool:
-            links, labels = (array.swapaxes(0, 1) for array in steps[:2])
-            return lazy.replay(states, links, labels, self.decoder.model.blank_id)
-
-        return settled(self.models, run, replay)
 
     def _leave(self, consumed: np.ndarray) -> None:
         """Drop the first waiting frames of each slot: `consumed` `[S]` frames. The remaining frames move to the front."""

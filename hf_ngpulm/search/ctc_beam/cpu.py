@@ -7,7 +7,7 @@ state of a whole batch is a single allocation.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from ...automaton.cpu import Automaton
 from ...automaton.tensors import AutomatonTensors
 from ...engines.native import Function, Struct
 from ...engines.threads import on_rows
-from ...lexicon.lazy_search import LazySearch
 from ..ctc_rows import CtcModels, CtcRows
 from ..frames import Frames
 from ..history import Tails
@@ -42,10 +41,6 @@ class BeamRules(Struct):
             weights=weights.contiguous(), bonuses=bonuses.contiguous(), unscored=unscored.contiguous(), text_hashes=text_hashes,
             num_automata=weights.shape[1], num_beams=num_beams, threshold=threshold, skip=skip,
         )  # fmt: skip
-
-
-class _BeamStops(Struct):
-    """`Stops` for the native core, with a flag for each automaton state: whether the state is unfinished."""
 
 
 class _Ranked(Struct):
@@ -87,7 +82,7 @@ def _empty_prefix(num_beams: int, num_automata: int) -> np.ndarray:
 
 def search(
     automaton: Automaton, frames: Frames, rules: BeamRules, batch: CtcRows, shape: tuple[int, int],
-    confidences: np.ndarray | None, tails: Tails | None, happened: BeamFrames | None, stops: _BeamStops | None = None,
+    confidences: np.ndarray | None, are_max_probs: bool, tails: Tails | None, happened: BeamFrames | None,
 ) -> np.ndarray:  # fmt: skip
     """Search the frames of a batch.
 
@@ -95,9 +90,8 @@ def search(
         batch: the rows; the search updates their states.
         shape: (N, T), where T includes padding.
         confidences: float32 `[N, T]`, confidences of the frames; None if they aren't measured.
-        tails: the search appends the tokens here (see `History.with_room`). If None, it writes the trace to `happened`.
-        stops: the search records here where rows stop at unfinished automaton states (see `search_lazily`). None if all states
-            are finished.
+        are_max_probs: whether the measure is "max_prob"; the search then writes `confidences`.
+        tails: gets the tokens (`History.with_room`). If None, `happened` gets the trace.
 
     Returns:
         int32 `[N]`, see `BeamFrames.bad_frames`. The state of a row with a bad frame is undefined, so the caller must restore
@@ -106,56 +100,9 @@ def search(
     rows, width = shape
     bad_frames = np.full(rows, -1, dtype=np.int32) if happened is None else happened.bad_frames.numpy()
     links, labels = (None, None) if happened is None else happened[:2]
-    arguments = (automaton, frames, rules, batch, width, confidences, tails, links, labels, bad_frames, stops)
+    arguments = (automaton, frames, rules, batch, width, confidences, are_max_probs, tails, links, labels, bad_frames)
     on_rows(_search, arguments, rows, width * (frames.classes + 64 * rules.num_beams), REFUSAL)
     return bad_frames
-
-
-class Stops(NamedTuple):
-    """Frames at which rows have stopped because a prefix entered a state that isn't composed yet.
-
-    Args:
-        frames: int64 `[B]`, next frame of each row.
-        totals: float64 `[B, K]`, score of each prefix.
-        states: int32 `[B, K * M]`, the unfinished states that a row has entered.
-        counts: int64 `[B]`, number of unfinished states.
-    """
-
-    frames: np.ndarray
-    totals: np.ndarray
-    states: np.ndarray
-    counts: np.ndarray
-
-    @classmethod
-    def of(cls, batch_size: int, num_beams: int, num_automata: int) -> Stops:
-        """Return the stops of a search that hasn't read a frame yet."""
-        frames, counts = np.zeros(batch_size, dtype=np.int64), np.zeros(batch_size, dtype=np.int64)
-        states = np.empty((batch_size, num_beams * num_automata), dtype=np.int32)
-        return cls(frames, np.empty((batch_size, num_beams)), states, counts)
-
-
-def search_lazily(
-    lazy: LazySearch, vocab_size: int, frames: Frames, rules: BeamRules, batch: CtcRows, beams: np.ndarray,
-    slots: np.ndarray, happened: BeamFrames,
-) -> None:  # fmt: skip
-    """Search the frames of a batch with lazily composed language models.
-
-    A row stops when it enters an unfinished state. `LazySearch.search` composes the unfinished states and continues the search.
-
-    Args:
-        beams: `[S]`, states of all rows.
-        slots: int64 `[N]`, the row of `beams` for each row of frames.
-    """
-    stops = Stops.of(len(slots), rules.num_beams, rules.num_automata)
-
-    def go_on(tensors: AutomatonTensors, unfinished: np.ndarray) -> None:
-        native_stops = _BeamStops(unfinished=unfinished, **stops._asdict())
-        automaton = Automaton.of(tensors, vocab_size, lazy.composing)
-        search(automaton, frames, rules, batch, (len(slots), happened.labels.shape[1]), None, None, happened, native_stops)
-
-    lazy.search(go_on, stops.states, stops.counts)
-    beams = beams[slots]
-    lazy.enter(beams["lm_states"][is_there(beams)].flatten())
 
 
 def is_there(beams: np.ndarray) -> np.ndarray:
@@ -200,7 +147,7 @@ def ctc_beam(
     beams = packed(state)
     rules = BeamRules.of(weights, bonuses, unscored, num_beams, threshold, skip, text_hashes)
     of_frames, batch = Frames.of(logits, lengths, blank), CtcRows.of(None, beams)
-    search(Automaton.lent(automaton, vocab_size), of_frames, rules, batch, (batch_size, frames), None, None, happened)
+    search(Automaton.lent(automaton, vocab_size), of_frames, rules, batch, (batch_size, frames), None, False, None, happened)
     return unpacked(beams), happened
 
 

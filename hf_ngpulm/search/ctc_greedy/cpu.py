@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...automaton.cpu import Automaton
 from ...automaton.tensors import AutomatonTensors
-from ...engines.native import Function, Struct
+from ...engines.native import Function
 from ...engines.threads import on_rows
 from ..ctc_rows import CtcRows
 from ..frames import Frames
@@ -32,7 +32,7 @@ def greedy_of(num_automata: int) -> np.dtype[Any]:
 
 def search(
     automaton: Automaton, frames: Frames, weights: Tensor, stay_costs: Tensor, rule: str, batch: CtcRows, states: np.ndarray,
-    shape: tuple[int, int], confidences: np.ndarray | None, tails: Tails | None, labels: np.ndarray | None,
+    shape: tuple[int, int], confidences: np.ndarray | None, are_max_probs: bool, tails: Tails | None, labels: np.ndarray | None,
 ) -> np.ndarray:  # fmt: skip
     """Label the frames of a batch.
 
@@ -41,8 +41,8 @@ def search(
         batch: the rows; the search updates their states.
         states: int32 `[S, M]`, the automata's states of all rows, for the error message.
         shape: (N, T), where T includes padding.
-        confidences: float32 `[N, T]`, confidences of the frames; None if they aren't measured.
-        tails: the search appends the tokens here (see `History.with_room`). If None, it writes the frames' classes to `labels`.
+        confidences, are_max_probs: as for `hf_ngpulm.search.ctc_beam.cpu.search`.
+        tails: gets the tokens (`History.with_room`). If None, `labels` gets the classes of the frames.
         labels: int32 `[N, T]`, filled with the blank.
 
     Returns:
@@ -51,8 +51,8 @@ def search(
     rows, width = shape
     bad_frames = np.full(rows, -1, dtype=np.int32)
     arguments = (
-        automaton, frames, weights, stay_costs, weights.shape[1], RULES.index(rule), batch, width, confidences, tails, labels,
-        bad_frames,
+        automaton, frames, weights, stay_costs, weights.shape[1], RULES.index(rule), batch, width, confidences, are_max_probs,
+        tails, labels, bad_frames,
     )  # fmt: skip
     on_rows(
         _search, arguments, rows, width * frames.classes,
@@ -72,18 +72,17 @@ def ctc_greedy(
     blank: int,
     vocab_size: int,
     rule: str,
-    composing: Struct | None = None,
 ) -> GreedyLabels:
-    """Label the frames of a batch. See `hf_ngpulm.search.ctc_greedy.ctc_greedy`, and `Automaton.of` for `composing`."""
+    """Label the frames of a batch, see `hf_ngpulm.search.ctc_greedy.ctc_greedy`."""
     batch_size, frames, classes = logits.shape
     rows = np.zeros(batch_size, dtype=greedy_of(states.shape[1]))
     rows["lm_states"], rows["before"] = states.numpy()[:, None], before.numpy()
     labels, bad_frames = np.full((batch_size, frames), blank, dtype=np.int32), np.full(batch_size, -1, dtype=np.int32)
     if frames and classes:
         bad_frames = search(
-            Automaton.lent(automaton, vocab_size, composing), Frames.of(logits, lengths, blank), weights.contiguous(),
-            stay_costs.contiguous(), rule, CtcRows.of(None, rows), rows["lm_states"][:, 0], (batch_size, frames), None, None,
-            labels,
+            Automaton.lent(automaton, vocab_size), Frames.of(logits, lengths, blank), weights.contiguous(),
+            stay_costs.contiguous(), rule, CtcRows.of(None, rows), rows["lm_states"][:, 0], (batch_size, frames), None, False,
+            None, labels,
         )  # fmt: skip
     acoustic_scores, lm_scores = rows["acoustic_scores"].astype(np.float32), rows["lm_scores"][:, 0].astype(np.float32)
     arrays = (labels, acoustic_scores, lm_scores, rows["lm_states"][:, 0].copy(), bad_frames, rows["before"].copy())

@@ -57,6 +57,10 @@ class BufferedSearch(TransducerSearch):
         self.make_room()
 
     @abstractmethod
+    def carries(self) -> list[Tensor]:
+        """Return the tensors that a run changes in place."""
+
+    @abstractmethod
     def make_buffers(self, rows: int, num_automata: int) -> None:
         """Make the buffers that don't depend on the automata's tensors."""
 
@@ -86,10 +90,6 @@ class BufferedSearch(TransducerSearch):
             times = self.told["times"]
             times[rows] = 0 if less is None else times[rows] - less[:, None]
 
-    def restore(self, saved: Any) -> None:
-        super().restore(saved)
-        self.told = {}
-
     def use(self, models: RowModels) -> None:
         super().use(_automata_of(models))
         if addresses((self.frames, *self.automaton)) != self.known:
@@ -106,6 +106,25 @@ class BufferedSearch(TransducerSearch):
         with current(self.device):
             self.block.prepare(self.device)
             self.run_blocks(int(lengths.max(initial=0)))
+
+    def searched(self, models: RowModels, frames: Tensor, lengths: np.ndarray, reaches: np.ndarray) -> list[np.ndarray]:
+        if models.lazy is None:
+            return super().searched(models, frames, lengths, reaches)
+        states = torch.from_numpy(self.array("lm_states").copy())
+        saved = [part.clone() for part in self.carries()]
+
+        def search(tensors: AutomatonTensors) -> list[np.ndarray]:
+            self.use(models._replace(tensors=tensors))
+            for part, before in zip(self.carries(), saved):
+                part.copy_(before)
+            self.told = {}
+            return TransducerSearch.searched(self, models, frames, lengths, reaches)
+
+        def trace(steps: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+            links, labels = (array.swapaxes(0, 1) for array in steps[:2])
+            return links, labels
+
+        return models.settled(search, states, trace, self.model.blank_id)
 
     @abstractmethod
     def limit(self, lengths: Tensor, reaches: Tensor) -> None:

@@ -66,6 +66,4 @@ def lent_search(
     weighed = (*(models.tensors if models.states.shape[1] else ()), *model.parameters())
     with recalled(kept, key, weighed, lambda: kind(model, frames, rows, models, settings, room)) as search:
         search.size = size
-        if models.lazy is not None:  # a kept search may still have the tensors of an earlier batch
-            search.use(models)
         yield search

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -12,7 +13,6 @@ from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
 from ...fusion.fusion import RowModels, widened
-from ...lexicon.lazy_search import LazySearch
 from .model import State, TransducerModel
 from .search import STILL, SearchSettings, TransducerSearch, ilm_weights_of
 
@@ -61,27 +61,18 @@ class RowOfModels(NamedTuple):
     """Models of one row.
 
     Args:
-        automaton: tensors of the automata.
+        read: returns the automata for queries of some states.
         weights: `[M]`, weights of the automata.
         vocab_size: number of token ids that the automata score.
         num_lms: number of language models among the automata. They come first.
         ilm_weight: weight of the internal LM, which is subtracted.
-        lazy: the search in lazily composed automata; None if all automata are complete.
     """
 
-    automaton: AutomatonTensors
+    read: Callable[[Tensor], AutomatonTensors]
     weights: Tensor
     vocab_size: int
     num_lms: int
     ilm_weight: float = 0.0
-    lazy: LazySearch | None = None
-
-    def read(self, states: Tensor) -> AutomatonTensors:
-        """Return the automata, after composing any of the given states that hasn't been composed yet."""
-        if self.lazy is None:
-            return self.automaton
-        self.lazy.enter(states.cpu().numpy())
-        return self.lazy.tensors
 
 
 class BrokenFrame(Exception):
@@ -122,13 +113,13 @@ class PlainSearch(TransducerSearch):
     def run_on(self, frames: Tensor, lengths: np.ndarray, reaches: np.ndarray) -> None:
         for row, (length, reach) in enumerate(zip(lengths.tolist(), reaches.tolist())):
             paths = [path._replace(origin=place, fresh=0) for place, path in enumerate(self.paths[row])]
-            of_models = (self.models.tensors, self.weights[row], self.models.vocab_size, self.models.num_lms)
+            of_models = (self.models.reading, self.weights[row], self.models.vocab_size, self.models.num_lms)
             try:
                 if self.bad_frames[row] < 0:
                     paths = self.search(
                         paths,
                         frames[row, :length],
-                        RowOfModels(*of_models, float(self.ilm_weights[row]), self.models.lazy),
+                        RowOfModels(*of_models, float(self.ilm_weights[row])),
                         reach,
                     )
             except BrokenFrame as broken:
@@ -197,9 +188,3 @@ class PlainSearch(TransducerSearch):
 
     def _renew(self, row: int, change: Any) -> None:
         self.paths[row] = [change(place, path) for place, path in enumerate(self.paths[row])]
-
-    def saved(self) -> Any:
-        return self.paths.copy(), self.bad_frames.copy()
-
-    def restore(self, saved: Any) -> None:
-        self.paths, self.bad_frames = saved[0].copy(), saved[1].copy()

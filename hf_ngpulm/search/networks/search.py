@@ -96,6 +96,11 @@ class TransducerSearch(ABC):
                 a row waits if a step might lead past the row's last frame, because the step's result depends on later frames.
         """
 
+    def searched(self, models: RowModels, frames: Tensor, lengths: np.ndarray, reaches: np.ndarray) -> list[np.ndarray]:
+        """Search the given frames with the automata of `models`, and return the trace: `run_on`, then `steps`."""
+        self.run_on(frames, lengths, reaches)
+        return self.steps()
+
     @abstractmethod
     def steps(self) -> list[np.ndarray]:
         """Return the trace of the last run: four arrays `[S, B, K]` for its S steps.
@@ -125,19 +130,6 @@ class TransducerSearch(ABC):
                 phrases repay their bonus.
             weights: `[N]`, weights of the new phrases.
         """
-
-    def carries(self) -> list[Any]:
-        """Return the tensors and arrays that a run changes in place."""
-        return []
-
-    def saved(self) -> Any:
-        """Return a copy of the search's state, which `restore` accepts."""
-        return [part.copy() if isinstance(part, np.ndarray) else part.clone() for part in self.carries()]
-
-    def restore(self, saved: Any) -> None:
-        """Restore the search's state from a copy that `saved` returned."""
-        for part, value in zip(self.carries(), saved):
-            part[...] = value
 
 
 def ilm_weights_of(models: RowModels) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -59,7 +59,7 @@ class BeamBuffers(BufferedSearch):
         self.trace = torch.zeros((3, STEPS * each, rows, num_beams), dtype=torch.int32, device=device)
         self.confidences = torch.zeros(self.trace.shape[1:], device=device)
 
-    def carries(self) -> list[Any]:
+    def carries(self) -> list[Tensor]:
         return [*self.beam[:-1], *self.beam.state, self.time]
 
     @property

@@ -157,7 +157,6 @@ class Search(TransducerSearch):
 
     def use(self, models: RowModels) -> None:
         super().use(on_the_cpu(models))
-        self.automaton = Automaton.lent(self.models.tensors, models.vocab_size, models.composing)
 
     def begin(self, rows: np.ndarray, models: RowModels) -> None:
         models = on_the_cpu(models)
@@ -179,14 +178,15 @@ class Search(TransducerSearch):
         self._keep(torch.from_numpy(rows) * SLOTS * self.settings.num_beams, prediction, state)
 
     def _write_lines(self, rows: np.ndarray) -> None:
-        """Write the LM scores of all classes, given the tokens of the hypotheses, for some rows."""
-        bad_row = _lines(0, len(rows), rows, *self._of_search(0))
+        """Write the LM scores of all classes after the hypotheses of some rows."""
+        with self.models.automaton() as automaton:
+            bad_row = _lines(0, len(rows), rows, automaton, *self._of_search(0))
         if bad_row >= 0:
             raise IndexError(self._refusal(bad_row))
 
     def _of_search(self, steps: int) -> tuple[Any, ...]:
-        """Return the structs that the core needs, with room for `steps` more steps."""
-        return self.automaton, self.classes, self.rules, self.rows, self.native_beam, self.trace.native(steps)
+        """Return the core's structs besides the automata, with room for `steps` more steps."""
+        return self.classes, self.rules, self.rows, self.native_beam, self.trace.native(steps)
 
     def _of_slots(self) -> Slots:
         assert self.predictions is not None
@@ -235,18 +235,19 @@ class Search(TransducerSearch):
         if self.settings.strategy == "aes":
             self.reaches[:] = self.limits[:] = 0  # AES goes frame by frame
         self.trace.clear()
-        if self.laid_out is not None:
-            self._run_whole(frames.contiguous(), self.laid_out)
-        else:
-            while (logits := self._logits(frames)) is not None:
-                self._step(logits)
+        with self.models.automaton() as automaton:
+            if self.laid_out is not None:
+                self._run_whole(automaton, frames.contiguous(), self.laid_out)
+            else:
+                while (logits := self._logits(frames)) is not None:
+                    self._step(automaton, logits)
 
-    def _run_whole(self, frames: Tensor, networks: Networks) -> None:
+    def _run_whole(self, automaton: Automaton, frames: Tensor, networks: Networks) -> None:
         # A token in every second frame is usual; rows with more continue with more room.
         num_beams, of_networks = self.settings.num_beams, (networks, self._of_slots(), frames, frames.shape[1])
         steps = int(self.lengths.max(initial=0)) * (3 if self.settings.strategy == "aes" else 2) + num_beams + 1
         work = frames.shape[1] * num_beams * networks.outputs
-        while NO_ROOM in on_rows(_rows, (*self._of_search(steps), *of_networks), self.size, work, self._refusal):
+        while NO_ROOM in on_rows(_rows, (automaton, *self._of_search(steps), *of_networks), self.size, work, self._refusal):
             steps = self.trace.room
 
     def _refusal(self, row: int) -> str:
@@ -267,10 +268,10 @@ class Search(TransducerSearch):
         predictions = self.predictions.index_select(0, self.open_slots[:count].to(frames.device))
         return self.model.join(heard, predictions).float().cpu().contiguous()
 
-    def _step(self, logits: Tensor) -> None:
-        """Extend the hypotheses that must continue, and run the prediction network on their new tokens."""
+    def _step(self, automaton: Automaton, logits: Tensor) -> None:
+        """Extend the hypotheses that go on, and run the prediction network on their new tokens."""
         num_beams = self.settings.num_beams
-        arguments = (*self._of_search(num_beams + 1), logits, self.lines, *self.new)
+        arguments = (automaton, *self._of_search(num_beams + 1), logits, self.lines, *self.new)
 
         def run(first: int, last: int) -> tuple[int, int]:
             return first * num_beams, _step(first, last, *arguments)
@@ -284,6 +285,3 @@ class Search(TransducerSearch):
 
     def steps(self) -> list[np.ndarray]:
         return self.trace.steps(self.settings.confidence, self.model.vocab_size)
-
-    def carries(self) -> list[Any]:
-        return [*self.beam.arrays(), *([] if self.predictions is None else [self.predictions]), *self.state]

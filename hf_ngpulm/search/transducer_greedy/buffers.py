@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -30,7 +28,7 @@ class LoopingBuffers(BufferedSearch):
         self.tokens = torch.zeros((STEPS, rows, self.window), dtype=torch.int32, device=self.device)
         self.moves, self.confidences = torch.zeros_like(self.tokens), torch.zeros(self.tokens.shape, device=self.device)
 
-    def carries(self) -> list[Any]:
+    def carries(self) -> list[Tensor]:
         return [*self.rows, self.prediction, *self.state, self.internal]
 
     def internal_lm(self, prediction: Tensor) -> Tensor:

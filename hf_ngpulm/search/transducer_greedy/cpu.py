@@ -6,8 +6,6 @@ copies the model's weights again whenever rows begin, because the weights may ha
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -74,7 +72,6 @@ class Search(TransducerSearch):
 
     def use(self, models: RowModels) -> None:
         super().use(on_the_cpu(models))
-        self.automaton = Automaton.lent(self.models.tensors, models.vocab_size, models.composing)
 
     def begin(self, rows: np.ndarray, models: RowModels) -> None:
         self.rows.begin(rows, on_the_cpu(models))
@@ -99,17 +96,20 @@ class Search(TransducerSearch):
             self.internal[rows] = self.model.internal_lm(prediction).cpu()
 
     def run_on(self, frames: Tensor, lengths: np.ndarray, reaches: np.ndarray) -> None:
-        rows, longest = self.rows, frames.shape[1]
-        rows.ends[:] = lengths
+        self.rows.ends[:] = lengths
         self.trace.clear()
-        room = 2 * longest + self.window  # a token per frame is many; a row with more continues with more room
-        if self.laid_out is None:
-            self._run_by_turns(frames, room)
-            return
-        frames, work = frames.contiguous(), longest * self.laid_out.outputs * self.laid_out.width // 16
+        room = 2 * frames.shape[1] + self.window  # a token per frame is many; a row with more continues with more room
+        with self.models.automaton() as automaton:
+            if self.laid_out is None:
+                self._run_by_turns(automaton, frames, room)
+            else:
+                self._run_whole(automaton, frames.contiguous(), room, self.laid_out)
+
+    def _run_whole(self, automaton: Automaton, frames: Tensor, room: int, networks: Networks) -> None:
+        longest, work = frames.shape[1], frames.shape[1] * networks.outputs * networks.width // 16
         while True:
-            structs = (self.automaton, self.classes, self.rules, self.native_rows, self.trace.native(room))
-            of_networks = (self.laid_out, self.slots, self.begun, frames, longest, self.window)
+            structs = (automaton, self.classes, self.rules, self.native_rows, self.trace.native(room))
+            of_networks = (networks, self.slots, self.begun, frames, longest, self.window)
             on_rows(_rows, (*structs, *of_networks), self.size, work, self._refusal)
             if not self._going().any():
                 return
@@ -118,10 +118,8 @@ class Search(TransducerSearch):
     def _going(self) -> np.ndarray:
         return (self.rows.times < self.rows.ends) & (self.rows.bad_frames < 0)
 
-    def _run_by_turns(self, frames: Tensor, room: int) -> None:
-        """Search by alternating between PyTorch, which runs the networks on the rows that must continue, and the core, which
-        takes a step.
-        """
+    def _run_by_turns(self, automaton: Automaton, frames: Tensor, room: int) -> None:
+        """Search by turns: PyTorch runs the networks on the rows that go on, then the core takes a step."""
         window, places, device = self.window, np.arange(self.window), frames.device
         steps = self.trace.native(room)
         while len(going := np.flatnonzero(self._going())):
@@ -133,7 +131,7 @@ class Search(TransducerSearch):
             heard = frames[which[:, None], torch.from_numpy(ahead).to(device)]
             logits = self.model.join(heard, self.predictions[which, None]).float().cpu().contiguous()
             tokens = np.empty_like(going)
-            structs = (self.automaton, self.classes, self.rules, self.native_rows, steps)
+            structs = (automaton, self.classes, self.rules, self.native_rows, steps)
             arguments = (*structs, going, logits, self.internal, window, tokens)
             on_rows(_window, arguments, len(going), logits[0].numel(), self._refusal)
             emits = torch.from_numpy(going[tokens >= 0])
@@ -161,8 +159,3 @@ class Search(TransducerSearch):
 
     def switch(self, rows: np.ndarray, states: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> None:
         self.rows.switch(rows, states, scores, weights)
-
-    def carries(self) -> list[Any]:
-        assert self.predictions is not None
-        more = [self.begun] if self.networks is not None else [] if self.internal is None else [self.internal]
-        return [*self.rows, *more, self.predictions, *self.state]
