@@ -3,12 +3,13 @@
     python benchmarks/real_speech/manifests.py speechocean speechocean762 speechocean.jsonl
     python benchmarks/real_speech/families.py speechocean.jsonl --models run/ctc run/rnnt run/tdt --books 113-0.txt 514.txt ...
 
-(`run/`: examples/train_on_whisper.) Only clips of the split "test" are decoded; LMs are made of the transcripts of "train"
-("in-domain"), of the books ("general"), and of both, mixed half and half. Weights are chosen for each half of the speakers on
-the other half: the models have learned the train speakers by heart. A row also has the errors with the default weights, and
-those of each point of its grid, all speakers. "rare" words are those of a clip that no train transcript has. Phrases of a clip
-are its rare words among distractors, rare words of other clips and words of the lexicon. WERs are in %, with 95% intervals over
-speakers (bootstrap). "ms a clip" is the decoder's time, one thread, in batches of 16.
+(`run/`: examples/train_on_whisper.) Only clips of the split "test" are decoded. LMs are made of the transcripts of "train"
+("in-domain"), of the books ("general"), of both, mixed half and half, and of the bundled orders on a ship's bridge ("foreign",
+with default weights only). Weights are chosen for each half of the speakers on the other half, because the models have learned
+the train speakers by heart. A row also has the errors with the default weights, and those of each point of its grid for all
+speakers. Rare words are words of a clip that no train transcript has. Phrases of a clip are its rare words among distractors,
+which are rare words of other clips and words of the lexicon. WERs are in %, with 95% intervals over speakers (bootstrap).
+"ms a clip" is the decoder's time, one thread, in batches of 16.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import corpora
 import measure
 from corpora import RATE, Clip
 from recognisers import Heard, Recogniser
@@ -65,6 +67,7 @@ class Corpus:
         first = set(speakers[: len(speakers) // 2])
         self.halves = [[n for n, clip in enumerate(self.clips) if (clip.speaker in first) == half] for half in (True, False)]
         self.texts = {"in-domain": train, "general": [sentence for book in books for sentence in sentences(book)]}
+        self.texts["foreign"] = [" ".join(re.findall("[a-z']+", text.lower())) for text in corpora.text_of("harbour")]
         known = {word for text in train for word in text.split()}
         self.rare = [sorted(set(clip.text.split()) - known) for clip in self.clips]
         words = {word for words in self.rare for word in words}
@@ -197,6 +200,9 @@ class Bench:
             if text in ways:
                 yield self.row(f"{text} LM, greedy", {"num_beams": 1, "lm": text}, weights, {})
                 yield self.row(f"{text} LM, 4 beams", {"num_beams": 4, "lm": text}, beamed, {})
+        if "foreign" in ways:
+            for beams in (1, 4):
+                yield self.row(f"foreign LM, {beams} beams", {"num_beams": beams, "lm": "foreign"}, [{}], {})
         if "beams" in ways:
             for beams in (2, 8, 16):
                 yield self.row(f"in-domain LM, {beams} beams", {"num_beams": beams, "lm": "in-domain"}, beamed, {})
@@ -210,7 +216,7 @@ class Bench:
             yield self.row("in-domain LM + phrases, 4 beams", {"num_beams": 4, "lm": "in-domain"}, both, {}, count)
 
 
-WAYS = ("none", "in-domain", "general", "mixed", "beams", "words", "graph", "phrases", "both")
+WAYS = ("none", "in-domain", "general", "mixed", "foreign", "beams", "words", "graph", "phrases", "both")
 
 
 def heard_once(recogniser: Recogniser, clips: list[Clip], frames: Path | None) -> Heard:
