@@ -4,8 +4,8 @@
     python benchmarks/real_speech/families.py speechocean.jsonl --models run/ctc run/rnnt run/tdt --books 113-0.txt 514.txt ...
 
 (`run/`: examples/train_on_whisper.) Only clips of the split "test" are decoded. LMs are made of the transcripts of "train"
-("in-domain"), of the books ("general"), of both, mixed half and half, and of the bundled orders on a ship's bridge ("foreign",
-with default weights only). Weights are chosen for each half of the speakers on the other half, because the models have learned
+("in-domain"), of the books ("general"), of both, mixed half and half, and of another domain ("foreign": orders on a ship's
+bridge, or --foreign). Weights are chosen for each half of the speakers on the other half, because the models have learned
 the train speakers by heart. A row also has the errors with the default weights, and those of each point of its grid for all
 speakers. Rare words are words of a clip that no train transcript has. Phrases of a clip are its rare words among distractors,
 which are rare words of other clips and words of the lexicon. WERs are in %, with 95% intervals over speakers (bootstrap).
@@ -53,10 +53,11 @@ class Corpus:
         path: the manifest.
         books: text files.
         lexicon: a file whose lines begin with a word.
+        foreign: text of another domain, see `texts_of`.
         every: take every n-th clip.
     """
 
-    def __init__(self, path: Path, books: list[Path], lexicon: Path | None, every: int = 1) -> None:
+    def __init__(self, path: Path, books: list[Path], lexicon: Path | None, foreign: str, every: int = 1) -> None:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         train = [line["text"] for line in lines if line["split"] == "train"]
         lines = [line for line in lines if line["split"] == "test"][::every]
@@ -67,7 +68,7 @@ class Corpus:
         first = set(speakers[: len(speakers) // 2])
         self.halves = [[n for n, clip in enumerate(self.clips) if (clip.speaker in first) == half] for half in (True, False)]
         self.texts = {"in-domain": train, "general": [sentence for book in books for sentence in sentences(book)]}
-        self.texts["foreign"] = [" ".join(re.findall("[a-z']+", text.lower())) for text in corpora.text_of("harbour")]
+        self.texts["foreign"] = [" ".join(re.findall("[a-z']+", text.lower())) for text in texts_of(foreign)]
         known = {word for text in train for word in text.split()}
         self.rare = [sorted(set(clip.text.split()) - known) for clip in self.clips]
         words = {word for words in self.rare for word in words}
@@ -108,6 +109,14 @@ class Corpus:
     def errors(self, texts: list[str], numbers: list[int]) -> int:
         """Return word errors of some clips."""
         return word_errors([self.clips[n].text for n in numbers], [texts[n] for n in numbers]).errors
+
+
+def texts_of(source: str) -> list[str]:
+    """Return the sentences of a file or a bundled corpus, or the transcripts of a manifest's split "train"."""
+    if not source.endswith(".jsonl"):
+        return corpora.text_of(source)
+    lines = [json.loads(line) for line in Path(source).read_text(encoding="utf-8").splitlines()]
+    return [line["text"] for line in lines if line["split"] == "train"]
 
 
 def sentences(book: Path) -> list[str]:
@@ -202,7 +211,8 @@ class Bench:
                 yield self.row(f"{text} LM, 4 beams", {"num_beams": 4, "lm": text}, beamed, {})
         if "foreign" in ways:
             for beams in (1, 4):
-                yield self.row(f"foreign LM, {beams} beams", {"num_beams": beams, "lm": "foreign"}, [{}], {})
+                points = [{"lm_weight": weight} for weight in LM_WEIGHTS[1:5]]
+                yield self.row(f"foreign LM, {beams} beams", {"num_beams": beams, "lm": "foreign"}, points, {})
         if "beams" in ways:
             for beams in (2, 8, 16):
                 yield self.row(f"in-domain LM, {beams} beams", {"num_beams": beams, "lm": "in-domain"}, beamed, {})
@@ -246,13 +256,14 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", required=True)
     parser.add_argument("--books", type=Path, nargs="*", default=[], help="text files of Project Gutenberg's")
     parser.add_argument("--lexicon", type=Path, help="a file whose lines begin with a word, for distractors")
+    parser.add_argument("--foreign", default="harbour", help="text of another domain: a file, a bundled corpus or a manifest")
     parser.add_argument("--frames", type=Path, help="Whisper's frames of the clips (examples/train_on_whisper/features.py)")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--every", type=int, default=1, help="take every n-th clip only")
     parser.add_argument("--texts", action="store_true", help="keep the transcripts in the result file")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    corpus = Corpus(args.manifest, args.books, args.lexicon, args.every)
+    corpus = Corpus(args.manifest, args.books, args.lexicon, args.foreign, args.every)
     seconds = sum(clip.seconds for clip in corpus.clips)
     facts = {"clips": len(corpus.clips), "seconds": seconds, "speakers": len({clip.speaker for clip in corpus.clips})}
     facts |= {"rare words": sum(map(len, corpus.rare)), "distractors": len(corpus.distractors)}
