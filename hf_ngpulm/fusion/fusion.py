@@ -109,7 +109,7 @@ class RowModels(NamedTuple):
         trace: Callable[[Result], tuple[Any, Any]],
         not_tokens: int = -1,
     ) -> Result:
-        """Return the result of a search of the automata outside the core; see `LazySearch.settled`."""
+        """Run a search, again and again while it needs states that aren't composed yet; return its result. See `LazySearch.settled`."""
         return search(self.tensors) if self.lazy is None else self.lazy.settled(search, states, trace, not_tokens)
 
     def reading(self, states: Tensor) -> AutomatonTensors:

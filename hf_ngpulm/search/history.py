@@ -53,7 +53,7 @@ class History:
     """Tails of the hypotheses of `S` streams, with `K` hypotheses per stream.
 
     Args:
-        goes_on: whether the next frame may continue a hypothesis's last token (CTC). `hand_over` keeps such a token.
+        goes_on: whether the next frame may continue a hypothesis's last token (CTC). Such a last token stays in the history.
 
     Attributes:
         sizes: int64 `[S, K]`, number of tokens of each tail.

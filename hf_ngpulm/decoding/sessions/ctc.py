@@ -524,17 +524,7 @@ class BeamSlots(TensorSlots[beam.BeamState]):
     def search_frames(
         self, rows: Tensor | slice, models: RowModels, state: beam.BeamState, logits: Tensor, lengths: Tensor
     ) -> tuple[beam.BeamState, beam.BeamFrames]:
-        options = self.decoder.options
-        rest = (
-            lengths, models.weights, self.decoder.token_bonuses(models), unscored(models), self.decoder.blank_id,
-            models.vocab_size, options.beam_threshold, options.blank_threshold, options.engine,
-            self.decoder.text_hashes(logits.shape[2], logits.device),
-        )  # fmt: skip
-        return models.settled(
-            lambda tensors: beam.ctc_beam(list(tensors), state, logits, *rest),
-            state.lm_states,
-            lambda result: result[1][:2],
-        )
+        return search_frames(self.decoder, models, state, logits, lengths)
 
     def add_fused(self, rows: Tensor, more: Tensor) -> None:
         self.state.fused[rows] += more
@@ -615,6 +605,20 @@ def label_frames(
         states=states,
         bad_frames=first_bad.to(torch.int32),
         before=every.gather(1, lengths[:, None].long()).repeat(1, 2),
+    )
+
+
+def search_frames(
+    decoder: Any, models: RowModels, state: beam.BeamState, logits: Tensor, lengths: Tensor
+) -> tuple[beam.BeamState, beam.BeamFrames]:
+    """Search more frames with a beam."""
+    options = decoder.options
+    rest = (
+        lengths, models.weights, decoder.token_bonuses(models), unscored(models), decoder.blank_id, models.vocab_size,
+        options.beam_threshold, options.blank_threshold, options.engine, decoder.text_hashes(logits.shape[2], logits.device),
+    )  # fmt: skip
+    return models.settled(
+        lambda tensors: beam.ctc_beam(list(tensors), state, logits, *rest), state.lm_states, lambda result: result[1][:2]
     )
 
 

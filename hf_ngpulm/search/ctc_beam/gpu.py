@@ -198,7 +198,7 @@ def _extension_index(tokens, order, PLACES: tl.constexpr):
 
 @triton.jit
 def _extension_of(keys, PLACES: tl.constexpr):
-    """Return the tokens of extensions, and the ranks in that order of the places that they extend."""
+    """Unpack the keys of extensions: the token of each, and the rank of the prefix that it extends."""
     code = STAYING - 1 - keys.to(tl.int32)
     return code // PLACES, code % PLACES
 
