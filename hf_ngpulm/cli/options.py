@@ -36,6 +36,16 @@ def beams(value: Any) -> int | str:
     return int(value)
 
 
+def evidence(value: Any) -> float | str:
+    """Parse a least evidence: a number, "auto" or "off"."""
+    if value in ("auto", "off"):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        raise BadParameter(f"should be a number, auto or off; got {value!r}") from None
+
+
 def argument(help: str, default: Any = MISSING) -> Any:
     """Describe a positional argument, as the default of a command's parameter."""
     return field(default=default, metadata={"make": Argument, "names": (), "more": {"help": help}})
@@ -110,6 +120,7 @@ class Decoding(Search):
     """Options of the language model, its weight, and the search."""
 
     lm_weight: float | None = of_decoders("lm_weight")
+    lm_guard: Any = of_decoders("lm_guard", parser=evidence, metavar="NUMBER|auto|off")
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
         return CTCDecoder(
             self.tokenizer, lm, 1.0, num_beams=num_beams, beta=0.0, beam_threshold=threshold,
             merge="text" if self.is_bpe else None, num_return_sequences=min(prefixes, num_beams),
-            blank_id=self.labels.index(""), confidence=None,
+            blank_id=self.labels.index(""), confidence=None, lm_guard="off",
         )  # fmt: skip
 
     def _booster(self, lms: tuple[NGramLM, ...], words: tuple[str, ...], weight: float) -> PhraseBooster:

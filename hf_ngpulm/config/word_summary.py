@@ -29,6 +29,7 @@ class WordSummary:
         word_bonus: natural log, added to the log-probability of every word, known or not.
         num_contexts: number of states between words. These states come first.
         delimiter: id of the token between words; None if the first piece of a word is marked instead.
+        unigram_entropy: entropy of the words' unigram probabilities, in nats; None in files of older versions.
         composition: "static", or "on_the_fly" if the files contain the word-level model and the lexicon.
     """
 
@@ -44,6 +45,7 @@ class WordSummary:
     num_contexts: int = 0
     delimiter: int | None = None
     composition: str = "static"
+    unigram_entropy: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -64,6 +66,7 @@ class WordSummary:
             "word_bonus": score,
             "unk_token_cost": number(0, LARGEST_SCORE),
             "delimiter": either(count, NULL),
+            "unigram_entropy": either(number(0, LARGEST_SCORE), NULL),
         }
         return read_entries(cls, values, kinds, where, "words")
 

@@ -18,6 +18,7 @@ from ..language_model.model import NGramLM
 from ..search import ctc_greedy as greedy
 from ..text.hashing import text_hashes
 from ..text.words import WordSplitter
+from . import guard
 from .decoder import Decoder
 from .hypotheses import Hypothesis
 from .options import CTCOptions, takes
@@ -48,7 +49,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         beta: bonus per token (natural log), a number or a tensor `[B]`; it balances an LM's preference for short transcripts.
             Beam search only. With an LM of V tokens the default is `max(0.85 log(V) min(weight, 0.8), 3 weight)`: for V = 256,
             3.3 at weight 0.7 and 3.8 at weight 1. Without an LM, or with a word bonus in the LM (`word_bonus`, see
-            `hf_ngpulm.lexicon.compose`), the default is 0.
+            `hf_ngpulm.lexicon.compose`), the default is 0. A number has no effect in rows without an LM if others have one.
         beam_threshold: drops prefixes that score this much less than the best one (natural log). Beam search only.
         blank_threshold: treats a frame as blank if its blank is more probable than this, which saves time; None treats none so.
             Beam search only.
@@ -69,6 +70,9 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         source_lm: an n-gram model of the recogniser's training text. Its log-probabilities are subtracted (density ratio,
             McDermott et al., ASRU 2019; with a bigram model LODR, Zheng et al., Interspeech 2022).
         source_weight: weight of `source_lm`, a number or a tensor `[B]`; default: half of `lm_weight`.
+        lm_guard: least evidence of an LM, in nats per token. Rows where it has less are decoded again without it, so that an LM
+            made for other speech does next to no harm (see `hf_ngpulm.decoding.guard`). "auto" (default) is 0.5, and -0.5 for
+            word-level LMs; "off" keeps the LM in all rows. `Hypothesis.lm_left_out` tells.
         model: the CTC model of Transformers that computes the logits. It isn't run; it selects the settings tuned for it.
 
     Raises:
@@ -131,6 +135,8 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
 
     def decode_checked(self, logits: Tensor, lengths: Tensor, phrases: Any = None) -> list[list[Hypothesis]]:
         """Decode logits that `check` has validated."""
+        if self.is_guarded and phrases is not None:  # they may be read once only
+            phrases = self.fusion.contexts.of_rows(phrases, len(logits))
         models = self.fusion.shared_rows(logits.shape[0], logits.device, phrases)
         kept, self._kept = self._kept, None  # no other thread gets it meanwhile
         if kept is not None and kept[0] is models and kept[1] is self.options:
@@ -142,6 +148,15 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         hypotheses = stream.hypotheses()
         if stream.is_small and isinstance(stream.slots, CoreSlots) and self.fusion.shares(models):
             self._kept = models, self.options, stream
+        if not self.is_guarded:
+            return hypotheses
+
+        def again(decoder: CTCDecoder, rows: Tensor, phrases: Any) -> list[list[Hypothesis]]:
+            return decoder.decode_checked(logits[rows], lengths[rows], phrases)
+
+        judged = [guard.Judged(best.token_ids, len(best.text.split()), best.lm_score) for best, *_ in hypotheses]
+        for row, found in self.guarded(judged, phrases, again, logits.device):
+            hypotheses[row] = [replace(hypothesis, lm_left_out=True) for hypothesis in found]
         return hypotheses
 
     def _with(self, **attributes: Any) -> CTCDecoder:
@@ -153,6 +168,8 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
             stream = decoder.stream(batch_size)
             stream.add(logits)  # [B, T, C], as often as there is more
             hypotheses = stream.hypotheses()
+
+        `lm_guard` has no effect here, because blocks can't be decoded again.
 
         Args:
             batch_size: B.
@@ -177,7 +194,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
 
     def token_bonuses(self, models: RowModels) -> Tensor:
         """Return the bonus per token in beam search, float32 `[B]`."""
-        return bonuses_of(self.options.beta, models)
+        return bonuses_of(self.options.beta, models) * self.balanced(self.options.beta, models)
 
     def text_hashes(self, classes: int, device: torch.device) -> Tensor | None:
         """Return the hashes by which beam search merges prefixes of the same text (see `hf_ngpulm.text.hashing`), or None."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
+import torch
 from torch import Tensor
 
 from ..common.batches import Outputs
@@ -13,12 +15,13 @@ from ..common.pickling import WithoutCaches
 from ..common.shown import shown
 from ..config.tuned import tell_once
 from ..errors import InvalidLogitsError
-from ..fusion.fusion import LM_WEIGHT, Fusion
+from ..fusion.fusion import LM_WEIGHT, Fusion, RowModels
 from ..language_model.loading import loaded_models
 from ..phrases import Booster
 from ..phrases.contexts import is_any
 from ..text.vocabulary import tokenizer_of
 from ..text.words import WordSplitter
+from . import guard
 from .hypotheses import Hypothesis, Writing
 from .options import FrameOptions
 
@@ -142,6 +145,55 @@ class Decoder(WithoutCaches):
         weights.
         """
         return self._with(fusion=self.fusion.select(rows), options=self.options.select(rows))
+
+    @property
+    def is_guarded(self) -> bool:
+        """Return whether rows may be decoded again without a language model."""
+        return bool(self.fusion.lms) and self.lm_guard != guard.OFF
+
+    @property
+    def lm_guard(self) -> float | str:
+        """Return the option of that name; "off" for a graph, whose words are the language model's."""
+        return getattr(self.options, "lm_guard", guard.OFF)
+
+    def balanced(self, setting: Any, models: RowModels) -> Tensor | float:
+        """Return a factor for each row of a setting that balances a language model: 0 in rows without one, bool `[B]`.
+
+        It is 1 if the decoder has no language model at all, or if the setting has a value per row.
+        """
+        if isinstance(setting, Tensor) or (not self.fusion.lms and self.fusion.per_row is None):
+            return 1.0
+        return models.present[:, : models.num_lms].any(1)
+
+    def guarded(
+        self: AnyDecoder, judged: Sequence[guard.Judged], phrases: Any,
+        search: Callable[[AnyDecoder, Tensor, Any], Sequence[Any]], device: torch.device,
+    ) -> Iterator[tuple[int, Any]]:  # fmt: skip
+        """Decode rows again without the language models that don't know their speech (see `hf_ngpulm.decoding.guard`).
+
+        Args:
+            judged: the best hypothesis of each row.
+            phrases: of each row; None for the decoder's.
+            search: decodes rows, int64 `[N]` on `device`, with a decoder made for them, and phrases.
+
+        Yields:
+            Each such row, and its result.
+        """
+        for rows, lms in guard.by_rest(guard.kept_models(self.fusion, judged, self.lm_guard)):
+            of_rows = None if phrases is None else [phrases[row] for row in rows]
+            yield from zip(rows, search(self.without_lms(rows, lms), torch.tensor(rows, device=device), of_rows))
+
+    def without_lms(self: AnyDecoder, rows: Sequence[int], lms: Sequence[Any] | None) -> AnyDecoder:
+        """Return a copy for some rows that follow other language models of this decoder; None: no language model.
+
+        Settings that balance the language model go with it.
+        """
+        selected = self.select(rows)
+        none = dict.fromkeys(("beta", "ilm_weight", "source_lm", "source_weight")) if lms is None else {}
+        changed = {name: value for name, value in none.items() if hasattr(selected.options, name)}
+        options: Any = selected.options
+        options = replace(options, lm_guard=guard.OFF, **changed)
+        return selected._with(options=options, fusion=selected.fusion.with_lms(lms))
 
     def _with(self: AnyDecoder, **attributes: Any) -> AnyDecoder:
         other = copy.copy(self)

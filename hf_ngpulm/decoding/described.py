@@ -49,6 +49,11 @@ OPTIONS = {
         "For transducers and decoders with attention: weight of the internal language model, subtracted.",
         "half of the LM's for transducers",
     ),
+    "lm_guard": Described(
+        "Least evidence of the language model, in nats per token; recordings where it has less are decoded again without it; "
+        "off: never.",
+        "auto",
+    ),
     "source_lm": Described("Language model of the text that the model was trained on, to be subtracted."),
     "source_weight": Described("Weight of the source language model.", "half of the LM's"),
     "pause_seconds": Described("For transducers: a new sentence begins where nothing is heard for so long, such as 0.32."),

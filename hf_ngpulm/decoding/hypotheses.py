@@ -40,6 +40,8 @@ class Hypothesis:
             alignments that the beam kept.
         lm_score: the language models' unweighted log-probability of the tokens, without `</s>`; 0 without a model.
         phrase_score: sum of the phrases' unweighted bonuses (see `hf_ngpulm.PhraseBooster`).
+        lm_left_out: whether `lm_guard` left out a language model because it doesn't know this speech. The scores are then those
+            of the search without it.
         token_frames: first frame of each token.
         token_ends: the frame after each token's last frame.
         token_confidences: for each token the mean confidence of its frames, from 0 to 1 (see `hf_ngpulm.search.confidence`).
@@ -54,6 +56,7 @@ class Hypothesis:
     token_ends: list[int] = field(default_factory=list)
     token_confidences: list[float] = field(default_factory=list)
     phrase_score: float = 0.0
+    lm_left_out: bool = False
     frame_seconds: float | None = field(default=None, repr=False)
     splitter: WordSplitter | None = field(default=None, repr=False, compare=False)
 

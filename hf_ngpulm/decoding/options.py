@@ -19,6 +19,7 @@ from ..search.ctc_graph import graph_engine
 from ..search.ctc_greedy import RULES
 from ..search.networks.model import TransducerModel
 from ..search.networks.search import SearchSettings
+from . import guard
 from .described import OPTIONS
 
 MOST_BEAMS, MOST_ACTIVE = 1024, 1 << 14
@@ -63,6 +64,7 @@ KINDS: dict[str, Kind] = {
     "normalise_phrases": _SWITCH,
     "prompt_context": _SWITCH,
     "unscored": one_of("kept", "none"),
+    "lm_guard": either(one_of(guard.AUTO, guard.OFF), number()),
 }
 
 
@@ -209,6 +211,7 @@ class CTCOptions(FrameOptions):
     blank_id: int | None = None
     source_lm: Any = None
     source_weight: float | Tensor | None = None
+    lm_guard: float | str = guard.AUTO
 
     family = "ctc"
     choosing = ("num_beams", "repeats")
@@ -275,6 +278,7 @@ class TransducerOptions(FrameOptions):
     pause_seconds: float | None = None
     source_lm: Any = None
     source_weight: float | Tensor | None = None
+    lm_guard: float | str = guard.AUTO
 
     family = "transducer"
     choosing = ("num_beams", "strategy")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
 from ..phrases import Booster
 from ..phrases.contexts import is_any, is_per_row
+from . import guard
 from .ctc import CTCDecoder
 from .graph import GraphDecoder
 from .hypotheses import Hypothesis
@@ -43,8 +45,11 @@ class StreamingDecoder:
         partials = stream.step({sid: chunk})  # any of the open streams, decoded as one batch; repeat
         hypotheses = stream.close(sid)
 
-    `close` returns the same hypotheses as the decoder for all frames of the stream at once. Chunk sizes and other streams don't
-    change the result. The cost of a step doesn't grow with the age of a stream.
+    `close` returns the same hypotheses as the decoder with `lm_guard="off"` for all frames of the stream at once. Chunk sizes
+    and other streams don't change the result. The cost of a step doesn't grow with the age of a stream.
+
+    The frames of a stream are gone when `lm_guard` could judge them. So the utterances that `reset` ends are judged, and the
+    language model is left out of the next one if it didn't know the last ones (see `hf_ngpulm.decoding.guard`).
 
     Partials of ALSD lag behind the audio. All hypotheses have taken the same number of steps (tokens plus frames), so
     hypotheses with fewer tokens are at later frames. All hypotheses wait until the audio for the hypothesis at the latest frame
@@ -111,6 +116,9 @@ class StreamingDecoder:
         self._slot_of: dict[int, int] = {}  # by number of an open stream
         # By stream: the values that its compiled phrases depend on: the LM, its weight, and the phrases' own weight or None.
         self._fused_with: dict[int, tuple[Any, float, float | None]] = {}
+        # By stream: how well its language model has predicted its utterances; and the streams that do without it now.
+        self._memories: dict[int, guard.Memory] = {}
+        self._without_lm: set[int] = set()
         self._free = list(range(self.max_streams - 1, -1, -1))
         self._opened = 0
 
@@ -154,7 +162,6 @@ class StreamingDecoder:
                 'they gain more in a beam: make the decoder with num_beams="auto"',
             )
         own, weight = self._lm(lm, lm_weight)
-        models = self._fusion.row(own, weight, self._searched_on)
         fused_with = (own, float(np.float32(weight)), phrase_weight)
         followed = None
         if phrases is not DECODERS_PHRASES or phrase_weight is not None or isinstance(self.decoder, GraphDecoder):
@@ -171,10 +178,10 @@ class StreamingDecoder:
         self._slot_of[sid], self._fused_with[sid] = slot, fused_with
         if followed is not None and followed[0] is not None:
             self._follower.widen()
-        if self._slots.has_phrases and self._fusion.phrases is None:
-            models = self._fusion.in_pool(models, self._searched_on)[0].widened()
-        self._slots.place(slot, models)
+        self._slots.place(slot, self._row(own, weight))
         self._slots.begin(slot)
+        if own is not None and weight > 0 and self.decoder.is_guarded:
+            self._memories[sid] = guard.Memory(own, self.decoder.lm_guard)
         if followed is not None:
             self._follower.follow(np.array([slot]), [followed])
             self._slots.begin(slot)
@@ -349,6 +356,8 @@ class StreamingDecoder:
         self._follower.release(self._slot_of[sid])
         self._free.append(self._slot_of.pop(sid))
         del self._fused_with[sid]
+        self._memories.pop(sid, None)
+        self._without_lm.discard(sid)
         return hypotheses
 
     @torch.inference_mode()
@@ -358,6 +367,9 @@ class StreamingDecoder:
         Frames and times start at 0 again.
         """
         hypotheses = self._end(sid)
+        memory = self._memories.get(sid)
+        if memory is not None and hypotheses:
+            self._decide(sid, memory, hypotheses[0])
         self._slots.begin(self._slot_of[sid])
         return hypotheses
 
@@ -365,7 +377,26 @@ class StreamingDecoder:
         slot = self._slot_of.get(sid)
         if slot is None:
             raise StreamError({sid: "it isn't open"})
-        return [] if self._slots.is_broken(slot) else self._slots.finish(slot)
+        if self._slots.is_broken(slot):
+            return []
+        hypotheses = self._slots.finish(slot)
+        return [replace(each, lm_left_out=True) for each in hypotheses] if sid in self._without_lm else hypotheses
+
+    def _row(self, lm: NGramLM | LogLinear | None, weight: float) -> RowModels:
+        """Return the models of a stream's slot."""
+        models = self._fusion.row(lm, weight, self._searched_on)
+        if self._slots.has_phrases and self._fusion.phrases is None:
+            models = self._fusion.in_pool(models, self._searched_on)[0].widened()
+        return models
+
+    def _decide(self, sid: int, memory: guard.Memory, best: Hypothesis) -> None:
+        """Decide whether the stream's next utterance does without its language model."""
+        memory.add(best.token_ids, len(best.text.split()))
+        if memory.leaves_out != (sid in self._without_lm):
+            self._without_lm ^= {sid}
+            lm, weight, _ = self._fused_with[sid]
+            own, weight = (None, 0.0) if memory.leaves_out else (lm, weight)
+            self._slots.place_lms(self._slot_of[sid], self._row(own, weight))
 
 
 def _slots(decoder: CTCDecoder | GraphDecoder | TransducerDecoder, models: RowModels, dtype: torch.dtype) -> Slots:

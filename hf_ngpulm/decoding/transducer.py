@@ -19,6 +19,7 @@ from ..search.networks.graphs import Kept
 from ..search.networks.model import transducer_of
 from ..search.networks.opening import lent_search
 from ..search.networks.search import SearchSettings
+from . import guard
 from .decoder import Decoder, refuse_broken
 from .hypotheses import Hypothesis
 from .options import TransducerOptions, takes
@@ -52,7 +53,8 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         max_symbols: maximum number of tokens per frame; the default is the model's. "aes" uses `aes_steps` instead.
         ilm_weight: weight of the model's internal LM, whose log-probabilities are subtracted from the tokens' scores: a number,
             or a tensor `[B]` with one per row. The internal LM is the joint network without encoder input (Meng et al., SLT
-            2021). The default is half of `lm_weight`, or 0 without an LM or with `source_lm`.
+            2021). The default is half of `lm_weight`, or 0 without an LM or with `source_lm`. A number has no effect in rows
+            without an LM if others have one.
         blank_scoring: "lm_weighted" (default) scales the blank's score with `lm_weight`, so that the LM doesn't favour short
             transcripts; "none" doesn't change the blank's score. Beam search only.
         pruning: "late" (default) adds LM scores before it chooses a hypothesis's best extensions; "early" lets the model alone
@@ -69,6 +71,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             log, default 2.3).
         source_lm, source_weight: as for `hf_ngpulm.CTCDecoder`; a source LM is an alternative to the internal LM, so the
             internal LM is then subtracted only if `ilm_weight` is given.
+        lm_guard: as for `hf_ngpulm.CTCDecoder`.
         pause_seconds: for recordings of several sentences: a pause of at least this length begins a new sentence for the
             prediction network, LMs and phrases (see `hf_ngpulm.decoding.pauses`). None (default) decodes each row as one.
 
@@ -131,7 +134,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         weight, lm_weights = self.options.ilm_weight, models.lm_weights
         if weight is None:
             return (ILM_SHARE * lm_weights).clamp(min=0)
-        return weights_of(weight, "ilm_weight", len(lm_weights), lm_weights.device)
+        return weights_of(weight, "ilm_weight", len(lm_weights), lm_weights.device) * self.balanced(weight, models)
 
     @property
     def _device(self) -> torch.device | None:
@@ -195,6 +198,25 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         """Return the best paths of each row, with blanks if `keeps_blanks`. With `pause_seconds`, rows are cut at pauses
         first.
         """
+        if not self.is_guarded:
+            return self._paths_of(frames, lengths, phrases, keeps_blanks)
+        if phrases is not None:  # they may be read once only
+            phrases = self.fusion.contexts.of_rows(phrases, len(frames))
+        paths = self._paths_of(frames, lengths, phrases, keeps_blanks)
+        judged = []
+        for best, *_ in paths:
+            ids = [token for token in best.steps.ids.tolist() if token != self.model.blank_id]
+            judged.append(guard.Judged(ids, len(self.writing.text(ids).split()), best.scores[2]))
+
+        def again(decoder: TransducerDecoder, rows: Tensor, phrases: Any) -> list[list[Path]]:
+            return decoder._paths_of(frames[rows], lengths[rows], phrases, keeps_blanks)
+
+        for row, found in self.guarded(judged, phrases, again, frames.device):
+            paths[row] = [path._replace(lm_left_out=True) for path in found]
+        return paths
+
+    def _paths_of(self, frames: Tensor, lengths: Tensor, phrases: Any, keeps_blanks: bool) -> list[list[Path]]:
+        """Return the best paths of each row, searched with all of its language models."""
         models = self.fusion.shared_rows(len(frames), frames.device, phrases)
         models = models._replace(ilm_weights=self.ilm_weights(models))
         if self.options.pause_seconds is None or not len(frames):

@@ -26,7 +26,7 @@ SHORTEST = 0.1  # seconds; shorter audio is padded with silence, because some mo
 QUIET, HOP = 0.1, 0.01  # seconds: audio is cut in the quietest window of length QUIET; windows begin every HOP
 LONGEST = 40.0  # seconds; longer recordings are cut
 LONGEST_PROMPT = 8  # tokens before a transcript; some limits count them
-SUBTRACTED = ("beta", "ilm_weight", "source_lm", "source_weight")  # only of use with a language model
+SUBTRACTED = ("beta", "ilm_weight", "source_lm", "source_weight", "lm_guard")  # only of use with a language model
 MEASURED = {
     CTCNGramPipeline: "search over the model's outputs, with texts",
     TransducerNGramPipeline: "prediction and joint networks with the search, and texts",

@@ -109,7 +109,7 @@ class RowModels(NamedTuple):
         trace: Callable[[Result], tuple[Any, Any]],
         not_tokens: int = -1,
     ) -> Result:
-        """Run a search, again and again while it needs states that aren't composed yet; return its result. See `LazySearch.settled`."""
+        """Run a search, again while it needs states that aren't composed yet, and return its result (`LazySearch.settled`)."""
         return search(self.tensors) if self.lazy is None else self.lazy.settled(search, states, trace, not_tokens)
 
     def reading(self, states: Tensor) -> AutomatonTensors:
@@ -394,6 +394,15 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         selected.phrase_weight = select_rows(self.phrase_weight, rows)
         selected.source_weight = select_rows(self.source_weight, rows)
         return selected
+
+    def with_lms(self, lms: Sequence[NGramLM | LogLinear | None] | None) -> Fusion:
+        """Return a copy in which each row follows another selection of this `Fusion`'s models; None: no row follows a model."""
+        changed = copy.copy(self)
+        changed.per_row, changed.of_all, changed._shared = None if lms is None else list(lms), None, None
+        if lms is None:
+            changed.models, changed.lms, changed.num_lms = [], [], 0
+            changed.source, changed.source_weight = None, None
+        return changed
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor) -> Fusion:
         """Return a copy with other phrases. The copy shares the pools and the contexts in them."""

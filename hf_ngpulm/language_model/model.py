@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,18 @@ class NGramLM(
         self.automaton = parts.automaton
         self.register_buffer("unk_tokens", parts.unk_tokens)
         self.pieces = parts.pieces
+
+    @cached_property
+    def unigram_entropy(self) -> float | None:
+        """The entropy of the unigrams over tokens (over words in a word-level model), in nats.
+
+        None for word-level models in files of older versions.
+        """
+        if self.config.words is not None:
+            return self.config.words.unigram_entropy
+        scores = self.automaton.scores(torch.zeros(1, dtype=torch.int32, device=self.device))[0].double()
+        log_probs = torch.log_softmax(scores, -1)
+        return float(-(log_probs.exp() * log_probs).sum())
 
     @property
     def parts(self) -> LMParts:

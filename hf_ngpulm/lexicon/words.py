@@ -128,6 +128,7 @@ def compose(
         num_contexts=spelled.num_contexts if composition == "static" else 0,
         delimiter=found.boundaries.delimiter,
         composition=composition,
+        unigram_entropy=_unigram_entropy(table),
     )
     special = {token: table.row_of_unigram(token) for token in (table.unk, table.bos)}
     log_probs = {token: None if row is None else float(table.orders[0].log_probs[row]) for token, row in special.items()}
@@ -180,3 +181,10 @@ def _tell(lexicon: Lexicon, num_words: int, given: bool) -> None:
             capitals = sum(word != word.lower() for word in left_out) > len(left_out) / 2
             hint = ' (most have capitals: case="lower" writes them small)' if capitals and not given else ""
             logger.warning("%s words %s, such as %s%s; they stay unknown", f"{len(left_out):,}", why, shown, hint)
+
+
+def _unigram_entropy(table: NGramTable) -> float:
+    """Return the entropy of a table's unigrams, without those of special tokens, in nats."""
+    log_probs = table.orders[0].log_probs[table.orders[0].tokens < table.bos].double()
+    log_probs = torch.log_softmax(log_probs, -1)
+    return float(-(log_probs.exp() * log_probs).nansum())

@@ -27,7 +27,7 @@ class CTCNGramPipeline(NGramPipeline):
         strategy: "graph" searches the LM's graph instead of prefixes, see `hf_ngpulm.GraphDecoder`; `num_beams` is then the
             number of hypotheses in the graph (default 64), and `phrase_weight` is the discount of phrases without their own
             discount (default 1).
-        beta, beam_threshold, blank_threshold, score_eos, merge, repeats, engine: as for `hf_ngpulm.CTCDecoder`.
+        beta, beam_threshold, blank_threshold, score_eos, merge, repeats, lm_guard, engine: as for `hf_ngpulm.CTCDecoder`.
 
     `return_timestamps="word"` and `"char"` work with all tokenizers ("char" returns single tokens).
     """
@@ -35,7 +35,7 @@ class CTCNGramPipeline(NGramPipeline):
     serves = staticmethod(is_ctc)
     settings = (*NGramPipeline.settings, "strategy", *settings_of(CTCOptions))
     reasons = ("lm", "phrases", "num_beams", "confidence")
-    of_an_lm = NGramPipeline.of_an_lm | {"repeats", "score_eos", "strategy"}
+    of_an_lm = NGramPipeline.of_an_lm | {"repeats", "score_eos", "strategy", "lm_guard"}
     shared_with_generation = ("num_beams", "num_return_sequences")
 
     takes_what_lms_come_with = True

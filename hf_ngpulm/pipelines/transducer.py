@@ -29,7 +29,7 @@ class TransducerNGramPipeline(NGramPipeline):
             `phrases` (for all recordings of a call alike), otherwise 1.
         strategy: "greedy", "alsd" (beam search, the default with beams) or "aes" (beam search for RNN-T).
         max_symbols, ilm_weight, blank_scoring, pruning, merging, length_normalization: as for `hf_ngpulm.TransducerDecoder`.
-        score_eos, aes_steps, aes_beta, aes_gamma, pause_seconds, engine: also as for `hf_ngpulm.TransducerDecoder`.
+        score_eos, aes_steps, aes_beta, aes_gamma, pause_seconds, lm_guard, engine: also as for `hf_ngpulm.TransducerDecoder`.
 
     `return_timestamps="word"` or `"char"` returns the times of the frames at which tokens were emitted ("char" returns single
     tokens).
@@ -38,7 +38,7 @@ class TransducerNGramPipeline(NGramPipeline):
     serves = staticmethod(is_transducer)
     settings = (*NGramPipeline.settings, *settings_of(TransducerOptions))
     reasons = ("lm", "phrases", "num_beams", "strategy", "pause_seconds", "confidence")
-    of_an_lm = NGramPipeline.of_an_lm | {"blank_scoring", "score_eos"}
+    of_an_lm = NGramPipeline.of_an_lm | {"blank_scoring", "score_eos", "lm_guard"}
     shared_with_generation = ("num_beams", "num_return_sequences")
 
     def _make_decoder(self, settings: dict[str, Any]) -> TransducerDecoder:

@@ -84,6 +84,13 @@ class Slots(ABC):
         for name in ("states", "weights", "present"):
             getattr(self.models, name)[slot] = getattr(models, name)[0]
 
+    def place_lms(self, slot: int, models: RowModels) -> None:
+        """Set the language models and their weights of a slot to those of the first row of `models`; phrases stay."""
+        columns, mine = slice(self.models.num_lms), self.models.of(slice(slot, slot + 1))
+        for name in ("states", "weights", "present"):
+            getattr(mine, name)[0, columns] = getattr(models, name)[0, columns]
+        self.place(slot, mine)
+
     def use(self, tensors: AutomatonTensors) -> None:
         """Replace the tensors of the automata. The automata have the same states in the new tensors."""
         self.models = self.models._replace(tensors=tensors)

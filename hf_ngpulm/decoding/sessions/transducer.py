@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,17 +29,20 @@ class Path(NamedTuple):
         scores: see `Found`. If no hypothesis is possible, the first score is -inf and there are no steps.
         steps: the tokens, or all classes including blanks. A step's end is its first frame plus the number of frames that the
             search advanced, at least 1.
+        lm_left_out: as in `Hypothesis`.
     """
 
     scores: Sequence[float]
     steps: Spoken
+    lm_left_out: bool = False
 
     def written(self, writing: Writing, length: int) -> Hypothesis:
         """Return the hypothesis of a path without blanks, in an utterance of `length` frames."""
         ids, starts, ends, confidences = self.steps
-        return writing.hypothesis(
+        hypothesis = writing.hypothesis(
             self.scores, ids.tolist(), starts.tolist(), np.minimum(ends, length).tolist(), confidences.tolist()
         )
+        return replace(hypothesis, lm_left_out=True) if self.lm_left_out else hypothesis
 
 
 class TransducerSlots(Slots):

@@ -1,0 +1,129 @@
+"""Leave a language model out of the rows whose speech it doesn't know.
+
+An LM that was made for other speech pulls every transcript towards its own text. Such a row gives itself away: even in the
+transcript that the LM took part in, the LM predicts the tokens hardly better than its unigrams would predict text of the LM's
+own kind. The guard compares the two after the search, and rows that fail are decoded again without that LM:
+
+    evidence = log-probability per token (of the best hypothesis) + entropy of the LM's unigrams, in natural log
+
+A text that the unigrams fit as well as their own has an evidence of 0. Speech that the LM knows has 1.5 to 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ..fusion.fusion import Fusion
+from ..language_model.log_linear import LogLinear, parts_of
+from ..language_model.model import NGramLM
+
+# The least evidence, in nats per token, if `lm_guard` is "auto": of models over tokens, and of word-level models, for which
+# every unknown word is costly. Chosen on real speech (benchmarks/real_speech/families.py --ways guard).
+LEAST, LEAST_OF_WORDS = 0.5, -0.5
+AUTO, OFF = "auto", "off"
+ENOUGH_TOKENS = 8  # of a stream, before an utterance does without a language model
+
+
+class Judged(NamedTuple):
+    """Hold a row's best hypothesis: its tokens, its number of words, and the LMs' unweighted log-probability of the tokens."""
+
+    tokens: Sequence[int]
+    words: int
+    lm_score: float
+
+
+def least_evidence(lm_guard: float | str, lm: NGramLM) -> float:
+    """Return the least evidence of a language model that stays, under an option's value other than "off"."""
+    if isinstance(lm_guard, str):
+        return LEAST if lm.config.words is None else LEAST_OF_WORDS
+    return lm_guard
+
+
+def evidence(lm: NGramLM, log_prob: float, tokens: float, words: float) -> float:
+    """Return how much better an LM predicts a transcript than its unigrams predict their own text, in nats per token.
+
+    Args:
+        log_prob: the LM's log-probability of the transcript, natural log.
+        tokens, words: their numbers in the transcript.
+
+    Returns:
+        The evidence; infinity if there is no token (for a word-level LM: no word), or if a word-level LM was saved without the
+        entropy of its unigrams.
+    """
+    entropy, summary = lm.unigram_entropy, lm.config.words
+    units = tokens if summary is None else words
+    if not units or entropy is None:
+        return float("inf")
+    bonus = 0.0 if summary is None else summary.word_bonus * words
+    return (log_prob - bonus + entropy * units) / tokens
+
+
+def kept_models(fusion: Fusion, judged: Sequence[Judged], lm_guard: float | str) -> dict[int, NGramLM | LogLinear | None]:
+    """Return the rows in which a language model is to be left out, and the models that remain in each; None if none remains.
+
+    Args:
+        fusion: the models of the rows, `[B]`.
+        judged: each row's best hypothesis, `[B]`.
+        lm_guard: the option, which isn't "off".
+    """
+    models: list[Any] = [fusion.of_all] * len(judged) if fusion.per_row is None else fusion.per_row
+    weights = fusion.weight.tolist() if isinstance(fusion.weight, torch.Tensor) else [fusion.weight] * len(judged)
+    changed: dict[int, NGramLM | LogLinear | None] = {}
+    for row, (lm, weight, (tokens, words, lm_score)) in enumerate(zip(models, weights, judged, strict=True)):
+        parts = [(model, share) for model, share in parts_of(lm) if share * weight > 0]
+        # With a single model the search has the log-probability already.
+        is_single = len(parts_of(lm)) == 1 and fusion.source is None
+        kept = []
+        for model, share in parts:
+            log_prob = lm_score if is_single else _log_prob(model, tokens)
+            if evidence(model, log_prob, len(tokens), words) >= least_evidence(lm_guard, model):
+                kept.append((model, share))
+        if len(kept) < len(parts):
+            rest = [part for part in parts_of(lm) if part[1] * weight <= 0]
+            changed[row] = LogLinear(*zip(*kept, *rest)) if kept else None
+    return changed
+
+
+def _log_prob(lm: NGramLM, tokens: Sequence[int]) -> float:
+    ids = torch.tensor([list(tokens)], dtype=torch.int64, device=lm.device)
+    return float(lm.automaton.score_sequences(ids, eos=False)) if len(tokens) else 0.0
+
+
+def by_rest(changed: Mapping[int, NGramLM | LogLinear | None]) -> list[tuple[list[int], list[Any] | None]]:
+    """Group the rows from `kept_models` into batches: the rows without a model, and the others with their models."""
+    without = [row for row, lm in changed.items() if lm is None]
+    others = [row for row, lm in changed.items() if lm is not None]
+    batches: list[tuple[list[int], list[Any] | None]] = [(without, None)] if without else []
+    return [*batches, (others, [changed[row] for row in others])] if others else batches
+
+
+class Memory:
+    """Remember how well a language model predicted the utterances of a stream, to decide about the next one.
+
+    Earlier utterances count half as much with each utterance.
+
+    Args:
+        lm: the stream's language model, or several.
+        lm_guard: the option, which isn't "off".
+    """
+
+    def __init__(self, lm: NGramLM | LogLinear, lm_guard: float | str) -> None:
+        self.lm_guard, self.models = lm_guard, [model for model, _ in parts_of(lm)]
+        self.tokens = self.words = 0.0
+        self.log_probs = [0.0] * len(self.models)
+
+    def add(self, tokens: Sequence[int], words: int) -> None:
+        """Add an utterance's best hypothesis: its tokens and its number of words."""
+        self.tokens, self.words = self.tokens / 2 + len(tokens), self.words / 2 + words
+        self.log_probs = [before / 2 + _log_prob(lm, tokens) for lm, before in zip(self.models, self.log_probs)]
+
+    @property
+    def leaves_out(self) -> bool:
+        """Return whether the next utterance does without the language model: if none of the models has enough evidence."""
+        if self.tokens < ENOUGH_TOKENS:
+            return False
+        of_models = zip(self.models, self.log_probs)
+        return all(evidence(lm, of, self.tokens, self.words) < least_evidence(self.lm_guard, lm) for lm, of in of_models)
