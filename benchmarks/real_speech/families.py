@@ -4,11 +4,12 @@
     python benchmarks/real_speech/families.py speechocean.jsonl --models run/ctc run/rnnt run/tdt --books 113-0.txt 514.txt ...
 
 (`run/`: examples/train_on_whisper.) Only clips of the split "test" are decoded. LMs are made of the transcripts of "train"
-("in-domain"), of the books ("general"), of both, mixed half and half, and of another domain ("foreign": orders on a ship's
-bridge, or --foreign). Weights are chosen for each half of the speakers on the other half, because the models have learned
-the train speakers by heart. A row also has the errors with the default weights, and those of each point of its grid for all
-speakers. Rare words are words of a clip that no train transcript has. Phrases of a clip are its rare words among distractors,
-which are rare words of other clips and words of the lexicon. WERs are in %, with 95% intervals over speakers (bootstrap).
+("in-domain"), of the books ("general"), of both, mixed half and half, and of other domains ("foreign": orders on a ship's
+bridge, or --foreign). "guard" compares `lm_guard`'s default with "off" at three weights. Weights are chosen for each half of
+the speakers on the other half, because the models have learned the train speakers by heart. A row also has the errors with the
+default weights, and those of each point of its grid for all speakers. Rare words are words of a clip that no train transcript
+has. Phrases of a clip are its rare words among distractors, which are rare words of other clips and words of the lexicon. WERs
+are in %, with 95% intervals over speakers (bootstrap).
 "ms a clip" is the decoder's time, one thread, in batches of 16.
 """
 
@@ -53,11 +54,11 @@ class Corpus:
         path: the manifest.
         books: text files.
         lexicon: a file whose lines begin with a word.
-        foreign: text of another domain, see `texts_of`.
+        foreign: texts of other domains, see `texts_of`.
         every: take every n-th clip.
     """
 
-    def __init__(self, path: Path, books: list[Path], lexicon: Path | None, foreign: str, every: int = 1) -> None:
+    def __init__(self, path: Path, books: list[Path], lexicon: Path | None, foreign: list[str], every: int = 1) -> None:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         train = [line["text"] for line in lines if line["split"] == "train"]
         lines = [line for line in lines if line["split"] == "test"][::every]
@@ -68,7 +69,9 @@ class Corpus:
         first = set(speakers[: len(speakers) // 2])
         self.halves = [[n for n, clip in enumerate(self.clips) if (clip.speaker in first) == half] for half in (True, False)]
         self.texts = {"in-domain": train, "general": [sentence for book in books for sentence in sentences(book)]}
-        self.texts["foreign"] = [" ".join(re.findall("[a-z']+", text.lower())) for text in texts_of(foreign)]
+        self.foreign = {f"{Path(source).stem} (foreign)": source for source in foreign}
+        for name, source in self.foreign.items():
+            self.texts[name] = [" ".join(re.findall("[a-z']+", text.lower())) for text in texts_of(source)]
         known = {word for text in train for word in text.split()}
         self.rare = [sorted(set(clip.text.split()) - known) for clip in self.clips]
         words = {word for words in self.rare for word in words}
@@ -144,8 +147,8 @@ class Bench:
         tokenizer = self.heard.recogniser.tokenizer
         if name == "mixed":
             return NGramLM.interpolate([self.lm("in-domain"), self.lm("general")], [0.5, 0.5])
-        if name == "words":
-            return NGramLM.from_texts(self.corpus.texts["in-domain"], tokenizer, order=3, unit="word")
+        if name.startswith("words"):
+            return NGramLM.from_texts(self.corpus.texts[name[6:] or "in-domain"], tokenizer, order=3, unit="word")
         cased = [self.style(text) for text in self.corpus.texts[name]]
         return NGramLM.from_texts(cased, tokenizer, order=6)
 
@@ -210,9 +213,15 @@ class Bench:
                 yield self.row(f"{text} LM, greedy", {"num_beams": 1, "lm": text}, weights, {})
                 yield self.row(f"{text} LM, 4 beams", {"num_beams": 4, "lm": text}, beamed, {})
         if "foreign" in ways:
-            for beams in (1, 4):
-                points = [{"lm_weight": weight} for weight in LM_WEIGHTS[1:5]]
-                yield self.row(f"foreign LM, {beams} beams", {"num_beams": beams, "lm": "foreign"}, points, {})
+            points = [{"lm_weight": weight} for weight in LM_WEIGHTS[1:5]]
+            for text, beams in itertools.product(self.corpus.foreign, (1, 4)):
+                yield self.row(f"{text} LM, {beams} beams", {"num_beams": beams, "lm": text}, points, {})
+        if "guard" in ways:
+            texts = ["in-domain", "general", *self.corpus.foreign]
+            with_words = ["words", *(f"words {text}" for text in self.corpus.foreign)] if ctc else []
+            for text, beams in [*itertools.product(texts, (1, 4)), *((text, 8) for text in with_words)]:
+                guards = [{"lm_weight": weight, "lm_guard": at} for weight in (0.5, 0.7, 0.9) for at in ("off", "auto")]
+                yield self.row(f"{text} LM, {beams} beams", {"num_beams": beams, "lm": text}, guards, {})
         if "beams" in ways:
             for beams in (2, 8, 16):
                 yield self.row(f"in-domain LM, {beams} beams", {"num_beams": beams, "lm": "in-domain"}, beamed, {})
@@ -226,7 +235,7 @@ class Bench:
             yield self.row("in-domain LM + phrases, 4 beams", {"num_beams": 4, "lm": "in-domain"}, both, {}, count)
 
 
-WAYS = ("none", "in-domain", "general", "mixed", "foreign", "beams", "words", "graph", "phrases", "both")
+WAYS = ("none", "in-domain", "general", "mixed", "foreign", "guard", "beams", "words", "graph", "phrases", "both")
 
 
 def heard_once(recogniser: Recogniser, clips: list[Clip], frames: Path | None) -> Heard:
@@ -256,7 +265,9 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", required=True)
     parser.add_argument("--books", type=Path, nargs="*", default=[], help="text files of Project Gutenberg's")
     parser.add_argument("--lexicon", type=Path, help="a file whose lines begin with a word, for distractors")
-    parser.add_argument("--foreign", default="harbour", help="text of another domain: a file, a bundled corpus or a manifest")
+    parser.add_argument(
+        "--foreign", nargs="+", default=["harbour"], help="texts of other domains: files, bundled corpora or manifests"
+    )
     parser.add_argument("--frames", type=Path, help="Whisper's frames of the clips (examples/train_on_whisper/features.py)")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--every", type=int, default=1, help="take every n-th clip only")

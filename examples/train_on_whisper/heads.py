@@ -26,6 +26,7 @@ LAYERS = {
     "subsampling_factor": 8,
 }  # fmt: skip
 KINDS = ("ctc", "rnnt", "tdt")
+LETTERS, LETTERS_A_FRAME = 0.3, 2  # weight of the loss of the letters; how many a frame may have
 
 
 def models(whisper: dict[str, Any], pieces: int) -> dict[str, nn.Module]:
@@ -53,15 +54,24 @@ def already_heard(frames: Tensor, attention_mask: Tensor) -> Tensor:
     return frames
 
 
+def _ctc(logits: Tensor, tokens: Tensor, lengths: Tensor, num_tokens: Tensor, blank: int) -> Tensor:
+    """Return the CTC loss of all rows together, from logits `[B, T, C]` and tokens `[B, L]`."""
+    log_probs = logits.log_softmax(-1).transpose(0, 1)
+    return nn.functional.ctc_loss(log_probs, tokens, lengths, num_tokens, blank, "sum", zero_infinity=True)
+
+
 class Heads(nn.Module):
     """The trained layers, once, and the heads of all models.
 
     Args:
         whisper: configuration of the Whisper model, as a dict.
         pieces: tokens, the blank not counted.
+        letters: characters, the blank not counted. The first layer learns to spell in them (Sanabria and Metze 2018,
+            hierarchical multitask CTC), because few hours of speech have too few examples of most pieces. The models don't need
+            that head.
     """
 
-    def __init__(self, whisper: dict[str, Any], pieces: int) -> None:
+    def __init__(self, whisper: dict[str, Any], pieces: int, letters: int) -> None:
         super().__init__()
         made = models(whisper, pieces)
         self.pieces = pieces
@@ -74,24 +84,39 @@ class Heads(nn.Module):
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Conv1d, nn.LSTM)):
                 module.reset_parameters()
+        self.letters = nn.Linear(SIZE, LETTERS_A_FRAME * (letters + 1))
+        self.encoder.layers[0].register_forward_hook(self._keep)
         del self.encoder.subsampling.whisper
         self.encoder.subsampling.heard = already_heard
 
-    def forward(self, frames: Tensor, mask: Tensor, tokens: list[Tensor], step: int) -> dict[str, Tensor]:
-        """Return losses per token: of the CTC head, and of one of the transducers by turns.
+    def _keep(self, layer: nn.Module, inputs: Any, output: Any) -> None:
+        self._first_layer = output[0] if isinstance(output, tuple) else output
+
+    def forward(
+        self, frames: Tensor, mask: Tensor, tokens: list[Tensor], spelled: list[Tensor], step: int
+    ) -> dict[str, Tensor]:
+        """Return losses per token: of the CTC head, of one of the transducers by turns, and of the letters.
 
         Args:
             frames: of Whisper, `[B, T, D]`.
             mask: of mel frames, `[B, 2 * T]`.
             tokens: pieces of each row.
+            spelled: letters of each row.
         """
         outputs = self.encoder(frames, attention_mask=mask)
         heard, lengths = outputs.last_hidden_state, outputs.attention_mask.sum(-1)
         num_tokens = torch.tensor([len(row) for row in tokens])
         padded = nn.utils.rnn.pad_sequence(tokens, batch_first=True)
-        log_probs = self.ctc_head(heard).log_softmax(-1).transpose(0, 1)
         count = num_tokens.sum()
-        losses = {"ctc": nn.functional.ctc_loss(log_probs, padded, lengths, num_tokens, self.pieces, "sum", True) / count}
+        logits = self.ctc_head(heard)
+        losses = {
+            "ctc": _ctc(logits, padded, lengths, num_tokens, self.pieces) / count,
+            "letters": _ctc(
+                self.letters(self._first_layer).unflatten(-1, (LETTERS_A_FRAME, -1)).flatten(1, 2),
+                nn.utils.rnn.pad_sequence(spelled, batch_first=True), LETTERS_A_FRAME * lengths,
+                torch.tensor([len(row) for row in spelled]), self.letters.out_features // LETTERS_A_FRAME - 1,
+            ) / count * LETTERS,
+        }  # fmt: skip
         name = KINDS[1 + step % 2]
         losses[name] = self._transducer(name, heard, lengths, padded, num_tokens) / count
         return losses

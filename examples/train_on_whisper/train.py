@@ -36,16 +36,19 @@ RATE = 50  # frames of Whisper a second
 class Utterances:
     """Frames and tokens of all recordings."""
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer, width: int) -> None:
+    def __init__(self, folder: Path, tokenizer: Tokenizer, letters: list[str], width: int) -> None:
         lines = [json.loads(line) for line in (folder / "index.jsonl").read_text().splitlines()]
         self.frames = np.memmap(folder / "frames.raw", dtype=np.float16, mode="r").reshape(-1, width)
         self.places = [(line["start"], line["end"]) for line in lines]
-        self.tokens = [encoding.ids for encoding in tokenizer.encode_batch([line["text"] for line in lines])]
+        texts = [line["text"] for line in lines]
+        self.tokens = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+        number_of = {letter: number for number, letter in enumerate(letters)}
+        self.letters = [[number_of[letter] for letter in text if letter in number_of] for text in texts]
 
     def batches(self, seconds: float, share: float, random: np.random.Generator) -> list[list[int]]:
         """Return a random share of the recordings, in batches of so many seconds, padding included, of similar length."""
         lengths = np.array([end - start for start, end in self.places])
-        drawn = random.permutation(len(lengths))[: round(share * len(lengths))]
+        drawn = random.permutation(len(lengths))[: max(1, round(share * len(lengths)))]
         order = drawn[np.argsort(lengths[drawn] * random.uniform(0.9, 1.1, len(drawn)))]
         batches: list[list[int]] = [[]]
         longest = 0
@@ -58,8 +61,8 @@ class Utterances:
         random.shuffle(batches)
         return batches
 
-    def batch(self, numbers: list[int], random: np.random.Generator) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Return frames `[B, T, D]`, the mask of mel frames `[B, 2 * T]`, and each row's tokens.
+    def batch(self, numbers: list[int], random: np.random.Generator) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
+        """Return frames `[B, T, D]`, the mask of mel frames `[B, 2 * T]`, and each row's tokens and letters.
 
         Stretches of frames and channels are left out (Park et al. 2019, SpecAugment).
         """
@@ -74,7 +77,8 @@ class Utterances:
         frames = nn.utils.rnn.pad_sequence(rows, batch_first=True)
         lengths = torch.tensor([2 * len(row) for row in rows])
         mask = (torch.arange(2 * frames.shape[1]) < lengths[:, None]).long()
-        return frames, mask, [torch.tensor(self.tokens[number]) for number in numbers]
+        tokens, letters = ([torch.tensor(of[number]) for number in numbers] for of in (self.tokens, self.letters))
+        return frames, mask, tokens, letters
 
 
 def learning_rate(step: int, steps: int, peak: float, warm: int = 300) -> float:
@@ -112,11 +116,12 @@ def main() -> None:
     torch.manual_seed(args.seed)
 
     pieces = args.run / "pieces.json"
+    texts = [json.loads(line)["text"] for line in (args.frames / "index.jsonl").read_text().splitlines()]
     if not pieces.exists():
-        learn([json.loads(line)["text"] for line in (args.frames / "index.jsonl").read_text().splitlines()]).save(str(pieces))
-    tokenizer = Tokenizer.from_file(str(pieces))
+        learn(texts).save(str(pieces))
+    tokenizer, letters = Tokenizer.from_file(str(pieces)), sorted(set("".join(texts)))
     whisper = WhisperForConditionalGeneration.from_pretrained(args.whisper, dtype=torch.float32)
-    heads = Heads(whisper.config.to_dict(), NUM_PIECES)
+    heads = Heads(whisper.config.to_dict(), NUM_PIECES, len(letters))
     average = copy.deepcopy(heads)
     optimizer = torch.optim.AdamW(heads.parameters(), lr=args.peak, betas=(0.9, 0.98), weight_decay=0.02)
     step, checkpoint = 0, args.run / "checkpoint.pt"
@@ -136,7 +141,7 @@ def main() -> None:
         while step < args.steps:
             random = np.random.default_rng([args.seed, step])
             # Read anew, so that frames may still be computed meanwhile.
-            utterances = Utterances(args.frames, tokenizer, whisper.config.d_model)
+            utterances = Utterances(args.frames, tokenizer, letters, whisper.config.d_model)
             for numbers in utterances.batches(args.seconds, 0.1, random):
                 for group in optimizer.param_groups:
                     group["lr"] = learning_rate(step, args.steps, args.peak)

@@ -39,7 +39,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         lm: the language model of all rows: an `NGramLM`, a Hub repo id, a folder or a file (see `load_language_model`), or
             several models as `LogLinear`. A list has one model (or None) per row. None decodes without an LM.
         lm_weight: weight of the LM's log-probabilities: a number, or a tensor `[B]` with one per row. The default is the weight
-            that was tuned for `model` and saved with the LM (see `hf_ngpulm.config.tuned`), or 0.5 if there is none.
+            that was tuned for `model` and saved with the LM (see `hf_ngpulm.config.tuned`), or 0.7 if there is none.
         phrases: hotwords or phrases to favour in all rows: a `PhraseBooster`, or its arguments. A list has one entry (or None)
             per row.
         phrase_weight: factor of the phrases' bonuses: a number or a tensor `[B]` (default 1).
@@ -49,7 +49,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         beta: bonus per token (natural log), a number or a tensor `[B]`; it balances an LM's preference for short transcripts.
             Beam search only. With an LM of V tokens the default is `max(0.85 log(V) min(weight, 0.8), 3 weight)`: for V = 256,
             3.3 at weight 0.7 and 3.8 at weight 1. Without an LM, or with a word bonus in the LM (`word_bonus`, see
-            `hf_ngpulm.lexicon.compose`), the default is 0. A number has no effect in rows without an LM if others have one.
+            `hf_ngpulm.lexicon.compose`), the default is 0.
         beam_threshold: drops prefixes that score this much less than the best one (natural log). Beam search only.
         blank_threshold: treats a frame as blank if its blank is more probable than this, which saves time; None treats none so.
             Beam search only.
@@ -194,7 +194,8 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
 
     def token_bonuses(self, models: RowModels) -> Tensor:
         """Return the bonus per token in beam search, float32 `[B]`."""
-        return bonuses_of(self.options.beta, models) * self.balanced(self.options.beta, models)
+        bonuses = bonuses_of(self.options.beta, models)
+        return bonuses if models.silent is None else bonuses.masked_fill(models.silent, 0.0)
 
     def text_hashes(self, classes: int, device: torch.device) -> Tensor | None:
         """Return the hashes by which beam search merges prefixes of the same text (see `hf_ngpulm.text.hashing`), or None."""

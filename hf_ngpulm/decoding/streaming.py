@@ -110,7 +110,8 @@ class StreamingDecoder:
         self._searched_on = torch.device("cpu") if isinstance(decoder, GraphDecoder) else self.device
         row = self._fusion.row(None, 0.0, self._searched_on)
         repeated = {name: getattr(row, name).repeat(self.max_streams, 1) for name in ("states", "weights", "present")}
-        models = row._replace(**repeated)
+        silent = torch.zeros(self.max_streams, dtype=torch.bool, device=self._searched_on) if decoder.is_guarded else None
+        models = row._replace(**repeated, silent=silent)
         self._slots = _slots(decoder, models, dtype)
         self._follower = Follower(self._slots)
         self._slot_of: dict[int, int] = {}  # by number of an open stream
@@ -162,6 +163,7 @@ class StreamingDecoder:
                 'they gain more in a beam: make the decoder with num_beams="auto"',
             )
         own, weight = self._lm(lm, lm_weight)
+        models = self._fusion.row(own, weight, self._searched_on)
         fused_with = (own, float(np.float32(weight)), phrase_weight)
         followed = None
         if phrases is not DECODERS_PHRASES or phrase_weight is not None or isinstance(self.decoder, GraphDecoder):
@@ -178,7 +180,7 @@ class StreamingDecoder:
         self._slot_of[sid], self._fused_with[sid] = slot, fused_with
         if followed is not None and followed[0] is not None:
             self._follower.widen()
-        self._slots.place(slot, self._row(own, weight))
+        self._slots.place(slot, self._in_pool(models))
         self._slots.begin(slot)
         if own is not None and weight > 0 and self.decoder.is_guarded:
             self._memories[sid] = guard.Memory(own, self.decoder.lm_guard)
@@ -382,9 +384,8 @@ class StreamingDecoder:
         hypotheses = self._slots.finish(slot)
         return [replace(each, lm_left_out=True) for each in hypotheses] if sid in self._without_lm else hypotheses
 
-    def _row(self, lm: NGramLM | LogLinear | None, weight: float) -> RowModels:
-        """Return the models of a stream's slot."""
-        models = self._fusion.row(lm, weight, self._searched_on)
+    def _in_pool(self, models: RowModels) -> RowModels:
+        """Return a row's models as the slots have them."""
         if self._slots.has_phrases and self._fusion.phrases is None:
             models = self._fusion.in_pool(models, self._searched_on)[0].widened()
         return models
@@ -395,8 +396,9 @@ class StreamingDecoder:
         if memory.leaves_out != (sid in self._without_lm):
             self._without_lm ^= {sid}
             lm, weight, _ = self._fused_with[sid]
-            own, weight = (None, 0.0) if memory.leaves_out else (lm, weight)
-            self._slots.place_lms(self._slot_of[sid], self._row(own, weight))
+            lm, weight = (None, 0.0) if memory.leaves_out else (lm, weight)
+            row = self._fusion.row(lm, weight, self._searched_on)
+            self._slots.place_lms(self._slot_of[sid], self._in_pool(row), memory.leaves_out)
 
 
 def _slots(decoder: CTCDecoder | GraphDecoder | TransducerDecoder, models: RowModels, dtype: torch.dtype) -> Slots:

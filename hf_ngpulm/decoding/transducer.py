@@ -53,8 +53,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         max_symbols: maximum number of tokens per frame; the default is the model's. "aes" uses `aes_steps` instead.
         ilm_weight: weight of the model's internal LM, whose log-probabilities are subtracted from the tokens' scores: a number,
             or a tensor `[B]` with one per row. The internal LM is the joint network without encoder input (Meng et al., SLT
-            2021). The default is half of `lm_weight`, or 0 without an LM or with `source_lm`. A number has no effect in rows
-            without an LM if others have one.
+            2021). The default is half of `lm_weight`, or 0 without an LM or with `source_lm`.
         blank_scoring: "lm_weighted" (default) scales the blank's score with `lm_weight`, so that the LM doesn't favour short
             transcripts; "none" doesn't change the blank's score. Beam search only.
         pruning: "late" (default) adds LM scores before it chooses a hypothesis's best extensions; "early" lets the model alone
@@ -134,7 +133,8 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         weight, lm_weights = self.options.ilm_weight, models.lm_weights
         if weight is None:
             return (ILM_SHARE * lm_weights).clamp(min=0)
-        return weights_of(weight, "ilm_weight", len(lm_weights), lm_weights.device) * self.balanced(weight, models)
+        weights = weights_of(weight, "ilm_weight", len(lm_weights), lm_weights.device)
+        return weights if models.silent is None else weights.masked_fill(models.silent, 0.0)
 
     @property
     def _device(self) -> torch.device | None:

@@ -25,7 +25,7 @@ from ..phrases import Booster
 from ..phrases.contexts import Contexts, is_per_row
 
 Result = TypeVar("Result")
-LM_WEIGHT = 0.5  # the default weight
+LM_WEIGHT = 0.7  # the default weight
 SOURCE_SHARE = 0.5  # default weight of the source domain's model, as a share of the LM weight
 # A pool keeps at most this many contexts after their batches, with at most this many arcs in total.
 KEPT_CONTEXTS, KEPT_ARCS = 1024, 1 << 24
@@ -55,6 +55,8 @@ class RowModels(NamedTuple):
         lease: keeps the phrases in their pool.
         ilm_weights: float32 `[B]`, weights of a transducer's internal language model, whose scores are subtracted; None if they
             aren't subtracted.
+        silent: bool `[B]`, rows of streams whose language models are left out for now (`hf_ngpulm.decoding.guard`). Settings
+            that balance a language model have no effect there.
     """
 
     tensors: AutomatonTensors
@@ -66,6 +68,7 @@ class RowModels(NamedTuple):
     lazy: LazySearch | None = None
     lease: Lease | None = None
     ilm_weights: Tensor | None = None
+    silent: Tensor | None = None
 
     @property
     def lm_weights(self) -> Tensor:
@@ -125,7 +128,8 @@ class RowModels(NamedTuple):
         """Return the models of the selected rows."""
         ilm_weights = None if self.ilm_weights is None else self.ilm_weights[rows]
         of_rows = {name: getattr(self, name)[rows] for name in ("states", "weights", "present")}
-        return self._replace(**of_rows, ilm_weights=ilm_weights)
+        silent = None if self.silent is None else self.silent[rows]
+        return self._replace(**of_rows, ilm_weights=ilm_weights, silent=silent)
 
     def final_scores(self, states: Tensor, score_eos: bool, engine: str) -> Tensor:
         """Return each automaton's unweighted score of the end of a transcript, float32 `[B, K, M]`.

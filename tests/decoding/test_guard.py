@@ -169,7 +169,7 @@ def test_wrong_values_are_refused(lm, wrong):
         CTCDecoder(None, lm, blank_id=8, lm_guard=wrong)
 
 
-@pytest.mark.parametrize("case", ["greedy", "beams", "transducer", "transducer with beams"])
+@pytest.mark.parametrize("case", ["greedy", "beams", "beams with a bonus", "transducer", "transducer with beams"])
 def test_a_stream_does_without_the_model_after_utterances_that_it_does_not_know(lm, case):
     frames = frames_of(case, 4)
     whole, without = decoder_of(case, lm).decode(frames), decoder_of(case, None).decode(frames)
@@ -182,7 +182,8 @@ def test_a_stream_does_without_the_model_after_utterances_that_it_does_not_know(
             (best, *_), (other, *_) = stream.reset(sid), stream.reset(free)
             assert [best.token_ids, best.token_frames] == [expected[row][0].token_ids, expected[row][0].token_frames]
             assert best.lm_left_out == (lm_guard == ALWAYS and row > 0)
-            assert other.token_ids == without[row][0].token_ids
+            if not CASES[case].keys() & {"beta", "ilm_weight"}:  # which act in streams that are opened without a model
+                assert other.token_ids == without[row][0].token_ids
         stream.close(sid)
         sid = stream.open()  # what a stream has heard doesn't count in the next one
         stream.step({sid: frames[1]})

@@ -83,13 +83,21 @@ class Slots(ABC):
         """Set the models and weights of a slot to those of the first row of `models`."""
         for name in ("states", "weights", "present"):
             getattr(self.models, name)[slot] = getattr(models, name)[0]
+        if self.models.silent is not None:
+            self.models.silent[slot] = False
 
-    def place_lms(self, slot: int, models: RowModels) -> None:
-        """Set the language models and their weights of a slot to those of the first row of `models`; phrases stay."""
+    def place_lms(self, slot: int, models: RowModels, silent: bool) -> None:
+        """Set the language models and their weights of a slot to those of the first row of `models`; phrases stay.
+
+        Args:
+            silent: see `RowModels`.
+        """
         columns, mine = slice(self.models.num_lms), self.models.of(slice(slot, slot + 1))
         for name in ("states", "weights", "present"):
             getattr(mine, name)[0, columns] = getattr(models, name)[0, columns]
         self.place(slot, mine)
+        assert self.models.silent is not None
+        self.models.silent[slot] = silent
 
     def use(self, tensors: AutomatonTensors) -> None:
         """Replace the tensors of the automata. The automata have the same states in the new tensors."""
