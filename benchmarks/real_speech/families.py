@@ -21,6 +21,7 @@ import json
 import random
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,9 +36,13 @@ import corpora
 import measure
 from corpora import RATE, Clip
 from recognisers import Heard, Recogniser
+from ways import PeerProcess
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.evaluation import character_errors, entity_errors, word_errors
+from hf_ngpulm.formats.arpa import write_arpa
+from hf_ngpulm.language_model.training import train
+from hf_ngpulm.lexicon.spellings import make_lexicon
 from hf_ngpulm.sound.files import read_audio
 from hf_ngpulm.text.normalisation import normaliser
 
@@ -137,8 +142,9 @@ def sentences(book: Path) -> list[str]:
 class Bench:
     """A recogniser's outputs for a corpus, its LMs, and what was measured."""
 
-    def __init__(self, corpus: Corpus, source: str, heard: Heard, every_text: bool) -> None:
+    def __init__(self, corpus: Corpus, source: str, heard: Heard, every_text: bool, peers_python: str | None = None) -> None:
         self.corpus, self.name, self.heard = corpus, source, heard
+        self.process = None if peers_python is None else PeerProcess(peers_python, heard)
         self.family, self.texts = heard.recogniser.family, every_text
         self.contexts: list[Any] | None = None
 
@@ -158,6 +164,10 @@ class Bench:
 
     def decoded(self, settings: Point, contexts: list[Any] | None) -> tuple[list[str], float]:
         """Return transcripts, and the milliseconds of a clip."""
+        if "decoder" in settings:  # of another project
+            assert self.process is not None
+            answer = self.process.ask(**{"length_bonus" if key == "beta" else key: value for key, value in settings.items()})
+            return answer["texts"], 1e3 * answer["seconds"] / len(answer["texts"])
         settings = {key: self.lm(value) if key == "lm" else value for key, value in settings.items()}
         if self.family == "attention":
             settings = {**settings, "max_new_tokens": 60, "max_length": None}
@@ -229,13 +239,35 @@ class Bench:
             yield self.row("word LM, 16 beams", {"num_beams": 16, "lm": "words"}, beamed, {})
         if ctc and "graph" in ways:
             yield self.row("word LM, graph", {"max_active": 64, "lm": "words"}, beamed, {})
+        if ctc and "peers" in ways:
+            yield from self.peers()
         for count, name in itertools.product((0, 100, 1000), ("phrases",) * ("phrases" in ways)):
             yield self.row(f"{name}, 4 beams", {"num_beams": 4}, boosts, {}, count)
         for count in (0, 100, 1000) if "both" in ways else ():
             yield self.row("in-domain LM + phrases, 4 beams", {"num_beams": 4, "lm": "in-domain"}, both, {}, count)
 
+    def peers(self) -> Iterator[dict[str, Any]]:
+        """Yield rows of other projects' decoders, with the LM of words of the train transcripts."""
+        tokenizer = self.heard.recogniser.tokenizer
+        of_words = train(self.corpus.texts["in-domain"], tokenizer, order=3, unit="word").of_words
+        assert of_words is not None
+        table, words = of_words
+        lexicon = make_lexicon(words, tokenizer)
+        spelled = zip(lexicon.words, np.split(lexicon.tokens, lexicon.offsets[1:-1]), strict=True)
+        spellings = {words[word]: tokens.tolist() for word, tokens in spelled}
+        points = [{"lm_weight": weight, "beta": beta} for weight in (0.5, 0.65, 0.8, 1.0) for beta in (0.5, 1.5, 2.5)]
+        with tempfile.TemporaryDirectory() as folder:
+            arpa = str(Path(folder) / "words.arpa")
+            write_arpa(table, arpa, "piece", words)
+            for name, beams in (("pyctcdecode", 16), ("pyctcdecode", 100), ("ctc-beam-decoder", 16), ("ctc-beam-decoder", 100)):
+                fixed = {"decoder": name, "lm": arpa, "beam_width": beams, "batch_size": 1, "repeats": 1}
+                yield self.row(f"{name}, word LM, {beams} beams", fixed, points, {})
+            fixed = {"decoder": "flashlight-lexicon", "lm": arpa, "beam_width": 16, "lexicon": spellings, "batch_size": 1}
+            fixed |= {"beam_size_token": 20, "beam_threshold": 10.0, "repeats": 1}
+            yield self.row("flashlight, lexicon, 16 beams", fixed, points, {"lm_weight": 0.8, "beta": 0.0})
 
-WAYS = ("none", "in-domain", "general", "mixed", "foreign", "guard", "beams", "words", "graph", "phrases", "both")
+
+WAYS = ("none", "in-domain", "general", "mixed", "foreign", "guard", "beams", "words", "graph", "peers", "phrases", "both")
 
 
 def heard_once(recogniser: Recogniser, clips: list[Clip], frames: Path | None) -> Heard:
@@ -269,7 +301,10 @@ def main() -> None:
         "--foreign", nargs="+", default=["harbour"], help="texts of other domains: files, bundled corpora or manifests"
     )
     parser.add_argument("--frames", type=Path, help="Whisper's frames of the clips (examples/train_on_whisper/features.py)")
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument(
+        "--peers-python", help="Python of an environment with other projects' decoders (peers.py), for the way peers"
+    )
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=[way for way in WAYS if way not in ("guard", "peers")])
     parser.add_argument("--every", type=int, default=1, help="take every n-th clip only")
     parser.add_argument("--texts", action="store_true", help="keep the transcripts in the result file")
     args = parser.parse_args()
@@ -287,7 +322,9 @@ def main() -> None:
                 recogniser.paths = [str(args.manifest.parent / e["audio"]) for e in lines if e["split"] == "test"][
                     :: args.every
                 ]
-            bench = Bench(corpus, recogniser.name, heard_once(recogniser, corpus.clips, args.frames), args.texts)
+            python = args.peers_python if "peers" in args.ways and recogniser.family == "CTC" else None
+            heard = heard_once(recogniser, corpus.clips, args.frames)
+            bench = Bench(corpus, recogniser.name, heard, args.texts, python)
             for row in bench.rows(set(args.ways)):
                 rows.append(row)
                 shown = ("model", "way", "phrases", "wer", "rare", "others", "ms a clip", "chosen")

@@ -154,7 +154,8 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         def again(decoder: CTCDecoder, rows: Tensor, phrases: Any) -> list[list[Hypothesis]]:
             return decoder.decode_checked(logits[rows], lengths[rows], phrases)
 
-        judged = [guard.Judged(best.token_ids, len(best.text.split()), best.lm_score) for best, *_ in hypotheses]
+        bests = [of_row[0] if of_row else None for of_row in hypotheses]
+        judged = [self.judged(best.token_ids, best.lm_score) if best else guard.NOTHING for best in bests]
         for row, found in self.guarded(judged, phrases, again, logits.device):
             hypotheses[row] = [replace(hypothesis, lm_left_out=True) for hypothesis in found]
         return hypotheses

@@ -156,6 +156,11 @@ class Decoder(WithoutCaches):
         """Return the option of that name; "off" for a graph, whose words are the language model's."""
         return getattr(self.options, "lm_guard", guard.OFF)
 
+    def judged(self, token_ids: list[int], lm_score: float) -> guard.Judged:
+        """Return a best hypothesis in the form that the guard takes. Words are counted only for word-level models."""
+        counts = any(lm.config.words is not None for lm in self.fusion.lms)
+        return guard.Judged(token_ids, len(self.writing.text(token_ids).split()) if counts else 0, lm_score)
+
     def guarded(
         self: AnyDecoder, judged: Sequence[guard.Judged], phrases: Any,
         search: Callable[[AnyDecoder, Tensor, Any], Sequence[Any]], device: torch.device,

@@ -35,6 +35,9 @@ class Judged(NamedTuple):
     lm_score: float
 
 
+NOTHING = Judged((), 0, 0.0)  # no hypothesis, which no model is left out for
+
+
 def least_evidence(lm_guard: float | str, lm: NGramLM) -> float:
     """Return the least evidence of a language model that stays, under an option's value other than "off"."""
     if isinstance(lm_guard, str):

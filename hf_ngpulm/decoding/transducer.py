@@ -19,7 +19,6 @@ from ..search.networks.graphs import Kept
 from ..search.networks.model import transducer_of
 from ..search.networks.opening import lent_search
 from ..search.networks.search import SearchSettings
-from . import guard
 from .decoder import Decoder, refuse_broken
 from .hypotheses import Hypothesis
 from .options import TransducerOptions, takes
@@ -206,7 +205,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         judged = []
         for best, *_ in paths:
             ids = [token for token in best.steps.ids.tolist() if token != self.model.blank_id]
-            judged.append(guard.Judged(ids, len(self.writing.text(ids).split()), best.scores[2]))
+            judged.append(self.judged(ids, best.scores[2]))
 
         def again(decoder: TransducerDecoder, rows: Tensor, phrases: Any) -> list[list[Path]]:
             return decoder._paths_of(frames[rows], lengths[rows], phrases, keeps_blanks)
