@@ -6,7 +6,8 @@ On the development set, from `sweep.py ctc_beam` and `words`: `docs/errors_again
 decoding alone, each decoder's beams joined by a line; `docs/speed_against_batch.png`, speed over the batch size. From `sweep.py
 knee`: `docs/knee.png`, the error rate over the time, each family's beams joined by a line. From `sweep.py blank_scoring`:
 `docs/blank_scoring.png`, errors and deletions over the LM's weight. From `real_speech/orders.py`:
-`docs/orders_against_noise.png`, orders that are whole over noise, beside what the benchmark's authors published.
+`docs/orders_against_noise.png`, orders that are whole over noise, beside what the benchmark's authors published. From
+`real_speech/families.py`: `docs/real_errors_against_time.png`, the error rate over the time on real speech.
 """
 
 from __future__ import annotations
@@ -74,6 +75,33 @@ def speed_against_batch() -> None:
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3, fontsize=7)
     panels[0].set_ylabel("times real time, decoding alone, one thread")
     figure.savefig(DOCS / "speed_against_batch.png", dpi=120)
+
+
+REAL_LINES = [
+    (r"none, .*", "no language model", "-x"),
+    (r"in-domain LM, .*", "hf_ngpulm, token LM", "-o"),
+    (r"word LM, 16 beams", "hf_ngpulm, word LM", "s"),
+    (r"word LM, graph", "hf_ngpulm, word LM, graph", "P"),
+    (r"ctc-beam-decoder, .*", "ctc-beam-decoder, word LM", "--v"),
+    (r"pyctcdecode, .*", "pyctcdecode, word LM", "--D"),
+    (r"flashlight, .*", "flashlight-text, word LM", "^"),
+]
+
+
+def real_errors_against_time() -> None:
+    """Draw error rates over times on real speech, one thread; ours in batches of 16."""
+    found = json.loads((measure.RESULTS / "real_speechocean_ctc.json").read_text())
+    a_second = found["clips"] / found["seconds"]
+    figure, panel = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    for pattern, label, style in REAL_LINES:
+        rows = sorted((row["ms a clip"] * a_second, row["wer"]) for row in found["rows"] if re.fullmatch(pattern, row["way"]))
+        colour = {"h": "tab:blue", "n": "0.6"}.get(label[0], "0.3") if "word" not in label or label[0] != "h" else "tab:green"
+        panel.plot(*zip(*rows), style, color=colour, label=label)
+    panel.set(xscale="log", xlabel="ms of decoding for a second of audio, one thread", ylabel="word error rate, %")
+    panel.xaxis.set_major_formatter("{x:g}")
+    panel.grid(alpha=0.3)
+    panel.legend(fontsize=8)
+    figure.savefig(DOCS / "real_errors_against_time.png", dpi=120)
 
 
 def orders_against_noise() -> None:
@@ -145,5 +173,6 @@ if __name__ == "__main__":
     blank_scoring()
     knee()
     errors_against_time()
+    real_errors_against_time()
     speed_against_batch()
     orders_against_noise()

@@ -39,7 +39,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         lm: the language model of all rows: an `NGramLM`, a Hub repo id, a folder or a file (see `load_language_model`), or
             several models as `LogLinear`. A list has one model (or None) per row. None decodes without an LM.
         lm_weight: weight of the LM's log-probabilities: a number, or a tensor `[B]` with one per row. The default is the weight
-            that was tuned for `model` and saved with the LM (see `hf_ngpulm.config.tuned`), or 0.7 if there is none.
+            that was tuned for `model` and saved with the LM (see `hf_ngpulm.config.tuned`), or 0.8 if there is none.
         phrases: hotwords or phrases to favour in all rows: a `PhraseBooster`, or its arguments. A list has one entry (or None)
             per row.
         phrase_weight: factor of the phrases' bonuses: a number or a tensor `[B]` (default 1).

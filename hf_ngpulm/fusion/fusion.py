@@ -25,7 +25,7 @@ from ..phrases import Booster
 from ..phrases.contexts import Contexts, is_per_row
 
 Result = TypeVar("Result")
-LM_WEIGHT = 0.7  # the default weight
+LM_WEIGHT = 0.8  # the default weight
 SOURCE_SHARE = 0.5  # default weight of the source domain's model, as a share of the LM weight
 # A pool keeps at most this many contexts after their batches, with at most this many arcs in total.
 KEPT_CONTEXTS, KEPT_ARCS = 1024, 1 << 24

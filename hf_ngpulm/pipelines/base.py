@@ -56,7 +56,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             None) for each recording of the call.
         lm_weight: weight of the LM's log-probabilities; a list or a tensor has one per recording. The default is the weight in
             the LM's config that was tuned for the model, together with the other tuned settings. Without tuned settings it is
-            the LM's own default, or else 0.7 (0.2 for encoder-decoders).
+            the LM's own default, or else 0.8 (0.2 for encoder-decoders).
         source_lm: a language model of the recogniser's training text, given as for `lm`; its scores are subtracted.
         source_weight: weight of `source_lm`, half of `lm_weight` by default; a list or a tensor has one per recording.
         phrases: phrases to boost (hotwords): a list of texts, or of pairs of a text and a weight, or a

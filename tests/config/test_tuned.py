@@ -241,8 +241,8 @@ def test_graphs_go_by_what_was_tuned_for_them():
     assert [best.score for (best,) in found(logits)] == [best.score for (best,) in expected(logits)]
     # Who asks for another search, or can't search graphs, isn't told of it.
     beam = CTCDecoder(processor, lm=lm, model=model)
-    assert (beam.options.num_beams, beam.fusion.weight) == (4, 0.7)
-    assert isinstance(made_by(num_beams=4), CTCDecoder) and made_by(num_beams=4).fusion.weight == 0.7
+    assert (beam.options.num_beams, beam.fusion.weight) == (4, 0.8)
+    assert isinstance(made_by(num_beams=4), CTCDecoder) and made_by(num_beams=4).fusion.weight == 0.8
     lm.remember(tuned(model, {"lm_weight": 0.9, "num_beams": 4}))
     assert GraphDecoder(processor, lm, model=model).fusion.weight == 1.3
     assert isinstance(StreamingRecognizer(model, processor, lm=lm).decoder.decoder, CTCDecoder)  # the newest

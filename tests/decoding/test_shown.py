@@ -37,7 +37,7 @@ def lm():
 def test_ctc(processor, lm):
     assert repr(lm) == LM
     assert repr(CTCDecoder(processor)) == "CTCDecoder()"
-    assert repr(CTCDecoder(processor, lm, 0.7)) == f"CTCDecoder(lm={LM}, lm_weight=0.7, num_beams=4)"
+    assert repr(CTCDecoder(processor, lm, 0.7)) == f"CTCDecoder(lm={LM}, lm_weight=0.8, num_beams=4)"
     booster = PhraseBooster(["gull island"], processor)
     assert repr(booster).startswith("PhraseBooster(phrases=1, vocab_size=")
     decoder = CTCDecoder(
@@ -49,7 +49,7 @@ def test_ctc(processor, lm):
     )
     rows = CTCDecoder(processor, [lm, None] * 3, num_beams=2, beta=torch.ones(6))
     assert repr(rows) == (
-        f"CTCDecoder(lm=[{LM}, None, {LM}, None, ... 6 in all], lm_weight=0.7, num_beams=2, "
+        f"CTCDecoder(lm=[{LM}, None, {LM}, None, ... 6 in all], lm_weight=0.8, num_beams=2, "
         "beta=[1.0, 1.0, 1.0, 1.0, ... 6 in all])"
     )
     assert "\n" not in repr(LogLinear([lm, lm], [0.5, 0.5]))
@@ -67,7 +67,7 @@ def test_transducers(lm):
     parts = demo_transducer("ParakeetForRNNT")
     decoder = TransducerDecoder(parts["model"], parts["tokenizer"], lm, strategy="alsd", num_beams=3, frame_seconds=0.08)
     assert repr(decoder) == (
-        f"TransducerDecoder(ParakeetForRNNT, lm={LM}, lm_weight=0.7, frame_seconds=0.08, strategy='alsd', num_beams=3)"
+        f"TransducerDecoder(ParakeetForRNNT, lm={LM}, lm_weight=0.8, frame_seconds=0.08, strategy='alsd', num_beams=3)"
     )
 
 
@@ -77,7 +77,7 @@ def test_recognizer(processor, lm):
     recognizer.open()
     assert repr(recognizer) == (
         "StreamingRecognizer(ParakeetForCTC, chunk_seconds=1.28, latency_seconds=2.56, decoder=StreamingDecoder(CTCDecoder("
-        f"lm={LM}, lm_weight=0.7, frame_seconds=0.08, num_beams=4), max_streams=2, endpoint_frames=None, open=1, device='cpu'))"
+        f"lm={LM}, lm_weight=0.8, frame_seconds=0.08, num_beams=4), max_streams=2, endpoint_frames=None, open=1, device='cpu'))"
     )
 
 

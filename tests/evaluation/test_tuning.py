@@ -198,7 +198,7 @@ def test_what_is_subtracted(asr, outputs, lm, whisper):
     for given, source_weight in (({"source_lm": source}, result.best.setting["source_weight"]), ({}, None)):
         found = CTCDecoder(asr.tokenizer, lm, num_beams=4, model=asr.model, **given)
         assert found.options.source_weight == source_weight
-        assert found.fusion.weight == (result.best.setting["lm_weight"] if given else 0.7)
+        assert found.fusion.weight == (result.best.setting["lm_weight"] if given else 0.8)
 
     # So does what was tuned with half of the LM's weight, which nobody had to say.
     result = tune_weights(decoder, outputs, lm_weights=[0.3, 0.9], model=asr.model, **FEW)
