@@ -94,7 +94,8 @@ def real_errors_against_time() -> None:
     a_second = found["clips"] / found["seconds"]
     figure, panel = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     for pattern, label, style in REAL_LINES:
-        rows = sorted((row["ms a clip"] * a_second, row["wer"]) for row in found["rows"] if re.fullmatch(pattern, row["way"]))
+        rows = [(row["ms a clip"] * a_second, row["wer"]) for row in found["rows"] if re.fullmatch(pattern, row["way"])]
+        rows.sort(key=lambda row: -row[1])
         colour = {"h": "tab:blue", "n": "0.6"}.get(label[0], "0.3") if "word" not in label or label[0] != "h" else "tab:green"
         panel.plot(*zip(*rows), style, color=colour, label=label)
     panel.set(xscale="log", xlabel="ms of decoding for a second of audio, one thread", ylabel="word error rate, %")
