@@ -102,12 +102,16 @@ void Networks::ask_internal_lm(int64_t count, const int64_t* slots, int64_t blan
   for (int64_t i = 0; i < count; ++i)
     activate(std::copy_n(prediction(slots[i]), networks_.width, joined_.data() + i * networks_.width) - networks_.width);
   if (internal_.size() < size_t(count * head.outputs)) internal_.resize(count * head.outputs);
+  const auto least = float(-std::log(double(std::max<int64_t>(classes - 1, 1))));  // see TransducerModel.internal_lm
   multiply(head, joined_.data(), networks_.width, count, internal_.data(), head.outputs);
   for (int64_t i = 0; i < count; ++i) {
     float* scores = internal_.data() + i * head.outputs;
     scores[blank] = NEG_INF;
     const auto log_sum = float(normaliser_of(scores, classes).log_sum);
-    for (int64_t c = 0; c < classes; ++c) scores[c] -= log_sum;
+    for (int64_t c = 0; c < classes; ++c) {
+      scores[c] -= log_sum;
+      if (scores[c] < least && c != blank) scores[c] = least;
+    }
   }
 }
 

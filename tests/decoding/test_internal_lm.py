@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from letters import Letters
@@ -73,3 +75,15 @@ def test_each_stream_has_its_own(search, lms, frames):
         best = streams.close(sid)[0]
         lm = lms[row % 2] if weights[row] else None
         assert [(best.token_ids, best.score)] == found(decoder.model, frames[row : row + 1], lm, weights[row], **search)
+
+
+def test_no_token_earns_more_than_from_a_uniform_internal_lm():
+    """A token that a weak model never expects would otherwise be worth more than it costs, again and again."""
+    model = Toy(9, 8, seed=2, blank_bias=0.0)
+    model.head *= 20  # an internal LM that is sure of one token, and very unsure of all others
+    predictions = torch.randn(5, 7)
+    found = model.internal_lm(predictions)
+    plain = torch.log_softmax(model.join(torch.zeros_like(predictions), predictions)[:, :8].float(), -1)
+    assert bool((plain < -20).any())
+    torch.testing.assert_close(found[:, :8], plain.clamp(min=-math.log(8)))
+    assert bool((found[:, 8] == -torch.inf).all())

@@ -92,18 +92,21 @@ def internal_lm(model: TransducerModel, predictions: Tensor) -> Tensor:
         return model.internal_lm(predictions).contiguous()
     logits, classes = model.join(torch.zeros_like(predictions), predictions).contiguous(), model.vocab_size
     out = torch.empty((len(logits), classes), dtype=torch.float32, device=logits.device)
-    _internal_kernel[(len(logits),)](logits, out, logits.shape[1], classes, model.blank_id, **block_of(classes))
+    _internal_kernel[(len(logits),)](
+        logits, out, logits.shape[1], classes, model.blank_id, model.least_internal, **block_of(classes)
+    )
     return out
 
 
 @triton.jit(do_not_specialize=["width", "classes", "blank"])
-def _internal_kernel(logits, out, width, classes, blank, BLOCK: tl.constexpr):
+def _internal_kernel(logits, out, width, classes, blank, least, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     x = logits + row * width
     _, _, normaliser = best_class(x, classes, blank, BLOCK)
     for block in range(0, classes, BLOCK):
         lanes = block + tl.arange(0, BLOCK)
         values = tl.load(x + lanes, mask=lanes < classes, other=0.0).to(tl.float32) - normaliser
+        values = tl.where(values < least, least, values)
         tl.store(out + row * classes + lanes, tl.where(lanes == blank, float("-inf"), values), mask=lanes < classes)
 
 
@@ -146,4 +149,5 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     for kind in ("*fp32", "*bf16"):
         yield _gather_kernel, {"frames": kind, "times": "*i64", "out": kind} | sizes, {"TILE": LARGEST_TILE, "num_warps": 1}
         of_internal = {"logits": kind, "out": "*fp32"} | dict.fromkeys(("width", "classes", "blank"), "i32")
+        of_internal["least"] = "fp32"
         yield _internal_kernel, of_internal, block_of(1024)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, cast
@@ -88,10 +89,19 @@ class TransducerModel(ABC):
         The internal LM is the joint network with zeros in place of the encoder's frame, and with the blank excluded (-inf). See
         Meng et al., "Internal language model estimation for domain-adaptive end-to-end speech recognition", SLT 2021. For a HAT
         see Variani et al., "Hybrid autoregressive transducer", ICASSP 2020, equation 9.
+
+        No token has less than its share of a uniform distribution. The estimate is unreliable there, and the less likely a
+        token, the more its subtraction would add to the token's score: searches of a weak model would add words without end.
         """
         logits = self.join(torch.zeros_like(predictions), predictions)[..., : self.vocab_size].float()
         is_blank = torch.arange(self.vocab_size, device=logits.device) == self.blank_id
-        return torch.log_softmax(logits.masked_fill(is_blank, -torch.inf), dim=-1)
+        log_probs = torch.log_softmax(logits.masked_fill(is_blank, -torch.inf), dim=-1)
+        return log_probs.clamp(min=self.least_internal).masked_fill(is_blank, -torch.inf)
+
+    @property
+    def least_internal(self) -> float:
+        """Return the least log-probability of a token in the internal LM."""
+        return -math.log(max(self.vocab_size - 1, 1))
 
     def networks(self) -> TransducerNetworks | None:
         """Return the weights of `start`, `predict` and `join`, for engines that run the networks themselves.
