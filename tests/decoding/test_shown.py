@@ -37,7 +37,7 @@ def lm():
 def test_ctc(processor, lm):
     assert repr(lm) == LM
     assert repr(CTCDecoder(processor)) == "CTCDecoder()"
-    assert repr(CTCDecoder(processor, lm, 0.7)) == f"CTCDecoder(lm={LM}, lm_weight=0.8, num_beams=4)"
+    assert repr(CTCDecoder(processor, lm, 0.7)) == f"CTCDecoder(lm={LM}, lm_weight=0.7, num_beams=4)"
     booster = PhraseBooster(["gull island"], processor)
     assert repr(booster).startswith("PhraseBooster(phrases=1, vocab_size=")
     decoder = CTCDecoder(
