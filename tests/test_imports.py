@@ -34,6 +34,9 @@ def run(program):
         pytest.param("import hf_ngpulm", marks=pytest.mark.slow),
         "from transformers import pipeline; import hf_ngpulm",
         pytest.param("from transformers import AutoModel; import hf_ngpulm", marks=pytest.mark.slow),
+        # Both import the auto classes halfway through their own import.
+        "import hf_ngpulm; from transformers import WhisperForConditionalGeneration",
+        pytest.param("import hf_ngpulm; from transformers import ParakeetForCTC", marks=pytest.mark.slow),
         pytest.param("from hf_ngpulm import CTCNGramPipeline", marks=pytest.mark.slow),
         pytest.param("from hf_ngpulm import StreamingRecognizer", marks=pytest.mark.slow),
         pytest.param("from hf_ngpulm.models import HatConfig", marks=pytest.mark.slow),

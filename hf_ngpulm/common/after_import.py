@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -11,39 +11,70 @@ from types import ModuleType
 
 
 def after_import(name: str, call: Callable[[], None]) -> None:
-    """Call a function as soon as a module has been imported, or now if it has been imported already.
+    """Call a function once a module has been imported, or now if it has been imported already.
+
+    The call waits until no module of the same package is half imported in this thread. So the function may import from
+    all of the package, even if one of its modules imports the named one.
 
     Args:
         name: full name of the module.
-        call: a function without arguments; its errors propagate to the code that imports the module.
+        call: a function without arguments. Its errors propagate to the code that imports the module.
     """
-    if name in sys.modules:
+    package = name.partition(".")[0]
+    finder = next((known for known in sys.meta_path if isinstance(known, _Finder) and known.package == package), None)
+    if name in sys.modules and (finder is None or not finder.depth()):
         call()
-    else:
-        sys.meta_path.insert(0, _Finder(name, call))
+        return
+    if finder is None:
+        finder = _Finder(package)
+        sys.meta_path.insert(0, finder)
+    finder.waiting.append((name, call))
 
 
 class _Finder(MetaPathFinder):
-    """Find one module with the other finders. Return a loader that loads the module and then calls a function."""
+    """Find the modules of one package with the other finders, and notice when their imports end."""
 
-    def __init__(self, name: str, call: Callable[[], None]) -> None:
-        self.name, self.call = name, call
+    def __init__(self, package: str) -> None:
+        self.package = package
+        self.waiting: list[tuple[str, Callable[[], None]]] = []
+        self._thread = threading.local()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self.name or self not in sys.meta_path:
+        if fullname.partition(".")[0] != self.package:
             return None
-        sys.meta_path.remove(self)  # it is needed once
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self.call)
-        return spec
+        for finder in list(sys.meta_path):
+            if finder is not self and (spec := finder.find_spec(fullname, path, target)) is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loader(spec.loader, self)
+                return spec
+        return None
+
+    def depth(self) -> int:
+        """Return how many modules of the package this thread is importing, one within the other."""
+        return getattr(self._thread, "depth", 0)
+
+    def load(self, module: ModuleType, loader: Loader) -> None:
+        """Run a module's code. After the outermost of nested imports, call what waits for an imported module."""
+        self._thread.depth = self.depth() + 1
+        try:
+            loader.exec_module(module)
+        finally:
+            self._thread.depth -= 1
+        if self.depth():
+            return
+        ready = [pair for pair in self.waiting if pair[0] in sys.modules]
+        self.waiting = [pair for pair in self.waiting if pair[0] not in sys.modules]
+        if not self.waiting and self in sys.meta_path:
+            sys.meta_path.remove(self)
+        for _, call in ready:
+            call()
 
 
 class _Loader(Loader):
-    def __init__(self, loader: Loader, call: Callable[[], None]) -> None:
-        self.loader, self.call = loader, call
+    def __init__(self, loader: Loader, finder: _Finder) -> None:
+        self.loader, self.finder = loader, finder
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self.loader.create_module(spec)
@@ -51,5 +82,4 @@ class _Loader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self.loader
-        self.loader.exec_module(module)
-        self.call()
+        self.finder.load(module, self.loader)
