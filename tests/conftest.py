@@ -31,3 +31,4 @@ if IS_INTERPRETED:
 from hf_ngpulm.decoding import guard
 
 guard.LEAST = guard.LEAST_OF_WORDS = -1e9
+guard.MOST = guard.MOST_OF_WORDS = 1e9

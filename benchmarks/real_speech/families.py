@@ -47,6 +47,7 @@ from hf_ngpulm.sound.files import read_audio
 from hf_ngpulm.text.normalisation import normaliser
 
 LM_WEIGHTS = (0.35, 0.5, 0.65, 0.8, 0.95, 1.2)
+ATTENTION_WEIGHTS = (0.1, 0.2, 0.3, 0.45, 0.6)
 PHRASE_WEIGHTS = (0.25, 0.5, 1.0, 1.5, 2.0)
 Point = dict[str, Any]
 plain = normaliser("whisper-en")
@@ -207,10 +208,11 @@ class Bench:
     def rows(self, ways: set[str]) -> Iterator[dict[str, Any]]:
         """Yield the row of each way that is asked for."""
         ctc, transducer = self.family == "CTC", self.family == "transducer"
-        weights = [{"lm_weight": weight} for weight in LM_WEIGHTS]
+        lm_weights = ATTENTION_WEIGHTS if self.family == "attention" else LM_WEIGHTS
+        weights = [{"lm_weight": weight} for weight in lm_weights]
         boosts = [{"phrase_weight": weight} for weight in PHRASE_WEIGHTS]
         betas = [{"beta": beta} for beta in (1.0, 2.0, 3.5)] if ctc else [{}]
-        shares = (0.0, 0.3, 0.5, 0.7)
+        shares = (0.0, 0.3, 0.5, 0.6, 0.7)
         if transducer:
             weights = [{"lm_weight": weight, "ilm_weight": share * weight} for weight in LM_WEIGHTS for share in shares]
         beamed = [{**weight, **beta} for weight in weights for beta in [{}, *(betas if ctc else [])]]
@@ -223,7 +225,7 @@ class Bench:
                 yield self.row(f"{text} LM, greedy", {"num_beams": 1, "lm": text}, weights, {})
                 yield self.row(f"{text} LM, 4 beams", {"num_beams": 4, "lm": text}, beamed, {})
         if "foreign" in ways:
-            points = [{"lm_weight": weight} for weight in LM_WEIGHTS[1:5]]
+            points = [{"lm_weight": weight} for weight in lm_weights[1:5]]
             for text, beams in itertools.product(self.corpus.foreign, (1, 4)):
                 yield self.row(f"{text} LM, {beams} beams", {"num_beams": beams, "lm": text}, points, {})
         if "guard" in ways:

@@ -155,8 +155,8 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
             return decoder.decode_checked(logits[rows], lengths[rows], phrases)
 
         bests = [of_row[0] if of_row else None for of_row in hypotheses]
-        judged = [self.judged(best.token_ids, best.lm_score) if best else guard.NOTHING for best in bests]
-        for row, found in self.guarded(judged, phrases, again, logits.device):
+        judged = [self.judged(best.token_ids, best.lm_score, best.acoustic_score) if best else guard.NOTHING for best in bests]
+        for row, found in self.guarded(judged, phrases, again, _best_acoustic_score, logits.device):
             hypotheses[row] = [replace(hypothesis, lm_left_out=True) for hypothesis in found]
         return hypotheses
 
@@ -228,6 +228,10 @@ def blank_of(tokenizer: Any, blank_id: int | None) -> int:
     if blank_id is None or blank_id < 0:
         raise ValueError(f"the tokenizer has no padding token to be the blank; pass blank_id=... (got {blank_id})")
     return blank_id
+
+
+def _best_acoustic_score(hypotheses: list[Hypothesis]) -> float:
+    return hypotheses[0].acoustic_score if hypotheses else -math.inf
 
 
 def _has_word_bonus(lm: NGramLM) -> bool:

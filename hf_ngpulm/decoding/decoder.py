@@ -156,14 +156,16 @@ class Decoder(WithoutCaches):
         """Return the option of that name; "off" for a graph, whose words are the language model's."""
         return getattr(self.options, "lm_guard", guard.OFF)
 
-    def judged(self, token_ids: list[int], lm_score: float) -> guard.Judged:
+    def judged(self, token_ids: list[int], lm_score: float, acoustic_score: float) -> guard.Judged:
         """Return a best hypothesis in the form that the guard takes. Words are counted only for word-level models."""
         counts = any(lm.config.words is not None for lm in self.fusion.lms)
-        return guard.Judged(token_ids, len(self.writing.text(token_ids).split()) if counts else 0, lm_score)
+        words = len(self.writing.text(token_ids).split()) if counts else 0
+        return guard.Judged(token_ids, words, lm_score, acoustic_score)
 
     def guarded(
         self: AnyDecoder, judged: Sequence[guard.Judged], phrases: Any,
-        search: Callable[[AnyDecoder, Tensor, Any], Sequence[Any]], device: torch.device,
+        search: Callable[[AnyDecoder, Tensor, Any], Sequence[Any]], acoustic_score: Callable[[Any], float],
+        device: torch.device,
     ) -> Iterator[tuple[int, Any]]:  # fmt: skip
         """Decode rows again without the language models that don't know their speech (see `hf_ngpulm.decoding.guard`).
 
@@ -171,13 +173,18 @@ class Decoder(WithoutCaches):
             judged: the best hypothesis of each row.
             phrases: of each row; None for the decoder's.
             search: decodes rows, int64 `[N]` on `device`, with a decoder made for them, and phrases.
+            acoustic_score: returns that of one of the search's results.
 
         Yields:
             Each such row, and its result.
         """
-        for rows, lms in guard.by_rest(guard.kept_models(self.fusion, judged, self.lm_guard)):
+        changed, doubted = guard.kept_models(self.fusion, judged, self.lm_guard)
+        for rows, lms in guard.by_rest(changed, doubted):
             of_rows = None if phrases is None else [phrases[row] for row in rows]
-            yield from zip(rows, search(self.without_lms(rows, lms), torch.tensor(rows, device=device), of_rows))
+            results = search(self.without_lms(rows, lms), torch.tensor(rows, device=device), of_rows)
+            for row, result in zip(rows, results):
+                if row not in doubted or acoustic_score(result) > doubted[row]:
+                    yield row, result
 
     def without_lms(self: AnyDecoder, rows: Sequence[int], lms: Sequence[Any] | None) -> AnyDecoder:
         """Return a copy for some rows that follow other language models of this decoder; None: no language model.

@@ -1,20 +1,25 @@
 """Leave a language model out of the rows whose speech it doesn't know.
 
-An LM that was made for other speech pulls every transcript towards its own text. Such a row gives itself away: even in the
-transcript that the LM took part in, the LM predicts the tokens hardly better than its unigrams would predict text of the LM's
-own kind. The guard compares the two after the search, and rows that fail are decoded again without that LM:
+An LM that was made for other speech pulls every transcript towards its own text. Two things give such a row away after the
+search, both in natural log per token of the best hypothesis:
 
-    evidence = log-probability per token (of the best hypothesis) + entropy of the LM's unigrams, in natural log
+    evidence = log-probability of the LM + entropy of the LM's unigrams
+    cost     = acoustic score of the best hypothesis without LMs - acoustic score of this one
 
-A text that the unigrams fit as well as their own has an evidence of 0. Speech that the LM knows has 1.5 to 2.
+A text that the unigrams fit as well as their own has an evidence of 0, and speech that the LM knows has 1.5 to 2. So an LM over
+tokens shows by a low evidence. A word-level LM can turn all speech into its own words, which it then knows; it shows by a high
+cost. Rows that fail are decoded again without that LM. Acoustic scores aren't above 0. So only rows with a low acoustic score
+can have a high cost, and no other row is decoded twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from ..fusion.fusion import Fusion
 from ..language_model.log_linear import LogLinear, parts_of
@@ -23,19 +28,27 @@ from ..language_model.model import NGramLM
 # The least evidence, in nats per token, if `lm_guard` is "auto": of models over tokens, and of word-level models, for which
 # every unknown word is costly. Chosen on real speech (benchmarks/real_speech/families.py --ways guard).
 LEAST, LEAST_OF_WORDS = 0.5, -0.5
+# The highest cost if `lm_guard` is "auto", chosen likewise. A word-level LM costs more because it can't write unknown words.
+MOST, MOST_OF_WORDS = 1.0, 2.0
 AUTO, OFF = "auto", "off"
 ENOUGH_TOKENS = 8  # of a stream, before an utterance does without a language model
 
 
+Changed = dict[int, "NGramLM | LogLinear | None"]  # the models that remain in some rows
+
+
 class Judged(NamedTuple):
-    """Hold a row's best hypothesis: its tokens, its number of words, and the LMs' unweighted log-probability of the tokens."""
+    """Hold a row's best hypothesis: its tokens, its number of words, the LMs' unweighted log-probability of the tokens, and the
+    acoustic score.
+    """
 
     tokens: Sequence[int]
     words: int
     lm_score: float
+    acoustic_score: float
 
 
-NOTHING = Judged((), 0, 0.0)  # no hypothesis, which no model is left out for
+NOTHING = Judged((), 0, 0.0, 0.0)  # no hypothesis, which no model is left out for
 
 
 def least_evidence(lm_guard: float | str, lm: NGramLM) -> float:
@@ -43,6 +56,13 @@ def least_evidence(lm_guard: float | str, lm: NGramLM) -> float:
     if isinstance(lm_guard, str):
         return LEAST if lm.config.words is None else LEAST_OF_WORDS
     return lm_guard
+
+
+def highest_cost(lm_guard: float | str, models: Sequence[NGramLM], tokens: float) -> float:
+    """Return how much acoustic score, natural log, language models may cost a hypothesis with a number of tokens."""
+    if not isinstance(lm_guard, str) or not models:
+        return math.inf
+    return max(MOST if lm.config.words is None else MOST_OF_WORDS for lm in models) * max(tokens, 1)
 
 
 def evidence(lm: NGramLM, log_prob: float, tokens: float, words: float) -> float:
@@ -59,23 +79,28 @@ def evidence(lm: NGramLM, log_prob: float, tokens: float, words: float) -> float
     entropy, summary = lm.unigram_entropy, lm.config.words
     units = tokens if summary is None else words
     if not units or entropy is None:
-        return float("inf")
+        return math.inf
     bonus = 0.0 if summary is None else summary.word_bonus * words
     return (log_prob - bonus + entropy * units) / tokens
 
 
-def kept_models(fusion: Fusion, judged: Sequence[Judged], lm_guard: float | str) -> dict[int, NGramLM | LogLinear | None]:
-    """Return the rows in which a language model is to be left out, and the models that remain in each; None if none remains.
+def kept_models(fusion: Fusion, judged: Sequence[Judged], lm_guard: float | str) -> tuple[Changed, dict[int, float]]:
+    """Find the rows in which a language model is to be left out, or may have to be.
 
     Args:
         fusion: the models of the rows, `[B]`.
         judged: each row's best hypothesis, `[B]`.
         lm_guard: the option, which isn't "off".
+
+    Returns:
+        The rows in which a model has too little evidence, and the models that remain in each, None if none remains; and the
+        other rows whose models may cost too much, with the acoustic score that they have to fall short of.
     """
     models: list[Any] = [fusion.of_all] * len(judged) if fusion.per_row is None else fusion.per_row
-    weights = fusion.weight.tolist() if isinstance(fusion.weight, torch.Tensor) else [fusion.weight] * len(judged)
-    changed: dict[int, NGramLM | LogLinear | None] = {}
-    for row, (lm, weight, (tokens, words, lm_score)) in enumerate(zip(models, weights, judged, strict=True)):
+    weights = fusion.weight.tolist() if isinstance(fusion.weight, Tensor) else [fusion.weight] * len(judged)
+    changed: Changed = {}
+    doubted: dict[int, float] = {}
+    for row, (lm, weight, (tokens, words, lm_score, acoustic_score)) in enumerate(zip(models, weights, judged, strict=True)):
         parts = [(model, share) for model, share in parts_of(lm) if share * weight > 0]
         # With a single model the search has the log-probability already.
         is_single = len(parts_of(lm)) == 1 and fusion.source is None
@@ -87,7 +112,11 @@ def kept_models(fusion: Fusion, judged: Sequence[Judged], lm_guard: float | str)
         if len(kept) < len(parts):
             rest = [part for part in parts_of(lm) if part[1] * weight <= 0]
             changed[row] = LogLinear(*zip(*kept, *rest)) if kept else None
-    return changed
+            continue
+        threshold = acoustic_score + highest_cost(lm_guard, [model for model, _ in parts], len(tokens))
+        if -math.inf < threshold < 0:
+            doubted[row] = threshold
+    return changed, doubted
 
 
 def _log_prob(lm: NGramLM, tokens: Sequence[int]) -> float:
@@ -95,9 +124,9 @@ def _log_prob(lm: NGramLM, tokens: Sequence[int]) -> float:
     return float(lm.automaton.score_sequences(ids, eos=False)) if len(tokens) else 0.0
 
 
-def by_rest(changed: Mapping[int, NGramLM | LogLinear | None]) -> list[tuple[list[int], list[Any] | None]]:
+def by_rest(changed: Changed, doubted: Iterable[int]) -> list[tuple[list[int], list[Any] | None]]:
     """Group the rows from `kept_models` into batches: the rows without a model, and the others with their models."""
-    without = [row for row, lm in changed.items() if lm is None]
+    without = [*(row for row, lm in changed.items() if lm is None), *doubted]
     others = [row for row, lm in changed.items() if lm is not None]
     batches: list[tuple[list[int], list[Any] | None]] = [(without, None)] if without else []
     return [*batches, (others, [changed[row] for row in others])] if others else batches
@@ -106,7 +135,8 @@ def by_rest(changed: Mapping[int, NGramLM | LogLinear | None]) -> list[tuple[lis
 class Memory:
     """Remember how well a language model predicted the utterances of a stream, to decide about the next one.
 
-    Earlier utterances count half as much with each utterance.
+    Earlier utterances count half as much with each utterance. Frames are gone when an utterance can be judged, so the cost is
+    measured against the likeliest alignment, which only CTC outputs show.
 
     Args:
         lm: the stream's language model, or several.
@@ -115,18 +145,30 @@ class Memory:
 
     def __init__(self, lm: NGramLM | LogLinear, lm_guard: float | str) -> None:
         self.lm_guard, self.models = lm_guard, [model for model, _ in parts_of(lm)]
-        self.tokens = self.words = 0.0
+        self.tokens = self.words = self.cost = 0.0
+        self.likeliest: Tensor | float = 0.0  # score of the likeliest alignment of the present utterance, natural log
         self.log_probs = [0.0] * len(self.models)
 
-    def add(self, tokens: Sequence[int], words: int) -> None:
-        """Add an utterance's best hypothesis: its tokens and its number of words."""
+    def hear(self, logits: Tensor) -> None:
+        """Hear frames of the present utterance: CTC outputs `[T, C]`."""
+        logits = logits.float()
+        self.likeliest = self.likeliest + (logits.amax(-1) - logits.logsumexp(-1)).sum()
+
+    def add(self, tokens: Sequence[int], words: int, acoustic_score: float) -> None:
+        """End an utterance with its best hypothesis: its tokens, its number of words, and its acoustic score."""
+        if isinstance(self.likeliest, Tensor):
+            self.cost = self.cost / 2 + max(float(self.likeliest) - acoustic_score, 0.0)
         self.tokens, self.words = self.tokens / 2 + len(tokens), self.words / 2 + words
         self.log_probs = [before / 2 + _log_prob(lm, tokens) for lm, before in zip(self.models, self.log_probs)]
 
     @property
     def leaves_out(self) -> bool:
-        """Return whether the next utterance does without the language model: if none of the models has enough evidence."""
+        """Return whether the next utterance does without the language model: if none of the models has enough evidence, or they
+        cost too much.
+        """
         if self.tokens < ENOUGH_TOKENS:
             return False
+        if self.cost > highest_cost(self.lm_guard, self.models, self.tokens):
+            return True
         of_models = zip(self.models, self.log_probs)
         return all(evidence(lm, of, self.tokens, self.words) < least_evidence(self.lm_guard, lm) for lm, of in of_models)

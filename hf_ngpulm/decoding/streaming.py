@@ -304,6 +304,9 @@ class StreamingDecoder:
                 if frame >= 0:
                     problems[sid] = _broken(frame)
             sound = np.flatnonzero(bad_frames < 0)
+            if self._memories and isinstance(self.decoder, CTCDecoder):
+                for sid in good.keys() & self._memories.keys() - problems.keys():
+                    self._memories[sid].hear(good[sid])
             if len(sound):
                 sids = list(good)
                 partials = self._partials([sids[place] for place in sound.tolist()], slots[sound])
@@ -370,8 +373,10 @@ class StreamingDecoder:
         """
         hypotheses = self._end(sid)
         memory = self._memories.get(sid)
-        if memory is not None and hypotheses:
-            self._decide(sid, memory, hypotheses[0])
+        if memory is not None:
+            if hypotheses:
+                self._decide(sid, memory, hypotheses[0])
+            memory.likeliest = 0.0
         self._slots.begin(self._slot_of[sid])
         return hypotheses
 
@@ -392,7 +397,7 @@ class StreamingDecoder:
 
     def _decide(self, sid: int, memory: guard.Memory, best: Hypothesis) -> None:
         """Decide whether the stream's next utterance does without its language model."""
-        memory.add(best.token_ids, len(best.text.split()))
+        memory.add(best.token_ids, len(best.text.split()), best.acoustic_score)
         if memory.leaves_out != (sid in self._without_lm):
             self._without_lm ^= {sid}
             lm, weight, _ = self._fused_with[sid]

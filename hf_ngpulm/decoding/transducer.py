@@ -205,12 +205,12 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         judged = []
         for best, *_ in paths:
             ids = [token for token in best.steps.ids.tolist() if token != self.model.blank_id]
-            judged.append(self.judged(ids, best.scores[2]))
+            judged.append(self.judged(ids, best.scores[2], best.scores[1]))
 
         def again(decoder: TransducerDecoder, rows: Tensor, phrases: Any) -> list[list[Path]]:
             return decoder._paths_of(frames[rows], lengths[rows], phrases, keeps_blanks)
 
-        for row, found in self.guarded(judged, phrases, again, frames.device):
+        for row, found in self.guarded(judged, phrases, again, lambda paths: paths[0].scores[1], frames.device):
             paths[row] = [path._replace(lm_left_out=True) for path in found]
         return paths
 

@@ -15,7 +15,8 @@ from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.config.word_summary import WordSummary
 from hf_ngpulm.decoding import guard
 
-LEAST, LEAST_OF_WORDS = 0.5, -0.5  # `guard.LEAST` and `guard.LEAST_OF_WORDS`, which tests of other things switch off
+# Constants of `guard`, which tests of other things switch off.
+DEFAULTS = {"LEAST": 0.5, "LEAST_OF_WORDS": -0.5, "MOST": 1.0, "MOST_OF_WORDS": 2.0}
 ALWAYS, NEVER = 1e6, -1e6
 LINES = [[1, 2, 3, 4], [2, 3, 4], [5, 1, 2], [4, 4, 1]] * 5
 CASES = {
@@ -93,6 +94,24 @@ def test_rows_below_the_threshold_are_decoded_without_the_model(lm, case):
             assert [each.lm_left_out for each in hypotheses] == [is_out] * len(hypotheses)
             assert seen(hypotheses) == seen((without if is_out else whole)[row])
             assert all(each.lm_score == 0 for each in hypotheses if is_out)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rows_in_which_the_model_costs_too_much_are_decoded_without_it(lm, case, monkeypatch):
+    frames = frames_of(case)
+    whole, without = decoder_of(case, lm).decode(frames), decoder_of(case, None).decode(frames)
+    costs = [
+        (free[0].acoustic_score - best[0].acoustic_score) / max(len(best[0].token_ids), 1) for free, best in zip(without, whole)
+    ]
+    ranked = sorted(costs)
+    for most in (ranked[0] - 1e-3, (ranked[-3] + ranked[-2]) / 2, ranked[-1] + 1e-3):
+        monkeypatch.setattr(guard, "MOST", most)
+        found = decoder_of(case, lm, "auto").decode(frames)
+        for row, hypotheses in enumerate(found):
+            is_out = costs[row] > most
+            assert [each.lm_left_out for each in hypotheses] == [is_out] * len(hypotheses)
+            assert seen(hypotheses) == seen((without if is_out else whole)[row])
+        assert not any(best.lm_left_out for best, *_ in decoder_of(case, lm, NEVER).decode(frames))
 
 
 @pytest.mark.parametrize("case", ["greedy", "beams", "transducer with beams"])
@@ -190,6 +209,27 @@ def test_a_stream_does_without_the_model_after_utterances_that_it_does_not_know(
         assert stream.close(sid)[0].token_ids == whole[1][0].token_ids
 
 
+@pytest.mark.parametrize("case", ["greedy", "beams"])
+def test_a_stream_does_without_a_model_that_costs_too_much(lm, case, monkeypatch):
+    frames = torch.cat([frames_of(case, 4)] * 2, 1)
+    whole, without = decoder_of(case, lm).decode(frames), decoder_of(case, None).decode(frames)
+    likeliest = frames[0].log_softmax(-1).amax(-1).sum()
+    best = whole[0][0]
+    cost = float(likeliest - best.acoustic_score) / len(best.token_ids)
+    assert cost > 0 and len(best.token_ids) >= guard.ENOUGH_TOKENS
+    for most, is_out in ((cost - 1e-3, True), (cost + 1e-3, False)):
+        monkeypatch.setattr(guard, "MOST", most)
+        stream = StreamingDecoder(decoder_of(case, lm, "auto"), max_streams=2)
+        sid = stream.open()
+        for row in range(2):
+            for chunk in frames[row].split(5):
+                stream.step({sid: chunk})
+            (found, *_) = stream.reset(sid)
+            expected = without if is_out and row else whole
+            assert found.token_ids == expected[row][0].token_ids
+            assert found.lm_left_out == (is_out and row == 1)
+
+
 def test_the_model_comes_back_when_its_speech_does(lm):
     known = torch.full((1, 12, 9), -4.0)
     for frame, token in enumerate([1, 8, 2, 8, 3, 8, 4, 8, 8, 8, 8, 8]):
@@ -226,20 +266,22 @@ def test_word_level_models_know_the_entropy_of_their_words(tmp_path):
     assert guard.evidence(lm, -99.0, 6, 3) == math.inf
 
 
-def test_real_clips_keep_their_model_and_lose_a_foreign_one(monkeypatch):
+@pytest.mark.parametrize("unit", ["token", "word"])
+def test_real_clips_keep_their_model_and_lose_a_foreign_one(unit, monkeypatch):
     """With the harbour's LM the bundled model's clips stay as they are; with one of other text they are decoded without it."""
     sf = pytest.importorskip("soundfile")
     from transformers import pipeline
 
     import hf_ngpulm  # noqa: F401
 
-    monkeypatch.setattr(guard, "LEAST", LEAST)
-    monkeypatch.setattr(guard, "LEAST_OF_WORDS", LEAST_OF_WORDS)
+    for name, value in DEFAULTS.items():
+        monkeypatch.setattr(guard, name, value)
     asr = pipeline("automatic-speech-recognition", model=str(bundled("examples/models/ctc")))
     clips = sorted(bundled("examples/speech/harbour/clips").glob("*.flac"))[:8]
     audio = [{"raw": sf.read(clip)[0], "sampling_rate": 16_000} for clip in clips]
-    lm = NGramLM.from_arpa(bundled("examples/speech/harbour/lm.arpa.gz"), asr.tokenizer, units="id")
-    foreign = NGramLM.from_texts(["one two three four five", "seven nine eleven", "zero zero one"] * 9, asr.tokenizer, order=4)
+    text = bundled("examples/speech/harbour/text.txt").read_text(encoding="utf-8").splitlines()
+    other = ["one two three four five", "seven nine eleven", "zero zero one"] * 9
+    lm, foreign = (NGramLM.from_texts(lines, asr.tokenizer, order=4, unit=unit) for lines in (text, other))
     known, off, none, unknown, harmed = (
         [result["text"] for result in asr([dict(each) for each in audio], num_beams=4, **settings)]
         for settings in (
