@@ -72,7 +72,8 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         source_weight: weight of `source_lm`, a number or a tensor `[B]`; default: half of `lm_weight`.
         lm_guard: least evidence of an LM, in nats per token. Rows where it has less are decoded again without it, so that an LM
             made for other speech does next to no harm (see `hf_ngpulm.decoding.guard`). "auto" (default) is 0.5, and -0.5 for
-            word-level LMs; "off" keeps the LM in all rows. `Hypothesis.lm_left_out` tells.
+            word-level LMs, and the LM may also cost at most 1 nat of acoustic score per token, 2 if it is word-level; "off"
+            keeps the LM in all rows. `Hypothesis.lm_left_out` tells.
         model: the CTC model of Transformers that computes the logits. It isn't run; it selects the settings tuned for it.
 
     Raises:

@@ -51,7 +51,7 @@ OPTIONS = {
     ),
     "lm_guard": Described(
         "Least evidence of the language model, in nats per token; recordings where it has less are decoded again without it; "
-        "off: never.",
+        "auto: also those where it costs much acoustic score; off: never.",
         "auto",
     ),
     "source_lm": Described("Language model of the text that the model was trained on, to be subtracted."),
