@@ -47,7 +47,7 @@ from hf_ngpulm.sound.files import read_audio
 from hf_ngpulm.text.normalisation import normaliser
 
 LM_WEIGHTS = (0.35, 0.5, 0.65, 0.8, 0.95, 1.2)
-ATTENTION_WEIGHTS = (0.1, 0.2, 0.3, 0.45, 0.6)
+ATTENTION_WEIGHTS = (0.05, 0.1, 0.2)
 PHRASE_WEIGHTS = (0.25, 0.5, 1.0, 1.5, 2.0)
 Point = dict[str, Any]
 plain = normaliser("whisper-en")
