@@ -47,7 +47,7 @@ OPTIONS = {
     "beta": Described("For CTC: bonus for each token in beam search."),
     "ilm_weight": Described(
         "For transducers and decoders with attention: weight of the internal language model, subtracted.",
-        "half of the LM's for transducers",
+        "0.7 of the LM's for transducers",
     ),
     "lm_guard": Described(
         "Least evidence of the language model, in nats per token; recordings where it has less are decoded again without it; "

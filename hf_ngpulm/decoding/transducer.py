@@ -25,7 +25,7 @@ from .options import TransducerOptions, takes
 from .pauses import Piece, by_pieces, pieces_of
 from .sessions.transducer import Path, TransducerSlots
 
-ILM_SHARE = 0.5  # default weight of the internal LM, relative to the LM's
+ILM_SHARE = 0.7  # default weight of the internal LM, relative to the LM's
 OUTPUTS = "outputs for"  # in errors about broken rows
 
 
@@ -52,7 +52,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         max_symbols: maximum number of tokens per frame; the default is the model's. "aes" uses `aes_steps` instead.
         ilm_weight: weight of the model's internal LM, whose log-probabilities are subtracted from the tokens' scores: a number,
             or a tensor `[B]` with one per row. The internal LM is the joint network without encoder input (Meng et al., SLT
-            2021). The default is half of `lm_weight`, or 0 without an LM or with `source_lm`.
+            2021). The default is 0.7 of `lm_weight`, or 0 without an LM or with `source_lm`.
         blank_scoring: "lm_weighted" (default) scales the blank's score with `lm_weight`, so that the LM doesn't favour short
             transcripts; "none" doesn't change the blank's score. Beam search only.
         pruning: "late" (default) adds LM scores before it chooses a hypothesis's best extensions; "early" lets the model alone

@@ -33,14 +33,14 @@ def found(model, frames, *arguments, **settings):
 
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("engine", ["cpu", "reference"])
-def test_half_of_the_lms_weight_where_nothing_is_said(search, engine, lms, frames):
+def test_a_share_of_the_lms_weight_where_nothing_is_said(search, engine, lms, frames):
     model, settings = Modules(9, 8, seed=3), {**search, "engine": engine}
     lm, other = lms
     frames = frames if engine == "cpu" else frames[:2, :8]
-    assert found(model, frames, lm, 0.8, **settings) == found(model, frames, lm, 0.8, ilm_weight=0.4, **settings)
+    assert found(model, frames, lm, 0.8, **settings) == found(model, frames, lm, 0.8, ilm_weight=0.56, **settings)
     assert found(model, frames, lm, 0.8, **settings) != found(model, frames, lm, 0.8, ilm_weight=0.0, **settings)
     both = LogLinear([lm, other], [0.75, 0.5])
-    assert found(model, frames, both, 0.8, **settings) == found(model, frames, both, 0.8, ilm_weight=0.5, **settings)
+    assert found(model, frames, both, 0.8, **settings) == found(model, frames, both, 0.8, ilm_weight=0.7, **settings)
     for none in ((), (lm, 0.0), (lm, -0.5)):
         assert found(model, frames, *none, **settings) == found(model, frames, *none, ilm_weight=0.0, **settings)
     of_source = {"source_lm": other, "source_weight": 0.2, **settings}

@@ -45,7 +45,7 @@ class Sweep(ABC):
     """
 
     # The grids of a language model, of phrases, and of an internal LM for which none is given. (What transducers subtract by
-    # rule, half of the LM's weight, is as good as what is tuned.)
+    # rule, 0.7 of the LM's weight, is as good as what is tuned.)
     lm_grid: ClassVar[str] = "0:2:0.2"
     phrase_grid: ClassVar[str] = "0:3:0.5"
     ilm_grid: ClassVar[str | None] = None
