@@ -16,6 +16,7 @@ from toys import SHARES, Scripted, Toy, moved, noises, script, toys
 from transducer_searches import greedy, greedy_of_one
 
 from hf_ngpulm import InvalidLogitsError, NGramLM, TransducerDecoder
+from hf_ngpulm.decoding.transducer import ILM_SHARE
 from hf_ngpulm.fusion.fusion import no_models
 from hf_ngpulm.search.confidence import MEASURES
 
@@ -223,9 +224,11 @@ def test_an_lm_changes_tokens_never_blanks():
     assert plain.token_ids == [0, 0] and fused.token_ids == [1, 1] and fused.token_frames == plain.token_frames == [1, 3]
     assert fused.lm_score == pytest.approx(float(lm.score_sequences(torch.tensor([[1, 1]]), eos=False)), abs=1e-4)
     assert fused.score == pytest.approx(fused.acoustic_score + 3.0 * fused.lm_score, abs=1e-4)
-    halved = TransducerDecoder(Scripted(3, max_symbols=1), Letters("ab_"), lm, 3.0, num_beams=1)(frames)[0][0]
+    subtracted = TransducerDecoder(Scripted(3, max_symbols=1), Letters("ab_"), lm, 3.0, num_beams=1)(frames)[0][0]
     internal = 2 * Scripted(3).internal_lm(torch.zeros(1, 6))[0, 1]
-    assert halved.token_ids == [1, 1] and halved.score == pytest.approx(fused.score - 1.5 * float(internal), abs=1e-4)
+    assert subtracted.token_ids == [1, 1] and subtracted.score == pytest.approx(
+        fused.score - ILM_SHARE * 3.0 * float(internal), abs=1e-4
+    )
     against = TransducerDecoder(Scripted(3, max_symbols=1), Letters("ab_"), lm, -3.0, num_beams=1)
     negative = against(script(1, 1, classes=3, margin=0.5))
     assert negative[0][0].token_ids == [0, 0]
