@@ -1,0 +1,1 @@
+"""Grammars: the sentences that may be said, with slots."""
