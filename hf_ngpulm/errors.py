@@ -32,3 +32,7 @@ class StreamError(ValueError):
 
 class InvalidLogitsError(ValueError):
     """Model outputs can't be decoded: they contain NaN or infinity, or have the wrong shape."""
+
+
+class GrammarError(ValueError):
+    """A grammar is invalid. The message names the place, the wrong text and the remedy."""

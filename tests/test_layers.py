@@ -16,6 +16,7 @@ FLOORS = [
     {"decoding"},
     {"search"},
     {"fusion"},
+    {"grammar"},
     {"phrases"},
     {"language_model"},
     {"formats"},

@@ -1,0 +1,42 @@
+"""Define `CompiledGrammar`: a grammar in the tokens of one recogniser, which searches follow like phrases."""
+
+from __future__ import annotations
+
+from ..phrases.phrases import Booster, Written
+from ..text.spelling import Speller
+from .network import Network, Reading
+from .spelling import spelled
+from .tokens import compile_words
+from .words import determinised, minimised
+
+# What a transcript outside the grammar costs (natural log), where nothing else may be said: far more than any path in it, and
+# finite, so that a search without such a path still returns its best hypothesis.
+FORBIDDEN = 1e4
+
+
+class CompiledGrammar(Booster):
+    """A grammar's automaton over tokens, and its network, which finds the meaning of transcripts.
+
+    Args:
+        network: the grammar's network.
+        speller: of the recogniser's tokenizer.
+        price: what leaving the grammar costs, once (natural log).
+        strict: raise an error for words that the recogniser can't write, instead of a warning.
+        engine: "auto" (by device), "reference", "cpu" or "gpu".
+
+    Raises:
+        GrammarError: the recogniser can write no sentence, or the automaton is too large.
+    """
+
+    def __init__(
+        self, network: Network, speller: Speller, price: float = FORBIDDEN, strict: bool = False, engine: str = "auto"
+    ) -> None:
+        symbols = spelled(network, speller, strict)
+        words = minimised(determinised(network, symbols.classes))
+        built = compile_words(words, symbols, speller, price)
+        super().__init__(built, Written({}, [], symbols.left_out), speller.vocabulary, engine)
+        self.network, self.symbols, self.price = network, symbols.symbols(speller), price
+
+    def reading(self, token_ids: list[int]) -> Reading | None:
+        """Return the reading of a transcript in token ids, or None if it isn't in the grammar."""
+        return self.network.reading(list(token_ids), self.symbols)

@@ -1,0 +1,312 @@
+"""Turn expressions into a network of words: a nondeterministic automaton whose arcs read a word, an entry of a list, or nothing.
+
+Arcs that read nothing may carry an action, which opens or closes a slot or names the intent. The search needs no actions: it
+follows an automaton made of the network without them (`hf_ngpulm.grammar.words`, `hf_ngpulm.grammar.tokens`). Afterwards
+`Network.reading` finds the likeliest path of a transcript through the network, and with it the slots.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from ..common.extras import needed
+from ..errors import GrammarError
+from .expressions import Choice, Expression, List, Number, Repeat, Sequence, Slot, Value, Wildcard, Words
+
+MOST_ARCS, MOST_NUMBERS, MOST_DEPTH = 2_000_000, 100_000, 100
+FREE_WORD = -1e-6  # so that a reading prefers the grammar's words to a wildcard
+
+
+class Free:
+    """The symbol of a free word."""
+
+
+FREE = Free()
+Symbol: TypeAlias = "str | List | Number | Free"
+Entries = list[tuple[str, Value]]
+
+
+class Action(NamedTuple):
+    """Something that happens between words: "intent", "open" or "close" a slot; with the name, and a value."""
+
+    kind: str
+    name: str | None
+    value: Value = None
+
+
+class Arc(NamedTuple):
+    """An arc to `target`. It reads `symbol`, or nothing if that is None."""
+
+    target: int
+    symbol: Symbol | None
+    weight: float
+    action: Action | None
+
+
+class Filled(NamedTuple):
+    """A slot of a reading. The value is None if it is the words themselves; `first` and `last` enclose its tokens."""
+
+    name: str
+    value: Value
+    first: int
+    last: int
+
+
+class Reading(NamedTuple):
+    """What a transcript means: the intent, its slots, and the grammar's weight (natural log)."""
+
+    intent: str | None
+    slots: tuple[Filled, ...]
+    weight: float
+
+
+class Symbols:
+    """The spellings of a network's symbols in units: tokens, or whole words.
+
+    Args:
+        spellings: the spellings of each symbol except `FREE`, with the values of the entries that have the spelling.
+        free_end: returns the end of a free word that begins at a place, or the place itself if none begins there.
+        skipped: returns the first place from a place on that isn't skipped between words.
+        initial: spellings that only begin a transcript.
+        separators: units that stand between words, if words need one between them.
+    """
+
+    def __init__(
+        self,
+        spellings: Mapping[Any, Mapping[tuple[int, ...], Value]],
+        free_end: Callable[[list[int], int], int],
+        skipped: Callable[[list[int], int], int],
+        initial: Mapping[Any, Mapping[tuple[int, ...], Value]] | None = None,
+        separators: frozenset[int] | None = None,
+    ) -> None:
+        self.spellings, self.free_end, self.skipped = spellings, free_end, skipped
+        self.initial, self.separators = initial or {}, separators
+        self._lengths = {symbol: sorted({len(each) for each in known}) for symbol, known in spellings.items()}
+        self._initial_lengths = {symbol: sorted({len(each) for each in known}) for symbol, known in self.initial.items()}
+
+    def matches(self, symbol: Any, units: list[int], place: int) -> Iterator[tuple[int, Value]]:
+        """Yield the end of each spelling of a symbol that stands at a place, and its value."""
+        tables = [(self.spellings.get(symbol, {}), self._lengths.get(symbol, ()))]
+        if place == 0:
+            tables.append((self.initial.get(symbol, {}), self._initial_lengths.get(symbol, ())))
+        for known, lengths in tables:
+            for length in lengths:
+                spelling = tuple(units[place : place + length])
+                if len(spelling) == length and spelling in known and self._may_end(units, place + length):
+                    yield place + length, known[spelling]
+
+    def _may_end(self, units: list[int], place: int) -> bool:
+        return self.separators is None or place == len(units) or units[place] in self.separators
+
+
+class Network:
+    """The network of a grammar's intents. State 0 is the start, state 1 the end."""
+
+    def __init__(self, intents: Mapping[str | None, Expression], lists: Mapping[str, list[tuple[Any, Value]]]) -> None:
+        self.arcs: list[list[Arc]] = [[], []]
+        self.lists, self.count, self.depth = lists, 0, 0
+        self.inlined: list[str] = []
+        for intent, expression in intents.items():
+            state = self._state()
+            self._arc(0, state, action=Action("intent", intent))
+            self._add(expression, state, 1)
+
+    @property
+    def symbols(self) -> set[Any]:
+        """All symbols that the network reads."""
+        return {arc.symbol for of_state in self.arcs for arc in of_state if arc.symbol is not None}
+
+    def entries(self, symbol: Any) -> Entries:
+        """Return the texts of a symbol, with their values."""
+        if isinstance(symbol, str):
+            return [(symbol, None)]
+        if isinstance(symbol, List):
+            return self.lists[symbol.name]
+        return list(number_entries(symbol))
+
+    def _state(self) -> int:
+        self.arcs.append([])
+        return len(self.arcs) - 1
+
+    def _arc(
+        self, source: int, target: int, symbol: Symbol | None = None, weight: float = 0.0, action: Action | None = None
+    ) -> None:
+        self.count += 1
+        if self.count > MOST_ARCS:
+            raise GrammarError(f"the grammar has more than {MOST_ARCS:,} arcs; write repeated parts as lists")
+        self.arcs[source].append(Arc(target, symbol, weight, action))
+
+    def _add(self, expression: Expression, source: int, target: int) -> None:
+        """Add the paths of an expression from one state to another."""
+        self.depth += 1
+        if self.depth > MOST_DEPTH:
+            raise GrammarError(f"the grammar is nested more than {MOST_DEPTH} deep; flatten it")
+        match expression:
+            case Words(text):
+                words = text.split()
+                self._chain([lambda a, b, word=word: self._arc(a, b, word) for word in words], source, target)
+            case Sequence(parts):
+                self._chain([lambda a, b, part=part: self._add(part, a, b) for part in parts], source, target)
+            case Choice(options, weights):
+                for option, weight in zip(options, weights or [0.0] * len(options), strict=True):
+                    state = self._state()
+                    self._arc(source, state, weight=weight)
+                    self._add(option, state, target)
+            case Repeat(part, least, most):
+                self._repeat(part, least, most, source, target)
+            case Slot(name, part, value):
+                first, last = self._state(), self._state()
+                self._arc(source, first, action=Action("open", name))
+                self._add(part, first, last)
+                self._arc(last, target, action=Action("close", name, value))
+            case List(name):
+                self._list(expression, name, source, target)
+            case Number():
+                self._arc(source, target, expression)
+            case Wildcard():
+                inside = self._state()
+                self._arc(source, inside, FREE)
+                self._arc(inside, inside, FREE)
+                self._arc(inside, target)
+        self.depth -= 1
+
+    def _chain(self, parts: list[Callable[[int, int], None]], source: int, target: int) -> None:
+        if not parts:
+            self._arc(source, target)
+        for number, add in enumerate(parts):
+            after = target if number == len(parts) - 1 else self._state()
+            add(source, after)
+            source = after
+
+    def _repeat(self, part: Expression, least: int, most: int | None, source: int, target: int) -> None:
+        for _ in range(least):
+            after = self._state()
+            self._add(part, source, after)
+            source = after
+        if most is None:
+            inside, after = self._state(), self._state()
+            self._arc(source, inside)
+            self._add(part, inside, after)
+            self._arc(after, inside)
+            self._arc(inside, target)
+            return
+        for _ in range(most - least):
+            after = self._state()
+            self._arc(source, target)
+            self._add(part, source, after)
+            source = after
+        self._arc(source, target)
+
+    def _list(self, expression: List, name: str, source: int, target: int) -> None:
+        if name not in self.lists:
+            raise GrammarError(f"the grammar refers to the list {name!r}, which isn't given; pass lists={{{name!r}: [...]}}")
+        if not self.lists[name]:
+            raise GrammarError(f"the list {name!r} is empty; give it an entry")
+        if all(isinstance(text, str) for text, _ in self.lists[name]):
+            self._arc(source, target, expression)
+            return
+        if name in self.inlined:
+            raise GrammarError(f"the list {name!r} contains itself: {' -> '.join([*self.inlined, name])}")
+        self.inlined.append(name)
+        for text, value in self.lists[name]:  # an entry with parts of its own
+            first, last = self._state(), self._state()
+            self._arc(source, first)
+            self._add(Words(text) if isinstance(text, str) else text, first, last)
+            self._arc(last, target, action=Action("value", None, value))
+        self.inlined.pop()
+
+    def reading(self, units: list[int], symbols: Symbols) -> Reading | None:
+        """Return the reading of a transcript with the largest weight, or None if the grammar doesn't have it.
+
+        Of several with this weight it is the one whose arcs stand first.
+        """
+        # Paths by place, then by weight, then by their order. Weights above 0 may be found late: states are settled again then.
+        best: dict[tuple[int, int], float] = {(symbols.skipped(units, 0), 0): 0.0}
+        before: dict[tuple[int, int], tuple[tuple[int, int], Action | None, Value]] = {}
+        waiting: list[tuple[int, float, int, int]] = [(symbols.skipped(units, 0), 0.0, 0, 0)]
+        order, steps = 0, 0
+        while waiting:
+            place, cost, _, state = heapq.heappop(waiting)
+            here = (place, state)
+            if -cost < best[here]:
+                continue
+            steps += 1
+            if steps > MOST_ARCS:
+                raise GrammarError("a part that may be empty is repeated with a weight above 0; make the weight at most 0")
+            for arc in self.arcs[state]:
+                for end, value in self._ends(arc, units, place, symbols):
+                    weight = -cost + arc.weight + (FREE_WORD if arc.symbol is FREE else 0.0)
+                    there = (symbols.skipped(units, end) if end > place else place, arc.target)
+                    if weight > best.get(there, -math.inf):
+                        best[there], before[there] = weight, (here, arc.action, value)
+                        order += 1
+                        heapq.heappush(waiting, (there[0], -weight, order, there[1]))
+        last = (len(units), 1)
+        return self._traced(last, before, best[last]) if last in best else None
+
+    def _ends(self, arc: Arc, units: list[int], place: int, symbols: Symbols) -> Iterable[tuple[int, Value]]:
+        if arc.symbol is None:
+            return [(place, None)]
+        if arc.symbol is FREE:
+            end = symbols.free_end(units, place)
+            return [(end, None)] if end > place else []
+        return symbols.matches(arc.symbol, units, place)
+
+    def _traced(self, last: tuple[int, int], before: Mapping[Any, Any], weight: float) -> Reading:
+        steps = []
+        while last in before:
+            here, action, value = before[last]
+            steps.append((here[0], last[0], action, value))
+            last = here
+        intent, slots = None, []
+        opened, heard = 0, None
+        for first, end, action, value in reversed(steps):
+            heard = value if value is not None else heard
+            if action is None:
+                continue
+            if action.kind == "intent":
+                intent = action.name
+            elif action.kind == "open":
+                opened, heard = first, None
+            elif action.kind == "value":
+                heard = action.value if action.value is not None else heard
+            else:
+                slots.append(Filled(action.name, heard if action.value is None else action.value, opened, end))
+        return Reading(intent, tuple(slots), weight)
+
+
+def number_entries(number: Number) -> Iterator[tuple[str, Value]]:
+    """Yield the texts of a range's numbers: in words, with and without "and", and in digits.
+
+    Raises:
+        GrammarError: the range has too many numbers, or num2words doesn't know the language.
+    """
+    count = (number.most - number.least) // number.step + 1
+    if count > MOST_NUMBERS:
+        raise GrammarError(
+            f"the range {number.least} to {number.most} has {count:,} numbers; at most {MOST_NUMBERS:,} are possible"
+        )
+    words = _number_words(number.language)
+    for value in range(number.least, number.most + 1, number.step):
+        text = words(value)
+        forms = {text, text.replace(" and ", " "), text.replace("-", " "), text.replace(" and ", " ").replace("-", " ")}
+        for form in sorted(forms):
+            yield form, value
+        yield str(value), value
+
+
+def _number_words(language: str) -> Callable[[int], str]:
+    with needed("text", "numbers in words"):
+        from num2words import num2words
+
+    def words(value: int) -> str:
+        return num2words(value, lang=language).replace(",", "")
+
+    try:
+        words(1)
+    except NotImplementedError:
+        raise GrammarError(f"num2words has no numbers in {language!r}; write them as a list") from None
+    return words

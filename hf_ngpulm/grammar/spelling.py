@@ -1,0 +1,146 @@
+"""Spell the symbols of a grammar in the tokens of a recogniser.
+
+Each word may have any case that the recogniser can write. Entries of lists are spelled whole. Punctuation marks and word delimiters
+between words carry nothing and are skipped.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+import warnings
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from ..errors import GrammarError
+from ..text.spelling import Speller
+from .expressions import Value
+from .network import FREE, Network, Symbols
+
+MARKS = (".", ",", "?", "!", ";", ":", "...", "…", "-")
+NAMED = 5  # unwritable texts in a message
+Spellings = dict[tuple[int, ...], Value]
+
+
+class SpelledSymbols(NamedTuple):
+    """The spellings of a network's symbols.
+
+    Args:
+        classes: from symbols to classes. Words that share a spelling are in one class.
+        spellings: the token sequences of each symbol that can be written, with the value of the entry.
+        initial: those that only begin a transcript, where the recogniser may leave out a blank.
+        marks: token ids of punctuation marks, which may stand after any word.
+        left_out: texts that the recogniser can't write, with the characters that it doesn't know.
+    """
+
+    classes: dict[Any, Any]
+    spellings: dict[Any, Spellings]
+    initial: dict[Any, Spellings]
+    marks: frozenset[int]
+    left_out: dict[str, str]
+
+    def symbols(self, speller: Speller) -> Symbols:
+        """Return the symbols in the form that `Network.reading` takes, for transcripts in token ids."""
+        between = self.marks if speller.delimiter is None else {speller.delimiter, *self.marks}
+        size, begins, delimiter = len(speller.begins_word), speller.begins_word, speller.delimiter
+
+        def skipped(units: list[int], place: int) -> int:
+            while place < len(units) and units[place] in between:
+                place += 1
+            return place
+
+        def free_end(units: list[int], place: int) -> int:
+            if place == len(units) or units[place] in between or (delimiter is None and not _begins(units[place], place)):
+                return place
+            place += 1
+            while place < len(units) and units[place] not in between and not _begins(units[place], place):
+                place += 1
+            return place
+
+        def _begins(token: int, place: int) -> bool:
+            return place == 0 or (0 <= token < size and begins[token])
+
+        separators = None if delimiter is None else frozenset(between)
+        return Symbols(self.spellings, free_end, skipped, self.initial, separators)
+
+
+def spelled(network: Network, speller: Speller, strict: bool) -> SpelledSymbols:
+    """Spell all symbols of a network.
+
+    Args:
+        strict: raise an error for texts that the recogniser can't write, instead of a warning.
+
+    Raises:
+        GrammarError: with `strict`, the recogniser can't write a text.
+    """
+    every = sorted((symbol for symbol in network.symbols if symbol is not FREE), key=repr)
+    entries = [(symbol, text, value) for symbol in every for text, value in network.entries(symbol)]
+    texts = list(dict.fromkeys(text for _, text, _ in entries))
+    inside, beginning, unknown = _token_sequences(texts, speller)
+    left_out = {text: unknown[text] for text in texts if not inside[text]}
+    if left_out:
+        few = ", ".join(f"{text!r} ({what!r})" for text, what in list(left_out.items())[:NAMED])
+        message = f"the recogniser can't write {len(left_out)} of the grammar's {len(texts)} words and entries: {few}"
+        if strict:
+            raise GrammarError(f"{message}; write them differently")
+        warnings.warn(f"{message}; sentences with them are left out", stacklevel=4)
+    spellings: dict[Any, Spellings] = {}
+    initial: dict[Any, Spellings] = {}
+    for symbol, text, value in entries:
+        for into, sequences in ((spellings, inside), (initial, beginning)):
+            for tokens in sequences[text]:
+                into.setdefault(symbol, {}).setdefault(tokens, value)
+    marks = frozenset(speller.ids[mark] for mark in MARKS if mark in speller.ids and speller.delimiter != speller.ids[mark])
+    return SpelledSymbols(_merged(spellings), spellings, initial, marks, left_out)
+
+
+def _merged(spellings: dict[Any, Spellings]) -> dict[Any, Any]:
+    """Merge words that share a spelling: give them the same class, and all spellings of that class."""
+    classes: dict[Any, Any] = {}
+    owners: dict[tuple[int, ...], str] = {}
+    members: dict[str, list[str]] = {}
+    for symbol in spellings:
+        if not isinstance(symbol, str):
+            classes[symbol] = symbol
+            continue
+        others = {classes[owners[tokens]] for tokens in spellings[symbol] if tokens in owners}
+        name = min(others, default=symbol)
+        members.setdefault(name, []).append(symbol)
+        for other in others - {name}:
+            members[name] += members.pop(other)
+        for member in members[name]:
+            classes[member] = name
+        owners.update(dict.fromkeys(spellings[symbol], symbol))
+    for words in members.values():
+        if len(words) > 1:
+            union = {tokens: value for word in words for tokens, value in spellings[word].items()}
+            spellings.update(dict.fromkeys(words, union))
+    return classes
+
+
+def _token_sequences(
+    texts: list[str], speller: Speller
+) -> tuple[dict[str, list[tuple[int, ...]]], dict[str, list[tuple[int, ...]]], dict[str, str]]:
+    """Return the token sequences of texts inside a transcript, those only at its beginning, and what can't be written."""
+    inside: dict[str, list[tuple[int, ...]]] = {text: [] for text in texts}
+    beginning: dict[str, list[tuple[int, ...]]] = {text: [] for text in texts}
+    unknown: dict[str, str] = {}
+    capitals, small = (not speller.encode([letter])[1][0] for letter in "Aa")
+    forms = [(text, form) for text in texts for form in _forms(unicodedata.normalize("NFC", text), capitals, small)]
+    blank = " " if speller.mark == "Ġ" else ""
+    for into, before in ((inside, blank), (beginning, ""))[: 2 if blank else 1]:
+        for (text, form), tokens, missing in zip(forms, *speller.encode([before + form for _, form in forms])):
+            if missing or not tokens:
+                unknown.setdefault(text, missing or form)
+            else:
+                into[text].append(tuple(tokens))
+    return inside, beginning, unknown
+
+
+def _forms(text: str, capitals: bool, small: bool) -> Iterable[str]:
+    """Return the forms of a text that a recogniser may write."""
+    if not (capitals and small):
+        return {text.upper()} if capitals else {text.lower()} if small else {text}
+    words = text.split(" ")
+    each = " ".join(word[:1].upper() + word[1:] for word in words)
+    low = text.lower()
+    return dict.fromkeys([text, low, each, text[:1].upper() + text[1:], low[:1].upper() + low[1:]])

@@ -1,0 +1,433 @@
+"""Compile a deterministic automaton of words to a backoff automaton over a recogniser's tokens.
+
+All spellings after all states form one trie, whose first level is the states. A state of the result is a node of the trie, or a
+state between words; where a spelling ends, its node backs off to the state between words that it leads to. So most of the result is
+the trie itself, and lists of 100,000 entries take about a second.
+
+Where that isn't deterministic, a state of the result is a set of *places* (subset construction): a node that ends a spelling and
+goes on with tokens that may follow it as well ("new", "new york" before "york road"), spellings that lead to two states, and all
+states under a wildcard. Free words are a place of their own, "inside a free word", which every token keeps; that set is a root that
+backs off to itself. Other sets back off to it, and so any token may follow.
+
+State 0 is outside the grammar. Every state without another backoff leads there, once, for the price of leaving; from there on all
+tokens cost nothing. A transcript that isn't in the grammar so scores minus that price (and the weights of the words before).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ..automaton import BackoffAutomaton
+from ..automaton.tensors import AutomatonTensors, token_dtype
+from ..config.config import MAX_CONTEXT_LENGTH
+from ..errors import GrammarError
+from ..lexicon.trie import build_trie, sorted_spellings
+from ..text.spelling import Speller
+from .spelling import SpelledSymbols
+from .words import WordAutomaton
+
+OUTSIDE = 0
+NODE, BETWEEN, FREE = range(3)  # kinds of places
+MOST_STATES = 5_000_000
+Place = tuple[int, int, float]  # kind; node, or state of words; weight so far, compared with the best place of the set
+Places = tuple[Place, ...]
+
+
+class _Backoff(NamedTuple):
+    """The backoff of a set; `rank` orders states so that backoff states come first."""
+
+    rank: int
+    state: int
+    weight: float
+
+
+class _Arcs(NamedTuple):
+    sources: list[np.ndarray]
+    tokens: list[np.ndarray]
+    weights: list[np.ndarray]
+    targets: list[np.ndarray]
+
+    def add(self, sources: np.ndarray, tokens: np.ndarray, weights: np.ndarray, targets: np.ndarray) -> None:
+        for column, values in zip(self, (sources, tokens, weights, targets)):
+            column.append(np.asarray(values))
+
+
+def compile_words(words: WordAutomaton, symbols: SpelledSymbols, speller: Speller, price: float) -> BackoffAutomaton:
+    """Return the automaton over tokens; its end of a sentence is the token V, as in a language model.
+
+    Args:
+        words: the automaton over classes of symbols.
+        price: what leaving the grammar costs (natural log).
+    """
+    return _Compiler(words, symbols, speller, price).compiled()
+
+
+class _Compiler:
+    def __init__(self, words: WordAutomaton, symbols: SpelledSymbols, speller: Speller, price: float) -> None:
+        self.words, self.price, self.vocab_size = words, price, speller.vocabulary.size
+        self.delimiter = speller.delimiter
+        self.begins = np.asarray(speller.begins_word, dtype=bool)
+        self.start = len(words.arcs)  # a copy of the start, whose spellings may lack a blank
+        self.finals = np.array([np.nan if final is None else final for final in (*words.finals, words.finals[0])])
+        self.defaults = [*words.defaults, words.defaults[0]]
+        keys = _Keys(words, symbols, self.delimiter, self.start)
+        self.trie = build_trie(keys.offsets, keys.tokens)
+        self.keys, self.ends_of = keys, keys.ends_of
+        self._measure(keys)
+        self.arcs = _Arcs([], [], [], [])
+        self.sets: dict[Places, int] = {}
+        self.waiting: list[Places] = []
+        self.backoffs: dict[int, _Backoff] = {}
+
+    def _measure(self, keys: _Keys) -> None:
+        """Find the nodes of states, where spellings end, and the largest weight of the spellings through each node."""
+        trie = self.trie
+        first, last = trie.child_offsets[0], trie.child_offsets[1]
+        self.node_of = np.full(self.start + 1, -1, dtype=np.int64)
+        self.node_of[trie.child_tokens[first:last]] = trie.child_nodes[first:last]
+        sizes = np.diff(trie.path_offsets)
+        self.pushed = np.full(trie.num_nodes, -np.inf)
+        inner = trie.path_nodes >= 0
+        np.maximum.at(self.pushed, trie.path_nodes[inner], np.repeat(keys.weights, sizes)[inner])
+        self.pushed[trie.depths <= 1] = 0.0
+        at_end = trie.path_nodes[trie.path_offsets[1:] - 1]
+        self.form_at = np.full(trie.num_nodes, -1, dtype=np.int64)  # the spelling that ends at a node
+        forms = np.flatnonzero(at_end >= 0)
+        self.form_at[at_end[forms]] = forms
+        # Before a delimiter that ends a word, the transcript may end too.
+        self.node_finals = np.full(trie.num_nodes, np.nan)
+        if self.delimiter is not None:
+            parents = np.repeat(np.arange(trie.num_nodes), np.diff(trie.child_offsets))
+            for child in np.flatnonzero((trie.child_tokens == self.delimiter) & (trie.depths[parents] > 1)).tolist():
+                form = trie.child_forms[child] if trie.child_nodes[child] < 0 else self.form_at[trie.child_nodes[child]]
+                ends = [weight + self.finals[state] for state, weight in self.ends_of(int(form))] if form >= 0 else []
+                if not np.isnan(ends).all():
+                    self.node_finals[parents[child]] = np.nanmax(ends)
+        self.is_mixed = np.zeros(trie.num_nodes, dtype=bool)
+        firsts: dict[int, set[int]] = {}
+        for node in np.flatnonzero(self.form_at >= 0).tolist():
+            ends = self.ends_of(int(self.form_at[node]))
+            (state, _), *others = ends
+            if state not in firsts:
+                firsts[state] = set(self._tokens_at(int(self.node_of[state])))
+            self.is_mixed[node] = (
+                bool(others) or self.defaults[state] is not None or not firsts[state].isdisjoint(self._tokens_at(node))
+            )
+
+    def _tokens_at(self, node: int) -> list[int]:
+        """Return the tokens of a node's children."""
+        if node < 0:
+            return []
+        return self.trie.child_tokens[self.trie.child_offsets[node] : self.trie.child_offsets[node + 1]].tolist()
+
+    def compiled(self) -> BackoffAutomaton:
+        trie = self.trie
+        self.first_node = 1 + len(self.defaults)
+        self.first_set = self.first_node + trie.num_nodes
+        _, start = self._numbered([(BETWEEN, self.start, 0.0)])
+        self._add_trie()
+        while self.waiting:
+            if len(self.sets) > MOST_STATES:
+                raise GrammarError(f"the grammar needs more than {MOST_STATES:,} states of tokens: use fewer wildcards")
+            self._add_set(self.waiting.pop())
+        return self._assembled(start)
+
+    def _add_trie(self) -> None:
+        """Add the states between words and the nodes of the trie, as far as they are deterministic by themselves."""
+        trie = self.trie
+        parents = np.repeat(np.arange(trie.num_nodes), np.diff(trie.child_offsets))
+        of_states = np.full(trie.num_nodes, -1, dtype=np.int64)  # the state between words of a node of the first level
+        has_node = np.flatnonzero(self.node_of >= 0)
+        of_states[self.node_of[has_node]] = has_node
+        sources = np.where(of_states[parents] >= 0, 1 + of_states[parents], self.first_node + parents)
+        nodes, forms = trie.child_nodes, trie.child_forms
+        targets = self.first_node + nodes.astype(np.int64)
+        weights = self.pushed[np.maximum(nodes, 0)] - self.pushed[parents]
+        ends = np.flatnonzero((nodes < 0) & self.keys.is_single[forms])
+        states, of_ends = self.keys.single(forms[ends])
+        simple = np.array([default is None for default in self.defaults])[states]
+        ends, states, of_ends = ends[simple], states[simple], of_ends[simple]
+        targets[ends], weights[ends] = 1 + states, of_ends - self.pushed[parents[ends]]
+        rest = (nodes < 0) | ((nodes >= 0) & self.is_mixed[np.maximum(nodes, 0)])
+        rest[ends] = False
+        for child in np.flatnonzero(rest).tolist():
+            if parents[child] == 0:
+                continue
+            places = self._entered(int(nodes[child]), int(forms[child]), 0.0)
+            weight, targets[child] = self._numbered(places)
+            weights[child] = weight - self.pushed[parents[child]]
+        real = parents > 0
+        self.arcs.add(sources[real], trie.child_tokens[real], weights[real], targets[real])
+        # Ends of sentences between words, and before delimiters.
+        final = np.flatnonzero(~np.isnan(self.finals))
+        self._add_finals(1 + final, self.finals[final])
+        final = np.flatnonzero(~np.isnan(self.node_finals))
+        self._add_finals(self.first_node + final, self.node_finals[final] - self.pushed[final])
+
+    def _add_finals(self, sources: np.ndarray, weights: np.ndarray) -> None:
+        self.arcs.add(sources, np.full(len(sources), self.vocab_size), weights, np.full(len(sources), OUTSIDE))
+
+    def _entered(self, node: int, form: int, weight: float) -> list[Place]:
+        """Return the places after the token that leads to a node, or to the end of the spelling `form` if `node` is -1."""
+        places: list[Place] = []
+        if node >= 0:
+            places.append((NODE, node, weight))
+            form = int(self.form_at[node])
+        if form >= 0:
+            places += [(BETWEEN, state, weight + more) for state, more in self.ends_of(form)]
+        return places
+
+    def _numbered(self, places: list[Place]) -> tuple[float, int]:
+        """Return the weight of entering a set of places, and the number of its state."""
+        best: dict[tuple[int, int], float] = {}
+        for kind, which, weight in places:
+            best[kind, which] = max(weight, best.get((kind, which), -np.inf))
+        if len(best) == 1:
+            ((kind, which), weight) = next(iter(best.items()))
+            if kind == BETWEEN and self.defaults[which] is None:
+                return weight, 1 + which
+            if kind == NODE and self.form_at[which] < 0:
+                return weight + self.pushed[which], self.first_node + which
+        # A node of which the spelling ends stands for the state behind it as well, if that is deterministic.
+        nodes = [which for kind, which in best if kind == NODE]
+        if len(nodes) == 1 and not self.is_mixed[nodes[0]]:
+            own = self._entered(nodes[0], -1, best[NODE, nodes[0]])
+            if {(kind, which): weight for kind, which, weight in own} == best:
+                return best[NODE, nodes[0]] + self.pushed[nodes[0]], self.first_node + nodes[0]
+        most = max(weight + (self.pushed[which] if kind == NODE else 0.0) for (kind, which), weight in best.items())
+        key = tuple(sorted((kind, which, round(weight - most, 6)) for (kind, which), weight in best.items()))
+        return most, self._set(key)
+
+    def _set(self, key: Places) -> int:
+        if key not in self.sets:
+            self.sets[key] = self.first_set + len(self.sets)
+            self.waiting.append(key)
+        return self.sets[key]
+
+    def _children(self, node: int, token: int, weight: float) -> list[Place]:
+        if node < 0:
+            return []
+        first, last = self.trie.child_offsets[node], self.trie.child_offsets[node + 1]
+        child = first + int(np.searchsorted(self.trie.child_tokens[first:last], token))
+        if child == last or self.trie.child_tokens[child] != token:
+            return []
+        return self._entered(int(self.trie.child_nodes[child]), int(self.trie.child_forms[child]), weight)
+
+    def _after(self, places: Places, token: int) -> list[Place]:
+        """Return the places after a token. This is the definition of what a set of places accepts."""
+        is_delimiter = token == self.delimiter
+        # With a delimiter, any other token may begin a free word; without one, a free word's first token shows that.
+        begins = not is_delimiter if self.delimiter is not None else bool(self.begins[token])
+        after: list[Place] = []
+        for kind, which, weight in places:
+            if kind == NODE:
+                after += self._children(which, token, weight)
+            elif kind == BETWEEN:
+                after += self._children(int(self.node_of[which]), token, weight)
+                default = self.defaults[which]
+                if default is not None and begins:
+                    after.append((FREE, default[1], weight + default[0]))
+            elif is_delimiter:
+                after.append((BETWEEN, which, weight))
+            elif self.delimiter is None and begins:  # another free word
+                default = self.defaults[which]
+                if default is not None:
+                    after.append((FREE, default[1], weight + default[0]))
+                after += self._children(int(self.node_of[which]), token, weight)
+            else:
+                after.append((FREE, which, weight))
+        return after
+
+    def _add_set(self, places: Places) -> None:
+        """Add the state of a set of places, with its arcs and backoff."""
+        number = self.sets[places]
+        inside = [(FREE, which, weight) for kind, which, weight in places if kind == FREE]
+        # After a token that begins a free word.
+        begun = [
+            (FREE, default[1], weight + default[0])
+            for kind, which, weight in places
+            if (kind == BETWEEN or (kind == FREE and self.delimiter is None)) and (default := self.defaults[which]) is not None
+        ]
+        tokens = {token for kind, which, _ in places if kind != FREE for token in self._tokens_at(self._node(kind, which))}
+        finals = [self._final(place) for place in places]
+        can_end = not np.isnan(finals).all()
+        if can_end or inside or begun:  # else the backoff of a free word would answer
+            self._add_finals(np.array([number]), np.array([np.nanmax(finals) if can_end else -self.price]))
+        if not inside and not begun:
+            self._add_arcs(number, places, tokens)
+        elif len(inside) == len(places) and self._is_lasting(inside):
+            self.backoffs[number] = _Backoff(1, number, 0.0)
+            self._add_arcs(number, places, self._openings(which for _, which, _ in places))
+        elif self._is_lasting(begun or inside):
+            weight, root = self._numbered(begun or inside)
+            # Only arcs tell the first token of a free word from the others, and from words that may follow free words.
+            if set(inside) != set(begun):
+                tokens |= self._openings(which for _, which, _ in (*inside, *begun))
+                tokens |= set(np.flatnonzero(~self.begins).tolist()) if self.delimiter is None else set()
+            self._add_arcs(number, places, tokens)
+            self.backoffs[number] = _Backoff(4, root, weight)
+        else:
+            self._add_arcs(number, places, set(range(self.vocab_size)))
+
+    def _is_lasting(self, places: list[Place]) -> bool:
+        """Return whether places inside free words stay the same, whatever other free word follows."""
+        return self.delimiter is not None or all(self.defaults[which] == (0.0, which) for _, which, _ in places)
+
+    def _node(self, kind: int, which: int) -> int:
+        return which if kind == NODE else int(self.node_of[which])
+
+    def _openings(self, states: Iterable[int]) -> set[int]:
+        """Return the tokens with which the words after free words begin."""
+        if self.delimiter is not None:
+            return {self.delimiter}
+        found = {token for state in states for token in self._tokens_at(int(self.node_of[state]))}
+        return {token for token in found if self.begins[token]}
+
+    def _final(self, place: Place) -> float:
+        kind, which, weight = place
+        return weight + float(self.node_finals[which] if kind == NODE else self.finals[which])
+
+    def _add_arcs(self, number: int, places: Places, wanted: set[int]) -> None:
+        """Add the arcs of a set for some tokens. Where no place is left, the grammar is left."""
+        tokens = sorted(wanted)
+        ends = [self._after(places, token) for token in tokens]
+        numbered = [self._numbered(end) if end else (-self.price, OUTSIDE) for end in ends]
+        weights, targets = zip(*numbered) if numbered else ((), ())
+        self.arcs.add(
+            np.full(len(tokens), number), np.array(tokens, dtype=np.int64), np.array(weights), np.array(targets, np.int64)
+        )
+
+    def _assembled(self, start: int) -> BackoffAutomaton:
+        """Number the states so that backoff states come first, and leave out those that can't be reached."""
+        size = self.first_set + len(self.sets)
+        backoffs, weights = np.zeros(size, dtype=np.int64), np.full(size, -self.price)
+        ranks = np.full(size, 4)
+        ranks[OUTSIDE], weights[OUTSIDE] = 0, 0.0
+        ranks[1 : self.first_node] = 3
+        # The end of a spelling backs off to the state behind it.
+        nodes = np.flatnonzero((self.form_at >= 0) & ~self.is_mixed)
+        states, of_ends = self.keys.single(self.form_at[nodes])
+        backoffs[self.first_node + nodes], weights[self.first_node + nodes] = 1 + states, of_ends - self.pushed[nodes]
+        for number, (rank, state, weight) in self.backoffs.items():
+            ranks[number], backoffs[number], weights[number] = rank, state, weight
+        sources, tokens, arc_weights, targets = (np.concatenate(column) for column in self.arcs)
+        reached = _reached(start, backoffs, sources, targets)
+        order = np.flatnonzero(reached)
+        order = order[np.argsort(ranks[order], kind="stable")]
+        place = np.full(size, -1, dtype=np.int64)
+        place[order] = np.arange(len(order))
+        kept = reached[sources]
+        sources, tokens, arc_weights, targets = (column[kept] for column in (sources, tokens, arc_weights, targets))
+        by_arc = np.lexsort((tokens, place[sources]))
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(place[sources], minlength=len(order)))])
+
+        def integers(values: np.ndarray) -> torch.Tensor:
+            return torch.from_numpy(values.astype(np.int32))
+
+        tensors = AutomatonTensors(
+            arc_offsets=integers(offsets),
+            arc_tokens=integers(tokens[by_arc]).to(token_dtype(self.vocab_size)),
+            arc_weights=torch.from_numpy(arc_weights[by_arc].astype(np.float32)),
+            arc_targets=integers(place[targets[by_arc]]),
+            backoff_states=integers(place[backoffs[order]]),
+            backoff_weights=torch.from_numpy(weights[order].astype(np.float32)),
+        )
+        return BackoffAutomaton(
+            tensors, self.vocab_size, MAX_CONTEXT_LENGTH, integers(place[[OUTSIDE]]), integers(place[[start]])
+        )
+
+
+class _Keys:
+    """All spellings after all states, sorted, each with a state as its first token.
+
+    Attributes:
+        offsets, tokens: the distinct spellings, as `build_trie` takes them.
+        weights: float64, the largest weight of each.
+    """
+
+    def __init__(self, words: WordAutomaton, symbols: SpelledSymbols, delimiter: int | None, start: int) -> None:
+        tables = [_Table(symbols, which, delimiter) for which in (symbols.spellings, symbols.initial)]
+        arcs = [
+            (state, symbol, weight, target)
+            for state, of_state in enumerate(words.arcs)
+            for symbol, (weight, target) in of_state.items()
+        ]
+        arcs += [(start, symbol, weight, target) for symbol, (weight, target) in words.arcs[0].items()]
+        beginning = [arc for arc in arcs if arc[0] == start]
+        parts = [table.after(of) for table, of in zip(tables, (arcs, beginning))]
+        between = sorted({target for *_, target in arcs})
+        loops = [(state, mark) for mark in symbols.marks for state in between]
+        if delimiter is not None:
+            loops += [(state, delimiter) for state in range(start + 1)]
+        targets = np.array([0 if state == start else state for state, _ in loops], dtype=np.int64)
+        targets[[state == start for state, _ in loops]] = start
+        parts.append((np.array(loops, np.int32).reshape(-1), np.full(len(loops), 2), np.zeros(len(loops)), targets))
+        tokens, lengths, weights, targets = (np.concatenate(column) for column in zip(*parts))
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        number, self.offsets, self.tokens = sorted_spellings(offsets, tokens.astype(np.int32))
+        order = np.argsort(number, kind="stable")
+        self._targets, self._weights = targets[order], weights[order]
+        count = len(self.offsets) - 1
+        self._firsts = np.searchsorted(number[order], np.arange(count + 1))
+        self.weights = np.maximum.reduceat(self._weights, self._firsts[:-1])
+        self.is_single = np.diff(self._firsts) == 1
+
+    def single(self, forms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the state of each of some spellings that lead to one, and the weight."""
+        return self._targets[self._firsts[forms]], self._weights[self._firsts[forms]]
+
+    def ends_of(self, form: int) -> list[tuple[int, float]]:
+        """Return the states that a spelling leads to, with their weights."""
+        first, last = self._firsts[form], self._firsts[form + 1]
+        if last == first + 1:
+            return [(int(self._targets[first]), float(self._weights[first]))]
+        best: dict[int, float] = {}
+        for target, weight in zip(self._targets[first:last].tolist(), self._weights[first:last].tolist()):
+            best[target] = max(weight, best.get(target, -np.inf))
+        return sorted(best.items())
+
+
+class _Table:
+    """The spellings of all classes, one after the other, each with the delimiter at its end if there is one."""
+
+    def __init__(self, symbols: SpelledSymbols, spellings: dict, delimiter: int | None) -> None:
+        end = () if delimiter is None else (delimiter,)
+        known = {of: spellings.get(symbol, {}) for symbol, of in symbols.classes.items()}
+        self.numbers = {of: number for number, of in enumerate(known)}
+        sequences = [tokens + end for each in known.values() for tokens in each]
+        self.firsts = np.concatenate([[0], np.cumsum([len(each) for each in known.values()])]).astype(np.int64)
+        self.lengths = np.array([len(each) for each in sequences], dtype=np.int64)
+        self.offsets = np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int64)
+        self.tokens = np.array([token for each in sequences for token in each], dtype=np.int32)
+
+    def after(self, arcs: list[tuple]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the spellings of arcs, each after its state: tokens, lengths, weights and targets."""
+        numbers = np.array([self.numbers[symbol] for _, symbol, _, _ in arcs], dtype=np.int64)
+        states, weights, targets = (np.array([arc[column] for arc in arcs]) for column in (0, 2, 3))
+        counts = self.firsts[numbers + 1] - self.firsts[numbers] if len(arcs) else np.zeros(0, np.int64)
+        which = _ranges(self.firsts[numbers], counts) if len(arcs) else np.zeros(0, np.int64)
+        lengths = self.lengths[which]
+        tokens = self.tokens[_ranges(self.offsets[which], lengths)]
+        tokens = np.insert(tokens, np.cumsum(lengths) - lengths, np.repeat(states, counts)).astype(np.int32)
+        return tokens, lengths + 1, np.repeat(weights, counts).astype(float), np.repeat(targets, counts).astype(np.int64)
+
+
+def _ranges(firsts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the concatenation of `firsts[n] .. firsts[n] + counts[n] - 1`."""
+    return np.repeat(firsts - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+
+
+def _reached(start: int, backoffs: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Return which states can be reached from the start, bool; OUTSIDE is among them."""
+    reached = np.zeros(len(backoffs), dtype=bool)
+    reached[[OUTSIDE, start]] = True
+    while True:
+        before = int(reached.sum())
+        reached[targets[reached[sources]]] = True
+        reached[backoffs[reached]] = True
+        if int(reached.sum()) == before:
+            return reached

@@ -1,0 +1,224 @@
+"""Make a network of words deterministic and minimal.
+
+The result is an acceptor: actions are left out, and of several paths with the same symbols the largest weight counts (Mohri,
+"Finite-state transducers in language and speech processing", Computational Linguistics 23(2), 1997, sections 3.3 and 3.4). Lists
+and ranges of numbers stay single symbols, so that its size doesn't depend on theirs.
+
+A state of the result is a set of network states, each with the weight that it lacks in comparison with the best one. Free words
+are a default: a set that may read one has a `default`, the set that it leads to, for words that have no arc.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ..errors import GrammarError
+from .network import FREE, Network
+
+MOST_STATES = 200_000
+DIGITS = 6  # of weights that are told apart
+
+
+class WordAutomaton(NamedTuple):
+    """A deterministic automaton of `S` states over symbols. State 0 is the start.
+
+    Args:
+        arcs: for each state, from symbols to weight (natural log) and target.
+        finals: each state's weight of ending there; None if a sentence can't.
+        defaults: each state's weight and target of a free word, or None.
+    """
+
+    arcs: list[dict[Any, tuple[float, int]]]
+    finals: list[float | None]
+    defaults: list[tuple[float, int] | None]
+
+
+Subset = tuple[tuple[int, float], ...]
+
+
+def determinised(network: Network, classes: Mapping[Any, Any]) -> WordAutomaton:
+    """Return the deterministic automaton of a network.
+
+    Args:
+        classes: from symbols to those that the result has. Words with the same class are the same to the recogniser; symbols
+            that it lacks can't be said.
+
+    Raises:
+        GrammarError: there are too many states, because weights or wildcards stay ambiguous.
+    """
+    closures: dict[int, dict[int, float]] = {}
+
+    def closure(states: Mapping[int, float]) -> dict[int, float]:
+        """Return the states that can be reached without reading, with their weights."""
+        found: dict[int, float] = {}
+        for state, weight in states.items():
+            if state not in closures:
+                closures[state] = _reached(network, state)
+            for other, more in closures[state].items():
+                if weight + more > found.get(other, -1e300):
+                    found[other] = weight + more
+        return found
+
+    numbers: dict[Subset, int] = {}
+    subsets: list[Subset] = []
+    result = WordAutomaton([], [], [])
+
+    def number_of(weights: Mapping[int, float]) -> tuple[float, int]:
+        """Return the largest weight of a set, and the number of the set with weights relative to it."""
+        most = max(weights.values())
+        subset = tuple(sorted((state, round(weight - most, DIGITS)) for state, weight in weights.items()))
+        if subset not in numbers:
+            if len(subsets) == MOST_STATES:
+                raise GrammarError(
+                    f"the grammar needs more than {MOST_STATES:,} states: use fewer wildcards, or the same weights for parts "
+                    "that can be said alike"
+                )
+            numbers[subset] = len(subsets)
+            subsets.append(subset)
+        return most, numbers[subset]
+
+    number_of({0: 0.0})
+    for subset in subsets:  # grows meanwhile
+        reached: dict[Any, dict[int, float]] = {}
+        free: dict[int, float] = {}
+        final = None
+        for state, weight in closure(dict(subset)).items():
+            if state == 1:
+                final = weight
+            for arc in network.arcs[state]:
+                if arc.symbol is None:
+                    continue
+                targets = free if arc.symbol is FREE else None
+                if targets is None:
+                    if arc.symbol not in classes:
+                        continue
+                    targets = reached.setdefault(classes[arc.symbol], {})
+                targets[arc.target] = max(targets.get(arc.target, -1e300), weight + arc.weight)
+        for targets in reached.values():
+            for target, weight in free.items():
+                targets[target] = max(targets.get(target, -1e300), weight)
+        result.arcs.append({symbol: number_of(targets) for symbol, targets in reached.items()})
+        result.finals.append(final)
+        result.defaults.append(number_of(free) if free else None)
+    return result
+
+
+def _reached(network: Network, state: int) -> dict[int, float]:
+    """Return the states that a state leads to without reading, itself among them, with their weights.
+
+    Raises:
+        GrammarError: weights above 0 add up without end.
+    """
+    found, waiting, steps = {state: 0.0}, [state], 0
+    while waiting:
+        here = waiting.pop()
+        steps += 1
+        for arc in network.arcs[here]:
+            weight = found[here] + arc.weight
+            if arc.symbol is None and weight > found.get(arc.target, -1e300) + 1e-12:
+                if steps > 100 * len(network.arcs):
+                    raise GrammarError("a part that may be empty is repeated with a weight above 0; make the weight at most 0")
+                found[arc.target] = weight
+                waiting.append(arc.target)
+    return {place: weight for place, weight in found.items() if place == 1 or any(arc.symbol for arc in network.arcs[place])}
+
+
+def minimised(automaton: WordAutomaton) -> WordAutomaton:
+    """Return the automaton with the fewest states that accepts the same with the same weights.
+
+    States that can't reach an end are left out first. Then states are parted until those of a part have the same end, and the
+    same arcs to the same parts (Moore's algorithm).
+    """
+    automaton = _pushed(_trimmed(automaton))
+    ends = [None if final is None else round(final, DIGITS) for final in automaton.finals]
+    parts, count = [0] * len(ends), 1
+    while True:
+        names: dict[Any, int] = {}
+        changed = []
+        for state, arcs in enumerate(automaton.arcs):
+            leads = frozenset((symbol, round(weight, DIGITS), parts[target]) for symbol, (weight, target) in arcs.items())
+            default = automaton.defaults[state]
+            free = None if default is None else (round(default[0], DIGITS), parts[default[1]])
+            key = (parts[state], ends[state], leads, free)
+            changed.append(names.setdefault(key, len(names)))
+        parts, before, count = changed, count, len(names)
+        if count == before:
+            break
+    chosen = {part: state for state, part in reversed(list(enumerate(parts)))}
+    states = [chosen[part] for part in range(count)]
+    of_part = {state: part for part, state in enumerate(states)}
+    assert of_part[0] == 0  # the first part is that of the start
+    defaults = [automaton.defaults[state] for state in states]
+    return WordAutomaton(
+        [{symbol: (weight, parts[target]) for symbol, (weight, target) in automaton.arcs[state].items()} for state in states],
+        [automaton.finals[state] for state in states],
+        [None if default is None else (default[0], parts[default[1]]) for default in defaults],
+    )
+
+
+def _trimmed(automaton: WordAutomaton) -> WordAutomaton:
+    """Return the automaton without the states from which no end can be reached."""
+    sources: list[list[int]] = [[] for _ in automaton.arcs]
+    for state, arcs in enumerate(automaton.arcs):
+        for _, target in arcs.values():
+            sources[target].append(state)
+        default = automaton.defaults[state]
+        if default is not None:
+            sources[default[1]].append(state)
+    live = {state for state, final in enumerate(automaton.finals) if final is not None}
+    waiting = list(live)
+    while waiting:
+        for source in sources[waiting.pop()]:
+            if source not in live:
+                live.add(source)
+                waiting.append(source)
+    if 0 not in live:
+        raise GrammarError("the grammar has no sentence that the recogniser can write")
+    states = [state for state in range(len(automaton.arcs)) if state in live]  # the first of them is the start
+    number = {state: place for place, state in enumerate(states)}
+    return WordAutomaton(
+        [
+            {symbol: (weight, number[target]) for symbol, (weight, target) in automaton.arcs[state].items() if target in live}
+            for state in states
+        ],
+        [automaton.finals[state] for state in states],
+        [
+            None if default is None or default[1] not in live else (default[0], number[default[1]])
+            for default in map(automaton.defaults.__getitem__, states)
+        ],
+    )
+
+
+def _pushed(automaton: WordAutomaton) -> WordAutomaton:
+    """Return the automaton with weights as early as possible; with wildcards, unchanged.
+
+    The weight of the best way to an end moves from each state to the arcs that lead there. So a search can prune by it early, and
+    states that differ only in where weights stand become the same.
+    """
+    if any(default is not None for default in automaton.defaults):
+        return automaton
+    best = [-1e300 if final is None else final for final in automaton.finals]
+    sources: list[list[tuple[int, float]]] = [[] for _ in best]
+    for state, arcs in enumerate(automaton.arcs):
+        for weight, target in arcs.values():
+            sources[target].append((state, weight))
+    waiting = deque(state for state, final in enumerate(automaton.finals) if final is not None)
+    steps = 0
+    while waiting:
+        target = waiting.popleft()
+        steps += 1
+        if steps > 1000 * len(best):
+            raise GrammarError("weights above 0 add up without end in a repeated part; make them at most 0")
+        for source, weight in sources[target]:
+            if weight + best[target] > best[source] + 1e-9:
+                best[source] = weight + best[target]
+                waiting.append(source)
+    best[0] = 0.0  # what the start would give stays on its arcs
+    arcs = [
+        {symbol: (weight + best[target] - best[state], target) for symbol, (weight, target) in of_state.items()}
+        for state, of_state in enumerate(automaton.arcs)
+    ]
+    finals = [None if final is None else final - best[state] for state, final in enumerate(automaton.finals)]
+    return automaton._replace(arcs=arcs, finals=finals)
