@@ -17,6 +17,7 @@ from ..automaton.pool import AutomatonPool, Place
 from ..automaton.tensors import AutomatonTensors
 from ..common.checks import ROW_WEIGHTS, WEIGHT, check
 from ..common.pickling import WithoutCaches
+from ..grammar.compiled import CompiledGrammar
 from ..language_model.log_linear import LogLinear, parts_of
 from ..language_model.model import NGramLM
 from ..lexicon import lazy_states
@@ -49,7 +50,7 @@ class RowModels(NamedTuple):
         states: int32 `[B, M]`, initial states of each row's automata.
         weights: float32 `[B, M]`, weights of the automata; 0 where a row has no automaton in a column.
         present: bool `[B, M]`, whether a row has an automaton in a column.
-        num_lms: number of language models among the M automata. They come first, phrases last.
+        num_lms: number of language models among the M automata. They come first, then the grammar, phrases last.
         lazy: the models that are composed on the fly; None if all models are complete. Searches needn't look at it: they get
             the automata from `automaton`, `settled` or `reading`.
         lease: keeps the phrases in their pool.
@@ -57,6 +58,7 @@ class RowModels(NamedTuple):
             aren't subtracted.
         silent: bool `[B]`, rows of streams whose language models are left out for now (`hf_ngpulm.decoding.guard`). Settings
             that balance a language model have no effect there.
+        has_grammar: whether there is a column for grammars.
     """
 
     tensors: AutomatonTensors
@@ -69,6 +71,12 @@ class RowModels(NamedTuple):
     lease: Lease | None = None
     ilm_weights: Tensor | None = None
     silent: Tensor | None = None
+    has_grammar: bool = False
+
+    @property
+    def has_phrases(self) -> bool:
+        """Return whether there is a column for phrases."""
+        return self.states.shape[1] > self.num_lms + self.has_grammar
 
     @property
     def lm_weights(self) -> Tensor:
@@ -225,6 +233,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         self.weight = check("lm_weight", lm_weight, ROW_WEIGHTS)
         self.contexts = Contexts(tokenizer, sizes[0] if sizes else None)
         self._take_phrases(phrases, phrase_weight)
+        self.grammar: CompiledGrammar | None = None
         self._leases: WeakSet[Lease] = WeakSet()
         self._pools: dict[torch.device, AutomatonPool] = {}
         self._shared: tuple[tuple[Any, ...], Any, RowModels] | None = None
@@ -268,7 +277,8 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         models: list[Any] = [self.of_all] * batch_size if self.per_row is None else self.per_row
         if len(models) != batch_size:
             raise ValueError(f"lm lists {len(models)} language models, the batch has {batch_size} rows")
-        if not self.models and boosters is None:
+        grammar = self.grammar
+        if not self.models and boosters is None and grammar is None:
             return no_models(batch_size, device)
         columns, weights = [], []
         if self.models:
@@ -288,6 +298,9 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
                     if subtracted is None
                     else -weights_of(subtracted, "source_weight", batch_size, device)
                 )
+        if grammar is not None:
+            columns.append([grammar] * batch_size)
+            weights.append(torch.ones(batch_size, device=device))
         if boosters is not None:
             columns.append(boosters)
             weights.append(weights_of(self.phrase_weight, "phrase_weight", batch_size, device))
@@ -299,7 +312,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         if only is not None and only.device == device:
             states = only.starts[:1].expand(batch_size)[:, None].contiguous()
             return RowModels(only.tensors, only.vocab_size, states, weighted, present, self.num_lms)
-        followed = [booster for booster in boosters or () if booster is not None]
+        followed = [booster for booster in (grammar, *(boosters or ())) if booster is not None]
         lease = Lease(booster.fingerprint for booster in followed)
         with self._lock:
             self._leases.add(lease)
@@ -307,13 +320,15 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             starts = [[0 if model is None else pool.places[_key(model)].start for model in row] for row in automata]
             states = torch.tensor(starts, dtype=torch.int32, device=device).view(batch_size, len(columns))
             lazy = self._lazy_search(pool)
-            return RowModels(pool.tensors, pool.vocab_size, states, weighted, present, self.num_lms, lazy, lease)
+            of_pool = (pool.tensors, pool.vocab_size, states, weighted, present, self.num_lms, lazy, lease)
+            return RowModels(*of_pool, has_grammar=grammar is not None)
 
     def shared_rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
         """Return the same as `rows`. Don't change the result, because batches with the same models and size may share it."""
         lm = self.of_all
         varied = (
             self.source is not None
+            or self.grammar is not None
             or phrases is not None
             or self.phrases is not None
             or self.per_row is not None
@@ -406,6 +421,12 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         if lms is None:
             changed.models, changed.lms, changed.num_lms = [], [], 0
             changed.source, changed.source_weight = None, None
+        return changed
+
+    def with_grammar(self, grammar: CompiledGrammar | None) -> Fusion:
+        """Return a copy whose rows all follow a grammar, which was compiled for their tokenizer. The copy shares the pools."""
+        changed = copy.copy(self)
+        changed.grammar, changed._shared = grammar, None
         return changed
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor) -> Fusion:

@@ -32,7 +32,10 @@ class CompiledGrammar(Booster):
         self, network: Network, speller: Speller, price: float = FORBIDDEN, strict: bool = False, engine: str = "auto"
     ) -> None:
         symbols = spelled(network, speller, strict)
-        words = minimised(determinised(network, symbols.classes))
+        key = frozenset(symbols.classes.items())
+        if key not in network.automata:
+            network.automata[key] = minimised(determinised(network, symbols.classes))
+        words = network.automata[key]
         built = compile_words(words, symbols, speller, price)
         super().__init__(built, Written({}, [], symbols.left_out), speller.vocabulary, engine)
         self.network, self.symbols, self.price = network, symbols.symbols(speller), price

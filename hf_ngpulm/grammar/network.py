@@ -1,4 +1,4 @@
-"""Turn expressions into a network of words: a nondeterministic automaton whose arcs read a word, an entry of a list, or nothing.
+"""Turn expressions into a network: a nondeterministic automaton whose arcs read a word, an entry of a list, or nothing.
 
 Arcs that read nothing may carry an action, which opens or closes a slot or names the intent. The search needs no actions: it
 follows an automaton made of the network without them (`hf_ngpulm.grammar.words`, `hf_ngpulm.grammar.tokens`). Afterwards
@@ -7,9 +7,11 @@ follows an automaton made of the network without them (`hf_ngpulm.grammar.words`
 
 from __future__ import annotations
 
+import copy
 import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from ..common.extras import needed
@@ -109,10 +111,17 @@ class Network:
         self.arcs: list[list[Arc]] = [[], []]
         self.lists, self.count, self.depth = lists, 0, 0
         self.inlined: list[str] = []
+        self.automata: dict[Any, Any] = {}  # deterministic ones, by classes of symbols; copies with other lists share them
         for intent, expression in intents.items():
             state = self._state()
             self._arc(0, state, action=Action("intent", intent))
             self._add(expression, state, 1)
+
+    def with_lists(self, lists: Mapping[str, list[tuple[Any, Value]]]) -> Network:
+        """Return a copy with other entries of lists, which are texts; the rest isn't made anew."""
+        changed = copy.copy(self)
+        changed.lists = {**self.lists, **lists}
+        return changed
 
     @property
     def symbols(self) -> set[Any]:
@@ -146,10 +155,9 @@ class Network:
             raise GrammarError(f"the grammar is nested more than {MOST_DEPTH} deep; flatten it")
         match expression:
             case Words(text):
-                words = text.split()
-                self._chain([lambda a, b, word=word: self._arc(a, b, word) for word in words], source, target)
+                self._chain([partial(self._arc, symbol=word) for word in text.split()], source, target)
             case Sequence(parts):
-                self._chain([lambda a, b, part=part: self._add(part, a, b) for part in parts], source, target)
+                self._chain([partial(self._add, part) for part in parts], source, target)
             case Choice(options, weights):
                 for option, weight in zip(options, weights or [0.0] * len(options), strict=True):
                     state = self._state()
@@ -173,7 +181,7 @@ class Network:
                 self._arc(inside, target)
         self.depth -= 1
 
-    def _chain(self, parts: list[Callable[[int, int], None]], source: int, target: int) -> None:
+    def _chain(self, parts: list[Callable[..., None]], source: int, target: int) -> None:
         if not parts:
             self._arc(source, target)
         for number, add in enumerate(parts):

@@ -1,16 +1,17 @@
 """Compile a deterministic automaton of words to a backoff automaton over a recogniser's tokens.
 
 All spellings after all states form one trie, whose first level is the states. A state of the result is a node of the trie, or a
-state between words; where a spelling ends, its node backs off to the state between words that it leads to. So most of the result is
-the trie itself, and lists of 100,000 entries take about a second.
+state between words; where a spelling ends, its node backs off to the state between words that it leads to. So most of the
+result is the trie itself, and lists of 100,000 entries take about a second.
 
-Where that isn't deterministic, a state of the result is a set of *places* (subset construction): a node that ends a spelling and
-goes on with tokens that may follow it as well ("new", "new york" before "york road"), spellings that lead to two states, and all
-states under a wildcard. Free words are a place of their own, "inside a free word", which every token keeps; that set is a root that
-backs off to itself. Other sets back off to it, and so any token may follow.
+Where that isn't deterministic, a state of the result is a set of *places* (subset construction): a node that ends a spelling
+and goes on with tokens that may follow it as well ("new", "new york" before "york road"), spellings that lead to two states,
+and all states under a wildcard. Free words are a place of their own, "inside a free word", which every token keeps; that set is
+a root that backs off to itself. Other sets back off to it, and so any token may follow.
 
-State 0 is outside the grammar. Every state without another backoff leads there, once, for the price of leaving; from there on all
-tokens cost nothing. A transcript that isn't in the grammar so scores minus that price (and the weights of the words before).
+State 0 is outside the grammar. Every state without another backoff leads there, once, for the price of leaving; from there on
+all tokens cost nothing. A transcript that isn't in the grammar so scores minus that price (and the weights of the words
+before).
 """
 
 from __future__ import annotations

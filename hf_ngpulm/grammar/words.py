@@ -1,8 +1,8 @@
 """Make a network of words deterministic and minimal.
 
 The result is an acceptor: actions are left out, and of several paths with the same symbols the largest weight counts (Mohri,
-"Finite-state transducers in language and speech processing", Computational Linguistics 23(2), 1997, sections 3.3 and 3.4). Lists
-and ranges of numbers stay single symbols, so that its size doesn't depend on theirs.
+"Finite-state transducers in language and speech processing", Computational Linguistics 23(2), 1997, sections 3.3 and 3.4).
+Lists and ranges of numbers stay single symbols, so that its size doesn't depend on theirs.
 
 A state of the result is a set of network states, each with the weight that it lacks in comparison with the best one. Free words
 are a default: a set that may read one has a `default`, the set that it leads to, for words that have no arc.
@@ -194,8 +194,8 @@ def _trimmed(automaton: WordAutomaton) -> WordAutomaton:
 def _pushed(automaton: WordAutomaton) -> WordAutomaton:
     """Return the automaton with weights as early as possible; with wildcards, unchanged.
 
-    The weight of the best way to an end moves from each state to the arcs that lead there. So a search can prune by it early, and
-    states that differ only in where weights stand become the same.
+    The weight of the best way to an end moves from each state to the arcs that lead there. So a search can prune by it early,
+    and states that differ only in where weights stand become the same.
     """
     if any(default is not None for default in automaton.defaults):
         return automaton
@@ -216,9 +216,9 @@ def _pushed(automaton: WordAutomaton) -> WordAutomaton:
                 best[source] = weight + best[target]
                 waiting.append(source)
     best[0] = 0.0  # what the start would give stays on its arcs
-    arcs = [
+    pushed = [
         {symbol: (weight + best[target] - best[state], target) for symbol, (weight, target) in of_state.items()}
         for state, of_state in enumerate(automaton.arcs)
     ]
     finals = [None if final is None else final - best[state] for state, final in enumerate(automaton.finals)]
-    return automaton._replace(arcs=arcs, finals=finals)
+    return automaton._replace(arcs=pushed, finals=finals)

@@ -77,7 +77,7 @@ class Slots(ABC):
     @property
     def has_phrases(self) -> bool:
         """Return whether the models have a column for phrases."""
-        return self.models.states.shape[1] > self.models.num_lms
+        return self.models.has_phrases
 
     def place(self, slot: int, models: RowModels) -> None:
         """Set the models and weights of a slot to those of the first row of `models`."""

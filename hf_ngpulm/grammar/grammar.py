@@ -1,0 +1,143 @@
+"""Define `Grammar`: the sentences that may be said, with intents and slots."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..errors import GrammarError
+from ..text.spelling import speller_of
+from ..text.vocabulary import tokenizer_of
+from .compiled import FORBIDDEN, CompiledGrammar
+from .expressions import Expression, Value, expression_of
+from .network import FREE, Network, Reading, Symbols
+
+KEPT = 8  # compiled grammars of one tokenizer
+
+
+class Grammar:
+    """Sentences that may be said, each with an intent and the slots that it fills.
+
+        grammar = Grammar(
+            {"TurnOn": Sequence("turn on", Optional("the"), Slot("device", List("devices")))},
+            lists={"devices": ["lamp", ("telly", "media_player.living_room")]},
+        )
+        pipeline("automatic-speech-recognition", model, grammar=grammar)(audio)
+
+    A grammar knows no recogniser: it is compiled for a tokenizer where it is used, once. Case is free, and so are punctuation
+    marks between words.
+
+    Args:
+        intents: from names of intents to expressions (see `hf_ngpulm.grammar.expressions`); a text is an expression, and a list
+            of expressions a choice.
+        lists: the entries of each list that expressions name: texts, or pairs of a text and the slot's value, or a mapping from
+            texts to values.
+
+    Raises:
+        GrammarError: an expression names a list that isn't given, or a list is empty or contains itself; or the grammar is too
+            large, or nested too deeply.
+    """
+
+    def __init__(self, intents: Mapping[str | None, Any], lists: Mapping[str, Any] | None = None) -> None:
+        if not intents:
+            raise GrammarError("the grammar has no intent; pass one, with its sentences")
+        self.intents: dict[str | None, Expression] = {name: expression_of(of) for name, of in intents.items()}
+        self.lists = {name: _entries(name, entries) for name, entries in (lists or {}).items()}
+        self._network = Network(self.intents, self.lists)
+        self._compiled: weakref.WeakKeyDictionary[Any, dict[Any, CompiledGrammar]] = weakref.WeakKeyDictionary()
+
+    def with_lists(self, lists: Mapping[str, Any]) -> Grammar:
+        """Return a copy with other entries in some of its lists, as fast as they can be spelled.
+
+        Raises:
+            GrammarError: the grammar has no list of this name, or the list is empty.
+        """
+        changed = copy.copy(self)
+        new = {name: _entries(name, entries) for name, entries in lists.items()}
+        unknown = sorted(new.keys() - self.lists.keys())
+        if unknown:
+            raise GrammarError(f"the grammar has no list {unknown[0]!r}; it has {sorted(self.lists)}")
+        changed.lists = {**self.lists, **new}
+        are_texts = all(isinstance(text, str) for name in new for text, _ in (*new[name], *self.lists[name]))
+        changed._network = self._network.with_lists(new) if are_texts else Network(self.intents, changed.lists)
+        changed._compiled = weakref.WeakKeyDictionary()
+        return changed
+
+    def compiled(
+        self, tokenizer_or_processor: Any, vocab_size: int | None = None, price: float = FORBIDDEN, strict: bool = False
+    ) -> CompiledGrammar:
+        """Return the grammar in the tokens of a recogniser. The result is kept.
+
+        Args:
+            tokenizer_or_processor: the recogniser's.
+            vocab_size: number of token ids that a language model beside it scores.
+            price: what leaving the grammar costs, once (natural log); by default so much that it is never worth it.
+            strict: raise an error for words that the recogniser can't write, instead of a warning.
+
+        Raises:
+            GrammarError: the recogniser can write no sentence.
+        """
+        tokenizer = tokenizer_of(tokenizer_or_processor)
+        kept = self._compiled.setdefault(tokenizer, {})
+        key = (len(tokenizer), vocab_size, price, strict)
+        if key not in kept:
+            while len(kept) >= KEPT:
+                del kept[next(iter(kept))]
+            kept[key] = CompiledGrammar(self._network, speller_of(tokenizer, vocab_size), price, strict)
+        return kept[key]
+
+    def reading(self, text: str) -> Reading | None:
+        """Return the meaning of a text, without regard to case; None if it isn't in the grammar.
+
+        `first` and `last` of slots count words.
+        """
+        numbers: dict[str, int] = {}
+
+        def units(said: str) -> tuple[int, ...]:
+            return tuple(numbers.setdefault(word, len(numbers)) for word in said.casefold().split())
+
+        words = units(text)
+        spellings: dict[Any, dict[tuple[int, ...], Value]] = {}
+        for symbol in self._network.symbols - {FREE}:
+            for said, value in self._network.entries(symbol):
+                spellings.setdefault(symbol, {}).setdefault(units(said), value)
+        symbols = Symbols(spellings, lambda units, place: min(place + 1, len(units)), lambda units, place: place)
+        return self._network.reading(list(words), symbols)
+
+    def __repr__(self) -> str:
+        lists = {name: len(entries) for name, entries in self.lists.items()}
+        return f"Grammar(intents={[*self.intents]}, lists={lists})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"intents": self.intents, "lists": self.lists}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+
+def _entries(name: str, entries: Any) -> list[tuple[Any, Value]]:
+    """Return the entries of a list in pairs.
+
+    Raises:
+        GrammarError: there is none, or one is neither a text nor an expression, nor a pair of one with a value.
+    """
+    if isinstance(entries, str):
+        raise GrammarError(f"the list {name!r} should be a list of texts, got the text {entries!r}; write [{entries!r}]")
+    items: Iterable[Any] = entries.items() if isinstance(entries, Mapping) else entries
+    pairs: list[tuple[Any, Value]] = []
+    for item in items:
+        said, value = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
+        if isinstance(said, str):
+            if not said.strip():
+                raise GrammarError(f"the list {name!r} has an empty entry; leave it out")
+            pairs.append((said, said if value is None else value))
+        else:
+            try:
+                pairs.append((expression_of(said), value))
+            except TypeError as error:
+                raise GrammarError(f"the list {name!r}: {error}") from None
+    if not pairs:
+        raise GrammarError(f"the list {name!r} is empty; give it an entry")
+    return pairs
