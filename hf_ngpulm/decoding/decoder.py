@@ -16,6 +16,7 @@ from ..common.shown import shown
 from ..config.tuned import tell_once
 from ..errors import InvalidLogitsError
 from ..fusion.fusion import LM_WEIGHT, Fusion
+from ..grammar.compiled import CompiledGrammar
 from ..language_model.loading import loaded_models
 from ..phrases import Booster
 from ..phrases.contexts import is_any
@@ -26,6 +27,7 @@ from .hypotheses import Hypothesis, Writing
 from .options import FrameOptions
 
 AnyDecoder = TypeVar("AnyDecoder", bound="Decoder")
+GRAMMAR_BEAMS = 8  # at least, in a grammar
 
 
 class Decoder(WithoutCaches):
@@ -122,11 +124,31 @@ class Decoder(WithoutCaches):
         """Return a copy with other phrases; models and compiled contexts are shared."""
         return self.guided(phrases)._with(fusion=self.fusion.with_phrases(phrases, phrase_weight))
 
+    def in_grammar(
+        self: AnyDecoder, grammar: CompiledGrammar, num_beams: int | None = None, num_hypotheses: int = 1
+    ) -> AnyDecoder:
+        """Return a copy that searches in a grammar, with a beam.
+
+        Args:
+            num_beams: number of hypotheses of the search; default: this decoder's, at least 8.
+            num_hypotheses: number of hypotheses to return, as far as the beam has them.
+        """
+        options: Any = self.options if self.unguided is None else self.with_beam().options
+        beam = self.kind.beam
+        beams = max(getattr(options, beam), GRAMMAR_BEAMS) if num_beams is None else num_beams
+        changed = {beam: beams, "num_return_sequences": min(max(num_hypotheses, options.num_return_sequences), beams)}
+        changed |= {"lm_guard": guard.OFF} if hasattr(options, "lm_guard") else {}
+        if getattr(options, "strategy", None) == "greedy" and beams > 1:
+            changed["strategy"] = "alsd"
+        return self._with(options=replace(options, **changed), unguided=None, fusion=self.fusion.with_grammar(grammar))
+
     def guided(self: AnyDecoder, phrases: Any) -> AnyDecoder:
         """Return a decoder for these phrases: a copy with a beam if no option chooses a search, otherwise this decoder."""
-        if self.unguided is None or not is_any(phrases):
-            return self
-        return self._with(options=self.kind.of(self.kind.guided(self.unguided)), unguided=None)
+        return self if self.unguided is None or not is_any(phrases) else self.with_beam()
+
+    def with_beam(self: AnyDecoder) -> AnyDecoder:
+        """Return a copy with the beam that the decoder would have with a language model."""
+        return self._with(options=self.kind.of(self.kind.guided(self.unguided or {})), unguided=None)
 
     def with_weights(
         self: AnyDecoder, lm_weight: float | Tensor | None = None, phrase_weight: float | Tensor | None = None, **more: Any

@@ -126,20 +126,37 @@ def _token_sequences(
     unknown: dict[str, str] = {}
     capitals, small = (not speller.encode([letter])[1][0] for letter in "Aa")
     forms = [(text, form) for text in texts for form in _forms(unicodedata.normalize("NFC", text), capitals, small)]
+    # Words are spelled once each: names of a long list share most of theirs.
+    cut = {form: form.split() if speller.has_words else [form] for _, form in forms}
+    words = list(dict.fromkeys(word for each in cut.values() for word in each))
     blank = " " if speller.mark == "Ġ" else ""
-    for into, before in ((inside, blank), (beginning, ""))[: 2 if blank else 1]:
-        for (text, form), tokens, missing in zip(forms, *speller.encode([before + form for _, form in forms])):
-            if missing or not tokens:
-                unknown.setdefault(text, missing or form)
-            else:
-                into[text].append(tuple(tokens))
+    delimiter = () if speller.delimiter is None else (speller.delimiter,)
+    later, unwritable = _spelled_words(words, blank, speller)
+    first = _spelled_words(list(dict.fromkeys(each[0] for each in cut.values())), "", speller)[0] if blank else {}
+    for text, form in forms:
+        each = cut[form]
+        missing = " ".join(unwritable[word] for word in each if word in unwritable)
+        if missing or not each:
+            unknown.setdefault(text, missing or form)
+            continue
+        rest = [token for word in each[1:] for token in (*delimiter, *later[word])]
+        inside[text].append((*later[each[0]], *rest))
+        if each[0] in first:
+            beginning[text].append((*first[each[0]], *rest))
     return inside, beginning, unknown
+
+
+def _spelled_words(words: list[str], before: str, speller: Speller) -> tuple[dict[str, list[int]], dict[str, str]]:
+    """Return the tokens of words, with a text before each; and of words that can't be written the unknown characters."""
+    every = list(zip(words, *speller.encode([before + word for word in words])))
+    tokens = {word: ids for word, ids, missing in every if ids and not missing}
+    return tokens, {word: missing or word for word, ids, missing in every if missing or not ids}
 
 
 def _forms(text: str, capitals: bool, small: bool) -> Iterable[str]:
     """Return the forms of a text that a recogniser may write."""
     if not (capitals and small):
-        return {text.upper()} if capitals else {text.lower()} if small else {text}
+        return (text.upper(),) if capitals else (text.lower(),) if small else (text,)
     words = text.split(" ")
     each = " ".join(word[:1].upper() + word[1:] for word in words)
     low = text.lower()

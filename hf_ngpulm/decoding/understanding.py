@@ -1,0 +1,247 @@
+"""Decode with a grammar: what was said, what it means, and whether it was in the grammar at all.
+
+A search that may only follow a grammar turns any speech into the nearest sentence. So a second search, without the grammar,
+says what the recogniser itself hears. The ratio of the two acoustic likelihoods,
+
+    evidence = (acoustic score of the best sentence in the grammar - acoustic score of the best free transcript) / n,
+
+natural log, where n is the larger number of tokens of the two, is close to 0 for speech in the grammar, whatever its length,
+and far below for other speech. It is what confidence is computed from, by a logistic curve that was fitted to real speech:
+
+    confidence = 1 / (1 + exp(-(evidence - middle) / width))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from ..common.batches import Outputs
+from ..common.checks import check, number, one_of, whole
+from ..grammar.compiled import FORBIDDEN, CompiledGrammar
+from ..grammar.expressions import Value
+from ..grammar.grammar import Grammar
+from ..grammar.network import Reading
+from .decoder import Decoder
+from .hypotheses import Hypothesis
+
+MODES = ("reject", "strict", "soft", "free")
+PRICE = 8.0  # of leaving the grammar in the mode "soft"
+NUM_READINGS = 5
+
+AnyDecoder = TypeVar("AnyDecoder", bound=Decoder)
+
+
+class Evidence(NamedTuple):
+    """The curve from evidence to confidence: the evidence (nats per token) at a confidence of 0.5, and the width of the
+    curve."""
+
+    middle: float
+    width: float
+
+
+EVIDENCE = Evidence(-0.5, 0.12)
+
+
+@dataclass(frozen=True)
+class SlotValue:
+    """Hold a slot of a reading.
+
+    Args:
+        name: the slot.
+        value: as the grammar writes it; the words themselves where it writes nothing.
+        text: the words.
+        start, end: times in seconds; None if unknown.
+        confidence: the lowest confidence of its words; None without a confidence measure.
+    """
+
+    name: str
+    value: Value
+    text: str
+    start: float | None = None
+    end: float | None = None
+    confidence: float | None = None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Hold one reading of the list that `Understanding.readings` is: its text, intent and slots, and the search's scores."""
+
+    text: str
+    intent: str | None
+    slots: tuple[SlotValue, ...]
+    score: float
+    acoustic_score: float
+    grammar_weight: float
+
+
+@dataclass(frozen=True)
+class Understanding:
+    """Hold what an utterance means.
+
+    Args:
+        understood: whether it was in the grammar.
+        text: the sentence of the grammar if it was understood, otherwise the free transcript.
+        intent, slots: None and empty if it wasn't understood.
+        confidence: from 0 to 1, that it was in the grammar; 1 or 0 in the modes "strict", "soft" and "free".
+        evidence: see `hf_ngpulm.decoding.understanding`; None in those modes, or if no sentence of the grammar was found.
+        free_text: what was heard without the grammar; None where no search without it ran ("strict").
+        hypothesis: the hypothesis that `text` is of, with words and times.
+        readings: the best sentences of the grammar that were found, whether or not one was understood.
+    """
+
+    understood: bool
+    text: str
+    intent: str | None
+    slots: tuple[SlotValue, ...]
+    confidence: float
+    evidence: float | None
+    free_text: str | None
+    hypothesis: Hypothesis
+    readings: tuple[Candidate, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what a pipeline or a server tells: plain values only."""
+        slots = [{name: value for name, value in vars(slot).items() if value is not None} for slot in self.slots]
+        told = {"text": self.text, "understood": self.understood, "intent": self.intent, "slots": slots}
+        told |= {"confidence": self.confidence}
+        return told if self.free_text is None else {**told, "free_text": self.free_text}
+
+
+class GrammarDecoder(Generic[AnyDecoder]):
+    """Decode with a grammar, beside the language models and phrases of another decoder.
+
+        understand = GrammarDecoder(CTCDecoder(processor), grammar)
+        for each in understand(logits, lengths):
+            print(each.understood, each.intent, each.slots, each.text)
+
+    Args:
+        decoder: a `CTCDecoder`, `GraphDecoder` or `TransducerDecoder` with a tokenizer.
+        grammar: the grammar of all rows.
+        mode: "reject" searches in the grammar and without it, and compares (default). "strict" searches in the grammar alone,
+            so that any speech becomes one of its sentences. "soft" searches once, and leaving the grammar costs `price`. "free"
+            searches without the grammar, and understands transcripts that happen to be in it.
+        sensitivity: from 0 to 1, for the mode "reject": an utterance is understood if its confidence is at least 1 -
+            sensitivity.
+        price: what leaving the grammar costs in the mode "soft" (natural log, default 8).
+        num_beams: number of hypotheses of the search in the grammar; default: the decoder's, at least 8.
+        num_readings: the most readings per row (default 5).
+        evidence: the curve of confidence; default: that fitted to CTC models and transducers.
+        strict: raise an error for words of the grammar that the recogniser can't write, instead of a warning.
+
+    Raises:
+        GrammarError: the recogniser can write no sentence of the grammar.
+        ValueError: an argument is out of range or has no effect in this mode, or the decoder has no tokenizer.
+    """
+
+    def __init__(
+        self,
+        decoder: AnyDecoder,
+        grammar: Grammar,
+        mode: str = "reject",
+        *,
+        sensitivity: float | None = None,
+        price: float | None = None,
+        num_beams: int | None = None,
+        num_readings: int = NUM_READINGS,
+        evidence: Evidence = EVIDENCE,
+        strict: bool = False,
+    ) -> None:
+        self.mode = check("mode", mode, one_of(*MODES))
+        for name, given, of in (("sensitivity", sensitivity, "reject"), ("price", price, "soft")):
+            if given is not None and mode != of:
+                raise ValueError(f"{name}={given!r} has no effect in the mode {mode!r}; leave it out, or pass mode={of!r}")
+        self.sensitivity = check("sensitivity", 0.5 if sensitivity is None else sensitivity, number(0, 1))
+        price = check("price", PRICE if price is None else price, number(0)) if mode == "soft" else FORBIDDEN
+        if decoder.tokenizer is None:
+            raise ValueError("a grammar needs the decoder's tokenizer; make the decoder with it")
+        self.decoder, self.evidence = decoder, evidence
+        self.num_readings = check("num_readings", num_readings, whole())
+        self.compiled = grammar.compiled(decoder.tokenizer, decoder.fusion.contexts.vocab_size, price, strict)
+        # Likelihoods are compared, so both searches sum over alignments.
+        self.free = decoder if decoder.unguided is None else decoder.with_beam()
+        self.constrained = decoder.in_grammar(self.compiled, num_beams, self.num_readings)
+
+    def __call__(self, frames: Outputs, lengths: Outputs | None = None, phrases: Any = None) -> list[Understanding]:
+        """Decode a batch. The arguments are those of the decoder's `decode`: logits, or an encoder's frames."""
+        free: Sequence[Sequence[Hypothesis]] | None = None
+        if self.mode in ("reject", "free"):
+            free = self.free.decode(frames, lengths, phrases)
+        inside = free if self.mode == "free" else self.constrained.decode(frames, lengths, phrases)
+        assert inside is not None
+        return [self.understood(row, None if free is None else free[number]) for number, row in enumerate(inside)]
+
+    def understood(self, inside: Sequence[Hypothesis], free: Sequence[Hypothesis] | None) -> Understanding:
+        """Return what a row means, by its hypotheses in the grammar and its free ones, the best ones first."""
+        return understood(self.compiled, inside, free, self.mode, self.sensitivity, self.evidence)
+
+
+def understood(
+    grammar: CompiledGrammar, inside: Sequence[Hypothesis], free: Sequence[Hypothesis] | None, mode: str, sensitivity: float,
+    curve: Evidence,
+) -> Understanding:  # fmt: skip
+    """Return what an utterance means. Arguments are as for `GrammarDecoder`.
+
+    Args:
+        inside: hypotheses of the search in the grammar, the best one first; some may be outside all the same.
+        free: hypotheses of the search without it; None if there was none.
+    """
+    readings = []
+    for hypothesis in inside:
+        reading = grammar.reading(hypothesis.token_ids)
+        if reading is not None:
+            readings.append((hypothesis, reading))
+    candidates = tuple(_candidate(*each) for each in readings)
+    # In the modes without a choice between two searches, the best hypothesis is what was said.
+    best = readings[0] if readings and (mode in ("strict", "reject") or readings[0][0] is inside[0]) else None
+    heard = free[0] if free else inside[0]
+    evidence = None
+    confidence = float(best is not None)
+    if mode == "reject" and best is not None:
+        evidence = evidence_of(best[0], heard)
+        confidence = _logistic((evidence - curve.middle) / curve.width)
+    is_understood = best is not None and confidence >= 1 - sensitivity if mode == "reject" else best is not None
+    free_text = None if mode == "strict" else heard.text
+    if not is_understood or best is None:
+        return Understanding(False, heard.text, None, (), confidence, evidence, free_text, heard, candidates)
+    hypothesis, reading = best
+    slots = candidates[0].slots
+    return Understanding(True, hypothesis.text, reading.intent, slots, confidence, evidence, free_text, hypothesis, candidates)
+
+
+def evidence_of(inside: Hypothesis, free: Hypothesis) -> float:
+    """Return the evidence that an utterance is in the grammar, in nats per token, at most 0."""
+    tokens = max(len(inside.token_ids), len(free.token_ids), 1)
+    return min(inside.acoustic_score - free.acoustic_score, 0.0) / tokens
+
+
+def _logistic(value: float) -> float:
+    return 1 / (1 + math.exp(-max(min(value, 500.0), -500.0)))
+
+
+def _candidate(hypothesis: Hypothesis, reading: Reading) -> Candidate:
+    slots = tuple(_slot(hypothesis, *filled) for filled in reading.slots)
+    scores = (hypothesis.score, hypothesis.acoustic_score, reading.weight)
+    return Candidate(hypothesis.text, reading.intent, slots, *scores)
+
+
+def _slot(hypothesis: Hypothesis, name: str, value: Value, first: int, last: int) -> SlotValue:
+    """Return a slot with the text and times of its tokens, `first .. last - 1`."""
+    if first >= last or hypothesis.splitter is None:
+        return SlotValue(name, value, "")
+    text = hypothesis.splitter.text(hypothesis.token_ids[first:last]).strip()
+    part = replace(
+        hypothesis,
+        token_ids=hypothesis.token_ids[first:last],
+        token_frames=hypothesis.token_frames[first:last],
+        token_ends=hypothesis.token_ends[first:last],
+        token_confidences=hypothesis.token_confidences[first:last],
+    )
+    words = part.words if part.token_frames else []
+    if not words:
+        return SlotValue(name, text if value is None else value, text)
+    confidences = [word.confidence for word in words if word.confidence is not None]
+    times = (words[0].start, words[-1].end)
+    return SlotValue(name, text if value is None else value, text, *times, min(confidences, default=None))
