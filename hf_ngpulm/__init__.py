@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from .decoding.partials import Partial
     from .decoding.streaming import StreamingDecoder
     from .decoding.transducer import TransducerDecoder
+    from .decoding.understanding import GrammarDecoder
     from .errors import InvalidLogitsError, NGramFormatError, StreamError, TokenizerMismatchError
     from .generation import NGramLogitsProcessor
+    from .grammar.grammar import Grammar
     from .language_model.log_linear import LogLinear
     from .language_model.model import NGramLM
     from .phrases import ArcBooster, PhraseBooster
@@ -32,6 +34,8 @@ __all__ = [
     "ArcBooster",
     "CTCDecoder",
     "CTCNGramPipeline",
+    "Grammar",
+    "GrammarDecoder",
     "GraphDecoder",
     "Hypothesis",
     "InvalidLogitsError",
@@ -59,6 +63,8 @@ _MODULES = {
     "ArcBooster": "phrases",
     "CTCDecoder": "decoding.ctc",
     "CTCNGramPipeline": "pipelines",
+    "Grammar": "grammar.grammar",
+    "GrammarDecoder": "decoding.understanding",
     "GraphDecoder": "decoding.graph",
     "Hypothesis": "decoding.hypotheses",
     "InvalidLogitsError": "errors",

@@ -13,6 +13,7 @@ and far below for other speech. It is what confidence is computed from, by a log
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from .hypotheses import Hypothesis
 
 MODES = ("reject", "strict", "soft", "free")
 PRICE = 8.0  # of leaving the grammar in the mode "soft"
+SENSITIVITY = 0.5
 NUM_READINGS = 5
 
 AnyDecoder = TypeVar("AnyDecoder", bound=Decoder)
@@ -42,7 +44,51 @@ class Evidence(NamedTuple):
     width: float
 
 
+# Of CTC models and transducers.
 EVIDENCE = Evidence(-0.5, 0.12)
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """Hold the rules by which utterances are in a grammar or not; arguments are as for `GrammarDecoder`."""
+
+    mode: str = "reject"
+    sensitivity: float | None = None
+    price: float | None = None
+    evidence: Evidence = EVIDENCE
+
+    def __post_init__(self) -> None:
+        check("mode", self.mode, one_of(*MODES))
+        for name, of in (("sensitivity", "reject"), ("price", "soft")):
+            given = getattr(self, name)
+            if given is not None:
+                check(name, given, number(0, 1) if name == "sensitivity" else number(0))
+                if self.mode != of:
+                    raise ValueError(f"{name}={given!r} has no effect in the mode {self.mode!r}; leave it out, or take {of!r}")
+
+    @property
+    def leaving(self) -> float:
+        """Return what leaving the grammar costs, natural log."""
+        return (PRICE if self.price is None else self.price) if self.mode == "soft" else FORBIDDEN
+
+    @property
+    def needs_free(self) -> bool:
+        """Return whether a search without the grammar is needed."""
+        return self.mode in ("reject", "free")
+
+    @property
+    def needs_inside(self) -> bool:
+        """Return whether a search in the grammar is needed."""
+        return self.mode != "free"
+
+    def confidence(self, evidence: float) -> float:
+        """Return the confidence for an evidence."""
+        value = (evidence - self.evidence.middle) / self.evidence.width
+        return 1 / (1 + math.exp(-max(min(value, 500.0), -500.0)))
+
+    def accepts(self, confidence: float) -> bool:
+        """Return whether an utterance with a confidence is understood."""
+        return confidence >= 1 - (SENSITIVITY if self.sensitivity is None else self.sensitivity)
 
 
 @dataclass(frozen=True)
@@ -149,40 +195,49 @@ class GrammarDecoder(Generic[AnyDecoder]):
         evidence: Evidence = EVIDENCE,
         strict: bool = False,
     ) -> None:
-        self.mode = check("mode", mode, one_of(*MODES))
-        for name, given, of in (("sensitivity", sensitivity, "reject"), ("price", price, "soft")):
-            if given is not None and mode != of:
-                raise ValueError(f"{name}={given!r} has no effect in the mode {mode!r}; leave it out, or pass mode={of!r}")
-        self.sensitivity = check("sensitivity", 0.5 if sensitivity is None else sensitivity, number(0, 1))
-        price = check("price", PRICE if price is None else price, number(0)) if mode == "soft" else FORBIDDEN
         if decoder.tokenizer is None:
             raise ValueError("a grammar needs the decoder's tokenizer; make the decoder with it")
-        self.decoder, self.evidence = decoder, evidence
+        self.weighing = Weighing(mode, sensitivity, price, evidence)
+        self.decoder = decoder
         self.num_readings = check("num_readings", num_readings, whole())
-        self.compiled = grammar.compiled(decoder.tokenizer, decoder.fusion.contexts.vocab_size, price, strict)
+        size = decoder.fusion.contexts.vocab_size
+        self.compiled = grammar.compiled(decoder.tokenizer, size, self.weighing.leaving, strict)
         # Likelihoods are compared, so both searches sum over alignments.
         self.free = decoder if decoder.unguided is None else decoder.with_beam()
-        self.constrained = decoder.in_grammar(self.compiled, num_beams, self.num_readings)
+        self.inside = decoder.in_grammar(self.compiled, num_beams, self.num_readings)
 
     def __call__(self, frames: Outputs, lengths: Outputs | None = None, phrases: Any = None) -> list[Understanding]:
         """Decode a batch. The arguments are those of the decoder's `decode`: logits, or an encoder's frames."""
-        free: Sequence[Sequence[Hypothesis]] | None = None
-        if self.mode in ("reject", "free"):
-            free = self.free.decode(frames, lengths, phrases)
-        inside = free if self.mode == "free" else self.constrained.decode(frames, lengths, phrases)
+        given = (frames, lengths, phrases)
+        free = self.free.decode(*given) if self.weighing.needs_free else None
+        inside = self.inside.decode(*given) if self.weighing.needs_inside else free
         assert inside is not None
-        return [self.understood(row, None if free is None else free[number]) for number, row in enumerate(inside)]
+        rows = range(len(inside))
+        return [understood(self.compiled, self.weighing, inside[row], None if free is None else free[row]) for row in rows]
 
-    def understood(self, inside: Sequence[Hypothesis], free: Sequence[Hypothesis] | None) -> Understanding:
-        """Return what a row means, by its hypotheses in the grammar and its free ones, the best ones first."""
-        return understood(self.compiled, inside, free, self.mode, self.sensitivity, self.evidence)
+    def decode(self, frames: Outputs, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Understanding]]:
+        """Return the same as a call, each in a list, as decoders return the hypotheses of a row."""
+        return [[each] for each in self(frames, lengths, phrases)]
+
+    def select(self, rows: Sequence[int]) -> GrammarDecoder[AnyDecoder]:
+        """Return a copy for some rows of a batch, which selects from lists as the decoder's `select` does."""
+        return self._with(*(decoder.select(rows) for decoder in (self.decoder, self.free, self.inside)))
+
+    def with_phrases(self, phrases: Any, phrase_weight: Any = 1.0) -> GrammarDecoder[AnyDecoder]:
+        """Return a copy with other phrases."""
+        every = (self.decoder, self.free, self.inside)
+        return self._with(*(decoder.with_phrases(phrases, phrase_weight) for decoder in every))
+
+    def _with(self, decoder: AnyDecoder, free: AnyDecoder, inside: AnyDecoder) -> GrammarDecoder[AnyDecoder]:
+        changed = copy.copy(self)
+        changed.decoder, changed.free, changed.inside = decoder, free, inside
+        return changed
 
 
 def understood(
-    grammar: CompiledGrammar, inside: Sequence[Hypothesis], free: Sequence[Hypothesis] | None, mode: str, sensitivity: float,
-    curve: Evidence,
-) -> Understanding:  # fmt: skip
-    """Return what an utterance means. Arguments are as for `GrammarDecoder`.
+    grammar: CompiledGrammar, weighing: Weighing, inside: Sequence[Hypothesis], free: Sequence[Hypothesis] | None
+) -> Understanding:
+    """Return what an utterance means.
 
     Args:
         inside: hypotheses of the search in the grammar, the best one first; some may be outside all the same.
@@ -194,20 +249,20 @@ def understood(
         if reading is not None:
             readings.append((hypothesis, reading))
     candidates = tuple(_candidate(*each) for each in readings)
-    # In the modes without a choice between two searches, the best hypothesis is what was said.
-    best = readings[0] if readings and (mode in ("strict", "reject") or readings[0][0] is inside[0]) else None
+    # Where leaving the grammar is allowed, the best hypothesis is what was said.
+    may_leave = weighing.mode in ("soft", "free")
+    best = readings[0] if readings and (not may_leave or readings[0][0] is inside[0]) else None
     heard = free[0] if free else inside[0]
     evidence = None
     confidence = float(best is not None)
-    if mode == "reject" and best is not None:
+    if weighing.mode == "reject" and best is not None:
         evidence = evidence_of(best[0], heard)
-        confidence = _logistic((evidence - curve.middle) / curve.width)
-    is_understood = best is not None and confidence >= 1 - sensitivity if mode == "reject" else best is not None
-    free_text = None if mode == "strict" else heard.text
-    if not is_understood or best is None:
+        confidence = weighing.confidence(evidence)
+    free_text = None if weighing.mode == "strict" else heard.text
+    if best is None or not weighing.accepts(confidence):
         return Understanding(False, heard.text, None, (), confidence, evidence, free_text, heard, candidates)
     hypothesis, reading = best
-    slots = candidates[0].slots
+    slots = candidates[readings.index(best)].slots
     return Understanding(True, hypothesis.text, reading.intent, slots, confidence, evidence, free_text, hypothesis, candidates)
 
 
@@ -215,10 +270,6 @@ def evidence_of(inside: Hypothesis, free: Hypothesis) -> float:
     """Return the evidence that an utterance is in the grammar, in nats per token, at most 0."""
     tokens = max(len(inside.token_ids), len(free.token_ids), 1)
     return min(inside.acoustic_score - free.acoustic_score, 0.0) / tokens
-
-
-def _logistic(value: float) -> float:
-    return 1 / (1 + math.exp(-max(min(value, 500.0), -500.0)))
 
 
 def _candidate(hypothesis: Hypothesis, reading: Reading) -> Candidate:

@@ -20,6 +20,8 @@ from ..config.tuned import SETTINGS, with_remembered
 from ..decoding.families import encoded, frame_lengths
 from ..decoding.hypotheses import Hypothesis
 from ..decoding.options import Options
+from ..decoding.understanding import GrammarDecoder
+from ..grammar.grammar import Grammar
 from ..language_model.loading import configured_lm, loaded_models, located
 from .inputs import readable
 from .keywords import refuse_unknown, with_our_names
@@ -28,6 +30,7 @@ from .precision import in_single_precision
 from .saving import save_settings
 
 NO_PHRASES: list[str] = []
+OF_GRAMMARS = ("grammar", "grammar_mode", "sensitivity")
 logger = logging.getLogger(__name__)
 
 
@@ -64,6 +67,10 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         phrase_weight: factor of the phrases' bonuses (default 1); a list or a tensor has one per recording.
         num_return_sequences: number of transcripts in the list `hypotheses` of each result, with their scores, if it is above 1
             (for CTC models and transducers).
+        grammar: a `hf_ngpulm.Grammar`. Results then have `understood`, `intent`, `slots`, `confidence` and `free_text`.
+        grammar_mode: "reject" (default), "strict", "soft" or "free", see `hf_ngpulm.decoding.understanding.GrammarDecoder`.
+        sensitivity: from 0 to 1 (default 0.5): with `grammar_mode="reject"` an utterance is understood if its confidence is at
+            least 1 - sensitivity.
         confidence: a measure (see `hf_ngpulm.search.confidence`); the chunks of `return_timestamps` then have a `confidence`
             (for CTC models and transducers).
 
@@ -75,7 +82,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
 
     # `settings` names the settings of the family's decoder. With one of `reasons`, decoding takes place here instead of in the
     # stock pipeline.
-    settings: ClassVar[tuple[str, ...]] = ("lm", "lm_weight", "phrases", "phrase_weight")
+    settings: ClassVar[tuple[str, ...]] = ("lm", "lm_weight", "phrases", "phrase_weight", *OF_GRAMMARS)
     reasons: ClassVar[tuple[str, ...]] = ("lm", "phrases")
     of_an_lm: ClassVar[frozenset[str]] = frozenset({"lm_weight", "source_lm", "source_weight"})
     takes_what_lms_come_with: ClassVar[bool] = False
@@ -144,7 +151,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
                     in_single_precision(self.model, self.device)
             tuned = self.remembered(settings, search)
             forward |= self._of_generation(tuned)
-            decoder = self._ngram_decoder({**tuned, **settings}, given)
+            decoder = self._understanding_decoder({**tuned, **settings}, given)
             for parameters in (preprocess, forward, postprocess):
                 parameters["ngram_decoder"] = decoder
             idle = self.of_an_lm if settings.get("lm") is None else frozenset()
@@ -169,6 +176,28 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         given = {**dict.fromkeys((*self.settings, "num_beams")), **self._search, **search, **settings}
         found = with_remembered(settings.get("lm"), self.model, given, came_with=self.takes_what_lms_come_with)
         return {name: value for name, value in found.items() if given[name] is None and value is not None}
+
+    def _understanding_decoder(self, settings: dict[str, Any], given: dict[str, Any]) -> Any:
+        """Return the decoder for the pipeline's and a call's settings, with the grammar if there is one."""
+        grammar, mode, sensitivity = (settings.get(name) for name in OF_GRAMMARS)
+        idle = sorted(name for name in OF_GRAMMARS[1:] if given.get(name) is not None)
+        if grammar is None and idle:
+            raise ValueError(f"{', '.join(idle)} given without grammar=; pass the grammar too")
+        settings, given = ({k: v for k, v in part.items() if k not in OF_GRAMMARS} for part in (settings, given))
+        if grammar is None:
+            return self._ngram_decoder(settings, given)
+        if not isinstance(grammar, Grammar):
+            raise TypeError(f"grammar should be a hf_ngpulm.Grammar (Grammar.load reads files), got {grammar!r}")
+        return self._in_grammar(settings, given, grammar, "reject" if mode is None else mode, sensitivity)
+
+    def _in_grammar(
+        self, settings: dict[str, Any], given: dict[str, Any], grammar: Grammar, mode: str, sensitivity: float | None
+    ) -> Any:
+        """Return a decoder with a grammar."""
+        decoder = self._ngram_decoder(settings, given)
+        if decoder is None:
+            decoder = self._made({name: value for name, value in settings.items() if name not in self.of_an_lm})
+        return GrammarDecoder(decoder, grammar, mode, sensitivity=sensitivity)
 
     def _ngram_decoder(self, settings: dict[str, Any], given: dict[str, Any]) -> Any:
         """Return the decoder for the pipeline's and a call's settings."""
@@ -373,6 +402,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         if isinstance(ngram_decoder, FramesThemselves):
             return {"frames": hypotheses[0]}
         timestamps = kwargs.get("return_timestamps")
+        if isinstance(ngram_decoder, GrammarDecoder):
+            return {**_shown(hypotheses[0].hypothesis, timestamps, True), **hypotheses[0].as_dict()}
         with_confidence = ngram_decoder.options.confidence is not None
         result = _shown(hypotheses[0], timestamps, with_confidence)
         if ngram_decoder.options.num_return_sequences > 1:

@@ -12,10 +12,13 @@ from transformers import AutomaticSpeechRecognitionPipeline
 from ..common.checks import check
 from ..decoding.families import is_seq2seq
 from ..decoding.options import KINDS, AttentionOptions
+from ..decoding.understanding import Weighing
 from ..generation import NGramLogitsProcessor
 from ..generation.logits_processor import LM_WEIGHT
+from ..grammar.grammar import Grammar
 from ..text.words import WordSplitter
 from .base import NGramPipeline, of_recordings
+from .grammars import EVIDENCE, GeneratedGrammar
 from .per_item import numbers_in
 from .word_times import encoder_outputs_of, put_together, timed_words
 
@@ -75,6 +78,12 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         settings = {"lm_weight": LM_WEIGHT, **settings}  # tuned settings are among them
         return NGramLogitsProcessor(weight=settings.pop("lm_weight"), **settings, model=self.model, tokenizer=self.tokenizer)
 
+    def _in_grammar(
+        self, settings: dict[str, Any], given: dict[str, Any], grammar: Grammar, mode: str, sensitivity: float | None
+    ) -> GeneratedGrammar:
+        weighing = Weighing(mode, sensitivity, evidence=EVIDENCE)
+        return GeneratedGrammar(self._ngram_decoder(settings, given), grammar, weighing, self.model, self.tokenizer)
+
     # The stock parameters stay; `ngram_decoder` goes to `_forward`, which generates.
 
     def preprocess(self, inputs: Any, *args: Any, ngram_decoder: Any = None, **kwargs: Any) -> Iterator[dict[str, Any]]:
@@ -92,6 +101,8 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         recordings = numbers_in(self._turned(model_inputs))
         if tuned_beams is not None:
             kwargs["num_beams"] = tuned_beams
+        if isinstance(ngram_decoder, GeneratedGrammar):
+            return self._understood(of_recordings(ngram_decoder, recordings), model_inputs, word_times, kwargs)
         if ngram_decoder is not None:
             processor = of_recordings(ngram_decoder, recordings)
             kwargs["logits_processor"] = [*(kwargs.get("logits_processor") or ()), processor]
@@ -106,6 +117,23 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         splitter = WordSplitter(self.tokenizer)
         words = timed_words(self.model, splitter, encoded[-1], mask, length, out["tokens"], self._step_seconds)
         return {**out, "words": words, "stride": stride}
+
+    def _understood(
+        self, grammar: GeneratedGrammar, model_inputs: dict[str, Any], word_times: bool, kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return what the recordings of a batch mean, as `understandings`."""
+        if word_times or kwargs.get("return_timestamps") or "stride" in model_inputs:
+            raise ValueError("grammar= understands recordings as a whole: leave out return_timestamps and chunk_length_s")
+        last: dict[str, Any] = {}
+
+        def generate(processors: list[Any]) -> Any:
+            every = [*(kwargs.get("logits_processor") or ()), *processors]
+            out = AutomaticSpeechRecognitionPipeline._forward(self, dict(model_inputs), **{**kwargs, "logits_processor": every})
+            last.update(out)
+            return out["tokens"]
+
+        found = grammar.understood(generate, model_inputs.get("attention_mask"))
+        return {**last, "understandings": found}
 
     def _given_as(self, inputs: Any) -> str:
         return next(name for name in ("input_features", "input_values") if name in inputs)
@@ -128,6 +156,13 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     def postprocess(
         self, model_outputs: Sequence[dict[str, Any]], ngram_decoder: Any = None, word_times: bool = False, **kwargs: Any
     ) -> dict[str, Any]:
+        if isinstance(ngram_decoder, GeneratedGrammar):
+            (output,) = model_outputs
+            understanding = output.pop("understandings")
+            if isinstance(understanding, list):  # a batch of one, which the stock pipeline doesn't take apart
+                (understanding,) = understanding
+            told = AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
+            return {**told, **understanding.as_dict(), "text": understanding.text.strip()}
         if not word_times:
             return AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
         pieces = []

@@ -1,0 +1,113 @@
+"""Understand recordings by a grammar with encoder-decoders, whose search is Transformers' `generate`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from ..decoding.hypotheses import Hypothesis
+from ..decoding.understanding import Evidence, Understanding, Weighing, understood
+from ..generation import NGramLogitsProcessor
+from ..generation.forced import forced_scores
+from ..generation.transcripts import ends_of
+from ..grammar.grammar import Grammar
+from ..text.words import WordSplitter
+from .word_times import encoder_outputs_of
+
+# Of encoder-decoders, whose scores are those of a language model too.
+EVIDENCE = Evidence(-0.5, 0.12)
+Generate = Callable[[list[Any]], Tensor]
+
+
+class GeneratedGrammar:
+    """A grammar beside the language models and phrases of a logits processor.
+
+    Args:
+        processor: that of the language models and phrases; None without them.
+        grammar: the grammar of all recordings.
+        weighing: the rules by which a recording is in the grammar or not.
+        model, tokenizer: the recogniser.
+
+    Raises:
+        ValueError: the model isn't an encoder-decoder, and the mode compares likelihoods.
+    """
+
+    def __init__(
+        self, processor: NGramLogitsProcessor | None, grammar: Grammar, weighing: Weighing, model: Any, tokenizer: Any
+    ) -> None:
+        if weighing.mode == "reject" and not model.config.is_encoder_decoder:
+            raise ValueError(
+                f"grammar_mode='reject' compares likelihoods, which takes an encoder-decoder; {type(model).__name__} takes "
+                "grammar_mode='strict', 'soft' or 'free'"
+            )
+        self.processor, self.weighing, self.model = processor, weighing, model
+        self.splitter, self.end = WordSplitter(tokenizer), min(ends_of(model))
+        size = None if processor is None else processor.fusion.contexts.vocab_size
+        self.compiled = grammar.compiled(tokenizer, size, weighing.leaving)
+        self.grammar = NGramLogitsProcessor(phrases=self.compiled, normalise_phrases=False, model=model, tokenizer=tokenizer)
+
+    def select(self, recordings: Sequence[int]) -> GeneratedGrammar:
+        """Return a copy for some recordings; the grammar is that of all."""
+        changed = copy.copy(self)
+        changed.processor = None if self.processor is None else self.processor.select(recordings)
+        return changed
+
+    def understood(self, generate: Generate, attention_mask: Tensor | None) -> list[Understanding]:
+        """Return what the recordings of a batch mean.
+
+        Args:
+            generate: returns the tokens of the batch, int64 `[B, L]`, for a list of logits processors.
+            attention_mask: mask of the encoder's inputs.
+        """
+        own = [] if self.processor is None else [self.processor]
+        beginning = _Beginning()
+        with encoder_outputs_of(self.model) as encoded:
+            free = generate([beginning, *own]) if self.weighing.needs_free else None
+            inside = generate([beginning, *own, self.grammar]) if self.weighing.needs_inside else free
+        assert inside is not None
+        rows = [self._transcripts(tokens) for tokens in (inside, free) if tokens is not None]
+        if self.weighing.mode == "reject":
+            outputs = _of_rows(encoded[0], len(rows[0]))
+            scores = [self._scores(outputs, attention_mask, beginning.prompt, of) for of in rows]
+        else:
+            scores = [[0.0] * len(of) for of in rows]
+        hypotheses = [[[self._hypothesis(*each)] for each in zip(*of)] for of in zip(rows, scores)]
+        each_free = hypotheses[1] if free is not None else [None] * len(hypotheses[0])
+        return [understood(self.compiled, self.weighing, *row) for row in zip(hypotheses[0], each_free)]
+
+    def _transcripts(self, tokens: Tensor) -> list[list[int]]:
+        """Return the text tokens of each row."""
+        return [[token for token in row if token not in self.splitter.special] for row in tokens.tolist()]
+
+    def _scores(
+        self, outputs: Any, attention_mask: Tensor | None, prompt: list[int], transcripts: list[list[int]]
+    ) -> list[float]:
+        ended = [[*transcript, self.end] for transcript in transcripts]
+        return forced_scores(self.model, outputs, attention_mask, prompt, ended)
+
+    def _hypothesis(self, token_ids: list[int], score: float) -> Hypothesis:
+        text = self.splitter.text(token_ids)
+        return Hypothesis(text, token_ids, score, score, 0.0, [], splitter=self.splitter)
+
+
+class _Beginning(LogitsProcessor):
+    """Remember the tokens with which the decoder begins, and change nothing."""
+
+    def __init__(self) -> None:
+        self.prompt: list[int] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if not self.prompt:
+            self.prompt = input_ids[0].tolist()
+        return scores
+
+
+def _of_rows(encoded: Any, rows: int) -> Any:
+    """Return the encoder's outputs of each row once; `generate` repeats them in place for beams."""
+    beams = len(encoded[0]) // rows
+    values = {name: value[::beams] for name, value in encoded.items() if isinstance(value, Tensor)}
+    return type(encoded)(**values)
