@@ -40,6 +40,10 @@ class CompiledGrammar(Booster):
         super().__init__(built, Written({}, [], symbols.left_out), speller.vocabulary, engine)
         self.network, self.symbols, self.price = network, symbols.symbols(speller), price
 
+    @property
+    def is_empty(self) -> bool:
+        return False
+
     def reading(self, token_ids: list[int]) -> Reading | None:
         """Return the reading of a transcript in token ids, or None if it isn't in the grammar."""
         return self.network.reading(list(token_ids), self.symbols)

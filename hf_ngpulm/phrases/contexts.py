@@ -211,7 +211,7 @@ def _check_rows(contexts: Sequence[Any], batch_size: int) -> None:
 
 def _of_some(booster: Booster | None) -> Booster | None:
     """Return the booster, or None if it has no phrases."""
-    return booster if booster is not None and booster.phrases else None
+    return None if booster is None or booster.is_empty else booster
 
 
 def is_per_row(phrases: Any) -> bool:

@@ -47,6 +47,11 @@ class Booster(BackoffAutomaton):
         self.vocabulary = vocabulary
 
     @property
+    def is_empty(self) -> bool:
+        """Return whether no token has a score, so that a row does as well without the booster."""
+        return not self.phrases
+
+    @property
     def pieces(self) -> tuple[str | None, ...] | None:
         """Return the piece of each token id."""
         return self.vocabulary.pieces
