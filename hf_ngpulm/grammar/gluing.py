@@ -1,7 +1,7 @@
 """Make expressions of words from templates in which parts of words stand side by side: "light[s]", "{name}s", "l'{area}".
 
-Parts without a space between them make one word. As an expression consists of whole words, each way to write a word becomes words
-of its own, and a list with letters before or after it becomes a list of its own, whose entries have those letters.
+Parts without a space between them make one word. As an expression consists of whole words, each way to write a word becomes
+words of its own, and a list with letters before or after it becomes a list of its own, whose entries have those letters.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
                 words = list(map(_folded, text.split()))
                 return {(place + len(words), 0, None, ()): 0.0} if heard[place : place + len(words)] == words else {}
             case Sequence(parts):
-                found = {(place, 0, None, ()): 0.0}
+                found: Ways = {(place, 0, None, ()): 0.0}
                 for part in parts:
                     found = after(found, part)
                 return found

@@ -99,17 +99,15 @@ class ListReader:
             text = value.get("in") if isinstance(value, Mapping) else value
             at = place_of(text, self.where)
             if not isinstance(text, str) or not text.strip():
-                raise GrammarError(
-                    f"{at}: the list {name!r} has the entry {value!r}; it should be a text, or have it under 'in'"
-                )
+                raise GrammarError(f"{at}: the entry {value!r} of the list {name!r} should be a text, or have one under 'in'")
             out = plain_value(value.get("out")) if isinstance(value, Mapping) else None if is_template(text) else str(text)
             try:
                 said = sample_expression(parse_sentence(text).expression) if is_template(text) else [text]
                 texts = list(dict.fromkeys(" ".join(normalize_text(each).split()) for each in islice(said, MOST_TEXTS + 1)))
             except (ParseError, HassilError, AssertionError, RecursionError) as error:
                 raise GrammarError(
-                    f"{at}: the entry {str(text)[:200]!r} of the list {name!r} is invalid: entries can have choices and optional "
-                    f"parts, but no lists and rules ({error})"
+                    f"{at}: the entry {str(text)[:200]!r} of the list {name!r} is invalid: entries can have choices and "
+                    f"optional parts, but no lists and rules ({error})"
                 ) from None
             if len(texts) > MOST_TEXTS:
                 raise GrammarError(f"{at}: an entry of the list {name!r} stands for more than {MOST_TEXTS:,} texts; split it")
@@ -129,8 +127,8 @@ class ListReader:
             )  # fmt: skip
         except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise GrammarError(
-                f"{self.where}: the range of the list {name!r} is invalid ({error}); it should have whole numbers 'from' and 'to', "
-                "and perhaps 'step', 'multiplier', and 'fractions' of 'halves' or 'tenths'"
+                f"{self.where}: the range of the list {name!r} is invalid ({error}); it should have whole numbers 'from' and "
+                "'to', and perhaps 'step', 'multiplier', and 'fractions' of 'halves' or 'tenths'"
             ) from None
         size = ((numbers.stop - numbers.start) // numbers.step + 1) * {"halves": 2, "tenths": 10}.get(str(fractions), 1)
         if size > MOST_NUMBERS:
@@ -151,7 +149,8 @@ class ListReader:
             if has_digits:  # so does hassil
                 return ()
             raise GrammarError(
-                f"{self.where}: hassil has no words for the number {number} of the list {name!r} in {language!r}; write 'values'"
+                f"{self.where}: hassil has no words in {language!r} for the number {number} of the list {name!r}; write "
+                "its 'values'"
             ) from None
 
 

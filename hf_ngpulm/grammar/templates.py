@@ -153,7 +153,7 @@ class _Reader:
         if isinstance(parsed, kinds.TextChunk):
             return parsed.text
         if isinstance(parsed, kinds.Group):
-            kind = {kinds.Alternative: AnyOf, kinds.Permutation: AnyOrder}.get(type(parsed), Run)
+            kind: Any = {kinds.Alternative: AnyOf, kinds.Permutation: AnyOrder}.get(type(parsed), Run)
             return kind(tuple(self._part(each, scope, at) for each in parsed.items))
         if isinstance(parsed, kinds.RuleReference):
             return self._rule(parsed.rule_name, scope, at)
