@@ -1,0 +1,143 @@
+"""The definition of what a grammar means: every reading of a text, by going through the expressions word by word. Slow."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from functools import cache
+from typing import NamedTuple, TypeAlias
+
+from .expressions import Choice, Expression, List, Number, Repeat, Sequence, Slot, Value, Words, expression_of
+from .network import number_entries
+from .rules import Rules
+
+
+class Meaning(NamedTuple):
+    """A reading of a text.
+
+    Args:
+        intent: the intent, None for a grammar without intents.
+        slots: names and values of slots, in the order in which they end.
+        weight: the grammar's weight (natural log).
+    """
+
+    intent: str | None
+    slots: tuple[tuple[str, Value], ...]
+    weight: float
+
+
+# A way through an expression: the place where it ends, the number of free words, the value of the last entry or number (None if
+# there is none), and the slots. It is mapped to its weight.
+Way: TypeAlias = tuple[int, int, Value, tuple[tuple[str, Value], ...]]
+Ways: TypeAlias = dict[Way, float]
+
+
+def readings(rules: Rules, text: str) -> list[Meaning]:
+    """Return all readings of a text, the best one first.
+
+    A reading with a larger weight is better. Among those with the same weight, the one with fewer words in wildcards is better,
+    and then the one whose expressions come first. Case doesn't matter. A slot whose value is its words has them as said.
+
+    Args:
+        text: words, separated by spaces, without punctuation marks.
+    """
+    said = text.split()
+    heard = [_folded(word) for word in said]
+
+    known: dict[tuple[int, int], Ways] = {}
+
+    @cache
+    def texts(symbol: List | Number) -> list[tuple[Expression, Value]]:
+        entries = rules.lists[symbol.name] if isinstance(symbol, List) else number_entries(symbol)
+        return [(expression_of(entry), value) for entry, value in entries]
+
+    def ways(expression: Expression, place: int) -> Ways:
+        """Return the ways through an expression from a place on."""
+        if (id(expression), place) not in known:
+            known[id(expression), place] = found_ways(expression, place)
+        return known[id(expression), place]
+
+    def found_ways(expression: Expression, place: int) -> Ways:
+        match expression:
+            case Words(text):
+                words = list(map(_folded, text.split()))
+                return {(place + len(words), 0, None, ()): 0.0} if heard[place : place + len(words)] == words else {}
+            case Sequence(parts):
+                found: Ways = {(place, 0, None, ()): 0.0}
+                for part in parts:
+                    found = after(found, part)
+                return found
+            case Choice(options, weights):
+                return best(
+                    (way, weight + more)
+                    for option, weight in zip(options, weights or [0.0] * len(options))
+                    for way, more in ways(option, place).items()
+                )
+            case Repeat():
+                return repeated(expression, place)
+            case Slot(name, part, value):
+                return best(
+                    (
+                        (end, free, None, (*slots, (name, next(filter(_known, (value, last)), " ".join(said[place:end]))))),
+                        weight,
+                    )
+                    for (end, free, last, slots), weight in ways(part, place).items()
+                )
+            case List() | Number():
+                return best(
+                    ((end, free, value if _known(value) else last, slots), weight)
+                    for entry, value in texts(expression)
+                    for (end, free, last, slots), weight in ways(entry, place).items()
+                )
+        return {(end, end - place, None, ()): 0.0 for end in range(place + 1, len(heard) + 1)}  # a wildcard
+
+    def after(before: Ways, part: Expression) -> Ways:
+        """Return ways lengthened by a part."""
+        return best(
+            ((end, free + more_free, last if _known(last) else value, slots + more_slots), weight + more)
+            for (place, free, value, slots), weight in before.items()
+            for (end, more_free, last, more_slots), more in ways(part, place).items()
+        )
+
+    def repeated(expression: Repeat, place: int) -> Ways:
+        """Return the ways through a repeated part. The first `least` times (and the first) may say nothing, later ones not."""
+        part, least, most = expression.part, expression.least, expression.most
+        here: Ways = {(place, 0, None, ()): 0.0}
+        found = here if least == 0 else {}
+        times = 0
+        while here and times != most:
+            times += 1
+            here = best(
+                (way, weight)
+                for start, before in here.items()
+                for way, weight in after({start: before}, part).items()
+                if times <= max(least, 1) or way[0] > start[0]
+            )
+            if times >= least:
+                found = best([*found.items(), *here.items()])
+        return found
+
+    every: dict[tuple[str | None, tuple[tuple[str, Value], ...]], tuple[float, int]] = {}
+    for intent, expression in rules.intents.items():
+        for (end, free, _, slots), weight in ways(expression, 0).items():
+            if end == len(heard):
+                key = intent, slots
+                every[key] = max(every.get(key, (weight, -free)), (weight, -free))
+    order = sorted(every.items(), key=lambda item: item[1], reverse=True)
+    return [Meaning(intent, slots, weight) for (intent, slots), (weight, _) in order]
+
+
+def best(found: Iterable[tuple[Way, float]]) -> Ways:
+    """Return each way with its largest weight."""
+    result: Ways = {}
+    for way, weight in found:
+        result[way] = max(result.get(way, weight), weight)
+    return result
+
+
+def _known(value: Value) -> bool:
+    return value is not None
+
+
+def _folded(word: str) -> str:
+    return unicodedata.normalize("NFC", word).casefold()

@@ -1,0 +1,136 @@
+"""Define `Rules`, what the readers of grammar files return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from ..errors import GrammarError
+from .expressions import Choice, Expression, List, Repeat, Sequence, Slot, Value
+
+MOST_DEPTH, MOST_PARTS = 100, 1_000_000
+NOTHING = Choice()  # can't be said
+
+Entry: TypeAlias = tuple[str | Expression, Value]
+
+
+class Rules(NamedTuple):
+    """The sentences of a grammar.
+
+    Args:
+        intents: the expression of each intent. A grammar without intents has the one key None.
+        lists: the entries of each list: what is said, and its value.
+        allows_other: whether speech outside the grammar is expected.
+    """
+
+    intents: dict[str | None, Expression]
+    lists: dict[str, list[Entry]]
+    allows_other: bool = False
+
+
+def checked(rules: Rules, where: str) -> Rules:
+    """Return rules after checking that they can be compiled.
+
+    Args:
+        where: the file, for messages.
+
+    Raises:
+        GrammarError: a list is unknown or empty; expressions are too deep, or too many once those that are used repeatedly are
+            written out; or a slot is within a slot.
+    """
+    sizes: dict[int, _Size] = {}
+    sizes_of_lists: dict[str, _Size | None] = {}  # None: it is being measured
+
+    def size(expression: Expression) -> _Size:
+        if id(expression) not in sizes:
+            sizes[id(expression)] = measured(expression)
+        return sizes[id(expression)]
+
+    def measured(expression: Expression) -> _Size:
+        parts: tuple[Expression, ...] = ()
+        times, slot = 1, None
+        match expression:
+            case Sequence():
+                parts = expression.parts
+            case Choice():
+                parts = expression.options
+            case Repeat():
+                parts, times = (expression.part,), max(expression.most or expression.least, 1)
+            case Slot():
+                parts, slot = (expression.part,), expression.name
+            case List():
+                return size_of_list(expression.name)
+        inside = [size(part) for part in parts]
+        within = next((each.slot for each in inside if each.slot is not None), None)
+        if slot is not None and within is not None:
+            raise GrammarError(f"{where}: the slot {within!r} is within the slot {slot!r}; slots can't contain slots")
+        return added(inside, times, within if slot is None else slot)
+
+    def added(inside: list[_Size], times: int, slot: str | None) -> _Size:
+        found = _Size(1 + times * sum(each.parts for each in inside), 1 + max((each.depth for each in inside), default=0), slot)
+        if found.depth > MOST_DEPTH:
+            raise GrammarError(f"{where}: expressions are nested more than {MOST_DEPTH} deep; flatten them")
+        if found.parts > MOST_PARTS:
+            raise GrammarError(f"{where}: written out, the grammar has more than {MOST_PARTS:,} parts; use lists")
+        return found
+
+    def size_of_list(name: str) -> _Size:
+        if name not in rules.lists:
+            known = ", ".join(sorted(rules.lists)) or "none"
+            raise GrammarError(
+                f"{where}: the list {name!r} is unknown; define it, or pass lists={{{name!r}: [...]}}. Known lists: {known}"
+            )
+        if not rules.lists[name]:
+            raise GrammarError(f"{where}: the list {name!r} is empty; give it an entry")
+        if name not in sizes_of_lists:
+            sizes_of_lists[name] = None
+            inside = [size(text) for text, _ in rules.lists[name] if not isinstance(text, str)]
+            if any(each.slot is not None for each in inside):
+                raise GrammarError(f"{where}: an entry of the list {name!r} has a slot; entries can't contain slots")
+            sizes_of_lists[name] = added(inside, 1, None)
+        found = sizes_of_lists[name]
+        if found is None:
+            around = [*list(sizes_of_lists)[list(sizes_of_lists).index(name) :], name]
+            raise GrammarError(f"{where}: the list {name!r} contains itself: {' -> '.join(around)}")
+        return found
+
+    try:
+        for name in rules.lists:
+            size_of_list(name)
+        added([size(expression) for expression in rules.intents.values()], 1, None)
+    except RecursionError:
+        raise GrammarError(f"{where}: expressions are nested more than {MOST_DEPTH} deep; flatten them") from None
+    return rules
+
+
+class _Size(NamedTuple):
+    """The number of parts of an expression, written out, how deep they are, and a slot in it."""
+
+    parts: int
+    depth: int
+    slot: str | None
+
+
+def place(where: str, line: int | None = None, column: int | None = None) -> str:
+    """Return a place in a file, as messages name it."""
+    return ":".join([where, *(str(number) for number in (line, column) if number is not None)])
+
+
+def text_and_name(source: str | Path, what: str, is_text: Callable[[str], bool]) -> tuple[str, str]:
+    """Return the text of a file, and the file's name for messages; or a text itself, and what it is.
+
+    Args:
+        source: a path, or a text.
+        what: what the text is ("JSGF").
+        is_text: tells whether a string is the text rather than a path.
+
+    Raises:
+        GrammarError: the file can't be read, or isn't UTF-8.
+    """
+    if isinstance(source, str) and is_text(source):
+        return source, what
+    try:
+        return Path(source).read_text(encoding="utf-8-sig"), str(source)
+    except (OSError, UnicodeDecodeError) as error:
+        raise GrammarError(f"{str(source)[:200]!r} can't be read as a file in UTF-8: {error}") from None

@@ -1,0 +1,42 @@
+"""Read grammars of Vosk: a list of phrases, as JSON or in Python (https://alphacephei.com/vosk/)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..errors import GrammarError
+from .expressions import Choice, Words
+from .rules import Rules, checked, place, text_and_name
+
+OTHER = "[unk]"
+
+
+def read_vosk(source: str | Path | Iterable[str]) -> Rules:
+    """Read a list of phrases. Phrases have no intents and slots.
+
+    Args:
+        source: the phrases, JSON text with a list of them, or the path of such a file. The phrase "[unk]" says that other speech
+            is expected: `Rules.allows_other`.
+
+    Raises:
+        GrammarError: it isn't such a list; the message names line and column if it isn't JSON.
+    """
+    where, phrases = "phrases", source
+    if isinstance(source, str | Path):
+        text, where = text_and_name(source, where, lambda text: text.lstrip().startswith("["))
+        try:
+            phrases = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            at = (error.lineno, error.colno) if isinstance(error, json.JSONDecodeError) else ()
+            raise GrammarError(f'{place(where, *at)}: this isn\'t JSON ({error}); write ["one phrase", "another"]') from None
+    if isinstance(phrases, dict) or not isinstance(phrases, Iterable):
+        raise GrammarError(f"{where}: the phrases should be a list of texts, got {str(phrases)[:80]!r}")
+    found = list(phrases)
+    if wrong := [each for each in found if not isinstance(each, str) or not each.strip()]:
+        raise GrammarError(f"{where}: each phrase should be a text with words, got {str(wrong[0])[:80]!r}")
+    said = [" ".join(each.split()) for each in found if each.strip() != OTHER]
+    if not said:
+        raise GrammarError(f"{where}: there are no phrases besides {OTHER!r}; write at least one")
+    return checked(Rules({None: Choice(*map(Words, dict.fromkeys(said)))}, {}, len(said) < len(found)), where)
