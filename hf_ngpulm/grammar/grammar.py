@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import weakref
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ..errors import GrammarError
@@ -12,7 +14,13 @@ from ..text.spelling import speller_of
 from ..text.vocabulary import tokenizer_of
 from .compiled import FORBIDDEN, CompiledGrammar
 from .expressions import Expression, Value, expression_of
+from .jsgf import read_jsgf
+from .marked import load_yaml
 from .network import FREE, Network, Reading, Symbols
+from .rhino import read_rhino
+from .rules import Rules, text_and_name
+from .templates import read_templates
+from .vosk import read_vosk
 
 KEPT = 8  # compiled grammars of one tokenizer
 
@@ -47,6 +55,55 @@ class Grammar:
         self.lists = {name: _entries(name, entries) for name, entries in (lists or {}).items()}
         self._network = Network(self.intents, self.lists)
         self._compiled: weakref.WeakKeyDictionary[Any, dict[Any, CompiledGrammar]] = weakref.WeakKeyDictionary()
+
+    @classmethod
+    def of_rules(cls, rules: Rules) -> Grammar:
+        """Return the grammar of what a reader returns."""
+        return cls(rules.intents, rules.lists)
+
+    @classmethod
+    def from_templates(cls, source: Any, **options: Any) -> Grammar:
+        """Read Home Assistant's sentence templates; see `hf_ngpulm.grammar.templates.read_templates`."""
+        return cls.of_rules(read_templates(source, **options))
+
+    @classmethod
+    def from_jsgf(cls, source: Any, **options: Any) -> Grammar:
+        """Read a grammar in JSGF; see `hf_ngpulm.grammar.jsgf.read_jsgf`."""
+        return cls.of_rules(read_jsgf(source, **options))
+
+    @classmethod
+    def from_rhino(cls, source: Any, **options: Any) -> Grammar:
+        """Read a context of Picovoice's Rhino; see `hf_ngpulm.grammar.rhino.read_rhino`."""
+        return cls.of_rules(read_rhino(source, **options))
+
+    @classmethod
+    def from_phrases(cls, source: Any) -> Grammar:
+        """Read Vosk's list of sentences, a JSON text or a list; see `hf_ngpulm.grammar.vosk.read_vosk`."""
+        return cls.of_rules(read_vosk(source))
+
+    @classmethod
+    def load(cls, source: str | os.PathLike[str]) -> Grammar:
+        """Read a grammar from a file, or a folder of sentence templates; the suffix and the content tell its format.
+
+        Raises:
+            GrammarError: the format is unknown, or the file is invalid; the message names line and column where there are some.
+        """
+        path = Path(source)
+        if path.suffix in (".jsgf", ".gram", ".jsg"):
+            return cls.from_jsgf(path)
+        if path.suffix == ".json":
+            return cls.from_phrases(path)
+        if path.suffix in (".yaml", ".yml"):
+            text, where = text_and_name(path, "", lambda text: False)
+            contents = load_yaml(text, where)
+            is_rhino = isinstance(contents, dict) and "context" in contents
+            return cls.from_rhino(path) if is_rhino else cls.from_templates(path)
+        if path.is_dir():
+            return cls.from_templates(path)
+        raise GrammarError(
+            f"{path}: unknown format; grammars are .jsgf (JSGF), .yml (Rhino, Home Assistant), .json (Vosk), or a folder of "
+            "templates"
+        )
 
     def with_lists(self, lists: Mapping[str, Any]) -> Grammar:
         """Return a copy with other entries in some of its lists, as fast as they can be spelled.

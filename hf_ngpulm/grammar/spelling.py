@@ -17,6 +17,13 @@ from .expressions import Value
 from .network import FREE, Network, Symbols
 
 MARKS = (".", ",", "?", "!", ";", ":", "...", "…", "-")
+# Words that recognisers which write digits write as a number (English).
+_NUMBERS = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
+    "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
+)  # fmt: skip
+_TENS = ("thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+DIGITS = {word: str(number) for number, word in enumerate(_NUMBERS)} | {word: f"{tens}0" for tens, word in enumerate(_TENS, 3)}
 NAMED = 5  # unwritable texts in a message
 Spellings = dict[tuple[int, ...], Value]
 
@@ -124,8 +131,8 @@ def _token_sequences(
     inside: dict[str, list[tuple[int, ...]]] = {text: [] for text in texts}
     beginning: dict[str, list[tuple[int, ...]]] = {text: [] for text in texts}
     unknown: dict[str, str] = {}
-    capitals, small = (not speller.encode([letter])[1][0] for letter in "Aa")
-    forms = [(text, form) for text in texts for form in _forms(unicodedata.normalize("NFC", text), capitals, small)]
+    writes = _Writes(*(not speller.encode([letter])[1][0] for letter in "Aa1-"))
+    forms = [(text, form) for text in texts for form in _forms(unicodedata.normalize("NFC", text), writes)]
     # Words are spelled once each: names of a long list share most of theirs.
     cut = {form: form.split() if speller.has_words else [form] for _, form in forms}
     words = list(dict.fromkeys(word for each in cut.values() for word in each))
@@ -153,11 +160,31 @@ def _spelled_words(words: list[str], before: str, speller: Speller) -> tuple[dic
     return tokens, {word: missing or word for word, ids, missing in every if missing or not ids}
 
 
-def _forms(text: str, capitals: bool, small: bool) -> Iterable[str]:
+class _Writes(NamedTuple):
+    """What a recogniser can write."""
+
+    capitals: bool
+    small: bool
+    digits: bool
+    hyphens: bool
+
+
+def _forms(text: str, writes: _Writes) -> Iterable[str]:
     """Return the forms of a text that a recogniser may write."""
-    if not (capitals and small):
-        return (text.upper(),) if capitals else (text.lower(),) if small else (text,)
-    words = text.split(" ")
-    each = " ".join(word[:1].upper() + word[1:] for word in words)
-    low = text.lower()
-    return dict.fromkeys([text, low, each, text[:1].upper() + text[1:], low[:1].upper() + low[1:]])
+    if not (writes.capitals and writes.small):
+        forms = [text.upper() if writes.capitals else text.lower() if writes.small else text]
+    else:
+        words, low = text.split(" "), text.lower()
+        each = " ".join(word[:1].upper() + word[1:] for word in words)
+        forms = [text, low, each, text[:1].upper() + text[1:], low[:1].upper() + low[1:]]
+    if writes.digits and not DIGITS.keys().isdisjoint(text.lower().split()):
+        forms += [changed for form in forms for changed in _in_digits(form, writes.hyphens)]
+    return dict.fromkeys(forms)
+
+
+def _in_digits(text: str, hyphens: bool) -> Iterable[str]:
+    """Yield a text with its numbers in digits, as in "12 ounce" and "12-ounce"."""
+    words = [DIGITS.get(word.lower(), word) for word in text.split()]
+    yield " ".join(words)
+    if hyphens and len(words) > 1:
+        yield "".join(word + ("-" if word.isdecimal() else " ") for word in words[:-1]) + words[-1]
