@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import tempfile
 import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from ..errors import GrammarError
 from ..text.spelling import speller_of
 from ..text.vocabulary import tokenizer_of
+from . import saving
 from .compiled import FORBIDDEN, CompiledGrammar
 from .expressions import Expression, Value, expression_of
 from .jsgf import read_jsgf
@@ -92,18 +94,40 @@ class Grammar:
         if path.suffix in (".jsgf", ".gram", ".jsg"):
             return cls.from_jsgf(path)
         if path.suffix == ".json":
-            return cls.from_phrases(path)
+            return cls.of_rules(saving.load(path)) if path.name == saving.FILE else cls.from_phrases(path)
         if path.suffix in (".yaml", ".yml"):
             text, where = text_and_name(path, "", lambda text: False)
             contents = load_yaml(text, where)
             is_rhino = isinstance(contents, dict) and "context" in contents
             return cls.from_rhino(path) if is_rhino else cls.from_templates(path)
         if path.is_dir():
-            return cls.from_templates(path)
+            return cls.from_pretrained(path) if (path / saving.FILE).exists() else cls.from_templates(path)
         raise GrammarError(
             f"{path}: unknown format; grammars are .jsgf (JSGF), .yml (Rhino, Home Assistant), .json (Vosk), or a folder of "
             "templates"
         )
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str | os.PathLike[str], *, revision: str | None = None, token: str | bool | None = None
+    ) -> Grammar:
+        """Read a saved grammar from a folder or from the Hub.
+
+        Raises:
+            GrammarError: the file is damaged, too large, or holds no grammar.
+            FileNotFoundError: there is no such folder or repo, or it has no grammar.
+        """
+        return cls.of_rules(saving.load(saving.located(name, revision, token)))
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str]) -> None:
+        """Write `grammar.json` to a folder."""
+        saving.save(Rules(self.intents, self.lists), save_directory)
+
+    def push_to_hub(self, repo_id: str, *, private: bool | None = None, token: str | bool | None = None) -> str:
+        """Upload the grammar to a repo of the Hub, which is made if there is none, and return the commit's address."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            return saving.push(Path(folder), repo_id, private, token)
 
     def with_lists(self, lists: Mapping[str, Any]) -> Grammar:
         """Return a copy with other entries in some of its lists, as fast as they can be spelled.

@@ -1,0 +1,155 @@
+"""Save grammars as JSON, and read them again. Files aren't trusted: everything is checked before a grammar is made."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi, hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError
+
+from ..common.files import write_beside
+from ..errors import GrammarError
+from .expressions import Choice, Expression, List, Number, Repeat, Sequence, Slot, Wildcard, Words
+from .rules import Entry, Rules, checked
+
+FILE = "grammar.json"
+VERSION = 1
+MOST_BYTES = 1 << 28
+
+
+def written(expression: Expression) -> Any:
+    """Return an expression as plain values: words as a text, others as a list that begins with their kind."""
+    match expression:
+        case Words(text):
+            return text
+        case Sequence(parts):
+            return ["sequence", *map(written, parts)]
+        case Choice(options, weights):
+            options_written = list(map(written, options))
+            return ["choice", *options_written] if weights is None else ["weighted", list(weights), *options_written]
+        case Repeat(part, least, most):
+            return ["repeat", least, most, written(part)]
+        case Slot(name, part, value):
+            return ["slot", name, value, written(part)]
+        case List(name):
+            return ["list", name]
+        case Number(least, most, step, language):
+            return ["number", least, most, step, language]
+    return ["wildcard"]
+
+
+def read(value: Any, where: str) -> Expression:
+    """Return the expression of plain values.
+
+    Raises:
+        GrammarError: they aren't what `written` returns.
+    """
+    if isinstance(value, str):
+        return Words(value)
+    try:
+        if isinstance(value, list) and value and isinstance(value[0], str):
+            kind, *rest = value
+            match kind, rest:
+                case "sequence", _:
+                    return Sequence(*(read(part, where) for part in rest))
+                case "choice", _:
+                    return Choice(*(read(part, where) for part in rest))
+                case "weighted", [list() as weights, *options]:
+                    return Choice(*(read(option, where) for option in options), weights=weights)
+                case "repeat", [int() as least, (int() | None) as most, part]:
+                    return Repeat(read(part, where), least, most)
+                case "slot", [str() as name, (str() | int() | float() | None) as value, part]:
+                    return Slot(name, read(part, where), value)
+                case "list", [str() as name]:
+                    return List(name)
+                case "number", [int() as least, int() as most, int() as step, str() as language]:
+                    return Number(least, most, step, language)
+                case "wildcard", []:
+                    return Wildcard()
+    except (TypeError, ValueError) as error:
+        raise GrammarError(f"{where}: {error}") from None
+    raise GrammarError(f"{where}: {json.dumps(value)[:200]} isn't an expression; save the grammar again")
+
+
+def save(rules: Rules, folder: str | os.PathLike[str]) -> Path:
+    """Write a grammar to a folder, and return the file's path. An interrupted write leaves the old file."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    lists = {name: [[said if isinstance(said, str) else written(said), value] for said, value in entries]
+             for name, entries in rules.lists.items()}  # fmt: skip
+    intents = [[name, written(expression)] for name, expression in rules.intents.items()]
+    content = {"hf_ngpulm_grammar": VERSION, "intents": intents, "lists": lists}
+    path = Path(folder) / FILE
+    with write_beside(path) as beside:
+        beside.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    return path
+
+
+def load(path: Path) -> Rules:
+    """Read a grammar's file.
+
+    Raises:
+        GrammarError: it isn't such a file, is damaged or too large, or the grammar can't be compiled.
+    """
+    where = str(path)
+    if path.stat().st_size > MOST_BYTES:
+        raise GrammarError(f"{where} has more than {MOST_BYTES >> 20} MiB, which no grammar needs")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or content.get("hf_ngpulm_grammar") != VERSION:
+            raise GrammarError(f"{where}: not a grammar of version {VERSION}; save it with Grammar.save_pretrained")
+        intents, lists = content.get("intents"), content.get("lists")
+        if not isinstance(intents, list) or not intents or not isinstance(lists, dict):
+            raise GrammarError(f"{where}: a grammar has a list of intents and a table of lists")
+        return checked(
+            Rules(dict(_intent(each, where) for each in intents), {n: _list(n, of, where) for n, of in lists.items()}), where
+        )
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise GrammarError(f"{where}: no valid JSON ({error})") from None
+    except RecursionError:
+        raise GrammarError(f"{where}: expressions are nested too deeply; flatten them") from None
+
+
+def _intent(each: Any, where: str) -> tuple[str | None, Expression]:
+    match each:
+        case [(str() | None) as name, expression]:
+            return name, read(expression, where)
+    raise GrammarError(f"{where}: {json.dumps(each)[:200]} isn't a pair of an intent and an expression")
+
+
+def _list(name: str, entries: Any, where: str) -> list[Entry]:
+    found: list[Entry] = []
+    for entry in entries if isinstance(entries, list) else [entries]:
+        match entry:
+            case [str() as said, (str() | int() | float() | None) as value] if said.strip():
+                found.append((said, value))
+            case [list() as said, (str() | int() | float() | None) as value]:
+                found.append((read(said, where), value))
+            case _:
+                raise GrammarError(f"{where}: {json.dumps(entry)[:200]} isn't an entry of the list {name!r}")
+    return found
+
+
+def located(name: str | os.PathLike[str], revision: str | None, token: str | bool | None) -> Path:
+    """Return the file of a grammar in a folder or in a repo of the Hub.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    if Path(name).is_dir():
+        if not (Path(name) / FILE).exists():
+            raise FileNotFoundError(f"{name}: no {FILE} in this folder; save a grammar with save_pretrained")
+        return Path(name) / FILE
+    try:
+        return Path(hf_hub_download(os.fspath(name), FILE, revision=revision, token=token))
+    except (EntryNotFoundError, OSError, ValueError) as error:
+        raise FileNotFoundError(f"{name} is neither a folder nor a repo of the Hub with a {FILE}: {error}") from None
+
+
+def push(folder: Path, repo_id: str, private: bool | None, token: str | bool | None) -> str:
+    """Upload a folder with a grammar to the Hub, and return the commit's address."""
+    api = HfApi(token=token)
+    repo = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+    return str(api.upload_folder(repo_id=repo, folder_path=folder, commit_message="Upload grammar"))
