@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..common.checks import check, whole
+from ..decoding.families import CACHE
 from .encoder import StreamEncoder
 
 
@@ -115,8 +116,8 @@ class CacheAwareEncoder(StreamEncoder):
                 hidden,
                 attention_mask=heard,
                 position_embeddings=positions,
-                past_key_values=caches,
                 padding_cache=caches,
+                **{CACHE: caches},
             )
         frames = self._projected(hidden)
         caches.keep()
@@ -181,11 +182,11 @@ class _Caches:
         self.places, self.memory = places, memory
         self.new: dict[str, Tensor] = {}
 
-    def update(self, first: Tensor, second: Any, third: Any) -> Any:
+    def update(self, first: Tensor, second: Any, third: Any, kwargs: Any = None) -> Any:
         """Prepend the cached keys and values to new ones, or the cached padding to the input of a convolution.
 
         Transformers calls this method in two ways: with keys, values and a layer's number; or with the input, name and module
-        of a convolution.
+        of a convolution. (The first way may add `kwargs`, which aren't needed here.)
         """
         if isinstance(second, Tensor):
             return tuple(

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.generation.utils import ALL_CACHE_NAMES
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CTC_MAPPING_NAMES,
     MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
@@ -13,6 +14,7 @@ from transformers.models.auto.modeling_auto import (
 
 from ..search.networks.model import transducer_of
 
+CACHE = ALL_CACHE_NAMES[0]  # what models call their cache: "past_key_values", or since Transformers 5.24 "cache"
 TRANSDUCERS = ("parakeet_tdt", "parakeet_rnnt", "nemotron_asr_streaming", "nemotron3_5_asr")
 
 

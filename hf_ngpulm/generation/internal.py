@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from ..decoding.families import CACHE
 from .transcripts import configs_of
 
 
@@ -91,9 +92,9 @@ class InternalLM:
         outputs = model(
             encoder_outputs=Silence(torch.zeros((len(new), 1, self.width), dtype=model.dtype, device=device)),
             decoder_input_ids=torch.tensor(new, device=device),
-            past_key_values=cache,
             use_cache=True,
             return_dict=True,
+            **{CACHE: cache},
         )
-        self._read[length] = (places, outputs.past_key_values)
+        self._read[length] = (places, outputs[CACHE])
         return outputs.logits[:, -1].float()

@@ -10,6 +10,7 @@ import torch
 from tiny_transducers import FAMILIES, tiny_model
 
 from hf_ngpulm.audio.cache_aware import CacheAwareEncoder
+from hf_ngpulm.decoding.families import CACHE
 
 FAMILIES = [family for family in FAMILIES if family[0].startswith("Nemotron")]
 if not FAMILIES:
@@ -87,7 +88,7 @@ def test_whole_chunks_are_those_of_the_models_own_streaming(lookahead):
     (samples,) = recordings([48000])
     mels = EXTRACTOR([samples], sampling_rate=16000, return_tensors="pt")["input_features"]
     encoder.audio[0].append(samples)
-    first, caches = 1 + 8 * lookahead, {"past_key_values": None, "padding_cache": None}
+    first, caches = 1 + 8 * lookahead, {CACHE: None, "padding_cache": None}
     while first <= mels.shape[1]:
         chunk = mels[:, max(0, first - 8 * (lookahead + 1)) : first]
         theirs = model.get_audio_features(

@@ -16,6 +16,7 @@ from transformers import CompileConfig, LogitsProcessor, MaxLengthCriteria, Stop
 
 from hf_ngpulm import InvalidLogitsError, NGramLM, NGramLogitsProcessor, TokenizerMismatchError
 from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.decoding.families import CACHE
 from hf_ngpulm.generation import seq2seq_generate, transducer_generate
 from hf_ngpulm.generation.lm_argument import _language_models
 from hf_ngpulm.search.attention_step.candidates import best_tokens
@@ -71,7 +72,7 @@ def check(found, expected):
         assert torch.equal(found, expected)
         return
     assert found.keys() == expected.keys()
-    for name in expected.keys() - {"past_key_values"}:
+    for name in expected.keys() - {CACHE}:
         torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-4)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteriaList
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria
 
+from ...decoding.families import CACHE
 from ...search.attention_step.candidates import best_tokens
 from .greedy import probabilities, refuse_impossible
 from .model import Decoder
@@ -25,6 +26,8 @@ from .states import Scoring
 
 CPU = torch.device("cpu")  # named because the caller may have set another default device
 
+# As in Transformers, which since 5.24 sorts drawn continuations; before, they kept the order in which they were drawn.
+SORTS_DRAWN = CACHE == "cache"
 OUT = -1.0e9  # penalty of impossible hypotheses, as in Transformers
 LAST_ONLY = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria)  # criteria that need only the last token and the length
 
@@ -151,7 +154,11 @@ def _draw(scores: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, 
     """Return continuations in the form of `_best`, drawn at random without replacement."""
     sums = (running[:, :, None] + scores.view(*running.shape, -1)).flatten(1)
     drawn = torch.multinomial(probabilities(sums), count)
-    return sums.gather(1, drawn), drawn % scores.shape[1], drawn // scores.shape[1]
+    found = sums.gather(1, drawn)
+    if SORTS_DRAWN:
+        found, order = found.sort(descending=True)
+        drawn = drawn.gather(1, order)
+    return found, drawn % scores.shape[1], drawn // scores.shape[1]
 
 
 def _are_done(criteria: StoppingCriteriaList, sequences: Tensor, rows: Tensor, tokens: Tensor, decoder: Decoder) -> Tensor:

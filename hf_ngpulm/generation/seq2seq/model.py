@@ -20,6 +20,8 @@ from transformers.generation import (
 from transformers.generation.utils import ALL_CACHE_NAMES
 from transformers.utils import ModelOutput
 
+from ...decoding.families import CACHE
+
 # Up to version 5.0 Transformers derives the number of new tokens from the cache; later versions take it as an argument.
 TELLS_LENGTH = "next_sequence_length" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
 
@@ -136,7 +138,7 @@ class Decoder:
             return sequences
         if self._rows is not None:
             self._cache().batch_select_indices(torch.arange(self._rows, device=sequences.device))
-        found |= {"sequences": sequences, "scores": self.scores, "logits": self._logits, "past_key_values": self._cache()}
+        found |= {"sequences": sequences, "scores": self.scores, "logits": self._logits, CACHE: self._cache()}
         beams = "beam_indices" in found
         if not self.is_encoder_decoder:
             found |= {"attentions": self._attentions, "hidden_states": self._hidden_states}
@@ -163,7 +165,7 @@ class Decoder:
         if one_each is None:
             return self._prefill(input_ids, self.kwargs)
         outputs = self._prefill(input_ids[:: self.beams], one_each)
-        outputs.past_key_values.batch_repeat_interleave(self.beams)
+        outputs[CACHE].batch_repeat_interleave(self.beams)
         outputs.logits = outputs.logits[:, -1:].repeat_interleave(self.beams, 0)
         if "cache_position" in one_each:  # Transformers 4
             self.kwargs["cache_position"] = one_each["cache_position"]
@@ -226,7 +228,7 @@ class Decoder:
             self._hidden_states += (outputs[f"{prefix}hidden_states"],)
 
     def _cache_name(self) -> str:
-        return next((name for name in ALL_CACHE_NAMES if name in self.kwargs), ALL_CACHE_NAMES[0])
+        return next((name for name in ALL_CACHE_NAMES if name in self.kwargs), CACHE)
 
     def _cache(self) -> Any:
         return self.kwargs.get(self._cache_name())
