@@ -18,13 +18,7 @@ class Marked(str):
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Give texts their places, and refuse aliases: a few lines of them can stand for gigabytes."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark
-            raise yaml.MarkedYAMLError(problem="aliases aren't supported; write the value out", problem_mark=mark)
-        return super().compose_node(parent, index)
+    """Give texts their places."""
 
     def marked(self, node: Any) -> Marked:
         text = Marked(self.construct_scalar(node))
@@ -36,7 +30,8 @@ _Loader.add_constructor("tag:yaml.org,2002:str", _Loader.marked)
 
 
 def load_yaml(text: str, where: str) -> Any:
-    """Return the values of a YAML text. Texts among them are `Marked`.
+    """Return the values of a YAML text. Texts among them are `Marked`. Aliases are refused: a few lines of them can stand for
+    gigabytes.
 
     Raises:
         GrammarError: it isn't valid YAML.
@@ -44,6 +39,9 @@ def load_yaml(text: str, where: str) -> Any:
     loader = _Loader(text)
     loader.name = where
     try:
+        for event in yaml.parse(text, Loader=_Loader):
+            if isinstance(event, yaml.AliasEvent):
+                raise yaml.MarkedYAMLError(problem="aliases aren't supported; write it out", problem_mark=event.start_mark)
         return loader.get_single_data()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark

@@ -115,7 +115,7 @@ class _Reader:
             else:
                 if depth == MOST_DEPTH:
                     raise self._error(text, start, f"brackets are nested more than {MOST_DEPTH} deep; use macros")
-                options: list[Any] = []
+                options: list[Expression] = []
                 while not options or (at < len(tokens) and tokens[at][1] == "," and tokens[at][0] == "mark"):
                     option, at = self._sequence(text, tokens, at + bool(options), depth + 1)
                     if option == Sequence():

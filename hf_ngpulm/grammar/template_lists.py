@@ -58,6 +58,10 @@ class ListReader:
             self.fills[name, slot] = _fill(self, self.contents[name], slot)
         return self.fills[name, slot]
 
+    def is_wildcard(self, name: str) -> bool:
+        """Whether a list that has been referred to is a wildcard."""
+        return isinstance(self.contents.get(name), Wildcard)
+
     def _content(self, reference: Any, at: str) -> str | Wildcard | None:
         """Return the name under which a list's entries are put, a wildcard, or None if the list can't be said."""
         name = reference.list_name

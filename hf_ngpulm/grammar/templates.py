@@ -88,11 +88,11 @@ class _Reader:
         own = ListReader(self._mapping(contents, "lists"), lists, language, where, made)
         self.scope = _Scope(self._mapping(contents, "expansion_rules"), own, {})
         self.gluer, self.inside = Gluer(), list[str]()
+        skipped = [Words(str(each).strip()) for each in contents.get("skip_words") or []]
+        self.skip = Repeat(Choice(*skipped)) if skipped else Words("")
 
     def read(self) -> Rules:
         """Read all intents."""
-        skipped = [Words(str(each).strip()) for each in self.contents.get("skip_words") or []]
-        skip = Repeat(Choice(*skipped)) if skipped else Words("")
         intents: dict[str | None, Expression] = {}
         for intent, content in self._mapping(self.contents, "intents").items():
             blocks = content.get("data") if isinstance(content, Mapping) else None
@@ -100,7 +100,7 @@ class _Reader:
                 raise GrammarError(f"{self.where}: the intent {intent!r} should have a list of blocks under 'data'")
             options = [option for block in blocks for option in self._block(block, intent)]
             if options:
-                intents[None if intent is None else str(intent)] = Sequence(skip, Choice(*options), skip)
+                intents[None if intent is None else str(intent)] = Choice(*options)
         if not intents:
             raise GrammarError(f"{self.where}: there are no sentences; write intents: NAME: data: - sentences: [...]")
         return checked(Rules(intents, self.scope.lists.made), self.where)
@@ -124,14 +124,27 @@ class _Reader:
                     slots.setdefault(name, self.context[name])
         rules, lists = self._mapping(block, "expansion_rules"), self._mapping(block, "lists")
         scope = _Scope({**self.scope.rules, **rules}, self.scope.lists.with_local(lists), {}) if rules or lists else self.scope
-        options = Choice(*(self._sentence(template, scope) for template in sentences))
         filled = [Slot(str(name), Words(""), plain_value(value)) for name, value in slots.items()]
-        yield Sequence(options, *filled) if filled else options
+        by_ends: dict[tuple[bool, bool], list[Expression]] = {}
+        for template in sentences:
+            ends, expression = self._sentence(template, scope)
+            by_ends.setdefault(ends, []).append(expression)
+        for (begins_free, ends_free), options in by_ends.items():
+            before, after = (Words("") if is_free else self.skip for is_free in (begins_free, ends_free))
+            yield Sequence(before, Choice(*options), after, *filled)
 
-    def _sentence(self, template: Any, scope: _Scope) -> Expression:
+    def _sentence(self, template: Any, scope: _Scope) -> tuple[tuple[bool, bool], Expression]:
+        """Return whether a sentence begins and ends with a wildcard, and its expression."""
         at = place_of(template, self.where)
         try:
-            return self.gluer.expression(self._part(self._parsed(template, at), scope, at))
+            parsed = self._parsed(template, at)
+            items = parsed.items if isinstance(parsed, self.hassil.expression.Sequence) else [None]
+            part = self._part(parsed, scope, at)
+            first, last = (
+                isinstance(item, self.hassil.expression.ListReference) and scope.lists.is_wildcard(item.list_name)
+                for item in (items[0], items[-1])
+            )
+            return (first, last), self.gluer.expression(part)
         except (ValueError, RecursionError) as error:
             if isinstance(error, GrammarError):
                 raise

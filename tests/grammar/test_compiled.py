@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Wav2Vec2CTCTokenizer
+from transformers import Wav2Vec2CTCTokenizer
+from words_in_pieces import pieces
 
 from hf_ngpulm.errors import GrammarError
 from hf_ngpulm.grammar.compiled import FORBIDDEN, CompiledGrammar
@@ -19,13 +19,6 @@ from hf_ngpulm.text.spelling import speller_of
 
 WORDS = ("a", "ab", "abb", "b", "ba")
 LONGEST = 4  # words of a transcript
-
-
-def pieces():
-    vocabulary = [("<unk>", -20.0), ("▁a", -1.0), ("▁b", -1.0), ("a", -2.0), ("b", -2.0), ("▁ab", -1.5), (",", -1.0), ("▁", -9.0)]
-    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=0))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
 
 
 @pytest.fixture(scope="module")

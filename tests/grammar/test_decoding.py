@@ -1,0 +1,209 @@
+"""Searches in grammars against a brute force over all sentences; what utterances mean; grammars on disk."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from core_of_ctc import forward_score
+from toys import Toy
+from words_in_pieces import pieces
+
+from hf_ngpulm import CTCDecoder, Grammar, GrammarDecoder, GraphDecoder, NGramLM, PhraseBooster, TransducerDecoder
+from hf_ngpulm.decoding.understanding import Evidence
+from hf_ngpulm.errors import GrammarError
+from hf_ngpulm.grammar.expressions import Choice, List, Optional, Sequence, Slot, Wildcard
+
+TOKENIZER = pieces()
+BLANK, CLASSES = 8, 9
+GRAMMAR = Grammar(
+    {
+        "turn": Sequence("b", Slot("thing", List("things")), Optional("b")),
+        "tell": Choice("a b", Sequence("ab", Slot("who", Choice("a", "b a"))), weights=[-0.5, -1.0]),
+    },
+    {"things": [("a", 1), ("a b", 2), ("ab", 3)]},
+)
+SENTENCES = ["a b", "ab a", "ab b a", *(f"b {thing}{end}" for thing in ("a", "a b", "ab") for end in ("", " b"))]
+
+
+def token_ids(text):
+    return TOKENIZER(text, add_special_tokens=False).input_ids
+
+
+def logits(rows, frames, seed):
+    return 2 * torch.randn(rows, frames, CLASSES, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("engine", ["cpu", "reference", "gpu"])
+@pytest.mark.parametrize("seed", range(3))
+def test_ctc_finds_the_best_sentence(engine, seed):
+    outputs = logits(2, 7, seed)
+    log_probs = outputs.log_softmax(-1)
+    decoder = CTCDecoder(TOKENIZER, blank_id=BLANK, engine=engine)
+    understand = GrammarDecoder(decoder, GRAMMAR, "strict", num_beams=64, num_readings=3)
+    compiled = GRAMMAR.compiled(TOKENIZER)
+    for row, found in zip(log_probs.double(), understand(outputs)):
+        scores = {}
+        for sentence in SENTENCES:
+            ids = token_ids(sentence)
+            scores[sentence] = forward_score(row, ids, BLANK) + compiled.reading(ids).weight
+        ranked = sorted((score, sentence) for sentence, score in scores.items())[::-1]
+        assert [reading.text for reading in found.readings] == [sentence for _, sentence in ranked[: len(found.readings)]]
+        assert found.text == ranked[0][1] and found.understood and found.confidence == 1
+        assert found.hypothesis.score == pytest.approx(ranked[0][0], abs=2e-3)
+
+
+@pytest.mark.parametrize("durations", [None, (0, 1, 2)])
+def test_transducers_find_a_sentence_that_scores_as_phrases_would(durations):
+    model = Toy(8, 7, durations, blank_bias=0.0)
+    frames = torch.randn(3, 6, 6, generator=torch.Generator().manual_seed(3))
+    decoder = TransducerDecoder(model, TOKENIZER, num_beams=16)
+    found = GrammarDecoder(decoder, GRAMMAR, "strict", num_beams=32)(frames)
+    # The same automaton in the place of phrases.
+    as_phrases = TransducerDecoder(model, TOKENIZER, phrases=GRAMMAR.compiled(TOKENIZER, 8), num_beams=32).decode(frames)
+    for understanding, hypotheses in zip(found, as_phrases):
+        assert understanding.hypothesis.token_ids == hypotheses[0].token_ids
+        assert understanding.hypothesis.score == pytest.approx(hypotheses[0].score, abs=1e-6)
+        assert understanding.understood == (understanding.text in SENTENCES)
+    assert any(understanding.understood for understanding in found)
+
+
+def test_beside_a_language_model_and_phrases():
+    """The score is the sum of all three; in a graph, too."""
+    lm = NGramLM.from_texts(SENTENCES, TOKENIZER, order=3)
+    outputs = logits(2, 7, 5)
+    phrases = PhraseBooster({"ab": 1.5}, TOKENIZER)
+    decoder = CTCDecoder(TOKENIZER, lm, 0.5, phrases=phrases, num_beams=64, beta=0.0, blank_id=BLANK, lm_guard="off")
+    compiled = GRAMMAR.compiled(TOKENIZER, lm.vocab_size)
+    for row, found in zip(outputs.log_softmax(-1).double(), GrammarDecoder(decoder, GRAMMAR, "strict")(outputs)):
+        scores = {}
+        for sentence in SENTENCES:
+            ids = token_ids(sentence)
+            rows = torch.tensor([ids])
+            more = 0.5 * float(lm.score_sequences(rows)) + float(phrases.score_sequences(rows))
+            scores[sentence] = forward_score(row, ids, BLANK) + compiled.reading(ids).weight + more
+        assert found.text == max(scores, key=scores.get)
+        assert found.hypothesis.score == pytest.approx(max(scores.values()), abs=5e-3)
+    graph = GraphDecoder(TOKENIZER, lm, blank_id=BLANK, max_active=256, beam_threshold=1e3)
+    assert all(found.understood for found in GrammarDecoder(graph, GRAMMAR, "strict")(outputs))
+
+
+def spoken(*sentences, sharpness=9.0):
+    """Return outputs of a recogniser that hears these sentences well, `[B, T, C]`, and their lengths."""
+    rows = [
+        [token for first, second in itertools.pairwise([BLANK, *token_ids(s)]) for token in (BLANK, second)] for s in sentences
+    ]
+    outputs = torch.zeros(len(rows), max(map(len, rows)), CLASSES)
+    for row, labels in zip(outputs, rows):
+        row[torch.arange(len(labels)), torch.tensor(labels)] = sharpness
+    return outputs, torch.tensor([len(row) for row in rows])
+
+
+def test_other_speech_is_rejected():
+    outputs, lengths = spoken("b a b", "a a a b b", "ab b a")
+    decoder = CTCDecoder(TOKENIZER, blank_id=BLANK, frame_seconds=0.1)
+    turned, other, told = GrammarDecoder(decoder, GRAMMAR)(outputs, lengths)
+    assert (turned.understood, turned.intent, turned.text) == (True, "turn", "b a b")
+    (thing,) = turned.slots
+    # "a b" as a thing and "a" before the last word weigh the same: the list's first entry is taken.
+    assert thing.name == "thing" and thing.value in (1, 2) and 0 < thing.start < thing.end and turned.confidence > 0.9
+    assert not other.understood and other.text == other.free_text == "a a a b b" and other.intent is None and not other.slots
+    assert told.intent == "tell" and [(slot.name, slot.value) for slot in told.slots] == [("who", "b a")]
+    assert json.loads(json.dumps(told.as_dict()))["slots"][0]["text"] == "b a"
+    strict = GrammarDecoder(decoder, GRAMMAR, "strict", num_beams=64)(outputs, lengths)[1]
+    assert strict.understood and strict.text in SENTENCES and strict.free_text is None
+    free = GrammarDecoder(decoder, GRAMMAR, "free")(outputs, lengths)
+    assert [each.understood for each in free] == [True, False, True]
+    soft = GrammarDecoder(decoder, GRAMMAR, "soft")(outputs, lengths)
+    assert [each.understood for each in soft] == [True, False, True] and soft[1].text == "a a a b b"
+    assert GrammarDecoder(decoder, GRAMMAR, "soft", price=1e3, num_beams=64)(outputs, lengths)[1].understood
+
+
+def test_sensitivity_moves_the_bound():
+    outputs, lengths = spoken("a a", sharpness=4.0)
+    decoder = CTCDecoder(TOKENIZER, blank_id=BLANK)
+
+    def understood(sensitivity):
+        curve = Evidence(-2.0, 1.0)
+        return GrammarDecoder(decoder, GRAMMAR, sensitivity=sensitivity, num_beams=64, evidence=curve)(outputs, lengths)[0]
+
+    never, usual, always = (understood(sensitivity) for sensitivity in (0.0, 0.5, 1.0))
+    assert always.understood and not never.understood
+    assert always.confidence == usual.confidence == 1 / (1 + math.exp(-(usual.evidence + 2.0)))
+
+
+def test_rows_do_not_depend_on_their_batch():
+    outputs, lengths = spoken("b a b", "a a a b b", "ab b a")
+    understand = GrammarDecoder(CTCDecoder(TOKENIZER, blank_id=BLANK), GRAMMAR)
+    together = understand(outputs, lengths)
+    for row, expected in enumerate(together):
+        (alone,) = understand(outputs[row : row + 1, : lengths[row]])
+        assert alone.as_dict() == pytest.approx(expected.as_dict()) or alone.text == expected.text
+
+
+def test_lists_are_replaced():
+    other = GRAMMAR.with_lists({"things": {"b b": "new"}})
+    assert other.reading("b b b").slots[0].value == "new" and other.reading("b a") is None
+    assert GRAMMAR.reading("b a").slots[0].value == 1
+    expected = Grammar(GRAMMAR.intents, {"things": {"b b": "new"}}).compiled(TOKENIZER)
+    assert other.compiled(TOKENIZER).fingerprint == expected.fingerprint
+    with pytest.raises(GrammarError, match="no list 'rooms'"):
+        GRAMMAR.with_lists({"rooms": ["a"]})
+
+
+def test_wildcards_take_what_is_said():
+    grammar = Grammar({"play": Sequence("b", Slot("song", Wildcard()), Optional("ab", Slot("room", ["a", "b"])))})
+    reading = grammar.reading("b a ab a ab b")
+    assert [(slot.name, slot.first, slot.last) for slot in reading.slots] == [("song", 1, 4), ("room", 5, 6)]
+    outputs, lengths = spoken("b a a ab b")
+    (found,) = GrammarDecoder(CTCDecoder(TOKENIZER, blank_id=BLANK), grammar)(outputs, lengths)
+    assert [(slot.name, slot.value) for slot in found.slots] == [("song", "a a"), ("room", "b")]
+
+
+def test_it_comes_back_from_a_folder(tmp_path):
+    GRAMMAR.save_pretrained(tmp_path)
+    for back in (Grammar.from_pretrained(tmp_path), Grammar.load(tmp_path), Grammar.load(tmp_path / "grammar.json")):
+        assert back.intents == GRAMMAR.intents and back.lists == GRAMMAR.lists
+        assert back.compiled(TOKENIZER).fingerprint == GRAMMAR.compiled(TOKENIZER).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[1", "no valid JSON"),
+        ("{}", "not a grammar of version 1"),
+        ('{"hf_ngpulm_grammar": 1, "intents": [["x", ["bomb", "y"]]], "lists": {}}', "isn't an expression"),
+        ('{"hf_ngpulm_grammar": 1, "intents": [["x", ["repeat", -1, 0, "y"]]], "lists": {}}', "repeated -1 to 0 times"),
+        ('{"hf_ngpulm_grammar": 1, "intents": [["x", ["list", "l"]]], "lists": {"l": []}}', "the list 'l' is empty"),
+        ('{"hf_ngpulm_grammar": 1, "intents": [["x", ["list", "l"]]], "lists": {"l": [[["list", "l"], 1]]}}', "itself"),
+        (
+            '{"hf_ngpulm_grammar": 1, "lists": {}, "intents": [["x", ' + '["sequence", ' * 3000 + '"a"' + "]" * 3000 + "]]}",
+            "nested",
+        ),
+        (
+            '{"hf_ngpulm_grammar": 1, "lists": {}, "intents": [["x", '
+            + '["repeat", 99, 99, ' * 6 + '"a"' + "]" * 6 + "]]}",
+            "more than 1,000,000 parts",
+        ),
+    ],
+)  # fmt: skip
+def test_damaged_and_hostile_files_are_refused(tmp_path, content, message):
+    (tmp_path / "grammar.json").write_text(content)
+    with pytest.raises(GrammarError, match=message):
+        Grammar.from_pretrained(tmp_path)
+
+
+def test_bad_arguments_are_named():
+    decoder = CTCDecoder(TOKENIZER, blank_id=BLANK)
+    with pytest.raises(ValueError, match="price=3 has no effect in the mode 'reject'"):
+        GrammarDecoder(decoder, GRAMMAR, price=3)
+    with pytest.raises(ValueError, match=r"sensitivity.*from 0 to 1"):
+        GrammarDecoder(decoder, GRAMMAR, sensitivity=1.5)
+    with pytest.raises(GrammarError, match="the list 'rooms', which isn't given"):
+        Grammar({"x": List("rooms")})
+    with pytest.raises(GrammarError, match="no sentence that the recogniser can write"), pytest.warns(UserWarning, match="'q'"):
+        Grammar({"x": "q"}).compiled(TOKENIZER)
+    with pytest.raises(GrammarError, match="can't write 1 of the grammar's 2"):
+        Grammar({"x": ["q", "a"]}).compiled(TOKENIZER, strict=True)
