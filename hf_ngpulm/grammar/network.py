@@ -233,7 +233,7 @@ class Network:
         """
         # Paths by place, then by weight, then by their order. Weights above 0 may be found late: states are settled again then.
         best: dict[tuple[int, int], float] = {(symbols.skipped(units, 0), 0): 0.0}
-        before: dict[tuple[int, int], tuple[tuple[int, int], Action | None, Value]] = {}
+        before: dict[tuple[int, int], tuple[tuple[int, int], Action | None, Value, int]] = {}
         waiting: list[tuple[int, float, int, int]] = [(symbols.skipped(units, 0), 0.0, 0, 0)]
         order, steps = 0, 0
         while waiting:
@@ -249,7 +249,7 @@ class Network:
                     weight = -cost + arc.weight + (FREE_WORD if arc.symbol is FREE else 0.0)
                     there = (symbols.skipped(units, end) if end > place else place, arc.target)
                     if weight > best.get(there, -math.inf):
-                        best[there], before[there] = weight, (here, arc.action, value)
+                        best[there], before[there] = weight, (here, arc.action, value, end)
                         order += 1
                         heapq.heappush(waiting, (there[0], -weight, order, there[1]))
         last = (len(units), 1)
@@ -266,23 +266,24 @@ class Network:
     def _traced(self, last: tuple[int, int], before: Mapping[Any, Any], weight: float) -> Reading:
         steps = []
         while last in before:
-            here, action, value = before[last]
-            steps.append((here[0], last[0], action, value))
-            last = here
+            steps.append(before[last])
+            last = steps[-1][0]
         intent, slots = None, []
-        opened, heard = 0, None
-        for first, end, action, value in reversed(steps):
+        opened, heard, read = 0, None, 0  # `read` is the end of the last word, before what is skipped
+        for (place, _), action, value, end in reversed(steps):
             heard = value if value is not None else heard
+            read = end if end > place else read
             if action is None:
                 continue
             if action.kind == "intent":
                 intent = action.name
             elif action.kind == "open":
-                opened, heard = first, None
+                opened, heard = place, None
             elif action.kind == "value":
                 heard = action.value if action.value is not None else heard
             else:
-                slots.append(Filled(action.name, heard if action.value is None else action.value, opened, end))
+                filled = heard if action.value is None else action.value
+                slots.append(Filled(str(action.name), filled, opened, max(opened, read)))
         return Reading(intent, tuple(slots), weight)
 
 

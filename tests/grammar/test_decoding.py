@@ -33,7 +33,10 @@ def token_ids(text):
 
 
 def logits(rows, frames, seed):
-    return 2 * torch.randn(rows, frames, CLASSES, generator=torch.Generator().manual_seed(seed))
+    """Random outputs without punctuation marks, which may stand between any words."""
+    outputs = 2 * torch.randn(rows, frames, CLASSES, generator=torch.Generator().manual_seed(seed))
+    outputs[..., token_ids("a ,")[-1]] = -30
+    return outputs
 
 
 @pytest.mark.parametrize("engine", ["cpu", "reference", "gpu"])
@@ -66,7 +69,7 @@ def test_transducers_find_a_sentence_that_scores_as_phrases_would(durations):
     for understanding, hypotheses in zip(found, as_phrases):
         assert understanding.hypothesis.token_ids == hypotheses[0].token_ids
         assert understanding.hypothesis.score == pytest.approx(hypotheses[0].score, abs=1e-6)
-        assert understanding.understood == (understanding.text in SENTENCES)
+        assert understanding.understood == (understanding.text.replace(",", "") in SENTENCES)
     assert any(understanding.understood for understanding in found)
 
 
@@ -92,9 +95,7 @@ def test_beside_a_language_model_and_phrases():
 
 def spoken(*sentences, sharpness=9.0):
     """Return outputs of a recogniser that hears these sentences well, `[B, T, C]`, and their lengths."""
-    rows = [
-        [token for first, second in itertools.pairwise([BLANK, *token_ids(s)]) for token in (BLANK, second)] for s in sentences
-    ]
+    rows = [[label for token in token_ids(sentence) for label in (BLANK, token)] for sentence in sentences]
     outputs = torch.zeros(len(rows), max(map(len, rows)), CLASSES)
     for row, labels in zip(outputs, rows):
         row[torch.arange(len(labels)), torch.tensor(labels)] = sharpness
@@ -140,7 +141,8 @@ def test_rows_do_not_depend_on_their_batch():
     together = understand(outputs, lengths)
     for row, expected in enumerate(together):
         (alone,) = understand(outputs[row : row + 1, : lengths[row]])
-        assert alone.as_dict() == pytest.approx(expected.as_dict()) or alone.text == expected.text
+        assert alone.text == expected.text and alone.slots == expected.slots and alone.understood == expected.understood
+        assert alone.evidence == pytest.approx(expected.evidence, abs=1e-5)
 
 
 def test_lists_are_replaced():
