@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..formats.files import KENLM, format_of
     from ..formats.kenlm import KenLMFile
     from ..formats.safetensors import CONFIG_FILE, WEIGHTS_FILE
+    from ..grammar.grammar import Grammar
     from ..language_model.hub import CARD_FILE, is_as_written
     from ..language_model.interpolation import fitted_weights
     from ..language_model.loading import load_language_model
@@ -54,6 +55,7 @@ _NAMES = {
     "formats.files": "KENLM format_of",
     "formats.kenlm": "KenLMFile",
     "formats.safetensors": "CONFIG_FILE WEIGHTS_FILE",
+    "grammar.grammar": "Grammar",
     "language_model.hub": "CARD_FILE is_as_written",
     "language_model.interpolation": "fitted_weights",
     "language_model.loading": "load_language_model",

@@ -39,6 +39,11 @@ def transcribe(
     decoding: Decoding,
     adjusted: Adjusted,
     boosting: Boosting,
+    grammar: str | None = option(
+        "Understand recordings by a grammar: a file (JSGF, YAML of Rhino or Home Assistant, JSON of Vosk), or a folder."
+    ),
+    grammar_mode: str | None = option("reject, strict, soft or free [default: reject]."),
+    sensitivity: float | None = option("From 0 to 1: the higher, the more is understood [default: 0.5].", min=0, max=1),
     n_best: int | None = of_decoders("num_return_sequences", min=1),
     batch_size: int = option("Files decoded together.", default=8, min=1),
     chunk_length: float = option("Cut long audio into chunks of so many seconds; 0: don't.", default=0.0, min=0),
@@ -58,6 +63,7 @@ def transcribe(
     hf-ngpulm transcribe *.flac --model nvidia/parakeet-ctc-0.6b --lm org/my-lm --lm-weight 1.0 --num-beams 8
     hf-ngpulm transcribe call.flac --model nvidia/parakeet-tdt-0.6b-v3 --phrases names.txt --phrases "Anna Kowalska"
     hf-ngpulm transcribe talk.flac --model nvidia/parakeet-tdt-0.6b-v3 --output talk.srt
+    hf-ngpulm transcribe order.wav --model nvidia/parakeet-ctc-0.6b --grammar orders.yml --json
     """
     if timestamps not in (None, "word", "char"):
         raise ValueError(f"--timestamps must be word or char, got {timestamps!r}")
@@ -76,8 +82,17 @@ def transcribe(
     subtitled = kind in ("srt", "vtt")
     if subtitled:
         library.refuse_idle({"--timestamps": timestamps, "--n-best": n_best}, f"has no place in {kind} files; leave it out")
+    of_grammar = {"grammar_mode": grammar_mode, "sensitivity": sensitivity}
+    if grammar is None:
+        idle = {"--grammar-mode": grammar_mode, "--sensitivity": sensitivity}
+        library.refuse_idle(idle, "is about a grammar; add --grammar")
+    elif subtitled:
+        raise ValueError(f"--grammar understands recordings as a whole, which {kind} files can't tell; leave one of them out")
     phrases = read_phrases(boosting.phrases) or None
-    settings = given(decoding, adjusted, phrases=phrases, phrase_weight=boosting.phrase_weight, num_return_sequences=n_best)
+    boosted = {"phrases": phrases, "phrase_weight": boosting.phrase_weight, "num_return_sequences": n_best}
+    settings = given(decoding, adjusted, **boosted, **of_grammar)
+    if grammar is not None:
+        settings["grammar"] = library.Grammar.load(grammar)
     asr = load_recogniser(model, device, **settings)
     rate = asr.feature_extractor.sampling_rate
     read: list[tuple[str, float]] = []  # with their lengths in seconds
@@ -148,6 +163,10 @@ def _subtitles(kind: str, result: dict[str, Any], seconds: float, of_words: bool
 def _shown(result: dict[str, Any]) -> str:
     """Return the text, followed by lines with the hypotheses and times that the user requested."""
     lines = [result["text"]]
+    if "understood" in result:
+        slots = ", ".join(f"{slot['name']}={slot['value']!r}" for slot in result["slots"])
+        what = f"{result['intent'] or 'understood'}({slots})" if result["understood"] else "not understood"
+        lines.append(f"  {what}, confidence {result['confidence']:.2f}")
     lines += [f"  {hypothesis['score']:9.2f}  {hypothesis['text']}" for hypothesis in result.get("hypotheses", [])]
     for chunk in result.get("chunks", []):
         begin, end = ("-" if time is None else f"{time:.2f}" for time in chunk["timestamp"])  # where a model doesn't say
