@@ -265,6 +265,9 @@ def test_home_assistants_sentences(path):
     """Every language can be read, and hassil understands what is drawn in it."""
     contents = json.loads(path.read_text(encoding="utf-8"))
     lists = {"area": ["alpha"], "floor": ["beta"], "name": ["gamma delta"]}
+    for intent in contents["intents"].values():  # hassil refuses what has no context
+        for data in intent["data"]:
+            data.pop("requires_context", None)
     rules, intents = read_templates(contents, lists), Intents.from_dict(contents)
     assert set(rules.intents) == {name for name, intent in contents["intents"].items() if intent["data"]}
     understood, drawn = 0, 20
