@@ -49,7 +49,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         beta: bonus per token (natural log), a number or a tensor `[B]`; it balances an LM's preference for short transcripts.
             Beam search only. With an LM of V tokens the default is `max(0.85 log(V) min(weight, 0.8), 3 weight)`: for V = 256,
             3.3 at weight 0.7 and 3.8 at weight 1. Without an LM, or with a word bonus in the LM (`word_bonus`, see
-            `hf_ngpulm.lexicon.compose`), the default is 0.
+            `hf_ngpulm.lexicon.compose`), the default is 0. A grammar counts as an LM of weight 1.
         beam_threshold: drops prefixes that score this much less than the best one (natural log). Beam search only.
         blank_threshold: treats a frame as blank if its blank is more probable than this, which saves time; None treats none so.
             Beam search only.
@@ -216,6 +216,8 @@ def bonuses_of(beta: float | Tensor | None, models: RowModels) -> Tensor:
         ValueError: `beta` is a tensor for another number of rows.
     """
     lm_weights = models.lm_weights
+    if models.has_grammar:  # which prefers short sentences as much as a language model does
+        lm_weights = lm_weights.clamp(min=1)
     if beta is None:
         shared = BETA_SHARE * math.log(max(models.vocab_size, 1)) * lm_weights.clamp(max=MOST_SHARED)
         return shared.maximum(BETA_PER_WEIGHT * lm_weights)

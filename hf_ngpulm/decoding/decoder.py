@@ -27,7 +27,7 @@ from .hypotheses import Hypothesis, Writing
 from .options import FrameOptions
 
 AnyDecoder = TypeVar("AnyDecoder", bound="Decoder")
-GRAMMAR_BEAMS = 8  # at least, in a grammar
+NO_THRESHOLD = 1e6
 
 
 class Decoder(WithoutCaches):
@@ -130,14 +130,17 @@ class Decoder(WithoutCaches):
         """Return a copy that searches in a grammar, with a beam.
 
         Args:
-            num_beams: number of hypotheses of the search; default: this decoder's, at least 8.
+            num_beams: number of hypotheses of the search; default: this decoder's, at least `kind.in_grammar`. A grammar has few
+                continuations, so that many cost little.
             num_hypotheses: number of hypotheses to return, as far as the beam has them.
         """
         options: Any = self.options if self.unguided is None else self.with_beam().options
         beam = self.kind.beam
-        beams = max(getattr(options, beam), GRAMMAR_BEAMS) if num_beams is None else num_beams
+        beams = max(getattr(options, beam), self.kind.in_grammar) if num_beams is None else num_beams
         changed = {beam: beams, "num_return_sequences": min(max(num_hypotheses, options.num_return_sequences), beams)}
         changed |= {"lm_guard": guard.OFF} if hasattr(options, "lm_guard") else {}
+        if hasattr(options, "beam_threshold"):  # where nothing else may be said, a sentence may be far behind for a while
+            changed["beam_threshold"] = NO_THRESHOLD
         if getattr(options, "strategy", None) == "greedy" and beams > 1:
             changed["strategy"] = "alsd"
         return self._with(options=replace(options, **changed), unguided=None, fusion=self.fusion.with_grammar(grammar))

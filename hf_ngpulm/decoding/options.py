@@ -74,6 +74,8 @@ class Options:
 
     # Name of the option that limits the number of hypotheses.
     beam: ClassVar[str] = "num_beams"
+    # The least number of hypotheses of a search in a grammar.
+    in_grammar: ClassVar[int] = 16
     # Key into `KNEES`; None where no knee was measured.
     family: ClassVar[str | None] = None
     # Other names of options, used in pipelines and in settings saved with LMs; and settings that are constant there.
@@ -214,6 +216,7 @@ class CTCOptions(FrameOptions):
     lm_guard: float | str = guard.AUTO
 
     family = "ctc"
+    in_grammar = 256
     choosing = ("num_beams", "repeats")
     came_with = True
 
@@ -250,6 +253,7 @@ class GraphOptions(FrameOptions):
     blank_id: int | None = None
 
     beam = "max_active"
+    in_grammar = 256
     known_as: ClassVar[dict[str, str]] = {"max_active": "num_beams", "discount": "phrase_weight"}
     always: ClassVar[dict[str, str]] = {"strategy": "graph"}
     came_with = True

@@ -45,7 +45,7 @@ class Evidence(NamedTuple):
 
 
 # Of CTC models and transducers.
-EVIDENCE = Evidence(-0.5, 0.12)
+EVIDENCE = Evidence(-3.1, 0.3)
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,8 @@ class GrammarDecoder(Generic[AnyDecoder]):
         sensitivity: from 0 to 1, for the mode "reject": an utterance is understood if its confidence is at least 1 -
             sensitivity.
         price: what leaving the grammar costs in the mode "soft" (natural log, default 8).
-        num_beams: number of hypotheses of the search in the grammar; default: the decoder's, at least 8.
+        num_beams: number of hypotheses of the search in the grammar; default: the decoder's, at least 256 for CTC
+            models and 16 for transducers.
         num_readings: the most readings per row (default 5).
         evidence: the curve of confidence; default: that fitted to CTC models and transducers.
         strict: raise an error for words of the grammar that the recogniser can't write, instead of a warning.
