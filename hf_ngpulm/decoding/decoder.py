@@ -130,8 +130,8 @@ class Decoder(WithoutCaches):
         """Return a copy that searches in a grammar, with a beam.
 
         Args:
-            num_beams: number of hypotheses of the search; default: this decoder's, at least `kind.in_grammar`. A grammar has few
-                continuations, so that many cost little.
+            num_beams: number of hypotheses of the search; default: this decoder's, at least `kind.in_grammar`. In a grammar few
+                tokens are possible, so that many hypotheses cost little.
             num_hypotheses: number of hypotheses to return, as far as the beam has them.
         """
         options: Any = self.options if self.unguided is None else self.with_beam().options

@@ -44,7 +44,7 @@ def logits(rows, frames, seed):
 def test_ctc_finds_the_best_sentence(engine, seed):
     outputs = logits(2, 7, seed)
     log_probs = outputs.log_softmax(-1)
-    decoder = CTCDecoder(TOKENIZER, blank_id=BLANK, engine=engine)
+    decoder = CTCDecoder(TOKENIZER, blank_id=BLANK, engine=engine, num_beams=8, beta=0.0)
     understand = GrammarDecoder(decoder, GRAMMAR, "strict", num_beams=64, num_readings=3)
     compiled = GRAMMAR.compiled(TOKENIZER)
     for row, found in zip(log_probs.double(), understand(outputs)):
@@ -124,7 +124,7 @@ def test_other_speech_is_rejected():
 
 def test_sensitivity_moves_the_bound():
     outputs, lengths = spoken("a a", sharpness=4.0)
-    decoder = CTCDecoder(TOKENIZER, blank_id=BLANK)
+    decoder = CTCDecoder(TOKENIZER, blank_id=BLANK, num_beams=8, beta=0.0)
 
     def understood(sensitivity):
         curve = Evidence(-2.0, 1.0)
