@@ -43,13 +43,14 @@ from ways import PeerProcess
 from hf_ngpulm import NGramLM
 from hf_ngpulm.evaluation import character_errors, entity_errors, word_errors
 from hf_ngpulm.formats.arpa import write_arpa
+from hf_ngpulm.generation.logits_processor import LM_WEIGHT
 from hf_ngpulm.language_model.training import train
 from hf_ngpulm.lexicon.spellings import make_lexicon
 from hf_ngpulm.sound.files import read_audio
 from hf_ngpulm.text.normalisation import normaliser
 
 LM_WEIGHTS = (0.35, 0.5, 0.65, 0.8, 0.95, 1.2)
-ATTENTION_WEIGHTS = (0.1, 0.2, 0.4)
+ATTENTION_WEIGHTS = (LM_WEIGHT, 0.1, 0.4)
 PHRASE_WEIGHTS = (0.25, 0.5, 1.0, 1.5, 2.0)
 Point = dict[str, Any]
 english = normaliser("whisper-en")
@@ -211,7 +212,8 @@ class Bench:
         told = {"model": self.name, "way": name, "phrases": phrases, **self.corpus.figures(merged)}
         told |= {"ms a clip": min(spent for *_, spent in tried), "chosen": chosen}
         if len(grid) > 1:
-            of_default, _ = self.decoded({**fixed, **default}, contexts)
+            same = [texts for point, texts, _ in tried if self.attention and point == {"lm_weight": LM_WEIGHT}]
+            of_default = same[0] if same else self.decoded({**fixed, **default}, contexts)[0]
             told["default"] = self.corpus.figures(of_default)
             told["points"] = [
                 {**point, **{k: v for k, v in self.corpus.figures(t).items() if k != "interval"}} for point, t, _ in tried
@@ -231,7 +233,11 @@ class Bench:
         if transducer:
             weights = [{"lm_weight": weight, "ilm_weight": share * weight} for weight in LM_WEIGHTS for share in shares]
         beamed = [{**weight, **beta} for weight in weights for beta in [{}, *(betas if ctc else [])]]
-        both = [{"lm_weight": weight, **boost} for weight in lm_weights[-4:-1] for boost in boosts[1:4]]
+        both = [
+            {"lm_weight": weight, **boost}
+            for weight in (lm_weights[:2] if self.attention else lm_weights[2:5])
+            for boost in boosts[1:4]
+        ]
         if "none" in ways:
             yield self.row("none, greedy", {"num_beams": 1}, [{}], {})
             yield self.row("none, 4 beams", {"num_beams": 4}, [{}], {})
@@ -240,7 +246,7 @@ class Bench:
                 yield self.row(f"{text} LM, greedy", {"num_beams": 1, "lm": text}, weights, {})
                 yield self.row(f"{text} LM, 4 beams", {"num_beams": 4, "lm": text}, beamed, {})
         if "foreign" in ways:
-            points = [{"lm_weight": weight} for weight in lm_weights[1:5]]
+            points = weights[::2] if self.attention else [{"lm_weight": weight} for weight in lm_weights[1:5]]
             for text, beams in itertools.product(self.corpus.foreign, (1, 4)):
                 yield self.row(f"{text} LM, {beams} beams", {"num_beams": beams, "lm": text}, points, {})
         if "guard" in ways:
