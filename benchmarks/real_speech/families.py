@@ -9,7 +9,8 @@ bridge, or --foreign). "guard" compares `lm_guard`'s default with "off" at two w
 the speakers on the other half, because the models have learned the train speakers by heart. A row also has the errors with the
 default weights, and those of each point of its grid for all speakers. Rare words are words of a clip that no train transcript
 has. Phrases of a clip are its rare words among distractors, which are rare words of other clips and words of the lexicon. WERs
-are in %, with 95% intervals over speakers (bootstrap).
+are in %, with 95% intervals over speakers (bootstrap). Whispers and Moonshines write marks, capitals and digits: transcripts
+and references are normalised (`plain`), and LMs are made of text in the style of the transcripts without an LM.
 "ms a clip" is the decoder's time, one thread, in batches of 16.
 """
 
