@@ -9,12 +9,15 @@ bridge, or --foreign). "guard" compares `lm_guard`'s default with "off" at two w
 the speakers on the other half, because the models have learned the train speakers by heart. A row also has the errors with the
 default weights, and those of each point of its grid for all speakers. Rare words are words of a clip that no train transcript
 has. Phrases of a clip are its rare words among distractors, which are rare words of other clips and words of the lexicon. WERs
-are in %, with 95% intervals over speakers (bootstrap).
+are in %, with 95% intervals over speakers (bootstrap). Whispers and Moonshines write marks, capitals and digits: transcripts
+and references are normalised (`plain`), and LMs are made of text in the style of the transcripts without an LM.
 "ms a clip" is the decoder's time, one thread, in batches of 16.
 """
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import functools
 import itertools
 import json
@@ -41,16 +44,22 @@ from ways import PeerProcess
 from hf_ngpulm import NGramLM
 from hf_ngpulm.evaluation import character_errors, entity_errors, word_errors
 from hf_ngpulm.formats.arpa import write_arpa
+from hf_ngpulm.generation.logits_processor import LM_WEIGHT
 from hf_ngpulm.language_model.training import train
 from hf_ngpulm.lexicon.spellings import make_lexicon
 from hf_ngpulm.sound.files import read_audio
 from hf_ngpulm.text.normalisation import normaliser
 
 LM_WEIGHTS = (0.35, 0.5, 0.65, 0.8, 0.95, 1.2)
-ATTENTION_WEIGHTS = (0.05, 0.1, 0.2)
+ATTENTION_WEIGHTS = (LM_WEIGHT, 0.1, 0.4)
 PHRASE_WEIGHTS = (0.25, 0.5, 1.0, 1.5, 2.0)
 Point = dict[str, Any]
-plain = normaliser("whisper-en")
+english = normaliser("whisper-en")
+
+
+def plain(text: str) -> str:
+    """Return a text by Whisper's rules, and digit by digit: a number in words or digits, joined or not, is the same."""
+    return re.sub(r"(?<=\d)[ .]?(?=\d)", " ", re.sub(r"\bone\b", "1", english(text)))
 
 
 class Corpus:
@@ -84,6 +93,13 @@ class Corpus:
         if lexicon is not None:
             words |= {line.split()[0].lower() for line in lexicon.read_text().splitlines() if line.strip()} - known
         self.distractors = sorted(words)
+
+    def normalised(self) -> Corpus:
+        """Return the corpus for decoders with attention, which write capitals, marks and digits: by the rules of `plain`."""
+        other = copy.copy(self)
+        other.clips = [dataclasses.replace(clip, text=plain(clip.text)) for clip in self.clips]
+        other.rare = [sorted({word for each in words for word in plain(each).split()}) for words in self.rare]
+        return other
 
     def phrases(self, count: int) -> list[list[str]]:
         """Return each clip's rare words among so many others, which it doesn't have."""
@@ -144,7 +160,8 @@ class Bench:
     """A recogniser's outputs for a corpus, its LMs, and what was measured."""
 
     def __init__(self, corpus: Corpus, source: str, heard: Heard, every_text: bool, peers_python: str | None = None) -> None:
-        self.corpus, self.name, self.heard = corpus, source, heard
+        self.attention = heard.recogniser.family == "attention"
+        self.corpus, self.name, self.heard = corpus.normalised() if self.attention else corpus, source, heard
         self.process = None if peers_python is None else PeerProcess(peers_python, heard)
         self.family, self.texts = heard.recogniser.family, every_text
         self.contexts: list[Any] | None = None
@@ -156,12 +173,14 @@ class Bench:
             return NGramLM.interpolate([self.lm("in-domain"), self.lm("general")], [0.5, 0.5])
         if name.startswith("words"):
             return NGramLM.from_texts(self.corpus.texts[name[6:] or "in-domain"], tokenizer, order=3, unit="word")
-        cased = [self.style(text) for text in self.corpus.texts[name]]
-        return NGramLM.from_texts(cased, tokenizer, order=6)
+        style = {"style_of": self.written({"num_beams": 1}, None), "language": "en"} if self.attention else {}
+        return NGramLM.from_texts(self.corpus.texts[name], tokenizer, order=6, **style)
 
-    def style(self, text: str) -> str:
-        """Return a sentence as the recogniser writes it."""
-        return f" {text.capitalize()}." if self.family == "attention" else text
+    def written(self, settings: Point, contexts: list[Any] | None) -> list[str]:
+        """Return transcripts as the recogniser writes them."""
+        if self.attention:
+            settings = {**settings, "max_new_tokens": 60, "max_length": None}
+        return self.heard.decode(self.heard.recogniser.decoder(**settings), contexts=contexts)
 
     def decoded(self, settings: Point, contexts: list[Any] | None) -> tuple[list[str], float]:
         """Return transcripts, and the milliseconds of a clip."""
@@ -170,12 +189,10 @@ class Bench:
             answer = self.process.ask(**{"length_bonus" if key == "beta" else key: value for key, value in settings.items()})
             return answer["texts"], 1e3 * answer["seconds"] / len(answer["texts"])
         settings = {key: self.lm(value) if key == "lm" else value for key, value in settings.items()}
-        if self.family == "attention":
-            settings = {**settings, "max_new_tokens": 60, "max_length": None}
         begin = time.process_time()
-        texts = self.heard.decode(self.heard.recogniser.decoder(**settings), contexts=contexts)
+        texts = self.written(settings, contexts)
         spent = 1e3 * (time.process_time() - begin) / len(texts)
-        return ([plain(text) for text in texts] if self.family == "attention" else texts), spent
+        return ([plain(text) for text in texts] if self.attention else texts), spent
 
     def row(self, name: str, fixed: Point, grid: list[Point], default: Point, phrases: int | None = None) -> dict[str, Any]:
         """Return the figures of a way to decode, with weights chosen on the other half of the speakers.
@@ -196,7 +213,8 @@ class Bench:
         told = {"model": self.name, "way": name, "phrases": phrases, **self.corpus.figures(merged)}
         told |= {"ms a clip": min(spent for *_, spent in tried), "chosen": chosen}
         if len(grid) > 1:
-            of_default, _ = self.decoded({**fixed, **default}, contexts)
+            same = [texts for point, texts, _ in tried if self.attention and point == {"lm_weight": LM_WEIGHT}]
+            of_default = same[0] if same else self.decoded({**fixed, **default}, contexts)[0]
             told["default"] = self.corpus.figures(of_default)
             told["points"] = [
                 {**point, **{k: v for k, v in self.corpus.figures(t).items() if k != "interval"}} for point, t, _ in tried
@@ -208,15 +226,19 @@ class Bench:
     def rows(self, ways: set[str]) -> Iterator[dict[str, Any]]:
         """Yield the row of each way that is asked for."""
         ctc, transducer = self.family == "CTC", self.family == "transducer"
-        lm_weights = ATTENTION_WEIGHTS if self.family == "attention" else LM_WEIGHTS
+        lm_weights = ATTENTION_WEIGHTS if self.attention else LM_WEIGHTS
         weights = [{"lm_weight": weight} for weight in lm_weights]
-        boosts = [{"phrase_weight": weight} for weight in PHRASE_WEIGHTS]
+        boosts = [{"phrase_weight": weight} for weight in (PHRASE_WEIGHTS[:3] if self.attention else PHRASE_WEIGHTS)]
         betas = [{"beta": beta} for beta in (1.0, 2.0, 3.5)] if ctc else [{}]
         shares = (0.0, 0.3, 0.5, 0.6, 0.7)
         if transducer:
             weights = [{"lm_weight": weight, "ilm_weight": share * weight} for weight in LM_WEIGHTS for share in shares]
         beamed = [{**weight, **beta} for weight in weights for beta in [{}, *(betas if ctc else [])]]
-        both = [{"lm_weight": weight, **boost} for weight in LM_WEIGHTS[2:5] for boost in boosts[1:4]]
+        both = [
+            {"lm_weight": weight, **boost}
+            for weight in (lm_weights[:2] if self.attention else lm_weights[2:5])
+            for boost in boosts[1:4]
+        ]
         if "none" in ways:
             yield self.row("none, greedy", {"num_beams": 1}, [{}], {})
             yield self.row("none, 4 beams", {"num_beams": 4}, [{}], {})
@@ -225,11 +247,11 @@ class Bench:
                 yield self.row(f"{text} LM, greedy", {"num_beams": 1, "lm": text}, weights, {})
                 yield self.row(f"{text} LM, 4 beams", {"num_beams": 4, "lm": text}, beamed, {})
         if "foreign" in ways:
-            points = [{"lm_weight": weight} for weight in lm_weights[1:5]]
+            points = weights[::2] if self.attention else [{"lm_weight": weight} for weight in lm_weights[1:5]]
             for text, beams in itertools.product(self.corpus.foreign, (1, 4)):
                 yield self.row(f"{text} LM, {beams} beams", {"num_beams": beams, "lm": text}, points, {})
         if "guard" in ways:
-            texts = ["in-domain", "general", *self.corpus.foreign]
+            texts = [name for name in ("in-domain", "general", *self.corpus.foreign) if self.corpus.texts[name]]
             with_words = ["words", *(f"words {text}" for text in self.corpus.foreign)] if ctc else []
             for text, beams in [*itertools.product(texts, (1, 4)), *((text, 8) for text in with_words)]:
                 guards = [{"lm_weight": weight, "lm_guard": at} for weight in (0.5, 0.8) for at in ("off", "auto")]

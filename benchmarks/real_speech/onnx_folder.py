@@ -48,8 +48,9 @@ def weights_of(path: Path, prefix: str) -> dict[str, torch.Tensor]:
     }
 
     def dequantised(name: str) -> torch.Tensor:
-        weight, zero = values[name + "_quantized"].float(), values[name + "_zero_point"].float()
-        return (weight - zero) * values[name + "_scale"]
+        weight, zero, scale = (values[f"{name}_{part}"] for part in ("quantized", "zero_point", "scale"))
+        # Convolutions that are computed in floating point have the zero's value instead of its number.
+        return weight * scale + zero if zero.is_floating_point() else (weight.float() - zero.float()) * scale
 
     weights = {}
     for name in values:
@@ -63,6 +64,9 @@ def weights_of(path: Path, prefix: str) -> dict[str, torch.Tensor]:
             match = re.fullmatch(r"/(.*)/MatMul_quant", node.name)
             if match and node.input[1].endswith("_quantized"):
                 weights[match[1].replace("/", ".") + ".weight"] = dequantised(node.input[1].removesuffix("_quantized")).T
+            match = re.fullmatch(r"/(.*norm)/(Mul|Add)", node.name)
+            if match and node.input[1] in values and "::" in node.input[1]:  # Moonshine's norm after its first convolution
+                weights[f"{match[1].replace('/', '.')}.{'weight' if match[2] == 'Mul' else 'bias'}"] = values[node.input[1]]
     return {name if name.startswith("model.") else prefix + name: weight for name, weight in weights.items()}
 
 
