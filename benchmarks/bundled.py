@@ -55,9 +55,9 @@ def searches(name: str, lm: NGramLM) -> dict[str, dict[str, Any]]:
     """Settings of each search, but for the weights."""
     beam: dict[str, Any] = {"num_beams": BEAMS.get(name, 6)}
     greedy: dict[str, Any] = {"strategy": "greedy"} if name in TRANSDUCERS else {"num_beams": 1}
-    found = {"greedy": greedy, "beam": beam, "greedy + LM": {**greedy, "lm": lm}, "beam + LM": {**beam, "lm": lm}}
+    of_lm = {"greedy + LM": {**greedy, "lm": lm}, "beam + LM": {**beam, "lm": lm}}
+    found = {"greedy": greedy, "beam": beam, **of_lm}
     if name in TRANSDUCERS:
-        of_lm = {search: settings for search, settings in found.items() if "LM" in search}
         found |= {search: {**settings, "ilm_weight": 0.0} for search, settings in of_lm.items()}
         found |= {f"{search} - ILM": settings for search, settings in of_lm.items()}
     return found
@@ -70,12 +70,9 @@ def as_recordings(clips: list[Clip]) -> list[dict[str, Any]]:
 def tune(folder: Path, names: list[str]) -> None:
     """Train the language model, find its weights, keep them."""
     lm = NGramLM.train(corpora.text_of("harbour"), tokenizer=recogniser("ctc").tokenizer, order=6)
-    clips = as_recordings(corpora.load(folder / "harbour"))
-    others: dict[str, Any] = {}
+    clips, others = as_recordings(corpora.load(folder / "harbour")), dict[str, Any]()
     for name in names:
-        for search, settings in searches(name, lm).items():
-            if "lm" not in settings:
-                continue
+        for search, settings in [each for each in searches(name, lm).items() if "lm" in each[1]]:
             grids: dict[str, Any] = {"lm_weights": "0.1:0.6:0.1" if name == "canary" else "0.2:1.6:0.2"}
             grids |= {"betas": "0:3:0.5"} if name == "ctc" and "beam" in search else {}
             grids |= {"ilm_weights": "0.1:0.7:0.2"} if "ILM" in search else {}
@@ -130,12 +127,8 @@ def recognised(ways: dict[str, tuple[Any, dict[str, Any]]], clips: list[Clip], r
 
 
 def measured(names: list[str], repeats: int) -> list[Row]:
-    lm = NGramLM.from_pretrained(LM)
-    weights, phrase_weights = (
-        json.loads((measure.RESULTS / f"{name}.json").read_text())["weights"]
-        for name in ("bundled_weights", "bundled_phrase_weights")
-    )
-    rows: list[Row] = []
+    lm, rows, kept = NGramLM.from_pretrained(LM), list[Row](), ("bundled_weights", "bundled_phrase_weights")
+    weights, phrase_weights = (json.loads((measure.RESULTS / f"{name}.json").read_text())["weights"] for name in kept)
     for name in names:
         asr, beam = recogniser(name), {"num_beams": BEAMS.get(name, 6)}
         own = {search: weights.get(f"{name}, {search}", {}) for search in searches(name, lm)}
@@ -181,13 +174,9 @@ def main() -> None:
     if args.tune or args.tune_phrases:
         (tune if args.tune else tune_phrases)(args.tune or args.tune_phrases, args.models or list(NAMES))
         return
-    if args.defaults:
-        name, results = "defaults", defaults(args.models or list(NAMES[:3]), args.repeats)
-    else:
-        name, results = args.name, measured(args.models or list(NAMES), args.repeats)
-    header = list(dict.fromkeys(key for row in results for key in row))
-    print(measure.table(header, [[row.get(key, "") for key in header] for row in results]))
-    print("results in", measure.save(name, {"threads": args.threads, "results": results}, args.out))
+    args.name = "defaults" if args.defaults and args.name == "bundled" else args.name
+    results = (defaults if args.defaults else measured)(args.models or list(NAMES[: 3 if args.defaults else 6]), args.repeats)
+    measure.report(results, args, {"threads": args.threads, "results": results})
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from hf_ngpulm.sound.files import read_audio
 
 RATE = 16_000
 SPEECH = measure.ROOT / "examples" / "speech"  # a folder for each bundled corpus
+LM = (str(SPEECH / "harbour" / "lm.arpa.gz"),)  # for the bundled models
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ import argparse
 import importlib.util
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -102,43 +103,40 @@ def main() -> None:
 
 
 def parts_of(args: argparse.Namespace, folder: Path) -> list[Part]:
-    """All parts, in their order: should time run out, the last ones get less."""
-    tiny, here = args.tiny, "benchmarks/"
-    out = ["--out", str(args.out)]
-    device = "cpu" if tiny else "cuda"
+    """Return all parts, in their order: should time run out, the last ones get less."""
+    tiny, device, text = args.tiny, "cpu" if args.tiny else "cuda", folder / "tokens.txt"
     tests = ["-m", "pytest", "-v", "-rs", "-m", "gpu", "-p", "no:cacheprovider", "tests/gpu"]
     if tiny:
         tests += ["-x"]
     elif importlib.util.find_spec("xdist"):
         tests += ["-n", str(TEST_PROCESSES)]
-    queries = ["--device", "cuda", "--orders", "6", "--name", "lm_queries_gpu"]
-    queries += ["--batch-sizes", *(("1", "3") if tiny else ("1", "8", "32", "128", "256"))]
-    queries += ["--vocab-sizes", "20", "--ngrams", "2000"] if tiny else []
-    sizes = ["--frames", "3", "--vocab-sizes", "20", "--batch-sizes", "2", "--beams", "3", "--ngrams", "2000"]
-    ctc = ["--tiny", *sizes] if tiny else []
-    name = "transducer_random_gpu"
-    transducers = ["--name", name, "--device", device]
-    transducers += ["--tiny", "--batch-sizes", "2", "--repeats", "1"] if tiny else ["--batch-sizes", "32", "128"]
-    attention = ["--name", "aed_gpu", "--device", device, "--ways", "processor", "strategy"]
-    large = ["--models", "whisper-tiny", "whisper-large-v3", "qwen-head", "--batch-sizes", "1", "32", "--steps", "20"]
-    small = ["--models", "whisper-none", "--batch-sizes", "2", "--beams", "1", "--steps", "3", "--turns", "1"]
-    attention += small if tiny else [*large, "--seconds", "1.5"]
-    contexts = ["--tiny", "--batch-size", "2", "--repeats", "1"] if tiny else []
-    text = folder / "tokens.txt"
-    training = ["--orders", "6", "--repeats", "1", "--memory", "100", "--device", device, "--save", "train_lm_gpu"]
-    training += ["--tokens", "3000"] if tiny else ["--tokens", str(TRAINING_TOKENS), "--text", str(text)]
+
+    def timing(name: str, script: str, limit: float, result: str, goals: Any, always: str, real: str, small: str) -> Part:
+        """Return a part that times something, with options of real sizes, or tiny ones."""
+        command = shlex.split(f"benchmarks/{script} {always} {small if tiny else real}")
+        return Part(name, [*command, "--name", result, "--out", str(args.out)], limit, result, goals)
+
+    sizes = "--tiny --frames 3 --vocab-sizes 20 --batch-sizes 2 --beams 3 --ngrams 2000"
+    large = "--models whisper-tiny whisper-large-v3 qwen-head --batch-sizes 1 32 --steps 20 --seconds 1.5"
+    small = "--models whisper-none --batch-sizes 2 --beams 1 --steps 3 --turns 1"
+    training = f"--orders 6 --repeats 1 --memory 100 --device {device}"
     return [
         # Hypotheses, and tests that compare with the CPU, need it; where it is there this takes no time.
         Part("native core", ["csrc/build.py"], 45),
         Part("tests", tests, 160),
-        Part("queries", [here + "lm_queries.py", *queries, *out], 45, "lm_queries_gpu", goals.of_queries),
-        Part("CTC", [here + "gpu_ctc.py", *ctc, *out], 45, "ctc_search_gpu", goals.of_ctc),
-        Part("transducers", [here + "transducer_random.py", *transducers, *out], 90, name, goals.of_transducers),
-        Part("attention decoders", [here + "aed.py", *attention, *out], 40, "aed_gpu", goals.of_attention),
-        Part("contexts", [here + "gpu_contexts.py", *contexts, *out], 40, "contexts_gpu", goals.of_contexts),
-        Part("training", [here + "train_lm.py", *training, *out], 30, "train_lm_gpu", goals.of_training),
+        timing("queries", "lm_queries.py", 45, "lm_queries_gpu", goals.of_queries, "--device cuda --orders 6",
+               "--batch-sizes 1 8 32 128 256", "--batch-sizes 1 3 --vocab-sizes 20 --ngrams 2000"),
+        timing("CTC", "random_times.py ctc", 45, "ctc_search_gpu", goals.of_ctc, "", "", sizes),
+        timing("transducers", "random_times.py transducers", 90, "transducer_random_gpu", goals.of_transducers,
+               f"--device {device}", "--batch-sizes 32 128", "--tiny --batch-sizes 2 --repeats 1"),
+        timing("attention decoders", "random_times.py attention", 40, "aed_gpu", goals.of_attention,
+               f"--device {device} --ways processor strategy", large, small),
+        timing("contexts", "random_times.py contexts", 40, "contexts_gpu", goals.of_contexts, "", "",
+               "--tiny --batch-size 2 --repeats 1"),
+        timing("training", "train_lm.py", 30, "train_lm_gpu", goals.of_training, training,
+               f"--tokens {TRAINING_TOKENS} --text {shlex.quote(str(text))}", "--tokens 3000"),
         Part("launches", ["tests/support/launches.py", "--out", str(folder)], 30),
-    ]
+    ]  # fmt: skip
 
 
 def start_stream(folder: Path, parts: list[Part]) -> subprocess.Popen[bytes] | None:

@@ -13,12 +13,12 @@ bytes that are written, and the root's weights (and targets), read once.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import itertools
 import json
 import subprocess
-import sys
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,9 @@ def mean_depth(lm: NGramLM, states: torch.Tensor) -> float:
     return round(float(depths.float().mean()), 2)
 
 
-def time_queries(lm: NGramLM, text: np.ndarray, batches: list[int], seconds: float, device: str) -> list[dict[str, Any]]:
+def time_queries(
+    lm: NGramLM, text: np.ndarray, batches: list[int], seconds: float, device: str, bandwidth: float = 0.0
+) -> list[dict[str, Any]]:
     results = []
     for batch_size in batches:
         size = batch_size * lm.vocab_size
@@ -88,13 +90,16 @@ def time_queries(lm: NGramLM, text: np.ndarray, batches: list[int], seconds: flo
                 continue
             calls = [partial(getattr(lm, query), *((s, tokens) if query == "step" else (s,))) for s in states]
             result: dict[str, Any] = {"device": device, "vocab_size": lm.vocab_size, "order": lm.order, "query": query}
-            result["batch_size"] = batch_size
+            result |= {"batch_size": batch_size, "mean_depth": mean_depth(lm, states[0])}
             if device == "cpu":
                 result["seconds"] = measure.median_seconds(calls[0], seconds)
             else:
-                result["seconds"] = measure.graph_seconds(calls)
-                result["bytes"] = 4 * factor * (size + lm.vocab_size) if factor else 8 * batch_size
-            results.append(result | {"mean_depth": mean_depth(lm, states[0])})
+                result["seconds"], result["bytes"] = measure.graph_seconds(calls), 8 * batch_size
+                if factor:
+                    result["bytes"] = 4 * factor * (size + lm.vocab_size)
+                result["floor_seconds"] = result["bytes"] / bandwidth
+                result["goal_seconds"] = max(LEAST_GOAL, BYTES_GOAL * result["floor_seconds"])
+            results.append(result)
     return results
 
 
@@ -111,30 +116,25 @@ def time_loading(lm: NGramLM, folder: Path) -> dict[str, float]:
 
 
 def time_kenlm(path: Path, vocab_size: int, seconds: float) -> dict[str, float] | None:
-    """KenLM's Python module: reading the ARPA file, and a full-vocabulary query of one state."""
+    """Return the times of KenLM's Python module: reading the ARPA file, and a full-vocabulary query of one state."""
     try:
         import kenlm
     except ImportError:
         return None
-    begin = time.perf_counter()
-    model = kenlm.Model(str(path))
-    loaded = time.perf_counter() - begin
-    state, out = kenlm.State(), kenlm.State()
+    loaded = measure.wall_time(lambda: kenlm.Model(str(path)))
+    model, state, out = kenlm.Model(str(path)), kenlm.State(), kenlm.State()
     model.BeginSentenceWrite(state)
     words = [str(token) for token in range(vocab_size)]
     query = lambda: [model.BaseScore(state, word, out) for word in words]  # noqa: E731
     return {"arpa_seconds": loaded, "scores_batch_1_seconds": measure.median_seconds(query, seconds)}
 
 
-def run_nemo(python: str, lm: NGramLM, folder: Path, batches: list[int], threads: int, seconds: float) -> dict[str, Any]:
+def time_nemo(lm: NGramLM, folder: Path, batches: list[int], args: argparse.Namespace, seconds: float) -> dict[str, Any]:
     lm.to_arpa(folder / "nemo.arpa", "nemo")
     request = {"decoder": "nemo-lm", "arpa": str(folder / "nemo.arpa"), "vocab_size": lm.vocab_size}
-    command = [python, str(Path(__file__).with_name("peers.py")), "--threads", str(threads)]
     asked = json.dumps({**request, "batches": batches, "seconds": seconds})
-    done = subprocess.run(command, input=asked + "\n", capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout)
+    command = [args.nemo_python, str(Path(__file__).with_name("peers.py")), "--threads", str(args.threads)]
+    return json.loads(subprocess.run(command, input=asked + "\n", stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
 def main() -> None:
@@ -152,55 +152,43 @@ def main() -> None:
     seconds = 0.1 if args.quick else 0.3
     batches = args.batch_sizes or ([1, 32, 256] if args.quick else [*ON_GPU, 1024, 4096])
     orders = args.orders or ((6,) if args.quick else (3, 6, 10))
-    cuda = measure.has_gpu() and args.device != "cpu"
+    cpu, cuda = args.device != "cuda", measure.has_gpu() and args.device != "cpu"
     results: dict[str, Any] = {"threads": args.threads, "queries": [], "models": []}
-    name = args.name or "lm_queries_" + ("gpu" if args.device == "cuda" else "all" if cuda else "cpu")
+    args.name = args.name or "lm_queries_" + ("cpu" if not cuda else "all" if cpu else "gpu")
     if cuda:
         results["copy_bytes_per_second"] = measure.copy_bandwidth()
-    for vocab_size in args.vocab_sizes:
-        for order in orders:
-            lm = build_model(vocab_size, order, args.ngrams)
-            text = text_of(lm, args.ngrams)
-            with contextlib.suppress(AttributeError):
-                torch.cuda.empty_cache()
-            model: dict[str, Any] = {"vocab_size": vocab_size, "order": order, "ngrams": sum(lm.num_ngrams)}
-            model |= {"states": lm.num_states, "nbytes": lm.nbytes, "bytes_per_ngram": lm.nbytes / sum(lm.num_ngrams)}
-            if vocab_size == 1024 and order == 6 and args.device != "cuda":
-                with tempfile.TemporaryDirectory() as folder:
-                    model["loading"] = time_loading(lm, Path(folder))
-                    model["kenlm"] = time_kenlm(Path(folder, "lm.arpa"), vocab_size, seconds)
-                    if args.nemo_python:
-                        few = [size for size in batches if size <= 256]
-                        model["nemo"] = run_nemo(args.nemo_python, lm, Path(folder), few, args.threads, seconds)
-            results["models"].append(model)
-            if args.device != "cuda":
-                results["queries"] += time_queries(lm, text, batches, seconds, "cpu")
-            if cuda:
-                results["queries"] += time_queries(lm.to(measure.GPU), text, batches, seconds, "cuda")
-            measure.save(name, results, args.out)
-            print(f"V={vocab_size} order {order} done", file=sys.stderr)
-    for result in results["queries"]:
-        if "bytes" in result:
-            result["floor_seconds"] = result["bytes"] / results["copy_bytes_per_second"]
-            result["goal_seconds"] = max(LEAST_GOAL, BYTES_GOAL * result["floor_seconds"])
-    report(results)
-    print("\nresults in", measure.save(name, results, args.out))
-
-
-def report(results: dict[str, Any]) -> None:
+        print(f"copy bandwidth {results['copy_bytes_per_second'] / 1e12:.2f} TB/s")
+    for vocab_size, order in itertools.product(args.vocab_sizes, orders):
+        lm = build_model(vocab_size, order, args.ngrams)
+        text = text_of(lm, args.ngrams)
+        with contextlib.suppress(AttributeError):
+            torch.cuda.empty_cache()
+        model: dict[str, Any] = {"vocab_size": vocab_size, "order": order, "ngrams": sum(lm.num_ngrams)}
+        model |= {"states": lm.num_states, "nbytes": lm.nbytes, "bytes_per_ngram": lm.nbytes / sum(lm.num_ngrams)}
+        if vocab_size == 1024 and order == 6 and cpu:
+            with tempfile.TemporaryDirectory() as folder:
+                model["loading"] = time_loading(lm, Path(folder))
+                model["kenlm"] = time_kenlm(Path(folder, "lm.arpa"), vocab_size, seconds)
+                if args.nemo_python:
+                    few = [size for size in batches if size <= 256]
+                    model["nemo"] = time_nemo(lm, Path(folder), few, args, seconds)
+        results["models"].append(model)
+        print(json.dumps(model), flush=True)
+        if cpu:
+            results["queries"] += time_queries(lm, text, batches, seconds, "cpu")
+        if cuda:
+            bandwidth = results["copy_bytes_per_second"]
+            results["queries"] += time_queries(lm.to(measure.GPU), text, batches, seconds, "cuda", bandwidth)
+        measure.save(args.name, results, args.out)
     rows = []
     for row in results["queries"]:
-        micros = [f"{1e6 * row[f'{kind}seconds']:.1f}" if f"{kind}seconds" in row else "" for kind in ("", "floor_", "goal_")]
-        over = row["seconds"] / row["goal_seconds"] if "goal_seconds" in row else None
-        verdict = "" if over is None else "ok" if over <= 1 else f"{over:.2f} x goal"
-        facts = [row[fact] for fact in ("device", "vocab_size", "order", "mean_depth", "query", "batch_size")]
-        rows.append([*facts, *micros, verdict])
-    header = ["device", "V", "order", "contexts", "query", "batch", "us", "bytes' us", "goal us", ""]
-    print(measure.table(header, rows))
-    for model in results["models"]:
-        print(json.dumps(model))
-    if "copy_bytes_per_second" in results:
-        print(f"copy bandwidth {results['copy_bytes_per_second'] / 1e12:.2f} TB/s")
+        facts = {name: row[name] for name in ("device", "vocab_size", "order", "mean_depth", "query", "batch_size")}
+        facts |= {
+            f"{kind}us": f"{1e6 * row[f'{kind}seconds']:.1f}" for kind in ("", "floor_", "goal_") if f"{kind}seconds" in row
+        }
+        over = row["seconds"] / row.get("goal_seconds", float("inf"))
+        rows.append(facts | ({"": "ok" if over <= 1 else f"{over:.2f} x goal"} if over else {}))
+    measure.report(rows, args, results)
 
 
 if __name__ == "__main__":

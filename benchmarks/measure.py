@@ -35,14 +35,17 @@ def has_gpu() -> bool:
     return GPU == "cpu" or torch.cuda.is_available()
 
 
-def arguments(doc: str | None, name: str, parser: argparse.ArgumentParser | None = None) -> argparse.ArgumentParser:
-    """Return a command with what all have: threads, and the name and folder of the result file."""
+def arguments(doc: str | None, name: str, parser: Any = None, device: bool = False, threads: bool = True) -> Any:
+    """Return a command (an `ArgumentParser`) with what all have: the name and folder of the result file, threads, a device."""
     if parser is None:
         parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.description = doc
-    parser.add_argument("--threads", type=int, default=1, help="of PyTorch on the CPU (default: %(default)s)")
+    if threads:
+        parser.add_argument("--threads", type=int, default=1, help="of PyTorch on the CPU (default: %(default)s)")
     parser.add_argument("--name", default=name, help="name of the result file (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="folder of the result file (default: benchmarks/results)")
+    if device:
+        parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return parser
 
 
@@ -85,7 +88,7 @@ def by_turns(calls: dict[Any, Callable[[], float]], repeats: int) -> dict[Any, f
 
 
 def graph_seconds(calls: list[Callable[[], Any]], replays: int = 15, count: int = GRAPH_CALLS) -> float:
-    """Median GPU time of a call in a CUDA graph that holds so many of them, going round the given ones."""
+    """Return the median GPU time of a call in a CUDA graph that holds so many of them, going round the given ones."""
     if GPU == "cpu":
         return wall_time(calls[0])
     stream = torch.cuda.Stream()
@@ -96,29 +99,29 @@ def graph_seconds(calls: list[Callable[[], Any]], replays: int = 15, count: int 
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         kept = [calls[i % len(calls)]() for i in range(count)]
-    times = []
-    for _ in range(replays + 3):
+    seconds = _of_gpu(graph.replay, replays + 3)[3:]
+    del kept
+    return sorted(seconds)[replays // 2] / count
+
+
+def _of_gpu(call: Callable[[], Any], count: int) -> list[float]:
+    """Return the GPU's own time for each of some calls."""
+    seconds = []
+    for _ in range(count):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
-        graph.replay()
+        call()
         end.record()
         end.synchronize()
-        times.append(begin.elapsed_time(end) / 1e3 / count)
-    del kept
-    return sorted(times[3:])[replays // 2]
+        seconds.append(begin.elapsed_time(end) / 1e3)
+    return seconds
 
 
 def wall_seconds(call: Callable[[], Any], repeats: int = 5) -> float:
-    """Median time until a call has come back and the GPU is done, after two that don't count."""
-
+    """Return the median time until a call has come back and the GPU is done, after two that don't count."""
     if GPU == "cpu":
         return wall_time(call)
-
-    def run() -> None:
-        call()
-        torch.cuda.synchronize()
-
-    return median_seconds(run, 0, repeats)
+    return median_seconds(lambda: (call(), torch.cuda.synchronize()), 0, repeats)
 
 
 def wall_time(call: Callable[[], Any]) -> float:
@@ -129,20 +132,12 @@ def wall_time(call: Callable[[], Any]) -> float:
 
 
 def copy_bandwidth(gibibytes: int = 4) -> float:
-    """Bytes read plus bytes written a second by a large copy on the GPU."""
+    """Return the bytes read plus bytes written in a second by a large copy on the GPU."""
     if GPU == "cpu":
         return 1e9
     source = torch.randint(0, 2**31, (gibibytes << 28,), dtype=torch.int32, device="cuda")
     target = torch.empty_like(source)
-    times = []
-    for _ in range(8):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        target.copy_(source)
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / 1e3)
-    return 2 * source.nbytes / sorted(times)[len(times) // 2]
+    return 2 * source.nbytes / sorted(_of_gpu(lambda: target.copy_(source), 8))[4]
 
 
 def machine() -> dict[str, Any]:
@@ -152,13 +147,9 @@ def machine() -> dict[str, Any]:
     if cpuinfo.exists():
         names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
         cpu = names[0] if names else cpu
-    facts: dict[str, Any] = {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "python": platform.python_version(),
-        "command": " ".join(["python", *map(_argument, sys.argv)]),
-    }
+    facts: dict[str, Any] = {"cpu": cpu, "cores": os.cpu_count()}
+    facts["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    facts |= {"python": platform.python_version(), "command": " ".join(["python", *map(_argument, sys.argv)])}
     for package in ("torch", "triton", "transformers"):
         try:
             facts[package] = __import__(package).__version__
@@ -199,3 +190,10 @@ def table(header: list[str], rows: list[list[Any]]) -> str:
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def report(rows: list[dict[str, Any]], args: argparse.Namespace, results: dict[str, Any]) -> None:
+    """Print rows as a table, and save the results."""
+    header = list(dict.fromkeys(name for row in rows for name in row))
+    print(table(header, [[row.get(name, "") for name in header] for row in rows]))
+    print("results in", save(args.name, results, args.out))

@@ -28,28 +28,20 @@ import numpy as np
 import synthetic
 import torch
 from recognisers import Recogniser, batch_of
+from transformers import Wav2Vec2CTCTokenizer
 
 from hf_ngpulm import CTCDecoder, NGramLM
 from hf_ngpulm.lexicon import compose
 
 LETTERS = "etaoinsrhldcumfpgwybvkxjqz'"
+CLASSES = {piece: i for i, piece in enumerate(["<pad>", "|", *LETTERS, "<unk>"])}  # as wav2vec2 has them
 NUM_WORDS = 200_000
 WAYS = ("static", "on_the_fly")
-BEAMS = (1, 16, 64)
-BATCH_SIZE = 8
-
-
-def letters_tokenizer() -> Any:
-    """Of characters with a delimiter, as wav2vec2 has it."""
-    from transformers import Wav2Vec2CTCTokenizer
-
-    path = Path(tempfile.mkdtemp()) / "vocab.json"
-    path.write_text(json.dumps({piece: i for i, piece in enumerate(["<pad>", "|", *LETTERS, "<unk>"])}))
-    return Wav2Vec2CTCTokenizer(str(path))
+BEAMS, BATCH_SIZE = (1, 16, 64), 8
 
 
 def synthetic_words(rng: np.random.Generator) -> list[str]:
-    """Different words of letters that are about as frequent as those of English."""
+    """Return different words of letters that are about as frequent as those of English."""
     found: dict[str, None] = {}
     chance = 1 / np.arange(1, len(LETTERS) + 1)
     while len(found) < NUM_WORDS:
@@ -60,22 +52,64 @@ def synthetic_words(rng: np.random.Generator) -> list[str]:
 
 
 def synthetic_outputs(text: np.ndarray, words: list[str], clips: int, rng: np.random.Generator) -> list[torch.Tensor]:
-    """Noisy outputs for fifteen words each, most of them from the model's text; two to four frames a character."""
-    classes, found = {piece: i for i, piece in enumerate(["<pad>", "|", *LETTERS, "<unk>"])}, []
+    """Return noisy outputs for fifteen words each, most of them from the model's text; two to four frames a character."""
+    found = []
     for first in rng.integers(0, len(text) - 15, clips):
         known = rng.random(15) < 0.9
         sentence = np.where(known, text[first : first + 15], rng.integers(0, NUM_WORDS, 15))
         labels: list[int] = []
         for char in "|".join(words[word] for word in sentence):
-            labels += [classes[char], *[0] * int(rng.integers(1, 4))]
-        logits = rng.normal(0.0, 1.5, (len(labels), len(classes)))
+            labels += [CLASSES[char], *[0] * int(rng.integers(1, 4))]
+        logits = rng.normal(0.0, 1.5, (len(labels), len(CLASSES)))
         logits[np.arange(len(labels)), labels] += 5.0
         found.append(torch.from_numpy(logits.astype(np.float32)))
     return found
 
 
+def one_way(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the figures of one way to compose, for this process alone."""
+    torch.set_num_threads(1)
+    lms: list[NGramLM] = []
+    if args.model:
+        recogniser = Recogniser(args.model)
+        tokenizer, rows = recogniser.tokenizer, recogniser.hear(corpora.load(args.manifest)).rows
+        make = lambda: lms.append(NGramLM.from_arpa(args.lm, tokenizer, units="word", composition=args.way))  # noqa: E731
+    else:
+        path = Path(tempfile.mkdtemp()) / "vocab.json"
+        path.write_text(json.dumps(CLASSES))
+        rng, size, tokenizer = np.random.default_rng(0), int(args.ngrams * 1e6), Wav2Vec2CTCTokenizer(str(path))
+        words, table = synthetic_words(rng), lm_queries.build_table(NUM_WORDS, 4, size)
+        text, _ = synthetic.text_with(size, NUM_WORDS, 4, seed=0)
+        rows = synthetic_outputs(text[text < NUM_WORDS], words, args.clips, rng)
+        make = lambda: lms.append(NGramLM(compose(table, words, tokenizer, composition=args.way)))  # noqa: E731
+    found: dict[str, Any] = {"peak_before": peak(), "compose_seconds": measure.wall_time(make)}
+    (lm,) = lms
+    found |= {"num_ngrams": sum(lm.num_ngrams), "bytes": lm.nbytes, "peak": peak(), "decoding": [], "transcripts": []}
+    with torch.inference_mode():
+        for num_beams in BEAMS:
+            settings = {"num_beams": num_beams} | ({"beta": args.beta} if num_beams > 1 else {})
+            decoder = CTCDecoder(tokenizer, lm, args.lm_weight, confidence=None, **settings)
+            if lm.is_lazy:
+                lm.forget()
+            row: dict[str, Any] = {"num_beams": num_beams}
+            for name, clips in (("half", rows[: len(rows) // 2]), ("half_warm", rows), ("warm", rows)):
+                heard: list[Any] = []
+                numbers = [list(range(at, min(at + BATCH_SIZE, len(clips)))) for at in range(0, len(clips), BATCH_SIZE)]
+                batches = [batch_of(clips, of_batch)[1:] for of_batch in numbers]
+                seconds = measure.wall_time(lambda: [heard.extend(decoder(*batch)) for batch in batches])  # noqa: B023
+                row[f"{name}_microseconds_per_frame"] = 1e6 * seconds / sum(map(len, clips))
+            found["transcripts"] += [(best.text, best.score) for best, *_ in heard]
+            found["decoding"].append({**row, "num_states": lm.num_states, "num_arcs": lm.num_arcs, "bytes": lm.nbytes})
+    return found | {"frames": sum(map(len, rows)), "peak": peak()}
+
+
+def peak() -> int:
+    """Return the bytes that the process has taken at most so far."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
 def main() -> None:
-    parser = measure.arguments(__doc__, "on_the_fly")
+    parser = measure.arguments(__doc__, "on_the_fly", threads=False)
     parser.add_argument("--ngrams", type=float, default=5.0, help="millions of n-grams of the synthetic model")
     parser.add_argument("--clips", type=int, default=32, help="sentences of synthetic outputs")
     parser.add_argument("--model", help="a CTC model, for real outputs")
@@ -89,69 +123,17 @@ def main() -> None:
     if args.way:
         print(json.dumps(one_way(args)))
         return
-    found = {}
-    for way in WAYS:
-        if args.only in (None, way):
-            command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
-            run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            found[way] = json.loads(run.stdout.splitlines()[-1])
-            print(way, {name: value for name, value in found[way].items() if name != "transcripts"}, flush=True)
-    transcripts = [of_way.pop("transcripts") for of_way in found.values()]
-    facts: dict[str, Any] = dict(found)
+    facts: dict[str, Any] = {}
+    for way in [way for way in WAYS if args.only in (None, way)]:
+        command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
+        run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        facts[way] = json.loads(run.stdout.splitlines()[-1])
+    transcripts = [facts[way].pop("transcripts") for way in facts]
+    print(json.dumps(facts))
     if len(transcripts) == 2:
         facts["same_transcripts"] = all(one[0] == other[0] for one, other in zip(*transcripts, strict=True))
         facts["largest_difference_of_scores"] = max(abs(one[1] - other[1]) for one, other in zip(*transcripts))
     print("results in", measure.save(args.name, facts, args.out))
-
-
-def one_way(args: argparse.Namespace) -> dict[str, Any]:
-    """Figures of one way to compose, for this process alone."""
-    torch.set_num_threads(1)
-    lms: list[NGramLM] = []
-    if args.model:
-        recogniser = Recogniser(args.model)
-        tokenizer, rows = recogniser.tokenizer, recogniser.hear(corpora.load(args.manifest)).rows
-
-        def make() -> None:
-            lms.append(NGramLM.from_arpa(args.lm, tokenizer, units="word", composition=args.way))
-    else:
-        rng, size = np.random.default_rng(0), int(args.ngrams * 1e6)
-        words, tokenizer, table = synthetic_words(rng), letters_tokenizer(), lm_queries.build_table(NUM_WORDS, 4, size)
-        text, _ = synthetic.text_with(size, NUM_WORDS, 4, seed=0)
-        rows = synthetic_outputs(text[text < NUM_WORDS], words, args.clips, rng)
-
-        def make() -> None:
-            lms.append(NGramLM(compose(table, words, tokenizer, composition=args.way)))
-
-    found: dict[str, Any] = {"peak_before": peak(), "compose_seconds": measure.wall_time(make)}
-    (lm,) = lms
-    found |= {"num_ngrams": sum(lm.num_ngrams), "bytes": lm.nbytes, "peak": peak(), "decoding": [], "transcripts": []}
-    half = len(rows) // 2
-    with torch.inference_mode():
-        for num_beams in BEAMS:
-            settings = {"num_beams": num_beams} | ({"beta": args.beta} if num_beams > 1 else {})
-            decoder = CTCDecoder(tokenizer, lm, args.lm_weight, confidence=None, **settings)
-            if lm.is_lazy:
-                lm.forget()  # type: ignore[operator]
-            row: dict[str, Any] = {"num_beams": num_beams}
-            for name, clips in (("half", rows[:half]), ("half_warm", rows), ("warm", rows)):
-                heard: list[Any] = []
-
-                def decode(clips: list[torch.Tensor] = clips, decoder: Any = decoder, heard: list[Any] = heard) -> None:
-                    for first in range(0, len(clips), BATCH_SIZE):
-                        numbers = list(range(first, min(first + BATCH_SIZE, len(clips))))
-                        heard.extend((best.text, best.score) for (best, *_) in decoder(*batch_of(clips, numbers)[1:]))
-
-                row[f"{name}_microseconds_per_frame"] = 1e6 * measure.wall_time(decode) / sum(map(len, clips))
-            found["transcripts"] += heard
-            row |= {"num_states": lm.num_states, "num_arcs": lm.num_arcs, "bytes": lm.nbytes}
-            found["decoding"].append(row)
-    return found | {"frames": sum(map(len, rows)), "peak": peak()}
-
-
-def peak() -> int:
-    """Bytes that the process has taken at most so far."""
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 if __name__ == "__main__":

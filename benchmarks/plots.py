@@ -1,13 +1,14 @@
-"""Draw the plots of the README and of docs/results.md from measured results (needs matplotlib).
+"""Draw the plots of the docs from measured results (needs matplotlib).
 
     python benchmarks/plots.py
 
 On the development set, from `sweep.py ctc_beam` and `words`: `docs/errors_against_time.png`, the error rate over the time of
-decoding alone, each decoder's beams joined by a line; `docs/speed_against_batch.png`, speed over the batch size. From `sweep.py
-knee`: `docs/knee.png`, the error rate over the time, each family's beams joined by a line. From `sweep.py blank_scoring`:
-`docs/blank_scoring.png`, errors and deletions over the LM's weight. From `real_speech/orders.py`:
-`docs/orders_against_noise.png`, orders that are whole over noise, beside what the benchmark's authors published. From
-`real_speech/families.py`: `docs/real_errors_against_time.png`, the error rate over the time on real speech.
+decoding alone (in batches of 16, where a decoder knows batches), each decoder's beams joined by a line;
+`docs/speed_against_batch.png`, speed over the batch size. From `sweep.py knee`: `docs/knee.png`, the error rate over the time,
+each family's beams joined by a line. From `sweep.py blank_scoring`: `docs/blank_scoring.png`, errors and deletions over the
+LM's weight. From `real_speech/orders.py`: `docs/orders_against_noise.png`, orders that are whole over noise, in grey what the
+benchmark's authors published. From `real_speech/families.py`: `docs/real_errors_against_time.png`, the error rate over the time
+on real speech.
 """
 
 from __future__ import annotations
@@ -23,60 +24,20 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 DOCS = measure.ROOT / "docs"
+CTC, WORDS = "ctc_beam_development_set", "words_development_set"
 QUIET = 30  # decibels at which the plot has quiet
-TITLES = {"ctc_beam_development_set": "LM over tokens", "words_development_set": "LM over words"}
+OF_A_SECOND, ERRORS = "ms of decoding for a second of audio, one thread", "word error rate, %"
 STYLES = [("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"), ((0, (5, 1, 1, 1)), "v"), ((0, (1, 3)), "x")]
 # Decoders' names in the results, the name in the plot, and what a line looks like.
 LINES = [
-    ("ctc_beam_development_set", r"greedy|beam \d+", "hf_ngpulm, token LM", "-o"),
-    ("words_development_set", r"hf_ngpulm, beam \d+", "hf_ngpulm, word LM", "-s"),
-    ("words_development_set", r"hf_ngpulm\.compat.*", "hf_ngpulm.compat, word LM", ":s"),
-    ("words_development_set", r"ctc-beam-decoder.*", "ctc-beam-decoder, word LM", "--v"),
-    ("words_development_set", r"pyctcdecode.*", "pyctcdecode, word LM", "--D"),
-    ("words_development_set", r"flashlight.*", "flashlight-text, word LM", "--^"),
-    ("ctc_beam_development_set", r"NeMo, .*", "NeMo, token LM", "--x"),
+    (CTC, r"greedy|beam \d+", "hf_ngpulm, token LM", "-o"),
+    (WORDS, r"hf_ngpulm, beam \d+", "hf_ngpulm, word LM", "-s"),
+    (WORDS, r"hf_ngpulm\.compat.*", "hf_ngpulm.compat, word LM", ":s"),
+    (WORDS, r"ctc-beam-decoder.*", "ctc-beam-decoder, word LM", "--v"),
+    (WORDS, r"pyctcdecode.*", "pyctcdecode, word LM", "--D"),
+    (WORDS, r"flashlight.*", "flashlight-text, word LM", "--^"),
+    (CTC, r"NeMo, .*", "NeMo, token LM", "--x"),
 ]
-
-
-def decoders_of(name: str) -> list[dict[str, Any]]:
-    found = json.loads((measure.RESULTS / f"{name}.json").read_text())
-    return found["rows"] if "rows" in found else found["decoders"]  # as it was called before
-
-
-def errors_against_time() -> None:
-    """Draw error rates over times, in batches of 16 where a decoder knows batches."""
-    figure, panel = pyplot.subplots(figsize=(8, 5), layout="constrained")
-    for number, (results, pattern, label, style) in enumerate(LINES):
-        rows = [row for row in decoders_of(results) if re.fullmatch(pattern, row["decoder"])]
-        if rows:
-            times = [1e3 / row["rtfx"].get("16", row["rtfx"].get("1")) for row in rows]
-            colour = ("tab:blue", "tab:green", "tab:cyan")[number] if number < 3 else str(0.2 + 0.12 * (number - 3))
-            panel.plot(times, [row["odd"] for row in rows], style, color=colour, label=label)
-    panel.set(xscale="log", xlabel="ms of decoding for a second of audio, one thread", ylabel="word error rate, %")
-    panel.axhline(decoders_of("ctc_beam_development_set")[0]["odd"], color="0.7", linewidth=1, label="no language model")
-    panel.xaxis.set_major_formatter("{x:g}")
-    panel.grid(alpha=0.3)
-    panel.legend(fontsize=8)
-    figure.savefig(DOCS / "errors_against_time.png", dpi=120)
-
-
-def speed_against_batch() -> None:
-    figure, panels = pyplot.subplots(1, len(TITLES), figsize=(12, 6), sharey=True, layout="constrained")
-    for panel, (name, title) in zip(panels, TITLES.items(), strict=True):
-        decoders = decoders_of(name)
-        for number, decoder in enumerate(decoders):
-            sizes = sorted(map(int, decoder["rtfx"]))
-            line, marker = STYLES[number % len(STYLES)]
-            grey = str(0.7 * number / len(decoders))
-            speeds = [decoder["rtfx"][str(size)] for size in sizes]
-            panel.plot(sizes, speeds, linestyle=line, marker=marker, color=grey, label=decoder["decoder"])
-        panel.set(xscale="log", yscale="log", title=title, xlabel="batch size")
-        panel.grid(alpha=0.3)
-        panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3, fontsize=7)
-    panels[0].set_ylabel("times real time, decoding alone, one thread")
-    figure.savefig(DOCS / "speed_against_batch.png", dpi=120)
-
-
 REAL_LINES = [
     (r"none, .*", "no language model", "-x"),
     (r"in-domain LM, .*", "hf_ngpulm, token LM", "-o"),
@@ -88,70 +49,102 @@ REAL_LINES = [
 ]
 
 
+def results(name: str) -> dict[str, Any]:
+    return json.loads((measure.RESULTS / f"{name}.json").read_text())
+
+
+def decoders_of(name: str) -> list[dict[str, Any]]:
+    found = results(name)
+    return found["rows"] if "rows" in found else found["decoders"]  # as it was called before
+
+
+def panel_of(height: float = 5.0) -> Any:
+    panel = pyplot.subplots(figsize=(8, height), layout="constrained")[1]
+    panel.grid(alpha=0.3)
+    return panel
+
+
+def finish(panel: Any, name: str, **labels: Any) -> None:
+    """Label a panel, whose x axis has times unless `labels` say otherwise, and save its figure."""
+    panel.set(**labels)
+    if panel.get_xscale() == "log":
+        panel.xaxis.set_major_formatter("{x:g}")
+    panel.legend(fontsize=8, loc="lower right" if "noise" in name else "best")
+    panel.figure.savefig(DOCS / f"{name}.png", dpi=120)
+
+
+def errors_against_time() -> None:
+    panel = panel_of()
+    for number, (name, pattern, label, style) in enumerate(LINES):
+        rows = [row for row in decoders_of(name) if re.fullmatch(pattern, row["decoder"])]
+        if rows:
+            times = [1e3 / row["rtfx"].get("16", row["rtfx"].get("1")) for row in rows]
+            colour = ("tab:blue", "tab:green", "tab:cyan")[number] if number < 3 else str(0.2 + 0.12 * (number - 3))
+            panel.plot(times, [row["odd"] for row in rows], style, color=colour, label=label)
+    panel.axhline(decoders_of(CTC)[0]["odd"], color="0.7", linewidth=1, label="no language model")
+    finish(panel, "errors_against_time", xscale="log", xlabel=OF_A_SECOND, ylabel=ERRORS)
+
+
+def speed_against_batch() -> None:
+    figure, panels = pyplot.subplots(1, 2, figsize=(12, 6), sharey=True, layout="constrained")
+    for panel, name, title in zip(panels, (CTC, WORDS), ("LM over tokens", "LM over words")):
+        decoders = decoders_of(name)
+        for number, decoder in enumerate(decoders):
+            sizes = sorted(map(int, decoder["rtfx"]))
+            (line, marker), grey = STYLES[number % len(STYLES)], str(0.7 * number / len(decoders))
+            speeds = [decoder["rtfx"][str(size)] for size in sizes]
+            panel.plot(sizes, speeds, linestyle=line, marker=marker, color=grey, label=decoder["decoder"])
+        panel.set(xscale="log", yscale="log", title=title, xlabel="batch size")
+        panel.grid(alpha=0.3)
+        panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3, fontsize=7)
+    panels[0].set_ylabel("times real time, decoding alone, one thread")
+    figure.savefig(DOCS / "speed_against_batch.png", dpi=120)
+
+
 def real_errors_against_time() -> None:
-    """Draw error rates over times on real speech, one thread; ours in batches of 16."""
-    found = json.loads((measure.RESULTS / "real_speechocean_ctc.json").read_text())
+    found, panel = results("real_speechocean_ctc"), panel_of(4.5)
     a_second = found["clips"] / found["seconds"]
-    figure, panel = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     for pattern, label, style in REAL_LINES:
         rows = [(row["ms a clip"] * a_second, row["wer"]) for row in found["rows"] if re.fullmatch(pattern, row["way"])]
         rows.sort(key=lambda row: -row[1])
         colour = {"h": "tab:blue", "n": "0.6"}.get(label[0], "0.3") if "word" not in label or label[0] != "h" else "tab:green"
         panel.plot(*zip(*rows), style, color=colour, label=label)
-    panel.set(xscale="log", xlabel="ms of decoding for a second of audio, one thread", ylabel="word error rate, %")
-    panel.xaxis.set_major_formatter("{x:g}")
-    panel.grid(alpha=0.3)
-    panel.legend(fontsize=8)
-    figure.savefig(DOCS / "real_errors_against_time.png", dpi=120)
+    finish(panel, "real_errors_against_time", xscale="log", xlabel=OF_A_SECOND, ylabel=ERRORS)
 
 
 def orders_against_noise() -> None:
-    """Draw orders that are whole, greedily, over noise of a kitchen; quiet stands at 30 dB. Others are grey."""
-    found = json.loads((measure.RESULTS / "real_orders.json").read_text())
-    found["rows"] += json.loads((measure.RESULTS / "real_orders_noise.json").read_text())["rows"]
-    figure, panel = pyplot.subplots(figsize=(8, 5), layout="constrained")
+    found, panel = results("real_orders"), panel_of()
+    found["rows"] += results("real_orders_noise")["rows"]
     for (line, marker), (name, shares) in zip(STYLES, found["published"]["right"].items()):
         style = {"linestyle": line, "marker": marker, "color": "0.6", "markersize": 4}
         panel.plot(found["published"]["decibels"], [100 * share for share in shares], label=name, **style)
     for way, colour in (("none", "tab:orange"), ("LM", "tab:blue"), ("LM + phrases", "tab:green")):
         rows = [row for row in found["rows"] if row["way"] == way and row["num_beams"] == 1]
         rows.sort(key=lambda row: row["decibels"] or QUIET)
-        places = [row["decibels"] or QUIET for row in rows]
+        places, right = [row["decibels"] or QUIET for row in rows], [100 * row["right"] for row in rows]
         bounds = [[100 * abs(row["right"] - row["interval"][side]) for row in rows] for side in (0, 1)]
-        title = "alone" if way == "none" else f"with {way}"
-        label = f"whisper-tiny.en {title}"
-        panel.errorbar(places, [100 * row["right"] for row in rows], bounds, color=colour, marker="o", capsize=3, label=label)
+        label = f"whisper-tiny.en {'alone' if way == 'none' else f'with {way}'}"
+        panel.errorbar(places, right, bounds, color=colour, marker="o", capsize=3, label=label)
     ticks = [*found["published"]["decibels"], QUIET]
     panel.set_xticks(ticks, [*map(str, ticks[:-1]), "quiet"])
-    panel.set(xlabel="speech over noise of a kitchen, dB", ylabel="orders whole, %")
-    panel.grid(alpha=0.3)
-    panel.legend(fontsize=8, loc="lower right")
-    figure.savefig(DOCS / "orders_against_noise.png", dpi=120)
+    finish(panel, "orders_against_noise", xlabel="speech over noise of a kitchen, dB", ylabel="orders whole, %")
 
 
 def knee() -> None:
     """Draw error rates over times of a clip, with the number of beams at each point and a ring around the knee."""
-    figure, panel = pyplot.subplots(figsize=(8, 5), layout="constrained")
-    found = json.loads((measure.RESULTS / "knee_development_set.json").read_text())
-    rows = found["rows"]
-    for number, model in enumerate(dict.fromkeys(row["model"] for row in rows)):
-        of_model = [row for row in rows if row["model"] == model]
-        line, marker = STYLES[number]
+    found, panel = results("knee_development_set"), panel_of()
+    for number, model in enumerate(dict.fromkeys(row["model"] for row in found["rows"])):
+        of_model, (line, marker) = [row for row in found["rows"] if row["model"] == model], STYLES[number]
         places = [row["ms a clip"] for row in of_model], [row["odd"] for row in of_model]
         panel.plot(*places, linestyle=line, marker=marker, color=f"C{number}", label=model)
         for row, *place in zip(of_model, *places):
             panel.annotate(str(row["beams"]), place, xytext=(4, 4), textcoords="offset points", fontsize=8)
             if row["beams"] == found["knees"][model]:
                 panel.plot(*place, "o", markersize=15, color=f"C{number}", fillstyle="none")
-    panel.set(xscale="log", xlabel="ms of decoding for a clip, one thread, batch 16", ylabel="word error rate, %")
-    panel.xaxis.set_major_formatter("{x:g}")
-    panel.grid(alpha=0.3)
-    panel.legend(fontsize=8)
-    figure.savefig(DOCS / "knee.png", dpi=120)
+    finish(panel, "knee", xscale="log", xlabel="ms of decoding for a clip, one thread, batch 16", ylabel=ERRORS)
 
 
 def blank_scoring() -> None:
-    """Draw errors and deletions over the weight of the LM, with and without blank-aware scoring."""
     rows = decoders_of("blank_scoring")
     models = list(dict.fromkeys(row["model"] for row in rows))
     figure, axes = pyplot.subplots(1, len(models), figsize=(3.6 * len(models), 3), sharey=True, squeeze=False)
@@ -171,9 +164,5 @@ def blank_scoring() -> None:
 
 
 if __name__ == "__main__":
-    blank_scoring()
-    knee()
-    errors_against_time()
-    real_errors_against_time()
-    speed_against_batch()
-    orders_against_noise()
+    for draw in (blank_scoring, knee, errors_against_time, real_errors_against_time, speed_against_batch, orders_against_noise):
+        draw()

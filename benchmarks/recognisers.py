@@ -42,7 +42,7 @@ class Recogniser:
 
         source = BUNDLED / name if (BUNDLED / name).is_dir() else Path(name) if Path(name).is_dir() else name
         (architecture,) = transformers.AutoConfig.from_pretrained(source).architectures
-        self.name, self.device = Path(name).name, device
+        self.source, self.name, self.device = source, Path(name).name, device
         kind = getattr(transformers, architecture, None) or getattr(hf_ngpulm.models, architecture)
         self.model = kind.from_pretrained(source, dtype=torch.float32).eval().to(device)
         self.processor = transformers.AutoProcessor.from_pretrained(source)
@@ -71,14 +71,19 @@ class Recogniser:
         """Return what decoders are given for each row, `[T, ...]`: log-probabilities (CTC), or an encoder's frames."""
         if self.family == "attention":
             outputs = self.model.get_encoder()(**inputs)
-            if len(outputs.last_hidden_state) > 1:
-                raise ValueError("encoders of decoders with attention hear a clip at a time; got several")
-            self.outputs_of_encoder = type(outputs)
-            return [outputs.last_hidden_state[0]]
+            (states,), self.kind_of_outputs = outputs.last_hidden_state, type(outputs)  # it hears a clip at a time
+            return [states]
         frames, lengths = encoded(self.model, inputs[self.model.main_input_name], inputs["attention_mask"])
         frames = torch.log_softmax(frames.float(), -1) if self.family == "CTC" else frames
         ends = [frames.shape[1]] * len(frames) if lengths is None else lengths.tolist()
         return [row[:end] for row, end in zip(frames, ends)]
+
+    def outputs(self, states: Tensor, lengths: Tensor | None = None) -> Any:
+        """Return what an encoder of a decoder with attention returns, anew: beams widen it in place."""
+        given = {"last_hidden_state": states}
+        if lengths is not None and "attention_mask" in self.kind_of_outputs.__dataclass_fields__:
+            given["attention_mask"] = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
+        return self.kind_of_outputs(**given)
 
     def hear(self, clips: list[Clip], at_once: int = BATCH) -> Heard:
         """Return clips as this model hears them, so many at a time."""
@@ -157,18 +162,13 @@ class Generator:
 
     def decode(self, states: Tensor, lengths: Tensor, contexts: list[Any] | None = None) -> list[list[Any]]:
         model, processor = self.recogniser.model, self.recogniser.processor
-        given: dict[str, Any] = dict(self.settings)
-        if contexts is not None:
-            given["phrases"] = contexts
-        elif "phrases" not in given:
+        given: dict[str, Any] = self.settings | ({} if contexts is None else {"phrases": contexts})
+        if "phrases" not in given:
             given.pop("phrase_weight", None)
         if {"lm", "phrases"} & given.keys():
             given["processor"] = processor
-        kind = self.recogniser.outputs_of_encoder
-        outputs = {"last_hidden_state": states}
-        if "attention_mask" in kind.__dataclass_fields__:
-            outputs["attention_mask"] = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
-        tokens = model.generate(encoder_outputs=kind(**outputs), custom_generate=seq2seq_generate, **given)
+        outputs = self.recogniser.outputs(states, lengths)
+        tokens = model.generate(encoder_outputs=outputs, custom_generate=seq2seq_generate, **given)
         texts = processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         return [[types.SimpleNamespace(text=text.strip())] for text in texts]
 

@@ -1,6 +1,4 @@
-"""Synthetic text and ARPA files of any size, the same on every machine.
-
-    python benchmarks/synthetic.py --vocab-size 1024 --order 6 --ngrams 1100000 --out big.arpa
+"""Synthetic text and models of any size, the same on every machine.
 
 `text_with` and `estimate`: random text in which every token has favourite successors, cut off at a number of n-grams, and an
 interpolated model of it with absolute discounting: probabilities sum to one, and prefixes and suffixes of every n-gram are
@@ -11,7 +9,6 @@ repeat as they do in text.
 
 from __future__ import annotations
 
-import argparse
 import functools
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,38 +101,14 @@ def estimate(tokens: np.ndarray, places: np.ndarray, vocab_size: int, order: int
     return tables
 
 
-def write_arpa(tables: list[dict[str, np.ndarray]], units: list[str], path: Path) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.write("\\data\\\n")
-        file.writelines(f"ngram {n}={len(table['prob'])}\n" for n, table in enumerate(tables, start=1))
-        names: list[str] = []
-        for n, table in enumerate(tables, start=1):
-            words = [units[token] for token in table["token"].tolist()]
-            if n > 1:
-                words = [f"{names[prefix]} {word}" for prefix, word in zip(table["prefix"].tolist(), words)]
-            names = words
-            file.write(f"\n\\{n}-grams:\n")
-            log_probs = np.log10(np.minimum(table["prob"], 1.0)).tolist()
-            if n == len(tables):
-                file.writelines([f"{log_prob:.7g}\t{name}\n" for log_prob, name in zip(log_probs, names)])
-            else:
-                backoffs = np.log10(table["backoff"]).tolist()
-                file.writelines(
-                    [f"{log_prob:.7g}\t{name}\t{backoff:.7g}\n" for log_prob, name, backoff in zip(log_probs, names, backoffs)]
-                )
-        file.write("\n\\end\\\n")
-
-
 def sentences(num_tokens: int, vocab_size: int, seed: int = 0) -> Iterator[list[str]]:
     """Blocks of sentences as decimal ids, until there are about `num_tokens`."""
     random = np.random.default_rng(seed)
     words = _lexicon(random, vocab_size)
     lengths = np.array([word.count(" ") + 1 for word in words])
-    cumulative = np.cumsum(1.0 / (np.arange(LEXICON) + 2.7))
-    cumulative /= cumulative[-1]
+    cumulative, local = (np.cumsum(1.0 / (np.arange(size) + shift)) for size, shift in ((LEXICON, 2.7), (SUCCESSORS, 1.0)))
+    cumulative, local = cumulative / cumulative[-1], local / local[-1]
     successors = _draw(random, cumulative, (LEXICON, SUCCESSORS))
-    local = np.cumsum(1.0 / (np.arange(SUCCESSORS) + 1.0))
-    local /= local[-1]
     made = 0
     while made < num_tokens:
         word = _draw(random, cumulative, SENTENCES)
@@ -168,22 +141,3 @@ def write_tokens(path: Path, num_tokens: int, vocab_size: int, seed: int = 0) ->
     with open(path, "w", encoding="ascii") as file:
         for block in sentences(num_tokens, vocab_size, seed):
             file.write("\n".join(block) + "\n")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vocab-size", type=int, default=1024)
-    parser.add_argument("--order", type=int, default=6)
-    parser.add_argument("--ngrams", type=int, default=1_100_000, help="of all orders together")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
-    if args.order < 2 or args.ngrams < args.vocab_size + 3 + args.order:
-        parser.error(f"--order must be 2 or more, --ngrams more than the {args.vocab_size + 3} unigrams; got {args.ngrams}")
-    tables = estimate(*text_with(args.ngrams, args.vocab_size, args.order, args.seed), args.vocab_size, args.order)
-    write_arpa(tables, [*map(str, range(args.vocab_size)), "<s>", "</s>", "<unk>"], args.out)
-    print(f"{args.out}: {' '.join(str(len(table['prob'])) for table in tables)} n-grams")
-
-
-if __name__ == "__main__":
-    main()

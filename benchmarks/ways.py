@@ -1,18 +1,20 @@
-"""Ways to decode, which are rows of a table: ours, stock `generate`, and those of other projects; and their times, by turns."""
+"""Ways to decode, which are rows of a table: ours, stock `generate`, and those of other projects; their times, by turns; and
+the table of experiments, whose loop sweep.py has."""
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import corpora
 import measure
@@ -70,9 +72,8 @@ class Way:
     def seconds(self, point: Point, size: int) -> float:
         """Return how long all clips take, in batches of a size."""
         decoder, batches = self.decoder(point), self.heard.batches(size)
-        return measure.seconds_of(
-            lambda: [decoder.decode(frames, lengths) for _, frames, lengths in batches], self.heard.recogniser.device
-        )
+        call = lambda: [decoder.decode(frames, lengths) for _, frames, lengths in batches]  # noqa: E731
+        return measure.seconds_of(call, self.heard.recogniser.device)
 
     def rows(self) -> list[Row]:
         """Return what came of each point, or of the best one; "ms a clip" is the least time of any."""
@@ -97,17 +98,14 @@ class Stock(Way):
     """`generate` of Transformers for a transducer, handed the encoder's frames."""
 
     def transcripts(self, point: Point) -> list[str]:
-        texts = []
-        for row in self.heard.rows:  # alone: in a batch stock TDT adds tokens to rows that have ended
-            tokens = stock_generate(self.heard.recogniser.model, row[None], torch.tensor([len(row)]))[0].tolist()
-            texts.append(text_of(self.heard, tokens))
-        return texts
+        # Alone: in a batch stock TDT adds tokens to rows that have ended.
+        alone = ((row[None], torch.tensor([len(row)])) for row in self.heard.rows)
+        return [text_of(self.heard, stock_generate(self.heard.recogniser.model, *row)[0].tolist()) for row in alone]
 
     def seconds(self, point: Point, size: int) -> float:
-        recogniser, batches = self.heard.recogniser, self.heard.batches(size)
-        return measure.seconds_of(
-            lambda: [stock_generate(recogniser.model, frames, lengths) for _, frames, lengths in batches], recogniser.device
-        )
+        model, batches = self.heard.recogniser.model, self.heard.batches(size)
+        call = lambda: [stock_generate(model, frames, lengths) for _, frames, lengths in batches]  # noqa: E731
+        return measure.seconds_of(call, self.heard.recogniser.device)
 
 
 @dataclass(eq=False)
@@ -120,16 +118,16 @@ class Peer(Way):
 
     process: Any = None
 
-    def ask(self, point: Point, size: int, repeats: int) -> dict[str, Any]:
+    def ask(self, point: Point, size: int) -> dict[str, Any]:
         given = {"length_bonus" if name == "beta" else name: value for name, value in point.items()}
-        return self.process.ask(**self.fixed, **given, batch_size=size, repeats=repeats)
+        return self.process.ask(**self.fixed, **given, batch_size=size, repeats=1)
 
     def transcripts(self, point: Point) -> list[str]:
-        answer = self.ask(point, max(self.sizes), 1)
+        answer = self.ask(point, max(self.sizes))
         return answer["texts"] if "texts" in answer else [text_of(self.heard, tokens) for tokens in answer["tokens"]]
 
     def seconds(self, point: Point, size: int) -> float:
-        return self.ask(point, size, 1)["seconds"]
+        return self.ask(point, size)["seconds"]
 
 
 def text_of(heard: Heard, tokens: list[int]) -> str:
@@ -162,7 +160,6 @@ class PeerProcess:
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """Return the answer to a request."""
-        assert self.process.stdin is not None and self.process.stdout is not None
         print(json.dumps(request), file=self.process.stdin, flush=True)
         answer = self.process.stdout.readline()
         if not answer:
@@ -198,7 +195,7 @@ def show(rows: list[Row]) -> str:
     """Return rows as a table; times by batch size are ms a clip, and RTFx."""
     flat = []
     for row in rows:
-        cells = {name: value for name, value in row.items() if not isinstance(value, (dict, float))}
+        cells = {name: value for name, value in row.items() if not isinstance(value, (dict, list, float))}
         cells |= {name: f"{value:.2f}" for name, value in row.items() if isinstance(value, float)}
         for size, seconds in row.get("decoder_seconds", {}).items():
             cells[f"ms, batch {size}"] = f"{1e3 * seconds / row['clips']:.2f}"
@@ -208,3 +205,31 @@ def show(rows: list[Row]) -> str:
     header = list(dict.fromkeys(name for cells in flat for name in cells))
     header.sort(key=lambda name: ("ms" in name) + ("RTFx" in name) + ("%" in name))  # times last
     return measure.table(header, [[cells.get(name, "") for name in header] for cells in flat])
+
+
+# The table of experiments
+
+
+class Experiment(NamedTuple):
+    """What is tried with each model; options and their defaults; and what is made of all rows: more for the result file."""
+
+    ways: Callable[[Heard, argparse.Namespace, Any], Generator[Way | Row, Row, None]]
+    options: dict[str, Any]
+    at_once: int
+    finish: Callable[[list[Row]], dict[str, Any]] | None
+
+
+EXPERIMENTS: dict[str, Experiment] = {}
+
+
+def experiment(at_once: int = BATCH, finish: Any = None, **options: Any) -> Callable[[Any], Any]:
+    """Enter an experiment: the clips that an encoder hears at once (0: none), and its options with their defaults.
+
+    The function yields a `Way` for each row of the table, and is sent its (last) row; or a finished row.
+    """
+
+    def enter(ways: Any) -> Any:
+        EXPERIMENTS[ways.__name__] = Experiment(ways, options, at_once, finish)
+        return ways
+
+    return enter

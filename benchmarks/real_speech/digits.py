@@ -11,90 +11,65 @@ are those of the rest.
 
 from __future__ import annotations
 
-import argparse
 import random
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
-import jiwer
 import numpy as np
 import soundfile
 import soxr
 from task import arguments, measured
 
+from hf_ngpulm.evaluation import word_errors
+
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-PROMPT = "4, 0, 7, 1, 9, 2. 3, 5, 8, 6."
 DIGITS = re.compile("|".join([r"\d", *(rf"\b{name}\b" for name in NAMES)]))
 
 
-@dataclass
 class Numbers:
-    """Numbers read out.
+    """Numbers read out (a `task.Task`), of `digits`; `drawn` ones are the LM's text."""
 
-    Args:
-        audio: samples at 16 kHz.
-        digits: of each recording, as a string.
-        texts, phrases: see `task.Task`.
-    """
+    phrases, prompt = list(NAMES), "4, 0, 7, 1, 9, 2. 3, 5, 8, 6."
 
-    audio: list[np.ndarray]
-    digits: list[str]
-    texts: dict[str, list[str]]
-    phrases: list[str]
-    prompt: str = PROMPT
-
-    @classmethod
-    def read(cls, folder: Path, args: argparse.Namespace) -> Numbers:
+    def __init__(self, folder: Path, count: int, drawn: int) -> None:
         generator = random.Random(0)
         left: dict[str, list[Path]] = {}
         for path in sorted((folder / "recordings").glob("*.wav")):
             left.setdefault(path.stem.split("_")[1], []).append(path)
         for paths in left.values():
             generator.shuffle(paths)
-        joined = []
-        while len(joined) < (args.most or 300):
+        joined: list[list[Path]] = []
+        while len(joined) < count:
             speaker = sorted(left)[len(joined) % len(left)]
             if len(left[speaker]) < 8:
                 raise SystemExit(f"{speaker}'s recordings are used up after {len(joined)} numbers; take so many: --most")
             joined.append([left[speaker].pop() for _ in range(generator.randint(4, 8))])
-        return cls(
-            [cls.join(paths, generator) for paths in joined],
-            ["".join(path.name[0] for path in paths) for paths in joined],
-            {"LM": [as_whisper_writes(number(generator), generator) for _ in range(args.drawn)]},
-            list(NAMES),
-        )
-
-    @staticmethod
-    def join(paths: list[Path], generator: random.Random) -> np.ndarray:
-        """Return recordings one after the other, as loud as each other, with pauses."""
-        parts = []
-        for path in paths:
-            samples, rate = soundfile.read(path, dtype="float32")
-            pause = np.zeros(int(generator.uniform(0.1, 0.4) * 16_000), np.float32)
-            parts += [pause, soxr.resample(samples / np.abs(samples).max() / 2, rate, 16_000)]
-        return np.concatenate([*parts, pause])
-
-    def noisy(self, noise: str, decibels: float) -> list[np.ndarray]:
-        raise ValueError(f"there is no noise for numbers; got {noise!r} at {decibels} dB")
+        self.audio = [one_after_the_other(paths, generator) for paths in joined]
+        self.digits = ["".join(path.name[0] for path in paths) for paths in joined]
+        self.texts = {"LM": [as_whisper_writes(generator) for _ in range(drawn)]}
 
     def right(self, transcripts: list[str]) -> np.ndarray:
-        """Return which numbers are right as a whole."""
         return np.array([said(text) == digits for text, digits in zip(transcripts, self.digits)])
 
     def figures(self, transcripts: list[str], part: slice) -> dict[str, float]:
         """Return the share of digits that are right, as 1 - the error rate."""
         found = [" ".join(said(text)) for text in transcripts[part]]
-        wanted = [" ".join(digits) for digits in self.digits[part]][: len(found)]
-        return {"digits_right": 1 - jiwer.wer(wanted, found)}
+        return {"digits_right": 1 - word_errors([" ".join(digits) for digits in self.digits[part]][: len(found)], found).rate}
 
 
-def number(generator: random.Random) -> list[int]:
-    return generator.choices(range(10), k=generator.randint(4, 8))
+def one_after_the_other(paths: list[Path], generator: random.Random) -> np.ndarray:
+    """Return recordings as loud as each other, with pauses."""
+    parts = []
+    for path in paths:
+        samples, rate = soundfile.read(path, dtype="float32")
+        pause = np.zeros(int(generator.uniform(0.1, 0.4) * 16_000), np.float32)
+        parts += [pause, soxr.resample(samples / np.abs(samples).max() / 2, rate, 16_000)]
+    return np.concatenate([*parts, pause])
 
 
-def as_whisper_writes(digits: list[int], generator: random.Random) -> str:
-    """Return a number in one of Whisper's styles."""
+def as_whisper_writes(generator: random.Random) -> str:
+    """Return a random number in one of Whisper's styles."""
+    digits = generator.choices(range(10), k=generator.randint(4, 8))
     style = generator.randrange(3)
     if style == 2:
         return f" {', '.join(NAMES[digit] for digit in digits).capitalize()}."
@@ -107,12 +82,8 @@ def said(transcript: str) -> str:
     return "".join(str(NAMES.index(digit)) if digit in NAMES else digit for digit in found)
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = arguments(__doc__, "real_digits")
     parser.add_argument("--drawn", type=int, default=5000, help="numbers that the LM is made of")
     args = parser.parse_args()
-    measured(Numbers.read(args.data, args), [("quiet", None)], args, {})
-
-
-if __name__ == "__main__":
-    main()
+    measured(Numbers(args.data, args.most or 300, args.drawn), [("quiet", None)], args, {})

@@ -16,68 +16,49 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 ADULT = 16  # years
+Recording = tuple[Path, str, str, str, str]  # audio, text, speaker, split, group
 
 
-def speechocean(clone: Path) -> Iterator[dict[str, Any]]:
+def speechocean(clone: Path) -> Iterator[Recording]:
     """Yield the recordings of a clone of speechocean762."""
     for split in ("train", "test"):
-        texts, speakers, files, ages = (table(clone / split / name) for name in ("text", "utt2spk", "wav.scp", "spk2age"))
+        files = ("text", "utt2spk", "wav.scp", "spk2age")  # of Kaldi: each line's first word, and the rest
+        lines = ((clone / split / name).read_text().splitlines() for name in files)
+        texts, speakers, paths, ages = (dict(line.split(maxsplit=1) for line in of_file) for of_file in lines)
         for name, text in texts.items():
-            speaker = speakers[name]
+            speaker = speakers[name].strip()
             group = "adults" if int(ages[speaker]) >= ADULT else "children"
-            yield line(clone / files[name], text, f"speechocean-{speaker}", split, group)
+            yield clone / paths[name].strip(), text, f"speechocean-{speaker}", split, group
 
 
-def an4(clone: Path) -> Iterator[dict[str, Any]]:
+def an4(clone: Path) -> Iterator[Recording]:
     """Yield the recordings of AN4 in a clone of VoiceInterpreter."""
-    folder = clone / "an4"
-    for split in ("train", "test"):
-        for said in (folder / "etc" / f"an4_{split}.transcription").read_text().splitlines():
-            if not said.strip():
-                continue
-            text, _, name = said.rpartition("(")
+    for split, folder in (("train", "an4_clstk"), ("test", "an4test_clstk")):
+        transcripts = (clone / "an4" / "etc" / f"an4_{split}.transcription").read_text()
+        for text, name, speaker in re.findall(r"(.*)\(((?:\w+-)(\w+)-[\w-]+)\)", transcripts):
             text = text.replace("<s>", "").replace("</s>", "")
-            name = name.rstrip(") \n")
-            speaker = name.split("-")[1]
-            path = folder / "wav" / ("an4_clstk" if split == "train" else "an4test_clstk") / speaker / f"{name}.sph"
-            yield line(path, text, f"an4-{speaker}", split, "adults")
+            yield clone / "an4" / "wav" / folder / speaker / f"{name}.sph", text, f"an4-{speaker}", split, "adults"
 
 
 CORPORA = {"speechocean": speechocean, "an4": an4}
 
-
-def table(path: Path) -> dict[str, str]:
-    """Return a file of Kaldi's as a dict: each line's first word, and the rest."""
-    return {
-        key: value.strip()
-        for key, _, value in (
-            row.partition("\t") if "\t" in row else row.partition(" ") for row in path.read_text().splitlines()
-        )
-    }
-
-
-def line(path: Path, text: str, speaker: str, split: str, group: str) -> dict[str, Any]:
-    if not path.is_file():
-        raise SystemExit(f"{path} is not there; give the path of a whole clone")
-    words = " ".join(text.lower().split())
-    return {"audio": str(path.resolve()), "text": words, "speaker": speaker, "split": split, "group": group}
-
-
-def main() -> None:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", choices=CORPORA)
     parser.add_argument("clone", type=Path)
     parser.add_argument("output", type=Path)
     args = parser.parse_args()
-    lines = [*CORPORA[args.corpus](args.clone)]
-    args.output.write_text("".join(json.dumps(each, ensure_ascii=False) + "\n" for each in lines), encoding="utf-8")
-    print(f"{len(lines):,} recordings of {len({each['speaker'] for each in lines})} speakers in {args.output}")
-
-
-if __name__ == "__main__":
-    main()
+    speakers: list[str] = []
+    with args.output.open("w", encoding="utf-8") as output:
+        for path, text, speaker, split, group in CORPORA[args.corpus](args.clone):
+            if not path.is_file():
+                raise SystemExit(f"{path} is not there; give the path of a whole clone")
+            line = {"audio": str(path.resolve()), "text": " ".join(text.lower().split()), "speaker": speaker}
+            output.write(json.dumps({**line, "split": split, "group": group}, ensure_ascii=False) + "\n")
+            speakers.append(speaker)
+    print(f"{len(speakers):,} recordings of {len(set(speakers))} speakers in {args.output}")

@@ -14,8 +14,7 @@ phrases beside an LM with the LM's own; figures are those of the rest, with 95% 
 runs once for each condition, decoders start from what it gave. An LM's text can have another style: `--ways` also takes the
 names in `STYLES`, and these with ", adapted" (`style_of=` the model) and ", adapted to transcripts" (`outputs=` those of the
 tuning recordings without an LM), or ", continued" (`NGramLM.continued`). With `--joined` so many orders follow one another in a
-recording; one counts if each slot's value is found anywhere in its transcript. Where the Hub can't be reached,
-whisper_folder.py makes a folder with the same weights.
+recording; one counts if each slot's value is found anywhere in its transcript.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ import argparse
 import json
 import random
 import re
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,9 +32,6 @@ from task import arguments, measured, sorted_by_size
 
 NUMBERS = {"eight": "8", "twelve": "12", "sixteen": "16", "twenty": "20"}
 QUESTIONS = ("can ", "may ")
-PROMPT = (
-    "Coffee orders, such as: Can I get a small light roast single shot iced coffee with a bit of soy milk and some brown sugar?"
-)
 # Of `src/plot.py` there: with noise of a kitchen, at 6, 9, ... 24 dB.
 PUBLISHED = {
     "Amazon Lex": (0.80, 0.84, 0.85, 0.87, 0.87, 0.87, 0.88),
@@ -49,48 +43,29 @@ PUBLISHED = {
 DECIBELS = tuple(range(6, 25, 3))
 
 
-@dataclass
 class Orders:
-    """Recordings with their labels, and the benchmark's texts.
+    """Recordings of orders (a `task.Task`), so many `joined` in each, with the `slots` of each order by name."""
 
-    Args:
-        audio: samples at 16 kHz.
-        slots: of each recording, by name.
-        values: of each slot, all that the grammar has.
-        texts: the benchmark's own sentences, and as many drawn from the grammar as asked for, as Whisper writes.
-        phrases: all slots' values.
-        noises: by name.
-        joined: orders in a recording.
-    """
+    prompt = (
+        "Coffee orders, such as: Can I get a small light roast single shot iced coffee with a bit of soy milk and some brown "
+        "sugar?"
+    )
 
-    audio: list[np.ndarray]
-    slots: list[dict[str, str]]
-    values: dict[str, list[str]]
-    texts: dict[str, list[str]]
-    phrases: list[str]
-    noises: dict[str, np.ndarray]
-    joined: int = 1
-    prompt: str = PROMPT
-
-    @classmethod
-    def read(cls, folder: Path, args: argparse.Namespace) -> Orders:
-        labels = json.loads((folder / "data/label/label.json").read_text())
-        paths = sorted((folder / "data/speech/clean").glob("*.wav"))
+    def __init__(self, args: argparse.Namespace) -> None:
+        data = args.data / "data"
+        labels = json.loads((data / "label/label.json").read_text())
+        paths = sorted((data / "speech/clean").glob("*.wav"))
         random.Random(0).shuffle(paths)
-        paths = sorted_by_size(paths, args)
-        grammar = yaml.safe_load((folder / "data/rhino/coffee_maker.yaml").read_text())["context"]
-        own = (folder / "data/watson/corpus.txt").read_text().splitlines()
-        noises = {path.stem: soundfile.read(path)[0] for path in sorted((folder / "data/noise").glob("*.wav"))}
+        paths, self.joined = sorted_by_size(paths, args), args.joined
+        grammar = yaml.safe_load((data / "rhino/coffee_maker.yaml").read_text())["context"]
         audio = [soundfile.read(path, dtype="float32")[0] for path in paths]
-        return cls(
-            [np.concatenate(audio[first : first + args.joined]) for first in range(0, len(audio), args.joined)],
-            [{name: value.strip() for name, value in labels[path.name]["slots"].items()} for path in paths],
-            grammar["slots"],
-            {style: list(map(write, [*own, *draw(grammar, args.drawn)])) for style, write in STYLES.items()},
-            sorted({value for values in grammar["slots"].values() for value in values}),
-            noises,
-            args.joined,
-        )
+        self.audio = [np.concatenate(audio[first : first + args.joined]) for first in range(0, len(audio), args.joined)]
+        self.slots = [{name: value.strip() for name, value in labels[path.name]["slots"].items()} for path in paths]
+        sentences = [*(data / "watson/corpus.txt").read_text().splitlines(), *draw(grammar, args.drawn)]
+        self.texts = {style: list(map(write, sentences)) for style, write in STYLES.items()}
+        self.values: dict[str, list[str]] = grammar["slots"]
+        self.phrases = sorted({value for values in self.values.values() for value in values})
+        self.noises = {path.stem: soundfile.read(path)[0] for path in sorted((data / "noise").glob("*.wav"))}
 
     def found(self, transcript: str) -> dict[str, str]:
         """Return the slots of a transcript. What is one slot's value isn't also another's: no size is in "medium roast"."""
@@ -104,7 +79,6 @@ class Orders:
         return found
 
     def right(self, transcripts: list[str]) -> np.ndarray:
-        """Return which orders are whole."""
         if self.joined > 1:
             texts = np.repeat([f" {plain(text)} " for text in transcripts], self.joined)
             return np.array([all(f" {value} " in text for value in s.values()) for text, s in zip(texts, self.slots)])
@@ -180,19 +154,16 @@ STYLES = {
 }
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = arguments(__doc__, "real_orders")
     parser.add_argument("--joined", type=int, default=1, help="orders in a recording")
     parser.add_argument("--decibels", nargs="+", default=["quiet", "6", "12", "24"], help="of noise, or quiet")
     parser.add_argument("--drawn", type=int, default=5000, help="sentences from the grammar")
     args = parser.parse_args()
-    args.max_new_tokens = args.max_new_tokens if args.joined == 1 else 200
-    orders = Orders.read(args.data, args)
-    quiet: list[tuple[str, float | None]] = [("quiet", None)] if "quiet" in args.decibels else []
+    args.max_new_tokens = 120 if args.joined == 1 else 200
+    orders = Orders(args)
     levels = [float(level) for level in args.decibels if level != "quiet"]
-    conditions = quiet + [(noise, level) for level in levels for noise in orders.noises]
+    conditions = [("quiet", None)] * ("quiet" in args.decibels) + [
+        (noise, level) for level in levels for noise in orders.noises
+    ]
     measured(orders, conditions, args, {"published": {"decibels": DECIBELS, "right": PUBLISHED}})
-
-
-if __name__ == "__main__":
-    main()

@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
-import jiwer
 import numpy as np
 import soundfile
 from task import WAYS, arguments, measured
 
+from hf_ngpulm.evaluation import word_errors
 from hf_ngpulm.text.normalisation import normaliser
 
 PHRASES = ["Dashwood", "Mr. John Dashwood", "Norland", "Norland Park", "Elinor", "Marianne", "Fanny", "Sussex", "Willoughby"]
@@ -33,32 +32,20 @@ CLAUSE = re.compile(r"[,;:]\s+(?=\w)")
 normalise = normaliser("whisper-en")
 
 
-@dataclass
 class Prose:
-    """Sentences read aloud, and all of them in one window.
+    """Sentences read aloud, and all of them in one window (a `task.Task`)."""
 
-    Args:
-        audio: samples at 16 kHz.
-        references: what was read.
-        texts, phrases, prompt: see `task.Task`.
-    """
+    prompt = "From Sense and Sensibility, by Jane Austen."
 
-    audio: list[np.ndarray]
-    references: list[str]
-    texts: dict[str, list[str]]
-    phrases: list[str]
-    prompt: str = "From Sense and Sensibility, by Jane Austen."
-
-    @classmethod
-    def read(cls, args: argparse.Namespace) -> Prose:
-        audio, references = [], []
-        for line in (args.data / "transcription").read_text().splitlines():
-            text, name = re.fullmatch(r"<s> (.*) </s> \((.*)\)", line).groups()
-            audio.append(soundfile.read(args.data / f"{name}.wav", dtype="float32")[0])
-            references.append(normalise(text))
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.phrases = PHRASES
+        lines = (args.data / "transcription").read_text().splitlines()
+        read = [re.fullmatch(r"<s> (.*) </s> \((.*)\)", line).groups() for line in lines]
+        audio = [soundfile.read(args.data / f"{name}.wav", dtype="float32")[0] for _, name in read]
+        references = [normalise(text) for text, _ in read]
+        self.audio, self.references = [*audio, np.concatenate(audio)], [*references, " ".join(references)]
         novels = [sentence for path in args.novels for sentence in sentences(path)]
-        texts = {"LM": novels, "LM of the book": sentences(args.book)}
-        return cls([*audio, np.concatenate(audio)], [*references, " ".join(references)], texts, PHRASES)
+        self.texts = {"LM": novels, "LM of the book": sentences(args.book)}
 
     def noisy(self, noise: str, decibels: float) -> list[np.ndarray]:
         """Return the recordings with white noise, so many decibels below the speech's own power."""
@@ -69,19 +56,14 @@ class Prose:
         return found
 
     def right(self, transcripts: list[str]) -> np.ndarray:
-        """Return which recordings have no error."""
         return np.array([normalise(text) == wanted for text, wanted in zip(transcripts, self.references)])
 
     def figures(self, transcripts: list[str], part: slice) -> dict[str, float]:
         """Return the errors in all sentences, those in the window that has them all, and the words of either."""
         found, wanted = [normalise(text) for text in transcripts[part]], self.references[part]
-        single, window = jiwer.process_words(wanted[:-1], found[:-1]), jiwer.process_words(wanted[-1], found[-1])
-        return {
-            "words": window.hits + window.substitutions + window.deletions,
-            "errors": single.substitutions + single.deletions + single.insertions,
-            "errors_in_window": window.substitutions + window.deletions + window.insertions,
-            "deletions_in_window": window.deletions,
-        }
+        single, window = word_errors(wanted[:-1], found[:-1]), word_errors(wanted[-1:], found[-1:])
+        figures = {"words": window.length, "errors": single.errors, "errors_in_window": window.errors}
+        return {**figures, "deletions_in_window": window.deletions}
 
 
 def sentences(path: Path) -> list[str]:
@@ -97,16 +79,11 @@ def sentences(path: Path) -> list[str]:
     return [f" {sentence}" for sentence in whole] + [f" {clause[0].upper()}{clause[1:]}." for clause in clauses]
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = arguments(__doc__, "real_prose")
     parser.add_argument("--novels", type=Path, nargs="+", required=True, help="text files of Project Gutenberg's")
     parser.add_argument("--book", type=Path, required=True, help="such a file of the novel that is read")
     parser.add_argument("--decibels", nargs="+", default=["quiet", "6", "0"], help="of white noise, or quiet")
     parser.set_defaults(tuning=0, weights=(0.3, 0.5), ways=(*WAYS, "LM of the book"))
     args = parser.parse_args()
-    conditions = [("quiet", None) if level == "quiet" else ("white", float(level)) for level in args.decibels]
-    measured(Prose.read(args), conditions, args, {})
-
-
-if __name__ == "__main__":
-    main()
+    measured(Prose(args), [("quiet", None) if db == "quiet" else ("white", float(db)) for db in args.decibels], args, {})

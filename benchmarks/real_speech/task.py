@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import sys
@@ -36,7 +37,7 @@ class Task(Protocol):
     prompt: str
 
     def noisy(self, noise: str, decibels: float) -> list[np.ndarray]:
-        """Return the recordings with noise."""
+        """Return the recordings with noise; called only if a condition has some."""
 
     def right(self, transcripts: list[str]) -> np.ndarray:
         """Return which of the first recordings are right as a whole, bool."""
@@ -58,36 +59,33 @@ class Tasked:
     """A Whisper, and the language models of a task."""
 
     def __init__(self, task: Task, args: argparse.Namespace) -> None:
-        self.task, self.recogniser, self.score_eos = task, Recogniser(args.model), args.score_eos
-        self.longest, self.batch_size = args.max_new_tokens, args.batch_size
+        self.task, self.args, self.recogniser = task, args, Recogniser(args.model)
         self.prompt = self.recogniser.processor.get_prompt_ids(task.prompt, return_tensors="pt")
         self.outputs: list[str] = []
-        self.lms: dict[str, NGramLM] = {}
 
     def hear(self, audio: list[np.ndarray]) -> Heard:
         return self.recogniser.hear([Clip(samples, "") for samples in audio])
 
     def transcripts(self, heard: Heard, way: str, weights: Weights, num_beams: int) -> list[str]:
         """Return transcripts of what the encoder made."""
-        parts = way.split(" + ")
-        settings: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": self.longest, "max_length": None}
-        if "prompt" in parts:
+        first, *others = way.split(" + ")
+        settings: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": self.args.max_new_tokens, "max_length": None}
+        if first == "prompt":
             settings["prompt_ids"] = self.prompt
-        if text_of(parts[0]) in self.task.texts:
-            settings |= {"lm": self.lm(parts[0]), "lm_weight": weights[0], "score_eos": self.score_eos}
-        if "phrases" in parts:
+        if text_of(first) in self.task.texts:
+            settings |= {"lm": self.lm(first), "lm_weight": weights[0], "score_eos": self.args.score_eos}
+        if "phrases" in (first, *others):
             settings |= {"phrases": self.task.phrases, "phrase_weight": weights[1]}
-        return heard.decode(self.recogniser.decoder(**settings), self.batch_size)
+        return heard.decode(self.recogniser.decoder(**settings), self.args.batch_size)
 
+    @functools.cache  # noqa: B019
     def lm(self, name: str) -> NGramLM:
-        if name not in self.lms:
-            if name.endswith(CONTINUED):
-                return self.lms.setdefault(name, self.lm(name.removesuffix(CONTINUED)).continued())
-            texts, adapted, transcripts = name.partition(", adapted")
-            style = {"style_of": self.recogniser.processor} if adapted else {}
-            style |= {"outputs": self.outputs} if transcripts else {}
-            self.lms[name] = NGramLM.train(self.task.texts[texts], self.recogniser.tokenizer, order=6, **style)
-        return self.lms[name]
+        if name.endswith(CONTINUED):
+            return self.lm(name.removesuffix(CONTINUED)).continued()
+        texts, adapted, transcripts = name.partition(", adapted")
+        style = {"style_of": self.recogniser.processor} if adapted else {}
+        style |= {"outputs": self.outputs} if transcripts else {}
+        return NGramLM.train(self.task.texts[texts], self.recogniser.tokenizer, order=6, **style)
 
     def choose(self, heard: Heard, way: str, num_beams: int, lm_weight: float | None) -> Weights:
         """Return the weights that get most of some recordings right; `lm_weight` is that of the LM alone, if it is known."""
@@ -142,10 +140,9 @@ def measured(task: Task, conditions: list[tuple[str, float | None]], args: argpa
             raise SystemExit(f"--ways: {first!r} is none of {[*WAYS[:3], *task.texts]}, or more than ' + phrases' follows it")
     torch.set_num_threads(args.threads)
     logging.set_verbosity_error()
-    tasked, count = Tasked(task, args), args.tuning
+    tasked, count, rows = Tasked(task, args), args.tuning, list[dict[str, Any]]()
     chosen: dict[tuple[str, int], Weights] = {}
-    rows: list[dict[str, Any]] = []
-    kept: dict[tuple[tuple[str, float | None], int], Heard] = {}
+    kept: dict[Any, Heard] = {}
     with torch.inference_mode():
         audio = {(n, level): task.audio if level is None else task.noisy(n, level) for n, level in conditions}
         turns = itertools.cycle(audio.values())
@@ -156,29 +153,27 @@ def measured(task: Task, conditions: list[tuple[str, float | None]], args: argpa
             most = args.fewer if args.fewer and (num_beams > 1 or condition[1] is not None) else len(task.audio)
             if (condition, most) not in kept:
                 kept[condition, most] = tasked.hear(audio[condition][count:most])
-            first, *others = way.split(" + ")
+            first, *_ = way.split(" + ")
             if args.weights:
-                chosen[way, num_beams] = (
-                    args.weights[0] * (text_of(first) in task.texts),
-                    args.weights[1] * ("phrases" in way),
-                )
-            elif (way, num_beams) not in chosen:
-                known = chosen.get((first, num_beams), (None,))[0]
-                chosen[way, num_beams] = tasked.choose(tuning, way, num_beams, known)
+                of_lm, of_phrases = args.weights
+                weights = (of_lm * (text_of(first) in task.texts), of_phrases * ("phrases" in way))
+            elif (way, num_beams) in chosen:
+                weights = chosen[way, num_beams]
+            else:
+                weights = tasked.choose(tuning, way, num_beams, chosen.get((first, num_beams), (None,))[0])
+            chosen[way, num_beams] = weights
             row = {"noise": condition[0], "decibels": condition[1], "way": way, "num_beams": num_beams}
-            row |= dict(zip(("lm_weight", "phrase_weight"), chosen[way, num_beams]))
+            row |= dict(zip(("lm_weight", "phrase_weight"), weights))
             begin = measure.now()
-            found = tasked.transcripts(kept[condition, most], way, chosen[way, num_beams], num_beams)
+            found = tasked.transcripts(kept[condition, most], way, weights, num_beams)
             row["decoder_seconds"] = measure.now() - begin
-            part, all_found = slice(count, count + len(found)), [""] * count + found
+            all_found = [""] * count + found
             right = task.right(all_found)[count:]
             row |= {"recordings": len(right), "right": float(right.mean()), "interval": interval(right)}
-            rows.append({**row, **task.figures(all_found, part)})
+            rows.append({**row, **task.figures(all_found, slice(count, count + len(found)))})
             print(json.dumps(rows[-1]), flush=True)
-            path = measure.save(args.name, {**more, "rows": rows}, args.out)
+            measure.save(args.name, {**more, "rows": rows}, args.out)
             if args.transcripts:
                 with args.transcripts.open("w" if len(rows) == 1 else "a") as file:
                     file.write(json.dumps({**row, "transcripts": found}) + "\n")
-    header = ["noise", "decibels", "way", "num_beams", "recordings", "lm_weight", "phrase_weight", "right"]
-    print(measure.table(header, [[row[name] for name in header] for row in rows]))
-    print("results in", path)
+    measure.report(rows, args, {**more, "rows": rows})

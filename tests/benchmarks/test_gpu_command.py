@@ -78,7 +78,8 @@ def test_parts_find_what_else_is_on_the_path_of_python(tmp_path, monkeypatch, ca
 
 def test_a_training_that_fails_is_no_success(tmp_path):
     command = [sys.executable, str(ROOT / "benchmarks" / "train_lm.py"), "--tokens", "50", "--orders", "3", "--repeats", "1"]
-    done = subprocess.run([*command, "--prune", "nonsense"], cwd=tmp_path, capture_output=True, text=True)
+    command += ["--out", str(tmp_path), "--prune", "nonsense"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode and "nonsense" in done.stderr.splitlines()[-1]
 
 

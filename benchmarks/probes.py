@@ -1,0 +1,332 @@
+"""Experiments that are no grids of settings: streams, contexts, faults of a search, times of words, tuning (see sweep.py)."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import random
+import statistics
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import corpora
+import measure
+import numpy as np
+import torch
+from bundled import as_recordings, recogniser
+from corpora import LM
+from recognisers import Heard
+from ways import Row, experiment
+
+from hf_ngpulm import NGramLogitsProcessor, PhraseBooster, StreamingDecoder
+from hf_ngpulm.evaluation import tune_weights, word_errors
+from hf_ngpulm.generation import seq2seq_generate
+from hf_ngpulm.generation.alignment import cross_attention, followed, warped
+from hf_ngpulm.text.words import WordSplitter
+
+WEIGHT, WARM_UP = 0.9, 10
+BEAMS = (4, 8)  # of streams
+
+
+@experiment(lm=LM, threads=2, streams=64, chunk=8, seconds=300.0)
+def streaming(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
+    """What a step of many streams takes, and whether that stays so however long they are open. Each goes through all clips,
+    again and again, and is never reset. A step takes a chunk of each stream and gives partials; "texts" is what reading their
+    texts takes on top. A model's decoders take turns, step by step. Medians; "early" and "late" are those of the first and the
+    last quarter of the steps, "95" is the 95th percentile."""
+    fixed, searches = {"lm": lm, "lm_weight": WEIGHT}, dict[str, dict[str, Any]]()
+    if heard.recogniser.family == "CTC":
+        fixed["frame_seconds"] = heard.seconds / sum(map(len, heard.rows))
+        searches = {f"beam {beams} + LM": {"num_beams": beams} for beams in (1, *BEAMS)}
+    else:
+        fixed["ilm_weight"], searches["greedy + LM"] = 0.0, {"strategy": "greedy"}
+        for strategy, beams in itertools.product(("alsd",) if heard.recogniser.is_tdt else ("alsd", "aes"), BEAMS):
+            searches[f"{strategy.upper()}++ {beams} + LM"] = {"strategy": strategy, "num_beams": beams}
+    runs = [Run(heard, name, {**fixed, **settings}, args) for name, settings in searches.items()]
+    for step in range(WARM_UP + round(args.seconds / (args.chunk * runs[0].frame_seconds))):
+        for run in runs:
+            run.step(step)
+    for run in runs:
+        yield run.row()
+
+
+class Run:
+    """Streams of one decoder, and the times of their steps."""
+
+    def __init__(self, heard: Heard, name: str, settings: dict[str, Any], args: argparse.Namespace) -> None:
+        decoder = heard.recogniser.decoder(**settings)
+        self.model, self.name, self.chunk, self.device = heard.recogniser.name, name, args.chunk, args.device
+        self.frame_seconds, self.frames = decoder.frame_seconds, torch.cat(heard.rows)
+        self.stream = StreamingDecoder(decoder, max_streams=args.streams)
+        self.sids = [self.stream.open() for _ in range(args.streams)]
+        begins = torch.tensor([0, *map(len, heard.rows)]).cumsum(0)
+        self.at = begins[torch.linspace(0, len(heard.rows) - 1, args.streams).long()].tolist()
+        self.steps: list[float] = []
+        self.texts: list[float] = []
+
+    def step(self, number: int) -> None:
+        chunks = {}
+        for place, sid in enumerate(self.sids):
+            first = self.at[place] if self.at[place] + self.chunk <= len(self.frames) else 0
+            chunks[sid] = self.frames[first : first + self.chunk]
+            self.at[place] = first + self.chunk
+        begin = measure.now(self.device)
+        partials = self.stream.step(chunks)
+        middle = measure.now(self.device)
+        for partial_text in partials.values():
+            assert isinstance(partial_text.text, str)
+        if number >= WARM_UP:
+            self.steps.append(1e3 * (middle - begin))
+            self.texts.append(1e3 * (measure.now(self.device) - middle))
+
+    def row(self) -> Row:
+        median, quarter = statistics.median, max(1, len(self.steps) // 4)
+        step, late = median(self.steps), sorted(self.steps)[int(0.95 * len(self.steps))]
+        row = {"model": self.model, "decoder": self.name, "step_ms": step, "step_ms_95": late}
+        row |= {"early_ms": median(self.steps[:quarter]), "late_ms": median(self.steps[-quarter:])}
+        row |= {"texts_ms": median(self.texts), "share": step / 1e3 / (self.chunk * self.frame_seconds)}
+        return row | {"steps": len(self.steps)}
+
+
+# What phrases cost
+
+SIZES = (10, 200, 1000, 10_000)  # phrases of a context
+PER_ROW, BY_TURNS = 200, 256
+STREAMS, CHUNK = 32, 8  # frames
+
+
+def show_contexts(rows: list[Row]) -> dict[str, Any]:
+    """Print throughput, as a multiple of that without phrases."""
+    for kind, title in (("throughput", "that without phrases, decoding alone"), ("whole_model", "that, whole model"),
+                        ("switching", f"that of {STREAMS} streams that never switch, whole model")):  # fmt: skip
+        of_kind = [row for row in rows if kind in row]
+        header = ["model", "decoder", "batch_size", "ms a clip"]
+        print(f"\nthroughput by {title}")
+        print(measure.table([*header, *of_kind[0][kind]], [[*map(row.get, header), *row[kind].values()] for row in of_kind]))
+    return {}
+
+
+@experiment(finish=show_contexts, lm=LM, batch_sizes=(32, 128), repeats=5)
+def contexts(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
+    """What phrases cost: throughput with contexts, by their number and size, and by how often they are switched. Phrases are
+    made of the transcripts' words, so that matches begin and fail all the time. "per row": each row has a context of its own.
+    "256 by turns": so many contexts, another one for a row in each pass over the clips. "new": contexts never seen before, of
+    which boosters are made on the way. "none again" shows the noise. Streams take chunks of 8 frames, each with a context of
+    its own, which is switched never, with each utterance, or with each chunk."""
+    words = sorted({word for clip in heard.clips for word in clip.text.split()})
+    lists = {size: made_up(words, size, size) for size in SIZES}
+    tokenizer = heard.recogniser.tokenizer
+    making = {size: measure.median_seconds(partial(PhraseBooster, lists[size], tokenizer)) for size in SIZES}
+    searches: dict[str, dict[str, Any]] = {"greedy": {"num_beams": 1}, "beam 6": {"num_beams": 6}}
+    searches |= {"graph": {"max_active": 32}} if heard.recogniser.family == "CTC" else {}
+    fused = {"lm": lm, "lm_weight": WEIGHT, **({} if heard.recogniser.family == "CTC" else {"ilm_weight": 0.0})}
+    for (search, settings), size in itertools.product(searches.items(), args.batch_sizes):
+        decoder = heard.recogniser.decoder(**fused, **settings)
+        row = {"model": heard.recogniser.name, "decoder": f"{search} + LM", "batch_size": size, "seconds_to_make": making}
+        calls = ways_of_contexts(heard, decoder, size, words) | {"encoder": partial(heard.encoder_seconds, size)}
+        medians = measure.by_turns(calls, args.repeats)
+        encoder, plain = medians.pop("encoder"), medians["none"]
+        row |= {"ms a clip": 1e3 * plain / len(heard.clips), "seconds": medians, "encoder_seconds": {size: encoder}}
+        row["throughput"] = {way: plain / seconds for way, seconds in medians.items()}
+        row["whole_model"] = {way: (encoder + plain) / (encoder + seconds) for way, seconds in medians.items()}
+        if size == args.batch_sizes[0] and search != "graph":
+            streams = measure.by_turns(switching(heard, decoder, words), args.repeats)
+            never = encoder + streams["never"]
+            row |= {"switching": {how: never / (encoder + s) for how, s in streams.items()}, "switching_seconds": streams}
+        yield row
+
+
+def made_up(words: list[str], count: int, seed: int) -> list[str]:
+    """Return so many different phrases of one to three words."""
+    drawn, found = random.Random(seed), dict[str, None]()
+    while len(found) < count:
+        found[" ".join(drawn.choices(words, k=drawn.randint(1, 3)))] = None
+    return list(found)
+
+
+def ways_of_contexts(heard: Heard, decoder: Any, size: int, words: list[str]) -> dict[str, Callable[[], float]]:
+    """Return what is timed: each gives the seconds that it took to decode all clips."""
+    tokenizer, batches = heard.recogniser.tokenizer, heard.batches(size)
+    own = [PhraseBooster(made_up(words, PER_ROW, row), tokenizer) for row in range(size)]
+    many = [PhraseBooster(made_up(words, PER_ROW, 1000 + n), tokenizer) for n in range(BY_TURNS)]
+    passes, unseen = itertools.count(), itertools.count(1)
+
+    def run(contexts: Callable[[int, int, int], Any]) -> float:
+        seconds, turn = 0.0, next(passes)
+        for place, (numbers, frames, lengths) in enumerate(batches):
+            given = contexts(turn, place, len(numbers))
+            seconds += measure.seconds_of(partial(decoder.decode, frames, lengths, given), heard.recogniser.device)
+        return seconds
+
+    def by_turns(turn: int, place: int, rows: int) -> list[PhraseBooster]:
+        return [many[(turn * 37 + place * size + row) % BY_TURNS] for row in range(rows)]
+
+    def new(turn: int, place: int, rows: int) -> list[list[str]]:
+        number = next(unseen)
+        drawn = random.Random(number)
+        return [[*drawn.sample(words, min(len(words), PER_ROW)), f"x{'abcdefghij'[number % 10]}"] for _ in range(rows)]
+
+    kinds: dict[str, Callable[[int, int, int], Any]] = {"none": lambda *_: None}
+    for count in SIZES:
+        one = PhraseBooster(made_up(words, count, count), tokenizer)
+        kinds[f"one of {count}"] = lambda *_, one=one: one
+    kinds |= {f"per row, {PER_ROW}": lambda turn, place, rows: own[:rows], f"{BY_TURNS} by turns": by_turns, "new": new}
+    kinds["none again"] = kinds["none"]
+    return {name: partial(run, contexts) for name, contexts in kinds.items()}
+
+
+def switching(heard: Heard, decoder: Any, words: list[str]) -> dict[str, Callable[[], float]]:
+    """Return what is timed of streams, by how often they are switched: each gives the seconds that all clips took."""
+    own = [PhraseBooster(made_up(words, PER_ROW, 1000 + n), heard.recogniser.tokenizer) for n in range(BY_TURNS // 4)]
+    streams = StreamingDecoder(decoder, max_streams=STREAMS)
+    shares = [heard.rows[n::STREAMS] for n in range(min(STREAMS, len(heard.rows)))]
+    passes = itertools.count(1)
+
+    def run(how: str) -> None:
+        turn = next(passes)
+        sids = [streams.open(**({} if how == "none" else {"phrases": own[n]})) for n in range(len(shares))]
+        at = [(0, 0)] * len(shares)  # clip, frame
+        while live := [n for n, (clip, _) in enumerate(at) if clip < len(shares[n])]:
+            switched = [n for n in live if how == "every chunk" or (how == "every utterance" and at[n][1] == 0)]
+            streams.set_contexts({sids[n]: own[(n + turn) % len(own)] for n in switched})
+            streams.step({sids[n]: shares[n][at[n][0]][at[n][1] : at[n][1] + CHUNK] for n in live})
+            turn += 1
+            for n in live:
+                clip, frame = at[n]
+                at[n] = (clip, frame + CHUNK)
+                if frame + CHUNK >= len(shares[n][clip]):
+                    streams.reset(sids[n])
+                    at[n] = (clip + 1, 0)
+        for sid in sids:
+            streams.close(sid)
+
+    kinds = ("none", "never", "every utterance", "every chunk", "never again")
+    return {how: partial(measure.seconds_of, partial(run, how), heard.recogniser.device) for how in kinds}
+
+
+# Decoders with attention
+
+
+@experiment(models=["canary"], lm=LM, lm_weight=0.4, less_ilm=None, beams=(1, 5))
+def search_errors(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
+    """What a decoder with attention loses, and where. Its transcript and the reference are scored, token by token, with all
+    that was fused. Where the reference scores higher (per token, as `generate` ranks hypotheses) the search is at fault,
+    elsewhere the scores are. "p(</s>) below 0.5": of the decoder alone, where the transcript ends."""
+    model, tokenizer = heard.recogniser.model, heard.recogniser.tokenizer
+    ways: dict[str, Any] = {"no LM": None, "LM": {"weight": args.lm_weight}}
+    ways |= {"LM - ILM": dict(zip(("weight", "ilm_weight"), args.less_ilm))} if args.less_ilm else {}
+    special, end = set(tokenizer.all_special_ids), model.generation_config.eos_token_id
+    for (way, settings), beams in itertools.product(ways.items(), args.beams):
+        fusion = settings and NGramLogitsProcessor(lm, model=model, tokenizer=heard.recogniser.processor, **settings)
+        texts, lengths, unsure = [], np.zeros(2), 0
+        counts = dict.fromkeys(("wrong", "search errors", "score errors", "shorter than said"), 0)
+        for clip, states in zip(heard.clips, heard.rows):
+            given = {"encoder_outputs": heard.recogniser.outputs(states[None]), "num_beams": beams}
+            (found,) = model.generate(
+                **given, custom_generate=seq2seq_generate, logits_processor=[] if fusion is None else [fusion]
+            )
+            texts.append(tokenizer.decode(found, skip_special_tokens=True))
+            prompt = itertools.takewhile(special.__contains__, found[:-1].tolist())  # the model says it itself
+            reference = torch.tensor([*prompt, *tokenizer(clip.text, add_special_tokens=False).input_ids, end])
+            outputs = heard.recogniser.outputs(states[None])  # anew: beams widen in place
+            (own, score), (_, best) = (scored(model, outputs, tokens, fusion) for tokens in (found, reference))
+            if texts[-1] != clip.text:
+                counts["wrong"] += 1
+                counts["search errors" if best > score + 1e-4 else "score errors"] += 1
+            counts["shorter than said"] += len(found) < len(reference)
+            lengths += len(found), len(reference)
+            unsure += own < math.log(0.5)
+        rates = corpora.figures(heard.clips, texts)
+        row = {"model": heard.recogniser.name, "way": way, **(settings or {}), "beams": beams}
+        row |= {name: round(rates[name], 2) for name in ("all", "substitutions", "deletions", "insertions")}
+        yield {**row, **counts, "tokens, found / said": round(lengths[0] / lengths[1], 3), "p(</s>) below 0.5": unsure}
+
+
+def scored(model: Any, clip: Any, tokens: torch.Tensor, fusion: NGramLogitsProcessor | None) -> tuple[float, float]:
+    """Return what the decoder alone gives the last token, and what a search gives all of them, per token."""
+    before, said = tokens[None, :-1], tokens[1:]
+    own = torch.log_softmax(model(encoder_outputs=clip, decoder_input_ids=before).logits[0].float(), -1)
+    fused = own.clone()
+    for place in range(len(said) if fusion is not None else 0):
+        fused[place] = fusion(before[:, : place + 1], own[place : place + 1].clone())[0]
+    return float(own[-1, said[-1]]), float(fused.gather(1, said[:, None]).mean())
+
+
+@experiment(at_once=0, models=["canary"], manifest=("callsigns", "contacts", "harbour", "orders"), ctc="ctc")
+def word_times(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
+    """How near the word times that cross-attention gives are to a CTC model's (--ctc) forced alignment of the same words, in
+    ms. The likeliest path through its outputs says when each token comes first and last. Ways to read the attention are
+    compared: of which layers, at the step that says a token or at the one that has read it."""
+    model, ctc, splitter = heard.recogniser.model, recogniser(args.ctc), WordSplitter(heard.recogniser.tokenizer)
+    seconds, apart = ctc._frame_seconds, dict[str, list[list[float]]]()
+    for clip in heard.clips:
+        inputs = heard.recogniser.inputs([clip.audio])
+        tokens = model.generate(**inputs, num_beams=5)[0]
+        text = [place for place, token in enumerate(tokens.tolist()) if token not in splitter.special]
+        ids = tokens[text].tolist()
+        theirs = ctc.feature_extractor(clip.audio, sampling_rate=corpora.RATE, return_tensors="pt", return_attention_mask=True)
+        scores = ctc.model(**theirs).logits[0].log_softmax(-1).numpy()
+        if not ids or len(ids) + sum(one == other for one, other in itertools.pairwise(ids)) > len(scores):
+            continue
+        first, last = aligned(scores, ids, ctc.tokenizer.pad_token_id)
+        layers = cross_attention(model, model.get_encoder()(**inputs), inputs["attention_mask"], tokens)
+        half, after = len(layers) // 2, [*text, min(text[-1] + 1, len(tokens) - 1)]
+        steps_of = {"says it": [*(place - 1 for place in text), text[-1]], "has read it": after}
+        for part, which in (("first half", layers[:half]), ("last half", layers[half:]), ("all", layers)):
+            for step, steps in steps_of.items():
+                starts, found = warped(-followed(which, steps, seconds)), apart.setdefault(f"{part}, {step}", [[], []])
+                for _, begin, end in splitter.words(ids):
+                    found[0].append(1e3 * seconds * (starts[begin] - first[begin]))
+                    found[1].append(1e3 * seconds * (starts[end] - last[end - 1] - 1))
+    for way, found in apart.items():
+        row = {"way": way, "words": len(found[0])}
+        for what, ms in zip(("start", "end"), map(np.array, found)):
+            of = {"median": np.median(abs(ms)), "p90": np.quantile(abs(ms), 0.9), "mean": abs(ms).mean(), "late by": ms.mean()}
+            row |= {f"{what} {name}": round(float(value)) for name, value in of.items()}
+        yield row
+
+
+def aligned(scores: np.ndarray, ids: list[int], blank: int) -> tuple[list[int], list[int]]:
+    """Return the first and the last frame of each token on the likeliest path of CTC, `[T, C]`."""
+    labels = np.full(2 * len(ids) + 1, blank)
+    labels[1::2] = ids
+    may_skip = np.array([place > 1 and place % 2 == 1 and labels[place] != labels[place - 2] for place in range(len(labels))])
+    best, came = np.where(np.arange(len(labels)) < 2, scores[0, labels], -np.inf), []
+    for frame in scores[1:]:
+        one, two = (np.concatenate([np.full(by, -np.inf), best[:-by]]) for by in (1, 2))
+        choices = np.stack([best, one, np.where(may_skip, two, -np.inf)])
+        came.append(choices.argmax(0))
+        best = choices.max(0) + frame[labels]
+    path = [len(labels) - 1 - int(best[-2] > best[-1])]
+    for back in reversed(came):
+        path.append(path[-1] - back[path[-1]])
+    frames = [np.flatnonzero(np.array(path[::-1]) == 2 * n + 1) for n in range(len(ids))]
+    return [int(of[0]) for of in frames], [int(of[-1]) for of in frames]
+
+
+# Tuning
+
+
+@experiment(at_once=0, lm=LM, beams=(1, 8), points=20)
+def tuning(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
+    """How long a sweep of weights from 0 to 1.9 takes over kept outputs, against runs of the pipeline with each weight; and
+    whether both agree. What is loaded once is loaded before."""
+    recordings, weights = as_recordings(heard.clips), np.linspace(0.0, 1.9, args.points).round(6).tolist()
+    settings, references = {"lm_weights": weights, "refine": 0, "extend": False}, [clip.text for clip in heard.clips]
+    for beams in args.beams:
+        asr = recogniser(str(heard.recogniser.source), lm=args.of_model, lm_weight=0.5, num_beams=beams)
+        found: dict[str, Any] = {}
+
+        def separately(asr: Any = asr, found: dict[str, Any] = found) -> None:
+            audio = [{"raw": clip.audio, "sampling_rate": corpora.RATE} for clip in heard.clips]
+            texts = [[result["text"] for result in asr(list(map(dict, audio)), lm_weight=weight)] for weight in weights]
+            found["wers"] = [word_errors(references, of_weight).rate for of_weight in texts]
+
+        tune_weights(asr, recordings[:1], **settings, progress=False)
+        of_sweep = measure.wall_time(lambda asr=asr, f=found: f.update(sweep=tune_weights(asr, recordings, **settings)))
+        separate, sweep = measure.wall_time(separately), found["sweep"]
+        row = {"model": heard.recogniser.name, "num_beams": beams, "sweep_seconds": of_sweep, "separate_seconds": separate}
+        row |= {"ratio": separate / of_sweep, "best_weight": sweep.best.setting["lm_weight"], "best_wer": sweep.best.wer}
+        yield {**row, "wer_without_lm": sweep.baseline.wer, "equal": found["wers"] == [point.wer for point in sweep.points]}
