@@ -74,7 +74,7 @@ def resources(kernel: Any, signature: dict[str, str], constants: dict[str, Any],
     compiled = compile_signature(kernel, signature, constants, capability)
     warps = compiled.metadata.num_warps
     registers, stack, spills = read(compiled.asm["cubin"])
-    given = {name: value for name, value in constants.items() if name not in ("num_warps", "maxnreg")}
+    given = {name: value for name, value in constants.items() if name not in ("num_warps", "maxnreg", "enable_fp_fusion")}
     kinds = [signature[name].lstrip("*") for name in ("arc_tokens", "logits") if name in signature]
     of_warp = -(-registers * 32 // 256) * 256  # registers are given out by 256
     return {

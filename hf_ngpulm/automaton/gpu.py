@@ -26,8 +26,11 @@ from torch import Tensor
 from ..engines.devices import current
 from .tensors import AutomatonTensors
 
+# Options of all launches: no thread fuses a product with a sum (FMA). If threads exchanged their products in a sum, each would
+# fuse its own, and they would get different last bits.
+EXACT: dict[str, int] = {"enable_fp_fusion": False}
 # Without this option NVIDIA's compiler uses fewer registers and keeps the other values in memory. Other GPUs lack the option.
-REGISTERS: dict[str, int] = {} if torch.version.hip else {"maxnreg": 128}
+REGISTERS: dict[str, int] = EXACT if torch.version.hip else EXACT | {"maxnreg": 128}
 ROWS_PER_WARP = 8
 ONE_WARP: dict[str, int] = {"ROWS": ROWS_PER_WARP, "num_warps": 1, **REGISTERS}
 LANES = tl.constexpr(16)  # arcs of a row that are read at once
@@ -110,7 +113,7 @@ def _launch_rows(
     with current(states.device):
         _rows_kernel[(rows, triton.cdiv(vocab_size, tile))](
             *automaton, states.contiguous(), out, targets, automaton.num_states, vocab_size, tile,
-            WITH_TARGETS=with_targets, BLOCK=BLOCK, num_warps=4,
+            WITH_TARGETS=with_targets, BLOCK=BLOCK, num_warps=4, **EXACT,
         )  # fmt: skip
 
 
@@ -434,7 +437,7 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
         for with_targets in (False, True):
             arguments = {"states": "*i32", "out": "*fp32", "targets": "*i32" if with_targets else "*fp32"}
             sizes = dict.fromkeys(("num_states", "vocab_size", "tile"), "i32")
-            yield _rows_kernel, automaton | arguments | sizes, {"WITH_TARGETS": with_targets, "BLOCK": BLOCK}
+            yield _rows_kernel, automaton | arguments | sizes, {"WITH_TARGETS": with_targets, "BLOCK": BLOCK, **EXACT}
         arguments = {"states": "*i32", "tokens": "*i32", "out": "*fp32", "targets": "*i32"}
         sizes = dict.fromkeys(("num_rows", "num_states", "vocab_size"), "i32")
         yield _step_kernel, automaton | arguments | sizes, ONE_WARP

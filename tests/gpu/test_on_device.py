@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from automata import packed_automaton
-from on_gpu import needs_cuda, sized
+from on_gpu import HALVES, needs_cuda, sized
 
 from hf_ngpulm import CTCDecoder, NGramLM
 from hf_ngpulm.automaton import BackoffAutomaton
@@ -117,7 +117,7 @@ CLASSES = [(64, 65, 64), (1024, 1025, 0), *sized([(5000, 6000, 5999)], [])]
 
 
 @pytest.mark.parametrize("rule", greedy.RULES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 @pytest.mark.parametrize(("vocab_size", "classes", "blank"), CLASSES)
 def test_greedy_ctc_equals_the_cpu(rule, dtype, vocab_size, classes, blank):
     lm = random_lm(vocab_size, 4, 3000, seed=5)
@@ -159,7 +159,7 @@ def scores_by_prefix(state: beam.BeamState, row: int) -> dict[tuple[int, int], t
 
 
 @pytest.mark.parametrize("num_beams", sized([1, 4, 8, 32], [4]))
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 @pytest.mark.parametrize(("vocab_size", "classes", "blank"), CLASSES)
 def test_beam_ctc_equals_the_cpu(num_beams, dtype, vocab_size, classes, blank):
     if dtype != torch.float32 and (num_beams, vocab_size) != (sized(8, 4), 1024):

@@ -11,6 +11,7 @@ import ptx
 import static_kernels
 from compile_ahead import ONES, multiples_of_16
 
+from hf_ngpulm.automaton.gpu import EXACT
 from hf_ngpulm.search.attention_step import gpu as attention
 
 # These are launched with one warp, always.
@@ -62,10 +63,12 @@ def test_kernels_equal_the_reference(name):
 def kernels_launched_as_they_are_compiled_ahead() -> set[str]:
     """Those of which Triton knew what `compile_ahead` tells it."""
     found = set()
-    for kernel, *_ in static_kernels.kernels("", [80]):
+    for kernel, _, constants, _ in static_kernels.kernels("", [80]):
+        assert constants.items() >= EXACT.items()
         for compiled in kernel.device_caches[ptx.settings.capability][0].values():
             kinds = compiled.src.signature
             known = {place: facts for place, facts in compiled.src.attrs.items() if facts}
+            assert not compiled.metadata.enable_fp_fusion  # see `EXACT`
             if known == multiples_of_16(kernel, kinds) and all(kinds[name] == "constexpr" for name in ONES if name in kinds):
                 found.add(kernel.fn.__name__)
     return found

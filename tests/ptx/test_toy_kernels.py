@@ -14,6 +14,8 @@ import ptx
 import toy_kernels as toys
 from ptx import driver, program
 
+from hf_ngpulm.automaton.gpu import EXACT
+
 
 @pytest.fixture(autouse=True)
 def several_orders():
@@ -39,6 +41,19 @@ def test_what_is_right_runs():
     assert out[0] == pytest.approx(float(x.sum()), abs=1e-3)
     toys.sort[(1,)](x[:512], out[:512], BLOCK=512)
     assert torch.equal(out[:512], x[:512].sort().values)
+
+
+def test_threads_that_fuse_their_own_products_disagree_about_a_sum():
+    """Thread 0 has fma(a, b, c * d), thread 16 has fma(c, d, a * b). The project's kernels are compiled without (`EXACT`)."""
+    x, y = torch.randn(2, 128, generator=torch.Generator().manual_seed(2))
+    out = torch.empty(128)
+    toys.dot[(1,)](x, y, out[:32], BLOCK=32, num_warps=1, enable_fp_fusion=True)
+    assert len(out[:32].unique()) == 2
+    with pytest.raises(ptx.PTXError, match=r"a race: written twice, .*: shared memory"):
+        toys.dot[(1,)](x, y, out, BLOCK=128, enable_fp_fusion=True)
+    for size, warps in ((32, 1), (128, 4)):
+        toys.dot[(1,)](x, y, out[:size], BLOCK=size, num_warps=warps, **EXACT)
+        assert len(out[:size].unique()) == 1
 
 
 def test_places_that_others_write_need_a_barrier():

@@ -46,6 +46,14 @@ def total(x, out, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def dot(x, y, out, BLOCK: tl.constexpr):
+    """Each thread stores the sum that it has."""
+    lanes = tl.arange(0, BLOCK)
+    total = tl.sum(tl.load(x + lanes) * tl.load(y + lanes), axis=0)
+    tl.store(out + lanes, total)
+
+
+@triton.jit
 def reverse(x, scratch, out, BLOCK: tl.constexpr, BARRIER: tl.constexpr):
     """Threads read what others have written."""
     lanes = tl.arange(0, BLOCK)

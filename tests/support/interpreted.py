@@ -14,4 +14,11 @@ def has_triton() -> bool:
 
 
 IS_INTERPRETED = has_triton() and not torch.cuda.is_available()
+
+
+def aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy with the same strides, at an address that 16 divides: for others kernels are compiled anew."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
 needs_interpreter = pytest.mark.skipif(not IS_INTERPRETED, reason="no Triton, or a GPU")

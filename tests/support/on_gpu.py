@@ -10,6 +10,8 @@ import torch
 STANDS_IN = not torch.cuda.is_available()
 DEVICE = "cuda"
 ENGINE = "gpu"
+# Kernels are compiled for each type of logits; where that takes most of the time, fast tests of engines have these types, too.
+HALVES = [pytest.param(dtype, marks=[pytest.mark.slow] * STANDS_IN) for dtype in (torch.float16, torch.bfloat16)]
 needs_cuda = pytest.mark.skipif(STANDS_IN, reason="needs CUDA, or the time that a GPU takes")
 
 

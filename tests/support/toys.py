@@ -120,9 +120,11 @@ def script(*labels, classes, durations=(), margin=4.0):
 
 
 @st.composite
-def toys(draw, durations=(None, None, (0, 1, 2, 3, 4), (0, 1), (1, 2), (0, 2), (3,)), most_classes=12, **settings):
+def toys(
+    draw, durations=(None, None, (0, 1, 2, 3, 4), (0, 1), (1, 2), (0, 2), (3,)), most_classes=12, fewest_classes=2, **settings
+):
     """Any of them."""
-    vocab_size = draw(st.integers(2, most_classes))
+    vocab_size = draw(st.integers(fewest_classes, most_classes))
     blank_id = draw(st.sampled_from([0, vocab_size // 2, vocab_size - 1]))
     bias = draw(st.sampled_from([-1.0, 1.0, 3.0]))
     return Toy(vocab_size, blank_id, draw(st.sampled_from(durations)), draw(seeds), bias, **settings)

@@ -20,7 +20,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...automaton.gpu import BLOCK, arcs_between, automaton_signature, chain_of, link_of, processors, step_rows, tile_size
+from ...automaton.gpu import (
+    BLOCK,
+    EXACT,
+    arcs_between,
+    automaton_signature,
+    chain_of,
+    link_of,
+    processors,
+    step_rows,
+    tile_size,
+)
 from ...engines.devices import current
 from . import END, HOLD, KINDS, START, TEXT, UNSCORED, Roles, Rows
 
@@ -28,8 +38,9 @@ _UNSCORED, _TEXT, _END, _KINDS = (tl.constexpr(number) for number in (UNSCORED, 
 _START, _HOLD = tl.constexpr(START), tl.constexpr(HOLD)
 _LOG_2 = tl.constexpr(math.log(2))
 READ_BLOCK = 256
+ONE_WARP = {"num_warps": 1, **EXACT}
 # Registers per thread of `_add_kernel`. Without this setting Triton 3.6 spills registers, to run one more program at a time.
-ADD_REGISTERS: dict[str, int] = {} if torch.version.hip else {"maxnreg": 96}
+ADD_REGISTERS: dict[str, int] = EXACT if torch.version.hip else EXACT | {"maxnreg": 96}
 TAIL = tl.constexpr(32)  # the search for the last TEXT tokens loads this many tokens at a time
 ENDS = tl.constexpr(16)  # `_read_kernel` loads this many END classes at a time
 PARTS = 6  # number of sums per tile, see `_add_kernel`
@@ -52,7 +63,7 @@ def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
     with current(states.device):
         _follow_kernel[(len(states),)](
             *rows.tensors, states, tokens, roles.roles, rows.starts, found,
-            rows.tensors.num_states, rows.vocab_size, roles.roles.numel(), num_warps=1,
+            rows.tensors.num_states, rows.vocab_size, roles.roles.numel(), **ONE_WARP,
         )  # fmt: skip
     return found
 
@@ -71,7 +82,7 @@ def _fuse(scores: Tensor, input_ids: Tensor, starts: Tensor, rows: Rows, roles: 
             *rows.tensors, scores, input_ids, roles.roles, roles.ends, starts, rows.roots, states, sums,
             0 if carried else input_ids.shape[1], rows.context_length, rows.tensors.num_states, rows.vocab_size, classes,
             len(roles.ends), tiles,
-            HOLDS=roles.holds and not carried, CARRIED=carried, SHARED=shared, READ_BLOCK=READ_BLOCK, num_warps=1,
+            HOLDS=roles.holds and not carried, CARRIED=carried, SHARED=shared, READ_BLOCK=READ_BLOCK, **ONE_WARP,
         )  # fmt: skip
         _add_kernel[(batch_size, tiles)](
             *rows.tensors, scores, fused, roles.roles, rows.weights, states, rows.starts, sums, rows.vocab_size, classes, tile,
@@ -79,7 +90,7 @@ def _fuse(scores: Tensor, input_ids: Tensor, starts: Tensor, rows: Rows, roles: 
         )  # fmt: skip
         _share_kernel[(batch_size, tiles)](
             scores, fused, roles.roles, rows.weights, states, rows.starts, sums, roles.log_guess, classes, tile, tiles,
-            SHARED=shared, TILES=max(triton.next_power_of_2(tiles), FEWEST_TILES), BLOCK=BLOCK, num_warps=4,
+            SHARED=shared, TILES=max(triton.next_power_of_2(tiles), FEWEST_TILES), BLOCK=BLOCK, num_warps=4, **EXACT,
         )  # fmt: skip
 
 
@@ -267,11 +278,7 @@ def _more(best, total, values):
 
 @triton.jit
 def _whole(sums, tiles, places):
-    """Return the highest score of a row, and the logsumexp of the row's scores, from the sums of its tiles.
-
-    The sum has no products: a thread would fuse its own with the sum (FMA), so that two threads that exchange their products
-    would get different bits.
-    """
+    """Return the highest score of a row, and the logsumexp of the row's scores, from the sums of its tiles."""
     bests = tl.load(sums + places, mask=places < tiles, other=float("-inf"))
     totals = tl.load(sums + tiles + places, mask=places < tiles, other=float("-inf"))
     best = tl.max(bests, axis=0)
@@ -350,14 +357,14 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
         arguments |= dict.fromkeys(sizes, "i32")
         for holds, carried, shared in ((False, False, True), (True, False, True), (False, True, True), (False, False, False)):
             read = arguments | ({"input_ids": "*i32"} if carried else {})  # the states, as no tokens are read
-            constants = {"HOLDS": holds, "CARRIED": carried, "SHARED": shared, "READ_BLOCK": READ_BLOCK, "num_warps": 1}
-            yield _read_kernel, automaton | read, constants
+            constants = {"HOLDS": holds, "CARRIED": carried, "SHARED": shared, "READ_BLOCK": READ_BLOCK}
+            yield _read_kernel, automaton | read, constants | ONE_WARP
         arguments = {"states": "*i32", "tokens": "*i64", "roles": "*i8", "starts": "*i32", "found": "*i32"}
         arguments |= dict.fromkeys(("num_states", "vocab_size", "classes"), "i32")
-        yield _follow_kernel, automaton | arguments, {"num_warps": 1}
+        yield _follow_kernel, automaton | arguments, ONE_WARP
         arguments = numbers | of_rows | dict.fromkeys(("vocab_size", "classes", "tile", "tiles"), "i32")
         for shared in (True, False):
             yield _add_kernel, automaton | arguments, {"SHARED": shared, "BLOCK": BLOCK, "num_warps": 4, **ADD_REGISTERS}
     arguments = numbers | of_rows | {"log_guess": "fp32"} | dict.fromkeys(("classes", "tile", "tiles"), "i32")
     for shared in (True, False):
-        yield _share_kernel, arguments, {"SHARED": shared, "TILES": 64, "BLOCK": BLOCK}
+        yield _share_kernel, arguments, {"SHARED": shared, "TILES": 64, "BLOCK": BLOCK, **EXACT}

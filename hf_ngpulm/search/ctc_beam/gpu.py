@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...automaton.gpu import automaton_signature
+from ...automaton.gpu import EXACT, automaton_signature
 from ...automaton.tensors import AutomatonTensors
 from ...engines.devices import current
 from . import BLANK, INSIDE, BeamFrames, BeamState, cpu
@@ -101,8 +101,8 @@ def tiling(num_beams: int, classes: int) -> dict[str, int]:
     num_warps = min(max(places * max(block, places // 4) // ELEMENTS_PER_WARP, 1), MOST_WARPS)
     # All registers for one program: NVIDIA's assembler, left to itself, sometimes takes half and spills. Others know no such
     # option.
-    registers = {} if torch.version.hip else {"maxnreg": min(REGISTERS // (32 * num_warps), 255)}
-    return {"PLACES": places, "BLOCK": block, "GROUPS": groups, "num_warps": num_warps, **registers}
+    options = EXACT if torch.version.hip else EXACT | {"maxnreg": min(REGISTERS // (32 * num_warps), 255)}
+    return {"PLACES": places, "BLOCK": block, "GROUPS": groups, "num_warps": num_warps, **options}
 
 
 def peaks_of(logits: Tensor, lengths: Tensor, blank: int, tiles: dict[str, int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -114,7 +114,7 @@ def peaks_of(logits: Tensor, lengths: Tensor, blank: int, tiles: dict[str, int])
     with current(logits.device):
         _peaks_kernel[(batch_size * frames,)](
             logits, *logits.stride(), lengths, normalisers, frame_peaks, block_peaks, frames, classes, blank,
-            BLOCK=tiles["BLOCK"], num_warps=1,
+            BLOCK=tiles["BLOCK"], num_warps=1, **EXACT,
         )  # fmt: skip
     return normalisers, frame_peaks, block_peaks
 
@@ -719,6 +719,6 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     others |= {"skip": "fp32", "num_beams": "i32", "vocab_size": "i32"}
     for token_type, logit_type, places, num_automata in combinations:
         tiles = tiling(places, TILE)
-        yield _peaks_kernel, frames_signature(logit_type), {"BLOCK": tiles["BLOCK"], "num_warps": 1}
+        yield _peaks_kernel, frames_signature(logit_type), {"BLOCK": tiles["BLOCK"], "num_warps": 1, **EXACT}
         constants = {"NUM_AUTOMATA": num_automata, "JOINS": num_automata > 0, **tiles}
         yield _search_kernel, automaton_signature(token_type) | frames_signature(logit_type) | others, constants

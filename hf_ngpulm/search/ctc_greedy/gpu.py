@@ -18,14 +18,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...automaton.gpu import REGISTERS, automaton_signature, fill_row, step_rows
+from ...automaton.gpu import EXACT, REGISTERS, automaton_signature, fill_row, step_rows
 from ...automaton.tensors import AutomatonTensors
 from ...engines.devices import current
 from . import RULES
 
 LABEL, RUN, STAY = (tl.constexpr(i) for i in range(len(RULES)))
 ONE_WARP = {"BLOCK": 512, "num_warps": 1, **REGISTERS}
-WALK = {**ONE_WARP, **dict.fromkeys(REGISTERS, 168)}  # with fewer registers, two automata cause spills
+WALK = ONE_WARP | dict.fromkeys(REGISTERS.keys() - EXACT.keys(), 168)  # with fewer registers, two automata cause spills
 # The tokens near the best class: at most NEAR tokens, with log-probabilities less than DISTANCE below that of the best class.
 NEAR, DISTANCE = tl.constexpr(32), tl.constexpr(10.0)
 SPAN = tl.constexpr(32)  # frames that a program passes at a time, one for each thread of its warp

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...automaton.gpu import REGISTERS
+from ...automaton.gpu import EXACT, REGISTERS
 from ..confidence import ALPHA, MEASURES
 from .model import TransducerModel
 
@@ -21,6 +21,7 @@ ORDER = tl.constexpr(ALPHA)
 LARGEST_BLOCK = 2048
 ELEMENTS_PER_WARP = 256
 LARGEST_TILE = 1024
+ONE_WARP = {"num_warps": 1, **EXACT}
 
 
 def block_of(classes: int) -> dict[str, int]:
@@ -47,7 +48,7 @@ def gather_frames(frames: Tensor, times: Tensor, window: int) -> Tensor:
     places = times[0].numel()
     out = frames.new_empty((rows, places, window, width))
     tile = min(triton.next_power_of_2(width), LARGEST_TILE)
-    _gather_kernel[(rows * places * window,)](frames, times, out, places, window, longest, width, TILE=tile, num_warps=1)
+    _gather_kernel[(rows * places * window,)](frames, times, out, places, window, longest, width, TILE=tile, **ONE_WARP)
     return out
 
 
@@ -147,7 +148,7 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
     sizes = dict.fromkeys(("places", "window", "longest", "width"), "i32")
     for kind in ("*fp32", "*bf16"):
-        yield _gather_kernel, {"frames": kind, "times": "*i64", "out": kind} | sizes, {"TILE": LARGEST_TILE, "num_warps": 1}
+        yield _gather_kernel, {"frames": kind, "times": "*i64", "out": kind} | sizes, {"TILE": LARGEST_TILE, **ONE_WARP}
         of_internal = {"logits": kind, "out": "*fp32"} | dict.fromkeys(("width", "classes", "blank"), "i32")
         of_internal["least"] = "fp32"
         yield _internal_kernel, of_internal, block_of(1024)

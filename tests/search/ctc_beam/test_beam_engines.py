@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from automata import automata, build_automaton, language_models, seeds
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from interpreted import aligned
 from torch import Tensor
 from toys import SHARES, moved, noises
 
@@ -37,22 +40,34 @@ class Problem:
     text_hashes: Tensor | None = None
 
 
-def search(problem: Problem, engine: str) -> tuple[beam.BeamState, beam.BeamFrames]:
-    if engine == "gpu":
-        pytest.importorskip("triton")  # there is none but on Linux
+@contextmanager
+def blocks(engine: str, small: bool = True) -> Iterator[None]:
+    """Have the GPU look at two classes at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        if engine == "gpu":
+            gpu = pytest.importorskip("hf_ngpulm.search.ctc_beam.gpu")  # there is no Triton but on Linux
+            if small:
+                patch.setattr(gpu, "TILE", 1)
+                patch.setattr(gpu, "SMALLEST_BLOCK", 2)
+        yield
+
+
+def search(problem: Problem, engine: str, in_small_blocks: bool = False) -> tuple[beam.BeamState, beam.BeamFrames]:
+    """Search. On the GPU three beams look at two classes at a time, whatever is asked for."""
     device = DEVICE.get(engine, "cpu")
     p = problem
-    state, frames = beam.ctc_beam(
-        [tensor.to(device) for tensor in p.automaton.tensors],
-        beam.BeamState(*(tensor.to(device) for tensor in p.state)),
-        *(tensor.to(device) for tensor in (p.logits, p.lengths, p.weights, p.bonuses, p.unscored)),
-        p.blank,
-        p.automaton.vocab_size,
-        p.threshold,
-        p.skip,
-        engine,
-        None if p.text_hashes is None else p.text_hashes.to(device),
-    )
+    with blocks(engine, in_small_blocks or p.state.sizes.shape[1] == 3):
+        state, frames = beam.ctc_beam(
+            [tensor.to(device) for tensor in p.automaton.tensors],
+            beam.BeamState(*(tensor.to(device) for tensor in p.state)),
+            *(tensor.to(device) for tensor in (p.logits, p.lengths, p.weights, p.bonuses, p.unscored)),
+            p.blank,
+            p.automaton.vocab_size,
+            p.threshold,
+            p.skip,
+            engine,
+            None if p.text_hashes is None else p.text_hashes.to(device),
+        )
     return beam.BeamState(*(tensor.cpu() for tensor in state)), beam.BeamFrames(*(tensor.cpu() for tensor in frames))
 
 
@@ -61,7 +76,7 @@ def search_in_two(problem: Problem, frames_before: int, engines: tuple[str, str]
     first = replace(problem, logits=problem.logits[:, :frames_before], lengths=first_lengths)
     state, first_frames = search(first, engines[0])
     lengths = torch.where(first_frames.bad_frames < 0, problem.lengths - first_lengths, 0)
-    rest = replace(problem, logits=problem.logits[:, frames_before:], lengths=lengths.to(torch.int32), state=state)
+    rest = replace(problem, logits=aligned(problem.logits[:, frames_before:]), lengths=lengths.to(torch.int32), state=state)
     state, frames = search(rest, engines[1])
     later = torch.where(frames.bad_frames < 0, -1, frames.bad_frames + frames_before)
     return state, beam.BeamFrames(
@@ -137,9 +152,15 @@ def assume_alike(results: list[tuple[beam.BeamState, beam.BeamFrames]]) -> None:
 
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-KINDS = st.tuples(st.integers(0, 2), st.one_of(st.integers(1, 9), st.none()), st.sampled_from(DTYPES), st.booleans())
+LAYOUTS = ["plain", "time first", "sliced", "classes first"]
+NUM_BEAMS = st.one_of(st.integers(1, 9), st.none())
+KINDS = st.tuples(st.integers(0, 2), NUM_BEAMS, st.sampled_from(DTYPES), st.booleans(), st.sampled_from(LAYOUTS))
 # Kernels are compiled for each, which takes seconds.
-FEW_KINDS = st.sampled_from([(1, 3, DTYPES[0], True), (2, 9, DTYPES[1], False), (0, 2, DTYPES[2], False)])
+FEW_KINDS = st.sampled_from(
+    [(1, 3, DTYPES[0], True, "plain"), (2, 9, DTYPES[1], False, "classes first"), (0, 2, DTYPES[2], False, "sliced")]
+)
+TIES = st.tuples(st.integers(0, 1), st.integers(1, 6), st.booleans())  # automata, beams, whether there are texts
+FEW_TIES = st.sampled_from([(1, 3, True), (0, 2, False)])
 
 
 @st.composite
@@ -147,7 +168,8 @@ def problems(draw, longest=10, most_classes=30, most_rows=4, kinds=KINDS):
     """A batch of logits for an automaton, or for rows that have one or two of several, or none.
 
     Args:
-        kinds: numbers of automata and of beams (None: twice as many as classes), type of the logits, whether there are texts.
+        kinds: numbers of automata and of beams (None: twice as many as classes), type of the logits, whether there are texts,
+            and how the logits lie in memory. With few kinds there are two frames or more: strides of one would be a kind.
     """
     sizes = st.integers(1, most_classes)
     automaton = draw(st.one_of(automata(sizes, most=3), language_models(sizes)))
@@ -159,10 +181,10 @@ def problems(draw, longest=10, most_classes=30, most_rows=4, kinds=KINDS):
     def uniform(low, high, *shape):
         return low + (high - low) * torch.rand(shape, generator=generator)
 
-    batch_size, frames = draw(st.integers(1, most_rows)), draw(st.integers(1, longest))
+    batch_size, frames = draw(st.integers(1, most_rows)), draw(st.integers(1 if kinds is KINDS else 2, longest))
     classes = draw(st.one_of(st.just(automaton.vocab_size + 1), st.integers(2, most_classes)))
     blank = draw(st.sampled_from([0, classes // 2, classes - 1]))
-    num_automata, num_beams, dtype, has_texts = draw(kinds)
+    num_automata, num_beams, dtype, has_texts, layout = draw(kinds)
     logits = 3 * torch.randn(batch_size, frames, classes, generator=generator)
     blank_more = draw(st.sampled_from([-3.0, 1.0, 4.0, 8.0]))
     logits[..., blank] += blank_more * (uniform(0, 1, batch_size, frames) < 0.7)
@@ -178,7 +200,6 @@ def problems(draw, longest=10, most_classes=30, most_rows=4, kinds=KINDS):
         padding = torch.arange(frames) >= lengths[:, None]
         logits = logits.masked_fill(padding[..., None], torch.nan)
     logits = logits.to(dtype)
-    layout = draw(st.sampled_from(["plain", "time first", "sliced", "classes first"]))
     if layout == "time first":
         logits = logits.transpose(0, 1).contiguous().transpose(0, 1)
     elif layout == "sliced":
@@ -218,38 +239,29 @@ def test_cpu_equals_the_reference(problem):
 @given(problems(longest=6, most_classes=12, most_rows=2, kinds=FEW_KINDS))
 @settings(RELAXED, max_examples=20)
 def test_gpu_equals_the_reference(problem):
-    check_on_gpu(problem, in_small_blocks=problem.state.sizes.shape[1] == 3)
+    assume_no_ties(problem)
+    assert_same(search(problem, "gpu"), search(problem, "reference"))
 
 
 @pytest.mark.slow
 @given(problems(longest=6, most_classes=12, most_rows=2), st.booleans())
 @settings(RELAXED, max_examples=40)
 def test_gpu_equals_the_reference_in_all_kinds(problem, in_small_blocks):
-    check_on_gpu(problem, in_small_blocks)
-
-
-def check_on_gpu(problem, in_small_blocks):
-    gpu = pytest.importorskip("hf_ngpulm.search.ctc_beam.gpu")
     assume_no_ties(problem)
-    with pytest.MonkeyPatch.context() as patch:
-        if in_small_blocks:
-            patch.setattr(gpu, "TILE", 1)
-            patch.setattr(gpu, "SMALLEST_BLOCK", 2)
-        found = search(problem, "gpu")
-    assert_same(found, search(problem, "reference"))
+    assert_same(search(problem, "gpu", in_small_blocks), search(problem, "reference"))
 
 
 @st.composite
-def tied_problems(draw, longest=8):
+def tied_problems(draw, longest, kinds):
     """Whole numbers as logits, an LM that gives many tokens the same score, and noise that leaves the same what is the same."""
     classes = draw(st.integers(2, 6))
     generator = torch.Generator().manual_seed(draw(seeds))
     size = draw(st.integers(1, 2)), draw(st.integers(1, longest))
-    num_automata = draw(st.integers(0, 1))
+    num_automata, num_beams, has_texts = draw(kinds)
     arcs = [{token: (-1.37, token % 2) for token in range(classes)}, {0: (-0.61, 0)}]
     problem = Problem(
         build_automaton(classes, arcs, [0, 0], [0.0, -0.83]),
-        beam.initial_state(draw(st.integers(1, 6)), torch.zeros((size[0], num_automata), dtype=torch.int32)),
+        beam.initial_state(num_beams, torch.zeros((size[0], num_automata), dtype=torch.int32)),
         torch.randint(-1, 2, (*size, classes), generator=generator).float(),
         torch.full(size[:1], size[1], dtype=torch.int32),
         weights=torch.full((size[0], num_automata), 0.71),
@@ -257,16 +269,18 @@ def tied_problems(draw, longest=8):
         unscored=torch.zeros(size[0]),
         blank=draw(st.sampled_from([0, classes // 2, classes - 1])),
         threshold=draw(st.sampled_from([math.inf, math.inf, 2.03])),
-        text_hashes=hashes_of_pieces(pieces(draw, classes)) if draw(st.booleans()) else None,
+        text_hashes=hashes_of_pieces(pieces(draw, classes)) if has_texts else None,
     )
     return problem, noises(size, generator)
 
 
-@pytest.mark.parametrize("engine", ["cpu", "gpu"])
+@pytest.mark.parametrize(
+    "engine, longest, kinds", [("cpu", 8, TIES), ("gpu", 4, FEW_TIES), pytest.param("gpu", 4, TIES, marks=pytest.mark.slow)]
+)
 @given(st.data())
 @settings(RELAXED, max_examples=100)
-def test_ties_are_those_of_the_reference(engine, data):
-    problem, moves = data.draw(tied_problems(8 if engine == "cpu" else 4))
+def test_ties_are_those_of_the_reference(engine, longest, kinds, data):
+    problem, moves = data.draw(tied_problems(longest, kinds))
     several = [replace(problem, logits=moved(problem.logits, share * moves)) for share in SHARES]
     found = [search(each, "reference") for each in several]
     for other in found[1:]:
@@ -297,9 +311,10 @@ def test_a_row_does_not_depend_on_its_batch(problem, data):
     row = data.draw(st.integers(0, len(problem.lengths) - 1))
     engine = data.draw(st.sampled_from(["reference", "cpu", "gpu"]))
     length, alone = int(problem.lengths[row]), slice(row, row + 1)
-    of_row = {name: getattr(problem, name)[alone] for name in ("lengths", "weights", "bonuses", "unscored")}
+    of_row = {name: aligned(getattr(problem, name)[alone]) for name in ("lengths", "weights", "bonuses", "unscored")}
     state = beam.BeamState(*(tensor[alone] for tensor in problem.state))
-    single = prefixes(*search(replace(problem, state=state, logits=problem.logits[alone, :length], **of_row), engine))[0]
+    logits = aligned(problem.logits[alone, :length])
+    single = prefixes(*search(replace(problem, state=state, logits=logits, **of_row), engine))[0]
     whole = prefixes(*search(problem, engine))[row]
     assert single.keys() == whole.keys()
     for key, prefix in single.items():
@@ -335,7 +350,7 @@ def some_problem(num_beams, vocab_size=4, classes=6, frames=6, batch_size=3, bla
         *(pytest.param("gpu", beams, marks=pytest.mark.slow) for beams in (8, 17)),
     ],
 )
-def test_longer_rows(engine, num_beams, monkeypatch):
+def test_longer_rows(engine, num_beams):
     """Many frames with tokens, in which states come back, and an automaton with long and short contexts."""
     rng = np.random.default_rng(num_beams)
     num_states, vocab_size = 12, 14
@@ -350,10 +365,6 @@ def test_longer_rows(engine, num_beams, monkeypatch):
     problem.logits[..., 3] += 1.5
     problem.logits[:, 1::3, 3] += 3.0
     assume_no_ties(problem)
-    if engine == "gpu":
-        gpu = pytest.importorskip("hf_ngpulm.search.ctc_beam.gpu")
-        monkeypatch.setattr(gpu, "TILE", 1)
-        monkeypatch.setattr(gpu, "SMALLEST_BLOCK", 4)
     assert_same(search(problem, engine), search(problem, "reference"))
 
 
@@ -377,8 +388,8 @@ def test_arguments_in_any_layout(engine):
             return tensor
         return torch.stack([tensor, tensor], dim=tensor.dim()).transpose(0, -1).contiguous().transpose(0, -1)[..., 0]
 
-    problem = some_problem(5)
-    names = ("logits", "lengths", "weights", "bonuses", "unscored")
+    problem = some_problem(3)
+    names = ("lengths", "weights", "bonuses", "unscored", *(["logits"] if engine == "cpu" else []))  # there: `problems`
     gaps = {name: spread(getattr(problem, name)) for name in names}
     assert not gaps["weights"].is_contiguous()
     state = beam.BeamState(*map(spread, problem.state))
@@ -451,13 +462,12 @@ def test_prefixes_that_name_what_there_is_not_are_refused(name, value):
 
 @pytest.mark.parametrize("engine", ["reference", "cpu", "gpu"])
 def test_opcheck(engine):
-    if engine == "gpu":
-        pytest.importorskip("triton")
     p = some_problem(3, frames=3, batch_size=2)
     arguments = (list(p.automaton.tensors), list(p.state), p.logits, p.lengths, p.weights, p.bonuses, p.unscored)
     device = DEVICE.get(engine, "cpu")
     arguments = torch.utils._pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), arguments)
-    torch.library.opcheck(torch.ops.hf_ngpulm.ctc_beam.default, (*arguments, p.blank, 4, 5.0, 0.9, None, engine))
+    with blocks(engine):
+        torch.library.opcheck(torch.ops.hf_ngpulm.ctc_beam.default, (*arguments, p.blank, 4, 5.0, 0.9, None, engine))
 
 
 def test_torch_compile_passes_through():

@@ -7,6 +7,7 @@ import torch
 from automata import automata, build_automaton, seeds
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from interpreted import aligned
 from toys import SHARES, moved, noises
 
 from hf_ngpulm.search import ctc_greedy as greedy
@@ -27,9 +28,10 @@ def call(automaton, logits, lengths, states, weights, stay_costs, blank, rule, e
 
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-KINDS = st.tuples(st.integers(1, 2), st.sampled_from(DTYPES), st.sampled_from(greedy.RULES))
+LAYOUTS = ["plain", "classes first", "sliced", "time first"]
+KINDS = st.tuples(st.integers(1, 2), st.sampled_from(DTYPES), st.sampled_from(greedy.RULES), st.sampled_from(LAYOUTS))
 # Kernels are compiled for each, which takes seconds.
-FEW_KINDS = st.sampled_from([(1 + number % 2, *kind) for number, kind in enumerate(zip(DTYPES, greedy.RULES))])
+FEW_KINDS = st.sampled_from([(1 + number % 2, *kind) for number, kind in enumerate(zip(DTYPES, greedy.RULES, LAYOUTS))])
 
 
 @st.composite
@@ -37,13 +39,15 @@ def problems(draw, longest=12, most_classes=40, kinds=KINDS):
     """An automaton (or a pack) and a batch of logits: all arguments of `call` but the engine.
 
     Args:
-        kinds: number of automata, type of the logits, rule for repeats.
+        kinds: number of automata, type of the logits, rule for repeats, and how the logits lie in memory. With few kinds there
+            are two frames or more: strides of one would be a kind.
     """
     automaton = draw(automata(st.integers(1, most_classes), most=3))
     generator = torch.Generator().manual_seed(draw(seeds))
-    batch_size, frames, classes = draw(st.integers(1, 4)), draw(st.integers(0, longest)), draw(st.integers(2, most_classes))
+    batch_size, frames = draw(st.integers(1, 4)), draw(st.integers(0 if kinds is KINDS else 2, longest))
+    classes = draw(st.integers(2, most_classes))
     blank = draw(st.sampled_from([0, classes // 2, classes - 1]))
-    num_automata, dtype, rule = draw(kinds)
+    num_automata, dtype, rule, layout = draw(kinds)
     logits = 3 * torch.randn(batch_size, frames, classes, generator=generator)
     logits[..., blank] += draw(st.sampled_from([-3.0, 1.0, 4.0]))
     if draw(st.booleans()):  # some classes can't be
@@ -52,7 +56,6 @@ def problems(draw, longest=12, most_classes=40, kinds=KINDS):
     if draw(st.booleans()):  # runs of frames that are alike
         logits = logits[:, torch.arange(frames) // 2]
     logits = logits.to(dtype)
-    layout = draw(st.sampled_from(["plain", "time first", "sliced", "classes first"]))
     if layout == "time first":
         logits = logits.transpose(0, 1).contiguous().transpose(0, 1)
     elif layout == "sliced":
@@ -109,7 +112,7 @@ def test_cutting_the_frames_in_two_changes_nothing(problem, data):
     engine, cut = data.draw(st.sampled_from(["cpu", "gpu"])), data.draw(st.integers(0, logits.shape[1]))
     first = call(automaton, logits[:, :cut], lengths.clamp(max=cut), states, *rest, engine)
     later = (lengths - cut).clamp(min=0)
-    second = call(automaton, logits[:, cut:], later, first.states, *rest, engine, before=first.before)
+    second = call(automaton, aligned(logits[:, cut:]), later, first.states, *rest, engine, before=first.before)
     both = greedy.GreedyLabels(
         torch.cat([first.labels, second.labels], 1),
         first.acoustic_scores + second.acoustic_scores,
@@ -173,7 +176,7 @@ def check_rows_alone(problem, row, engine):
     length = int(lengths[row])
     alone = slice(row, row + 1)
     cut = (logits[alone, :length], lengths[alone], states[alone], weights[alone], stay_costs[alone])
-    single = call(automaton, *cut, blank, rule, engine)
+    single = call(automaton, *map(aligned, cut), blank, rule, engine)
     assert single.labels[0].tolist() == whole.labels[row, :length].tolist()
     assert (whole.labels[padding] == blank).all()
     assert single.states[0].tolist() == whole.states[row].tolist()

@@ -32,6 +32,13 @@ from hf_ngpulm.search.transducer_beam import buffers as beam_buffers
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 ENGINES = ["reference", "cpu"]
 EVERY = [*ENGINES, pytest.param("gpu", marks=needs_interpreter)]
+# Kernels are compiled for each, which takes seconds: durations, number of automata, the internal LM's weight, and options.
+USUAL = {"num_beams": 3, "late": True, "blank_aware": True, "log_sum": True, "aes_beta": 1}
+PLAIN = {"num_beams": 2, "late": False, "blank_aware": False, "log_sum": False, "aes_beta": 0}
+FEW_KINDS = {
+    "alsd": [((0, 1, 2), 1, 0.3, USUAL), (None, 1, 0.0, USUAL), (None, 0, 0.0, PLAIN)],
+    "aes": [(None, 2, 0.3, USUAL), (None, 0, 0.0, PLAIN)],
+}
 
 
 @pytest.fixture
@@ -45,17 +52,17 @@ def short_blocks(monkeypatch):
 
 
 @st.composite
-def problems(draw, model, longest=9):
+def problems(draw, model, longest=9, num_automata=None, ilm_weight=None):
     generator = torch.Generator().manual_seed(draw(seeds))
     batch_size, frames = draw(st.integers(1, 4)), draw(st.integers(0, longest))
     lengths = torch.randint(0, frames + 1, (batch_size,), generator=generator)
     automaton = draw(automata(st.integers(1, 14), most=3))
-    shape = (batch_size, draw(st.integers(0, 2)))
+    shape = (batch_size, draw(st.integers(0, 2)) if num_automata is None else num_automata)
     states = torch.randint(0, automaton.num_states, shape, dtype=torch.int32, generator=generator)
     weights = torch.randint(-1, 5, shape, generator=generator) / 4
     vocab_size = automaton.vocab_size if shape[1] else 0
     frames = 1.5 * torch.randn(batch_size, frames, 6, generator=generator)
-    ilm_weights = ilm_weights_of(draw(st.sampled_from([0.0, 0.3])), batch_size)
+    ilm_weights = ilm_weights_of(draw(st.sampled_from([0.0, 0.3])) if ilm_weight is None else ilm_weight, batch_size)
     return frames, lengths, automaton.tensors, states, weights, vocab_size, ilm_weights
 
 
@@ -168,18 +175,33 @@ def test_batches_equal_the_definition(engine, data):
 @needs_interpreter
 @pytest.mark.parametrize("strategy", ["alsd", "aes"])
 @given(st.data())
-@settings(RELAXED, max_examples=8)
+@settings(RELAXED, max_examples=12)
 def test_kernels_equal_the_definition(strategy, short_blocks, data):
+    durations, num_automata, ilm_weight, fixed = data.draw(st.sampled_from(FEW_KINDS[strategy]))
+    model = data.draw(toys((durations,), fewest_classes=4))
+    problem = data.draw(problems(model, 3, num_automata, ilm_weight))
+    assert_equal_to_the_definition(model, problem, data.draw(beam_settings((strategy,), **fixed)), "gpu")
+
+
+@pytest.mark.slow
+@needs_interpreter
+@pytest.mark.parametrize("strategy", ["alsd", "aes"])
+@given(st.data())
+@settings(RELAXED, max_examples=30)
+def test_kernels_equal_the_definition_in_all_kinds(strategy, short_blocks, data):
     model = data.draw(toys() if strategy == "alsd" else toys((None,)))
     options = data.draw(beam_settings((strategy,), num_beams=data.draw(st.sampled_from([1, 2, 3]))))
     assert_equal_to_the_definition(model, data.draw(problems(model, longest=3)), options, "gpu")
 
 
 @st.composite
-def tied_problems(draw, longest=6):
+def tied_problems(draw, longest=6, few_kinds=False):
     """A model that says few different numbers at a frame, and an LM with the same score for several tokens."""
-    vocab_size = draw(st.integers(2, 6))
-    durations = draw(st.sampled_from([None, None, (0, 1, 2), (1, 2)]))
+    vocab_size = draw(st.integers(4 if few_kinds else 2, 6))
+    if few_kinds:
+        durations, num_automata, _, fixed = draw(st.sampled_from(FEW_KINDS["alsd"]))
+    else:
+        durations, num_automata, fixed = draw(st.sampled_from([None, None, (0, 1, 2), (1, 2)])), draw(st.integers(0, 1)), {}
     model = Scripted(vocab_size, durations)
     model.blank_id = draw(st.sampled_from([0, vocab_size // 2, vocab_size - 1]))
     generator = torch.Generator().manual_seed(draw(seeds))
@@ -188,12 +210,13 @@ def tied_problems(draw, longest=6):
     lengths = torch.randint(1, size[1] + 1, size[:1], generator=generator)
     arcs = [{token: (-1.37, token % 2) for token in range(vocab_size)}, {0: (-0.61, 0)}]
     automaton = build_automaton(vocab_size, arcs, [0, 0], [0.0, -0.83])
-    shape = (size[0], draw(st.integers(0, 1)))
+    shape = (size[0], num_automata)
     states = torch.zeros(shape, dtype=torch.int32)
     weights = torch.full(shape, 0.71)
     moves = noises(size, generator), noises(size, generator)
     # One token a frame: tokens that change places would sum up to the same but for rounding.
-    options = draw(beam_settings(("alsd", "aes") if durations is None else ("alsd",), max_symbols=1, aes_steps=1))
+    strategies = ("alsd",) if durations or (few_kinds and num_automata) else ("alsd", "aes")
+    options = draw(beam_settings(strategies, max_symbols=1, aes_steps=1, **fixed))
     return model, logits, moves, lengths, automaton.tensors, states, weights, vocab_size if shape[1] else 0, options
 
 
@@ -222,9 +245,17 @@ def test_ties(engine, problem):
 
 
 @needs_interpreter
-@given(tied_problems(longest=3))
-@settings(RELAXED, max_examples=8)
+@given(tied_problems(longest=3, few_kinds=True))
+@settings(RELAXED, max_examples=12)
 def test_ties_in_kernels(short_blocks, problem):
+    assert_ties_are_those_of_the_definition(problem, "gpu")
+
+
+@pytest.mark.slow
+@needs_interpreter
+@given(tied_problems(longest=3))
+@settings(RELAXED, max_examples=30)
+def test_ties_in_kernels_of_all_kinds(short_blocks, problem):
     assert_ties_are_those_of_the_definition(problem, "gpu")
 
 

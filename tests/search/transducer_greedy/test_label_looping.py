@@ -23,15 +23,19 @@ from hf_ngpulm.search.confidence import MEASURES
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
+# Kernels are compiled for each, which takes seconds: durations, number of automata, and the internal LM's weight.
+FEW_KINDS = st.sampled_from([((0, 1, 2, 3, 4), 1, 0.0), (None, 2, 0.5), (None, 0, -0.25)])
+
+
 @st.composite
-def problems(draw):
-    model = draw(toys())
+def problems(draw, durations=(), num_automata=None):
+    model = draw(toys((durations,)) if durations != () else toys())
     generator = torch.Generator().manual_seed(draw(seeds))
     batch_size, longest = draw(st.integers(1, 5)), draw(st.integers(0, 14))
     frames = 1.5 * torch.randn(batch_size, longest, 6, generator=generator)
     lengths = torch.randint(0, longest + 1, (batch_size,), generator=generator)
     automaton = draw(automata(st.integers(1, 14), most=3))
-    shape = (batch_size, draw(st.integers(0, 2)))
+    shape = (batch_size, draw(st.integers(0, 2)) if num_automata is None else num_automata)
     states = torch.randint(0, automaton.num_states, shape, dtype=torch.int32, generator=generator)
     weights = torch.randint(-2, 5, shape, generator=generator) / 4
     return model, frames, lengths, automaton, states, weights, draw(st.sampled_from([1, 2, 10]))
@@ -44,9 +48,18 @@ def test_batches_equal_the_plain_loop(problem, window, engine, ilm_weight):
 
 
 @needs_interpreter
+@given(st.data(), st.sampled_from([1, 2, 4, 7]))
+@settings(RELAXED, max_examples=12)
+def test_kernels_equal_the_plain_loop(data, window):
+    *kind, ilm_weight = data.draw(FEW_KINDS)
+    assert_equal_to_the_plain_loop(data.draw(problems(*kind)), window, "gpu", ilm_weight)
+
+
+@pytest.mark.slow
+@needs_interpreter
 @given(problems(), st.sampled_from([1, 2, 4, 7]), st.sampled_from([0.0, 0.5, -0.25]))
-@settings(RELAXED, max_examples=8)
-def test_kernels_equal_the_plain_loop(problem, window, ilm_weight):
+@settings(RELAXED, max_examples=30)
+def test_kernels_equal_the_plain_loop_in_all_kinds(problem, window, ilm_weight):
     assert_equal_to_the_plain_loop(problem, window, "gpu", ilm_weight)
 
 

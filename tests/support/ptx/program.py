@@ -127,6 +127,7 @@ class Code:
         negated, guard, name, rest = STATEMENT.match(statement).groups()
         made = Instruction(guard=self.registers[guard][0] if guard else -1, negated=bool(negated), base=-1)
         made.registers[:] = [-1] * 6
+        name = re.sub(r"^(add|sub|mul)\.rn\.", r"\1.", name)  # ".rn" says that it mustn't be fused with another
         operands = OPERAND.findall(rest)
         access, matrix = ACCESS.match(name), MATRIX.match(name)
         if access:

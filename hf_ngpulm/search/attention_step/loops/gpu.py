@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ....automaton.gpu import EXACT
 from ....engines.devices import current
 from .. import START
 from . import ENDLESS, ENDLESS_OTHERS, ENDLESS_TIMES, LONGEST, SHORTEST, TIMES, WINDOW
@@ -30,7 +31,7 @@ def end_loops(scores: Tensor, input_ids: Tensor, roles: Tensor, rows: Tensor, en
         with current(scores.device):
             _end_loops_kernel[(len(rows),)](
                 scores, input_ids, roles, rows, ends, begun, input_ids.shape[1], scores.shape[1], len(roles), len(ends),
-                ENDS=triton.next_power_of_2(max(len(ends), 1)), LANES=LANES, BLOCK=BLOCK, num_warps=4,
+                ENDS=triton.next_power_of_2(max(len(ends), 1)), LANES=LANES, BLOCK=BLOCK, num_warps=4, **EXACT,
             )  # fmt: skip
     return begun
 
@@ -80,4 +81,4 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     """Yield every kernel with its argument types and constants, for compiling ahead of time."""
     signature = {"scores": "*fp32", "input_ids": "*i64", "roles": "*i8", "rows": "*i1", "ends": "*i64", "begun": "*i1"}
     signature |= dict.fromkeys(("length", "classes", "num_roles", "num_ends"), "i32")
-    yield _end_loops_kernel, signature, {"ENDS": 2, "LANES": LANES, "BLOCK": BLOCK}
+    yield _end_loops_kernel, signature, {"ENDS": 2, "LANES": LANES, "BLOCK": BLOCK, **EXACT}
