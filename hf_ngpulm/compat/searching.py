@@ -255,7 +255,9 @@ def _text_frames(best: Hypothesis, writing: Writing) -> list[WordFrames]:
         words.add(token, first, end)
     words.end_word()
     written = best.text.split()  # the recogniser's tokenizer may write labels differently
-    return list(zip(written if len(written) == len(words.text_frames) else words.text.split(), words.text_frames))
+    if len(written) != len(words.words):
+        return words.words
+    return [(word, frames) for word, (_, frames) in zip(written, words.words)]
 
 
 def log_sum(values: list[float]) -> float:

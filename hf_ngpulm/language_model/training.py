@@ -53,8 +53,8 @@ class TrainingOptions:
             "whisper-en", several of them in a list, or a function from text to text.
         style_of: rewrite texts in the style of this recogniser: its tokenizer or processor, the repo or folder of these, or its
             transcripts (a list, or a file with one per line). Texts get its case, punctuation, form of numbers (words or
-            digits), and hyphens. The style is found from `outputs`, or else from the tokenizer. Changes are logged. Numbers
-            need the extra `text`.
+            digits), and no hyphens if the recogniser writes none. The style is found from `outputs`, or else from the
+            tokenizer. Changes are logged. Numbers need the extra `text`.
         language: language of the texts, for numbers: "en". The default is "en" for English-only Whisper models, otherwise
             unknown.
         leading_blank: whether sentences get a leading space that the tokenizer doesn't add. The default is True for Whisper's
