@@ -19,17 +19,11 @@ LARGEST_WEIGHT = 1e6
 
 
 class Kind(NamedTuple):
-    """Describe the permitted values of an argument or an entry.
+    """Describe the permitted values of an argument or an entry."""
 
-    Args:
-        right: the permitted values in words, for messages: "`name` should be `right`".
-        is_right: returns whether a value is of this kind.
-        convert: converts an argument of this kind.
-    """
-
-    right: str
-    is_right: Callable[[Any], bool]
-    convert: Callable[[Any], Any] = lambda value: value
+    right: str  # the permitted values in words, for messages: "`name` should be `right`"
+    is_right: Callable[[Any], bool]  # returns whether a value is of this kind
+    convert: Callable[[Any], Any] = lambda value: value  # converts an argument of this kind
 
 
 def number(least: float = -sys.float_info.max, most: float = sys.float_info.max, right: str = "") -> Kind:

@@ -36,21 +36,14 @@ MEASURED = {
 
 @dataclass(frozen=True)
 class Step:
-    """A batch for the model, or a recording without audio.
+    """A batch for the model, or a recording without audio."""
 
-    Args:
-        inputs: the model's inputs, `[B, T, ...]`; None for a recording without audio, or one that can't be read.
-        numbers: the number of each row's recording; the same for all rows if `chunked`.
-        seconds: length of each recording, in seconds; empty while more chunks follow.
-        chunked: whether the rows are chunks of one recording.
-        problem: why the recording can't be read.
-    """
-
+    # the model's inputs, [B, T, ...]; None for a recording without audio, or one that can't be read
     inputs: dict[str, Any] | None
-    numbers: tuple[int, ...]
-    seconds: tuple[float, ...]
-    chunked: bool = False
-    problem: str | None = None
+    numbers: tuple[int, ...]  # the number of each row's recording; the same for all rows if `chunked`
+    seconds: tuple[float, ...]  # length of each recording, in seconds; empty while more chunks follow
+    chunked: bool = False  # whether the rows are chunks of one recording
+    problem: str | None = None  # why the recording can't be read
 
     @property
     def ends(self) -> bool:

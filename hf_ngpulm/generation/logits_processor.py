@@ -13,7 +13,8 @@ from transformers import LogitsProcessor
 from ..common.shown import shown
 from ..decoding.options import AttentionOptions, takes
 from ..engines.choice import engine_name
-from ..fusion.fusion import Fusion, RowModels
+from ..fusion.fusion import Fusion
+from ..fusion.rows import RowModels
 from ..language_model.loading import loaded_models
 from ..language_model.log_linear import parts_of
 from ..language_model.model import NGramLM

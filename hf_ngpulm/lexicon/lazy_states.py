@@ -108,19 +108,12 @@ _read = Function("ngpulm_lazy_read")
 
 
 class Bonuses(NamedTuple):
-    """Additions to the word-level model's log-probabilities.
+    """Additions to the word-level model's log-probabilities."""
 
-    Args:
-        word: natural log, added for each word.
-        delimiter: natural log, added for each delimiter between words, except at the beginning of a text.
-        begins_at_start: whether texts begin after `<s>`; otherwise they begin without context.
-        grades: costs of unknown words by length; None charges a constant per token.
-    """
-
-    word: float = 0.0
-    delimiter: float = 0.0
-    begins_at_start: bool = True
-    grades: Grades | None = None
+    word: float = 0.0  # natural log, added for each word
+    delimiter: float = 0.0  # natural log, added for each delimiter between words, except at the beginning of a text
+    begins_at_start: bool = True  # whether texts begin after `<s>`; otherwise they begin without context
+    grades: Grades | None = None  # costs of unknown words by length; None charges a constant per token
 
 
 class LazyStates:

@@ -33,19 +33,15 @@ NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class NGramCounts:
-    """The counts of the n-grams in a text.
+    """The counts of the n-grams in a text."""
 
-    Args:
-        vocab_size: number of token ids; `<s>`, `</s>` and `<unk>` follow them.
-        orders: the n-grams of each order with their numbers of occurrences. `<s>` is counted once per sentence.
-        num_sentences, num_tokens: size of the text; sentence ends don't count as tokens.
-        first_seen: int64 `[vocab_size + 3]`, a number that grows with the position of each id's first occurrence in the text.
-    """
-
-    vocab_size: int
+    vocab_size: int  # number of token ids; `<s>`, `</s>` and `<unk>` follow them
+    # the n-grams of each order with their numbers of occurrences. `<s>` is counted once per sentence.
     orders: tuple[TrieOrder, ...]
+    # num_sentences, num_tokens: size of the text; sentence ends don't count as tokens
     num_sentences: int
     num_tokens: int
+    # int64 [vocab_size + 3], a number that grows with the position of each id's first occurrence in the text
     first_seen: Tensor
 
 

@@ -32,25 +32,18 @@ _I = re.compile(r"(?<![\w'’-])i(?=$|[\s,.;:?!]|['’](?:d|m|ll|ve)\b)")
 
 @dataclass(frozen=True)
 class Habits:
-    """Describe the style of a recogniser's transcripts. An attribute is None if it isn't known.
+    """Describe the style of a recogniser's transcripts. An attribute is None if it isn't known."""
 
-    Args:
-        case: "lower", "upper", or "sentence" (texts begin with a capital letter).
-        capitals: words that have capitals inside a sentence ("NASA", "Anna"), by their lowercase form.
-        end: the usual punctuation mark at the end of texts; "" if the recogniser writes no punctuation.
-        ends: other punctuation marks at the end of texts, by the first word of the text ("what": "?").
-        digits_from: the smallest number that is written in digits; infinity if all numbers are written in words.
-        hyphenless: whether the recogniser never writes hyphens.
-        language: the language of the texts, such as "en"; None if it isn't known.
-    """
-
-    case: str | None = None
+    case: str | None = None  # "lower", "upper", or "sentence" (texts begin with a capital letter)
+    # words that have capitals inside a sentence ("NASA", "Anna"), by their lowercase form
     capitals: Mapping[str, str] = field(default_factory=dict)
-    end: str | None = None
+    end: str | None = None  # the usual punctuation mark at the end of texts; "" if the recogniser writes no punctuation
+    # other punctuation marks at the end of texts, by the first word of the text ("what": "?")
     ends: Mapping[str, str] = field(default_factory=dict)
+    # the smallest number that is written in digits; infinity if all numbers are written in words
     digits_from: float | None = None
-    hyphenless: bool = False
-    language: str | None = None
+    hyphenless: bool = False  # whether the recogniser never writes hyphens
+    language: str | None = None  # the language of the texts, such as "en"; None if it isn't known
 
 
 def habits_of(recogniser: Any, outputs: Iterable[str] | None = None, language: str | None = None) -> Habits:

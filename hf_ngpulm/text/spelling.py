@@ -19,23 +19,14 @@ CASES = ("auto", "keep", "any")
 
 
 class Spelling(NamedTuple):
-    """Hold one spelling of a phrase.
+    """Hold one spelling of a phrase."""
 
-    Args:
-        phrase: index of the phrase.
-        tokens: token ids.
-        length: number of tokens in the tokenizer's own spelling of the phrase, without the first `free` tokens.
-        free: number of leading tokens that only mark the beginning of a word.
-        bounded: whether a word must end after the phrase.
-        initial: whether this spelling occurs only at the beginning of a transcript.
-    """
-
-    phrase: int
-    tokens: tuple[int, ...]
-    length: int
-    free: int
-    bounded: bool
-    initial: bool
+    phrase: int  # index of the phrase
+    tokens: tuple[int, ...]  # token ids
+    length: int  # number of tokens in the tokenizer's own spelling of the phrase, without the first `free` tokens
+    free: int  # number of leading tokens that only mark the beginning of a word
+    bounded: bool  # whether a word must end after the phrase
+    initial: bool  # whether this spelling occurs only at the beginning of a transcript
 
 
 class Speller:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
-from ...fusion.fusion import Lease, RowModels
+from ...fusion.rows import Lease, RowModels
 from ...phrases import Booster
 from ...search.history import History
 from ..hypotheses import Hypothesis
@@ -27,18 +27,13 @@ class Found(NamedTuple):
 
 
 class Switch(NamedTuple):
-    """Hold the new phrases of `N` slots.
+    """Hold the new phrases of `N` slots."""
 
-    Args:
-        starts, roots: int32 `[N]`, states of the phrase automata: at the beginning of a transcript, and without context.
-        weights: float32 `[N]`.
-        is_empty: bool `[N, K]`, whether a hypothesis has no token. Such a hypothesis continues in `starts`, the others in
-            `roots`.
-    """
-
+    # starts, roots: int32 [N], states of the phrase automata: at the beginning of a transcript, and without context
     starts: np.ndarray
     roots: np.ndarray
-    weights: Tensor
+    weights: Tensor  # float32 [N]
+    # bool [N, K], whether a hypothesis has no token. Such a hypothesis continues in `starts`, the others in `roots`.
     is_empty: np.ndarray
 
     @property

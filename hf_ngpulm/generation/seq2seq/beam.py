@@ -33,18 +33,13 @@ LAST_ONLY = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria)  # criteria t
 
 
 class Step(NamedTuple):
-    """Hold a step's `N` candidates of each recording, and the choice of the next beams.
+    """Hold a step's `N` candidates of each recording, and the choice of the next beams."""
 
-    Args:
-        tokens, beams: `[B, N]`, a candidate's token, and the beam that it continues.
-        chosen: `[B, K]`, the candidates that are the next step's beams.
-        own: `[B, N]`, the model's own log-probability of each token; None if it isn't kept.
-    """
-
+    # tokens, beams: [B, N], a candidate's token, and the beam that it continues
     tokens: Tensor
     beams: Tensor
-    chosen: Tensor
-    own: Tensor | None
+    chosen: Tensor  # [B, K], the candidates that are the next step's beams
+    own: Tensor | None  # [B, N], the model's own log-probability of each token; None if it isn't kept
 
 
 class Ended(NamedTuple):
