@@ -27,9 +27,7 @@ class Kind(NamedTuple):
 
 
 def number(least: float = -sys.float_info.max, most: float = sys.float_info.max, right: str = "") -> Kind:
-    """Describe numbers within bounds. Values are compared without conversion, because an integer may be too large for a
-    float.
-    """
+    """Describe numbers within bounds. Values are compared unconverted, because an integer may be too large for a float."""
     right = right or ("a finite number" if most == sys.float_info.max else f"a number from {least:g} to {most:g}")
     return Kind(right, lambda value: _is_number(value, Real) and least <= value <= most, float)
 

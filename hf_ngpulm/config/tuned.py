@@ -91,9 +91,7 @@ class TunedDecoding:
         return self.settings.get("strategy", "greedy") == "greedy" and self.settings.get("num_beams", 1) == 1
 
     def suits(self, given: Mapping[str, Any]) -> bool:
-        """Return whether these settings are for the search that the explicit settings request. If they request none, any search
-        suits.
-        """
+        """Return whether these settings are for the search that the explicit settings request (any, if they request none)."""
         if "source_weight" in self.settings and given.get("source_lm") is None:
             return False
         if given.get("strategy") is not None and given["strategy"] != self.settings.get("strategy", "greedy"):

@@ -190,9 +190,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         return (GreedySlots if self.options.is_greedy else BeamSlots)(self, models)
 
     def label_frames(self, logits: Outputs, lengths: Outputs | None = None) -> greedy.GreedyLabels:
-        """Return the class that greedy search assigns to each frame, blanks and repeats included. Arguments are as for a
-        call.
-        """
+        """Return the class that greedy search assigns to each frame, blanks and repeats included. Arguments as for a call."""
         logits = tensor_of(logits, "logits")
         lengths = self.check(logits, lengths)
         refuse_probabilities(logits, lengths)

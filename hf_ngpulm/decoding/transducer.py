@@ -195,9 +195,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         return self._paths(frames, _checked(frames, lengths), phrases, keeps_blanks=True)
 
     def _paths(self, frames: Tensor, lengths: Tensor, phrases: Any, keeps_blanks: bool = False) -> list[list[Path]]:
-        """Return the best paths of each row, with blanks if `keeps_blanks`. With `pause_seconds`, rows are cut at pauses
-        first.
-        """
+        """Return the best paths of each row, with blanks if `keeps_blanks`. With `pause_seconds`, cut rows at pauses first."""
         if not self.is_guarded:
             return self._paths_of(frames, lengths, phrases, keeps_blanks)
         if phrases is not None:  # they may be read once only

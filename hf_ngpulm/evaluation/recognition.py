@@ -122,9 +122,7 @@ class Recogniser:
         return Step(self._collate([piece for audio in audios for piece in self._pieces(audio)]), tuple(numbers), seconds)
 
     def steps_of_long(self, audio: np.ndarray, number: int, batch_size: int) -> Iterator[Step]:
-        """Yield the batches of a recording that is cut into chunks. The features of a batch are made when the batch is
-        requested.
-        """
+        """Yield the batches of a recording that is cut into chunks. Features are made when a batch is requested."""
         pieces: Iterator[dict[str, Any]]
         if self.family is Seq2SeqNGramPipeline:
             parts = cut_where_quiet(audio, self.chunk_seconds, self.sampling_rate)
@@ -161,9 +159,7 @@ class Recogniser:
         return heard
 
     def warm_up(self, step: Step) -> float:
-        """Run a step once, so that compilation and allocation are done. Return its duration in seconds, which the clocks
-        exclude.
-        """
+        """Run a step once, so that compilation and allocation are done. Return its seconds, which the clocks exclude."""
         begin, before = self._now(), (self.model_seconds, self.decoder_seconds)
         self(replace(step, seconds=step.seconds or (0.0,)))  # as a last chunk, so that no frames are kept
         self.model_seconds, self.decoder_seconds = before

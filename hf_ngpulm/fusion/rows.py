@@ -17,9 +17,7 @@ Result = TypeVar("Result")
 
 
 class Lease:
-    """A reservation of contexts in the pools of a `Fusion`. The contexts with these fingerprints stay there while the lease
-    lives.
-    """
+    """A reservation of contexts in the pools of a `Fusion`: while the lease lives, those with its fingerprints stay."""
 
     def __init__(self, fingerprints: Iterable[str]) -> None:
         self.fingerprints = frozenset(fingerprints)

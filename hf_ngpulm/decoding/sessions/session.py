@@ -180,9 +180,7 @@ class Slots(ABC):
 
     @abstractmethod
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the place and the score of the best hypothesis of some slots, each `[N]`. The scores exclude the utterance's
-        end.
-        """
+        """Return the place and the score (without the utterance's end) of the best hypothesis of some slots, each `[N]`."""
 
     @abstractmethod
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
@@ -223,9 +221,7 @@ class Follower:
             self.slots.widen(models.widened(), shift)
 
     def follow(self, slots: np.ndarray, followed: Sequence[tuple[Booster | None, float]]) -> None:
-        """Switch slots, int64 `[N]`, to other phrases. `followed` has phrases (None for no phrases) and their weight for each
-        slot.
-        """
+        """Switch slots, int64 `[N]`, to other phrases. `followed` has each slot's phrases (or None) and their weight."""
         boosters, weights = zip(*followed)
         if not self.slots.has_phrases and all(booster is None for booster in boosters):
             return

@@ -201,9 +201,7 @@ def _trace(steps: list[Step], nodes: Tensor, beams: int) -> dict[str, Tensor]:
 
 
 def _fill_value(config: GenerationConfig) -> int:
-    """Return the token that fills rows after the end of a hypothesis. As in Transformers, a padding token of 0 counts as
-    unset.
-    """
+    """Return the token that fills rows after a hypothesis. As in Transformers, a padding token of 0 counts as unset."""
     if config._eos_token_tensor is None:
         return -1
     return int(config._pad_token_tensor or 0) or int(config._eos_token_tensor[0])

@@ -124,9 +124,7 @@ def stateless_networks(
     activation: nn.Module,
     head: nn.Module,
 ) -> TransducerNetworks | None:
-    """Return the weights of a transducer with a convolution over the last tokens. The result may be None, as for
-    `networks_of`.
-    """
+    """Return the weights of a transducer with a convolution over the last tokens, or None, as for `networks_of`."""
     kinds: dict[nn.Module, type] = {
         embedding: nn.Embedding, convolution: nn.Conv1d, between: nn.ReLU, projector: nn.Linear, head: nn.Linear
     }  # fmt: skip
@@ -166,9 +164,7 @@ def _weights(module: Any) -> tuple[Tensor, Tensor]:
 
 
 def _is_readable(parameter: Tensor) -> bool:
-    """Return whether a parameter is a contiguous float32 tensor on the CPU. Subclasses (such as quantised weights) don't
-    count.
-    """
+    """Return whether a parameter is a contiguous float32 CPU tensor of no subclass (such as quantised weights)."""
     return (
         (type(parameter) is nn.Parameter or type(parameter.detach()) is Tensor)
         and parameter.dtype == torch.float32
