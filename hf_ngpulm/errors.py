@@ -1,6 +1,4 @@
-"""Named errors. All are subclasses of ``ValueError`` and report bad input, never a bug. Each message names the value and the
-remedy.
-"""
+"""Errors, all subclasses of `ValueError`. They report bad input, never a bug, and name the value and the remedy."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 
 from hf_ngpulm import CTCDecoder, GraphDecoder, LogLinear, NGramLM, NGramLogitsProcessor, StreamingDecoder, TransducerDecoder
 from hf_ngpulm.common.bundled import bundled
-from hf_ngpulm.search.ctc_graph import GraphState, graph_search, initial_state
+from hf_ngpulm.search.ctc_graph import GraphRules, GraphState, graph_search, initial_state
 from hf_ngpulm.search.networks.buffers import STEPS
 
 BLANK = 256
@@ -109,12 +109,12 @@ def test_graphs_are_searched_on_the_cpu(tokenizer, lms):
     frames, lengths = frames_of(3, 5, 257), torch.tensor([5, 2, 0], dtype=torch.int32)
     state = initial_state(4, lms[0].initial_states(3)[:, None])
     rules = torch.full((3, 1), 0.5), torch.zeros(3, 257)
-    expected = graph_search(lms[0].tensors, state, frames, lengths, *rules, BLANK, 256)
+    expected = graph_search(lms[0].tensors, state, frames, lengths, GraphRules(*rules, BLANK, 256))
     decoder = GraphDecoder(tokenizer, lms[0], 0.5, max_active=4)
     hypotheses = decoder(frames, lengths)
     with pretended_gpu() as gpu:
-        given = (there(lms[0]).tensors, GraphState(*map(there, state)), *map(there, (frames, lengths, *rules)))
-        found = graph_search(*given, BLANK, 256)
+        given = (there(lms[0]).tensors, GraphState(*map(there, state)), *map(there, (frames, lengths)))
+        found = graph_search(*given, GraphRules(*map(there, rules), BLANK, 256))
         for ours, theirs in zip(sum(found, ()), sum(expected, ()), strict=True):
             assert isinstance(ours, OnGPU) and torch.equal(ours.cpu(), theirs)
         decoder = GraphDecoder(tokenizer, there(lms[0]), 0.5, max_active=4)

@@ -32,9 +32,7 @@ class Samples:
             self.received += len(samples)
 
     def slice(self, begin: int, end: int) -> np.ndarray:
-        """Return the samples from `begin` to `end`. Positions before the recording give zeros. The result stops at the
-        recording's end.
-        """
+        """Return the samples from `begin` to `end`, at most to the recording's end. Places before the recording give zeros."""
         whole = np.concatenate([np.zeros(max(0, -begin), dtype=np.float32), *self._pieces])
         first = self._first if begin >= 0 else begin
         return whole[begin - first : max(0, min(end, self.received) - first)]

@@ -173,9 +173,7 @@ class StreamingRecognizer:
         return {} if made is None else made.left_out
 
     def context(self, phrases: Any, **settings: Any) -> Any:
-        """Compile phrases for streams, as `StreamingDecoder.context` does. Other threads may call this method while one thread
-        decodes.
-        """
+        """Compile phrases for streams, as `StreamingDecoder.context` does. Other threads may call this while one decodes."""
         return self.decoder.context(phrases, **settings)
 
     def keep_contexts(self, most: int) -> None:

@@ -64,9 +64,7 @@ def continued(automaton: BackoffAutomaton, share: float, context_length: int) ->
 
 
 def _with_start_first(automaton: BackoffAutomaton) -> AutomatonTensors:
-    """Return the tensors renumbered so that the start is the first state after the root. States may only back off to earlier
-    states.
-    """
+    """Return the tensors with the start renumbered as the first state after the root: states back off to earlier states."""
     t, start = automaton.tensors, int(automaton.starts[0])
     if start <= 1:
         return t

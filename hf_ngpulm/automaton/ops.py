@@ -26,9 +26,7 @@ def define_operator(schema: str, run: Callable[..., Any], fake: Callable[..., An
 
 
 def _define_query(name: str, arguments: str, results: str, fake: Callable[..., Any]) -> None:
-    """Define the operator of a query. Each engine has a function of the same name, with the tensor of states as second
-    argument.
-    """
+    """Define a query's operator. Each engine has a function of that name, with the tensor of states as second argument."""
 
     def run(automaton: list[Tensor], states: Tensor, *rest: Any) -> Any:
         *given, engine = rest

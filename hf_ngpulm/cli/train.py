@@ -37,7 +37,7 @@ class Writing:
 
     normalise: str | None = option("lower, upper, no-punctuation, nfc, nfkc, whisper, whisper-en; several with commas.")
     style_of: str | None = option(
-        "Write the text in this recogniser's style (case, punctuation, numbers, hyphens): its folder or Hub id, or a file of "
+        "Write the text in this recogniser's style (case, punctuation, numbers): its folder or Hub id, or a file of "
         "its transcripts. --outputs shows more of the style than the tokenizer does."
     )
     language: str | None = option("For --style-of: the text's language, such as en, for its numbers.")

@@ -40,9 +40,7 @@ def demo_model() -> str:
 
 
 def demo_lm() -> str:
-    """Return the folder of a 6-gram model for `demo_model()`, to use in place of a Hub id. Its text is orders on a ship's
-    bridge.
-    """
+    """Return the folder of a 6-gram model of orders on a ship's bridge, for `demo_model()`. Use it in place of a Hub id."""
     return str(bundled("examples/speech/harbour/lm"))
 
 

@@ -19,23 +19,15 @@ LARGEST_WEIGHT = 1e6
 
 
 class Kind(NamedTuple):
-    """Describe the permitted values of an argument or an entry.
+    """Describe the permitted values of an argument or an entry."""
 
-    Args:
-        right: the permitted values in words, for messages: "`name` should be `right`".
-        is_right: returns whether a value is of this kind.
-        convert: converts an argument of this kind.
-    """
-
-    right: str
-    is_right: Callable[[Any], bool]
-    convert: Callable[[Any], Any] = lambda value: value
+    right: str  # the permitted values in words, for messages: "`name` should be `right`"
+    is_right: Callable[[Any], bool]  # returns whether a value is of this kind
+    convert: Callable[[Any], Any] = lambda value: value  # converts an argument of this kind
 
 
 def number(least: float = -sys.float_info.max, most: float = sys.float_info.max, right: str = "") -> Kind:
-    """Describe numbers within bounds. Values are compared without conversion, because an integer may be too large for a
-    float.
-    """
+    """Describe numbers within bounds. Values are compared unconverted, because an integer may be too large for a float."""
     right = right or ("a finite number" if most == sys.float_info.max else f"a number from {least:g} to {most:g}")
     return Kind(right, lambda value: _is_number(value, Real) and least <= value <= most, float)
 

@@ -32,9 +32,7 @@ def local_rank() -> int:
 
 
 def local_size(size: int) -> int:
-    """Return the number of processes on this machine. If no variable contains it, return `size`, the total number of
-    processes.
-    """
+    """Return the number of processes on this machine; if no variable tells it, return `size`, the total number."""
     local = _first_of("LOCAL_WORLD_SIZE", str(size))
     return int(local) if local.isdecimal() else size
 

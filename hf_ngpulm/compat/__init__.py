@@ -22,15 +22,13 @@ import importlib
 import sys
 
 from ..formats.wav2vec2.alphabet import Alphabet, verify_alphabet_coverage
-from .decoder import Beam, BeamSearchDecoderCTC, LMBeam, OutputBeam, OutputBeamMPSafe, build_ctcdecoder
+from .decoder import BeamSearchDecoderCTC, OutputBeam, OutputBeamMPSafe, build_ctcdecoder
 from .language_model import HotwordScorer, LanguageModel, MultiLanguageModel, load_unigram_set_from_arpa
 
 __all__ = [
     "Alphabet",
-    "Beam",
     "BeamSearchDecoderCTC",
     "HotwordScorer",
-    "LMBeam",
     "LanguageModel",
     "MultiLanguageModel",
     "OutputBeam",

@@ -7,21 +7,19 @@ import secrets
 import weakref
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from ..errors import NGramFormatError
 from ..formats.wav2vec2 import constants
 from ..formats.wav2vec2.alphabet import Alphabet, LabelTokenizer
 from ..formats.wav2vec2.repository import ALPHABET_FILE, LM_FOLDER, download
-from .beams import EMPTY_START_BEAM, Beam, LMBeam, OutputBeam, OutputBeamMPSafe
+from .beams import OutputBeam, OutputBeamMPSafe
 from .language_model import HotwordScorer, LanguageModel, MultiLanguageModel
-from .partial import PartialSearch
 from .searching import Search, Searches
 from .weighed_lm import LMState, SpelledModel
 
-__all__ = ["Beam", "BeamSearchDecoderCTC", "LMBeam", "OutputBeam", "OutputBeamMPSafe", "build_ctcdecoder"]
+__all__ = ["BeamSearchDecoderCTC", "OutputBeam", "OutputBeamMPSafe", "build_ctcdecoder"]
 
-BeamT = TypeVar("BeamT", OutputBeam, LMBeam)
 FOR_THE_BEST = 16  # number of best prefixes that are merged by text to find the best text
 
 
@@ -179,52 +177,6 @@ class BeamSearchDecoderCTC:
             batch = [self._without_same_history(found) for found in batch]
         return [[beam.get_mp_safe_beam() for beam in found] for found in batch]
 
-    def get_starting_state(self) -> tuple[list[Beam], dict[Any, Any], dict[Any, Any]]:
-        """Return the beam before the first frame, and two unused dictionaries that `partial_decode_beams` takes."""
-        return [EMPTY_START_BEAM], {}, {}
-
-    def partial_decode_beams(
-        self,
-        logits: Any,
-        cached_lm_scores: dict[Any, Any],
-        cached_p_lm_scores: dict[Any, Any],
-        beams: Sequence[Beam],
-        processed_frames: int,
-        beam_width: int = constants.DEFAULT_BEAM_WIDTH,
-        beam_prune_logp: float = constants.DEFAULT_PRUNE_LOGP,
-        token_min_logp: float = constants.DEFAULT_MIN_TOKEN_LOGP,
-        prune_history: bool = constants.DEFAULT_PRUNE_BEAMS,
-        hotword_scorer: HotwordScorer | None = None,
-        force_next_word: bool = False,
-        is_end: bool = False,
-    ) -> list[LMBeam]:
-        """Decode more frames of an utterance. The result doesn't depend on how the frames are divided among calls.
-
-        Args:
-            logits: `[T, C]`, as for `decode_beams`.
-            cached_lm_scores, cached_p_lm_scores: dictionaries from `get_starting_state`; unused, as beams hold their scores.
-            beams: beams to continue: all or some beams of the previous call, or beams made elsewhere.
-            processed_frames: number of frames in previous calls.
-            hotword_scorer: hotwords, which replace earlier hotwords.
-            force_next_word, is_end: end the current word, or the utterance, after these frames. Other arguments are those of
-                `decode_beams`.
-
-        Returns:
-            The beams, best first; each text occurs once.
-
-        Raises:
-            InvalidLogitsError: the logits have another shape, or contain NaN or infinity.
-            ValueError: `beams` is empty, or an argument is out of range.
-        """
-        if not beams:
-            raise ValueError("beams is empty: pass those of the previous call, or of get_starting_state()")
-        search = self._search(beam_width, beam_prune_logp, token_min_logp, hotword_scorer)
-        found = PartialSearch(search)(beams, logits, processed_frames, force_next_word, is_end)
-        found = [beam for beam in found if beam.lm_score >= found[0].lm_score - search.threshold]
-        if prune_history:
-            found = self._without_same_history(found)
-        return found[: search.beam_width] if force_next_word or is_end else found
-
     # -- parameters and files
 
     @property
@@ -320,16 +272,11 @@ class BeamSearchDecoderCTC:
         self._language_model  # noqa: B018 - raises an error if the language model was released
         return self._searches.search(*given, **more)
 
-    def _without_same_history(self, found: list[BeamT]) -> list[BeamT]:
+    def _without_same_history(self, found: list[OutputBeam]) -> list[OutputBeam]:
         """Keep only the best beam for each sequence of last words, which is as long as the language model's context."""
         language_model = self._language_model
         seen_by_lm = max(1, (1 if language_model is None else language_model.order) - 1)
-
-        def end(beam: BeamT) -> tuple[Any, ...]:
-            words: list[str] = beam.text.split()[-seen_by_lm:]
-            return (*words, None, beam.partial_word, beam.last_char) if isinstance(beam, LMBeam) else tuple(words)
-
-        best = {end(beam): beam for beam in reversed(found)}
+        best = {tuple(beam.text.split()[-seen_by_lm:]): beam for beam in reversed(found)}
         return sorted(best.values(), key=lambda beam: -beam.lm_score)
 
 

@@ -20,7 +20,6 @@ from ..decoding.ctc import CTCDecoder
 from ..decoding.hypotheses import Hypothesis
 from ..decoding.options import MOST_BEAMS
 from ..decoding.sessions.blocks import BlockStream
-from ..decoding.sessions.ctc import ctc_slots
 from ..errors import InvalidLogitsError
 from ..formats.wav2vec2.alphabet import Alphabet
 from ..formats.wav2vec2.constants import MIN_TOKEN_CLIP_P
@@ -204,7 +203,7 @@ class Search:
         models = self.decoder.fusion.rows(len(logits), logits.device)
         moved = [start - int(lm.starts[0]) for start, lm in zip(starts, self.lms, strict=True)]
         states = models.states + torch.tensor(moved + [0] * (self.booster is not None), dtype=torch.int32, device=logits.device)
-        stream = BlockStream(ctc_slots(self.decoder, models._replace(states=states)))
+        stream = BlockStream(self.decoder.slots(models._replace(states=states)))
         stream.add_checked(logits, lengths)
         return stream.hypotheses()
 
@@ -255,7 +254,9 @@ def _text_frames(best: Hypothesis, writing: Writing) -> list[WordFrames]:
         words.add(token, first, end)
     words.end_word()
     written = best.text.split()  # the recogniser's tokenizer may write labels differently
-    return list(zip(written if len(written) == len(words.text_frames) else words.text.split(), words.text_frames))
+    if len(written) != len(words.words):
+        return words.words
+    return [(word, frames) for word, (_, frames) in zip(written, words.words)]
 
 
 def log_sum(values: list[float]) -> float:

@@ -49,17 +49,11 @@ _fingerprints: weakref.WeakKeyDictionary[torch.nn.Module, tuple[int, str]] = wea
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """Identify the speech recogniser that settings were tuned for.
+    """Identify the speech recogniser that settings were tuned for."""
 
-    Args:
-        name: the recogniser's Hub id, or the last part of a local path. A path isn't used to compare recognisers.
-        model_type: the type in the recogniser's config, such as "whisper".
-        fingerprint: SHA-256 of the signs of some weights: training changes the fingerprint; precision and device don't.
-    """
-
-    name: str
-    model_type: str
-    fingerprint: str
+    name: str  # the recogniser's Hub id, or the last part of a local path. A path isn't used to compare recognisers.
+    model_type: str  # the type in the recogniser's config, such as "whisper"
+    fingerprint: str  # SHA-256 of the signs of some weights: training changes the fingerprint; precision and device don't
 
     @classmethod
     def of(cls, model: Any) -> ModelIdentity:
@@ -84,16 +78,12 @@ class ModelIdentity:
 
 @dataclass(frozen=True)
 class TunedDecoding:
-    """The best settings found for a model.
+    """The best settings found for a model."""
 
-    Args:
-        model: the recogniser.
-        settings: weights and the options of the search that they were tuned for, by the names that pipelines use.
-        measured: the result with these settings: `by` (such as "wer"), `rate`, and `length`, the reference's number of units.
-    """
-
-    model: ModelIdentity
+    model: ModelIdentity  # the recogniser
+    # weights and the options of the search that they were tuned for, by the names that pipelines use
     settings: dict[str, float | int | str | bool]
+    # the result with these settings: `by` (such as "wer"), `rate`, and `length`, the reference's number of units
     measured: dict[str, float | int | str] = field(default_factory=dict)
 
     @property
@@ -101,9 +91,7 @@ class TunedDecoding:
         return self.settings.get("strategy", "greedy") == "greedy" and self.settings.get("num_beams", 1) == 1
 
     def suits(self, given: Mapping[str, Any]) -> bool:
-        """Return whether these settings are for the search that the explicit settings request. If they request none, any search
-        suits.
-        """
+        """Return whether these settings are for the search that the explicit settings request (any, if they request none)."""
         if "source_weight" in self.settings and given.get("source_lm") is None:
             return False
         if given.get("strategy") is not None and given["strategy"] != self.settings.get("strategy", "greedy"):

@@ -15,36 +15,21 @@ LARGEST_SCORE = 1e30
 
 @dataclass(frozen=True)
 class WordSummary:
-    """Describe a word-level model that was composed into a token-level model; stored in `config.json`.
+    """Describe a word-level model that was composed into a token-level model; stored in `config.json`."""
 
-    Args:
-        num_words: number of words of the word-level model.
-        num_spelled: number of words that the lexicon spells; the other words stay unknown.
-        num_spellings: number of different spellings.
-        case: change of the words before they were spelled: "keep", "lower" or "upper".
-        closed_vocabulary: whether unknown words are forbidden.
-        unk_score_offset: natural log, added to `<unk>` for each unknown word, unless forbidden.
-        unk_token_cost: natural log, cost of each token of an unknown word.
-        context_length: maximum number of tokens that a state depends on.
-        word_bonus: natural log, added to the log-probability of every word, known or not.
-        num_contexts: number of states between words. These states come first.
-        delimiter: id of the token between words; None if the first piece of a word is marked instead.
-        unigram_entropy: entropy of the words' unigram probabilities, in nats; None in files of older versions.
-        composition: "static", or "on_the_fly" if the files contain the word-level model and the lexicon.
-    """
-
-    num_words: int
-    num_spelled: int
-    num_spellings: int
-    case: str
-    closed_vocabulary: bool
-    unk_score_offset: float
-    unk_token_cost: float
-    context_length: int
-    word_bonus: float = 0.0
-    num_contexts: int = 0
-    delimiter: int | None = None
-    composition: str = "static"
+    num_words: int  # number of words of the word-level model
+    num_spelled: int  # number of words that the lexicon spells; the other words stay unknown
+    num_spellings: int  # number of different spellings
+    case: str  # change of the words before they were spelled: "keep", "lower" or "upper"
+    closed_vocabulary: bool  # whether unknown words are forbidden
+    unk_score_offset: float  # natural log, added to `<unk>` for each unknown word, unless forbidden
+    unk_token_cost: float  # natural log, cost of each token of an unknown word
+    context_length: int  # maximum number of tokens that a state depends on
+    word_bonus: float = 0.0  # natural log, added to the log-probability of every word, known or not
+    num_contexts: int = 0  # number of states between words. These states come first.
+    delimiter: int | None = None  # id of the token between words; None if the first piece of a word is marked instead
+    composition: str = "static"  # "static", or "on_the_fly" if the files contain the word-level model and the lexicon
+    # entropy of the words' unigram probabilities, in nats; None in files of older versions
     unigram_entropy: float | None = None
 
     def to_dict(self) -> dict[str, Any]:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from ..common.batches import Outputs, tensor_of
+from ..engines.choice import is_native
 from ..engines.devices import numbered
-from ..fusion.fusion import RowModels, weights_of
+from ..fusion.rows import RowModels, weights_of
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
 from ..search import ctc_greedy as greedy
@@ -23,7 +24,9 @@ from .decoder import Decoder
 from .hypotheses import Hypothesis
 from .options import CTCOptions, takes
 from .sessions.blocks import BlockStream, check_utterances, refuse_probabilities
-from .sessions.ctc import CoreSlots, ctc_slots, label_frames
+from .sessions.ctc import CTCSlots
+from .sessions.ctc_native import CoreBeamSlots, CoreGreedySlots, CoreSlots
+from .sessions.ctc_tensors import BeamSlots, GreedySlots, label_frames
 
 # The default `beta` for an LM weight of 1. An average token costs about log(V) in a unigram model; with a smaller bonus the
 # search leaves words out where the recogniser hears badly (`benchmarks/sweep.py joined`). Short utterances need less of it at
@@ -144,7 +147,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
             stream = kept[2]
             stream.begin()
         else:
-            stream = self._stream(models)
+            stream = BlockStream(self.slots(models))
         stream.add_checked(logits, lengths)
         hypotheses = stream.hypotheses()
         if stream.is_small and isinstance(stream.slots, CoreSlots) and self.fusion.shares(models):
@@ -178,15 +181,16 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
             device: device of the search.
             phrases: as for a call.
         """
-        return self.guided(phrases)._stream(self.fusion.rows(batch_size, numbered(device), phrases))
+        return BlockStream(self.guided(phrases).slots(self.fusion.rows(batch_size, numbered(device), phrases)))
 
-    def _stream(self, models: RowModels) -> BlockStream:
-        return BlockStream(ctc_slots(self, models))
+    def slots(self, models: RowModels) -> CTCSlots:
+        """Return the slots of a session, one for each row of the models."""
+        if is_native(self.options.engine, models.states.device):
+            return (CoreGreedySlots if self.options.is_greedy else CoreBeamSlots)(self, models)
+        return (GreedySlots if self.options.is_greedy else BeamSlots)(self, models)
 
     def label_frames(self, logits: Outputs, lengths: Outputs | None = None) -> greedy.GreedyLabels:
-        """Return the class that greedy search assigns to each frame, blanks and repeats included. Arguments are as for a
-        call.
-        """
+        """Return the class that greedy search assigns to each frame, blanks and repeats included. Arguments as for a call."""
         logits = tensor_of(logits, "logits")
         lengths = self.check(logits, lengths)
         refuse_probabilities(logits, lengths)

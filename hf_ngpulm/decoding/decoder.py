@@ -166,9 +166,7 @@ class Decoder(WithoutCaches):
         return self._with(fusion=fusion, options=self.options.with_weights(more))
 
     def select(self: AnyDecoder, rows: Sequence[int]) -> AnyDecoder:
-        """Return a copy for some rows, in the given order. It selects from lists of LMs and phrases, and from tensors of
-        weights.
-        """
+        """Return a copy for some rows, in the given order. Lists of LMs and phrases, and tensors of weights, are indexed."""
         return self._with(fusion=self.fusion.select(rows), options=self.options.select(rows))
 
     @property

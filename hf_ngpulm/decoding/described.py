@@ -8,20 +8,14 @@ MOST_WEIGHT = 100.0  # largest weight that the server accepts
 
 
 class Described(NamedTuple):
-    """Describe an option.
+    """Describe an option."""
 
-    Args:
-        help: one sentence, with the unit of a number.
-        default: the default, in words.
-        least, most: bounds of a number in the server.
-        choices: the allowed values, if they can be listed.
-    """
-
-    help: str
-    default: str | None = None
+    help: str  # one sentence, with the unit of a number
+    default: str | None = None  # the default, in words
+    # least, most: bounds of a number in the server
     least: float | None = None
     most: float | None = None
-    choices: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()  # the allowed values, if they can be listed
 
     def line(self) -> str:
         """Return the help text for the command line."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..common.batches import Outputs, tensor_of
 from ..common.checks import check, one_of, refuse_idle
-from ..fusion.fusion import RowModels
+from ..fusion.rows import RowModels
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
 from ..phrases import Booster
@@ -118,7 +118,11 @@ class GraphDecoder(Decoder):
         contexts = self.contexts.of_rows(self.phrases if phrases is None else phrases, lms, weights)
         has_phrases = any(context is not None for context in contexts)
         models = self.fusion.rows(batch_size, torch.device("cpu"), contexts if has_phrases else None)
-        return BlockStream(GraphSlots(self, models))
+        return BlockStream(self.slots(models))
+
+    def slots(self, models: RowModels) -> GraphSlots:
+        """Return the slots of a session, one for each row of the models."""
+        return GraphSlots(self, models)
 
     def followed(self, phrases: Any, lm: Any, lm_weight: float, phrase_weight: float | None) -> tuple[Booster | None, float]:
         contexts = self.contexts if phrase_weight is None else self.contexts.with_discount(phrase_weight)

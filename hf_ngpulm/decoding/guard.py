@@ -38,9 +38,7 @@ Changed = dict[int, "NGramLM | LogLinear | None"]  # the models that remain in s
 
 
 class Judged(NamedTuple):
-    """Hold a row's best hypothesis: its tokens, its number of words, the LMs' unweighted log-probability of the tokens, and the
-    acoustic score.
-    """
+    """A row's best hypothesis: tokens, number of words, the LMs' unweighted log-probability, and the acoustic score."""
 
     tokens: Sequence[int]
     words: int
@@ -163,9 +161,7 @@ class Memory:
 
     @property
     def leaves_out(self) -> bool:
-        """Return whether the next utterance does without the language model: if none of the models has enough evidence, or they
-        cost too much.
-        """
+        """Return whether the next utterance does without the LM: no model has enough evidence, or they cost too much."""
         if self.tokens < ENOUGH_TOKENS:
             return False
         if self.cost > highest_cost(self.lm_guard, self.models, self.tokens):

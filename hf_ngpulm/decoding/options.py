@@ -13,7 +13,7 @@ from torch import Tensor
 from ..common.checks import AT_LEAST_0, ROW_WEIGHTS, Kind, check, either, number, one_of, refuse_idle, whole
 from ..config.tuned import SETTINGS, with_remembered
 from ..engines.choice import CHOICES
-from ..fusion.fusion import select_rows
+from ..fusion.rows import select_rows
 from ..search.confidence import MEASURES
 from ..search.ctc_graph import graph_engine
 from ..search.ctc_greedy import RULES

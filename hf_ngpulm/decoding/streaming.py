@@ -17,7 +17,8 @@ from ..common.shown import shown
 from ..config.tuned import tell_once
 from ..engines.devices import numbered
 from ..errors import InvalidLogitsError, StreamError
-from ..fusion.fusion import Fusion, RowModels
+from ..fusion.fusion import Fusion
+from ..fusion.rows import RowModels
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
 from ..phrases import Booster
@@ -27,9 +28,7 @@ from .ctc import CTCDecoder
 from .graph import GraphDecoder
 from .hypotheses import Hypothesis
 from .partials import Partial
-from .sessions import ctc, graph
 from .sessions.session import Follower, Slots
-from .sessions.transducer import TransducerSlots
 from .transducer import TransducerDecoder
 
 DECODERS_LM: Any = object()  # defaults, where None means no model or no phrases
@@ -112,7 +111,12 @@ class StreamingDecoder:
         repeated = {name: getattr(row, name).repeat(self.max_streams, 1) for name in ("states", "weights", "present")}
         silent = torch.zeros(self.max_streams, dtype=torch.bool, device=self._searched_on) if decoder.is_guarded else None
         models = row._replace(**repeated, silent=silent)
-        self._slots = _slots(decoder, models, dtype)
+        name = "ilm_weight" if isinstance(decoder, TransducerDecoder) else "beta"
+        if isinstance(getattr(decoder.options, name), Tensor):
+            raise ValueError(
+                f"{name} is a tensor with one number per row of a batch, but streams have no rows; pass one number"
+            )
+        self._slots: Slots = decoder.slots(models, dtype) if isinstance(decoder, TransducerDecoder) else decoder.slots(models)
         self._follower = Follower(self._slots)
         self._slot_of: dict[int, int] = {}  # by number of an open stream
         # By stream: the values that its compiled phrases depend on: the LM, its weight, and the phrases' own weight or None.
@@ -404,18 +408,6 @@ class StreamingDecoder:
             lm, weight = (None, 0.0) if memory.leaves_out else (lm, weight)
             row = self._fusion.row(lm, weight, self._searched_on)
             self._slots.place_lms(self._slot_of[sid], self._in_pool(row), memory.leaves_out)
-
-
-def _slots(decoder: CTCDecoder | GraphDecoder | TransducerDecoder, models: RowModels, dtype: torch.dtype) -> Slots:
-    """Return the slots for a decoder's kind and options."""
-    name = "ilm_weight" if isinstance(decoder, TransducerDecoder) else "beta"
-    if isinstance(getattr(decoder.options, name), Tensor):
-        raise ValueError(f"{name} is a tensor with one number per row of a batch, but streams have no rows; pass one number")
-    if isinstance(decoder, GraphDecoder):
-        return graph.GraphSlots(decoder, models)
-    if isinstance(decoder, CTCDecoder):
-        return ctc.ctc_slots(decoder, models)
-    return TransducerSlots.of_streams(decoder, models, dtype)
 
 
 def _endpoint(frames: int | None, seconds: float | None, frame_seconds: float | None) -> int | None:

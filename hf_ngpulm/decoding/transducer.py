@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ..common.batches import Outputs, checked_lengths, tensor_of
 from ..errors import InvalidLogitsError
-from ..fusion.fusion import RowModels, weights_of
+from ..fusion.rows import RowModels, weights_of
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
 from ..search.networks.graphs import Kept
 from ..search.networks.model import transducer_of
-from ..search.networks.opening import lent_search
+from ..search.networks.opening import lent_search, open_search
 from ..search.networks.search import SearchSettings
 from .decoder import Decoder, refuse_broken
 from .hypotheses import Hypothesis
@@ -26,6 +26,7 @@ from .pauses import Piece, by_pieces, pieces_of
 from .sessions.transducer import Path, TransducerSlots
 
 ILM_SHARE = 0.7  # default weight of the internal LM, relative to the LM's
+LEAST_ROOM = 16  # frames of a stream
 OUTPUTS = "outputs for"  # in errors about broken rows
 
 
@@ -194,9 +195,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         return self._paths(frames, _checked(frames, lengths), phrases, keeps_blanks=True)
 
     def _paths(self, frames: Tensor, lengths: Tensor, phrases: Any, keeps_blanks: bool = False) -> list[list[Path]]:
-        """Return the best paths of each row, with blanks if `keeps_blanks`. With `pause_seconds`, rows are cut at pauses
-        first.
-        """
+        """Return the best paths of each row, with blanks if `keeps_blanks`. With `pause_seconds`, cut rows at pauses first."""
         if not self.is_guarded:
             return self._paths_of(frames, lengths, phrases, keeps_blanks)
         if phrases is not None:  # they may be read once only
@@ -240,6 +239,14 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             paths = slots.paths()
         refuse_broken(slots.bad, OUTPUTS, pieces)
         return paths
+
+    def slots(self, models: RowModels, dtype: torch.dtype) -> TransducerSlots:
+        """Return the slots of streams, one for each row of the models. `dtype` is the type of their frames."""
+        rows = len(models.states)
+        like = torch.zeros((rows, LEAST_ROOM, 0), dtype=dtype, device=models.states.device)
+        of_search = models._replace(ilm_weights=self.ilm_weights(models))
+        search = open_search(self.model, like, rows, of_search, self.settings, self.options.engine)
+        return TransducerSlots(self, models, search, like.new_zeros((rows, LEAST_ROOM, search.width or 0)))
 
     def _rank(self, path: Path) -> float:
         """Return the score by which paths over the same frames are compared."""

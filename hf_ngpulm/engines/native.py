@@ -205,9 +205,7 @@ def declarations() -> dict[str, str]:
 
 
 def _declared(name: str) -> list[tuple[str, str, str]]:
-    """Return a tuple for each member or parameter: its type, `*` if it is a pointer (otherwise an empty string), and its
-    name.
-    """
+    """Return each member or parameter as a tuple: its type, `*` if it is a pointer (otherwise ""), and its name."""
     return re.findall(r"(\w+)(\*?) (\w+)", declarations()[name])
 
 

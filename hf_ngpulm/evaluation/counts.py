@@ -16,9 +16,7 @@ Counts = TypeVar("Counts", bound="Summed")
 
 @dataclass(frozen=True)
 class Summed:
-    """Counts of one utterance, or sums over several utterances. In sums, the field `utterances` has the counts of each
-    utterance.
-    """
+    """Counts of one utterance, or sums over several; in sums, `utterances` has the counts of each utterance."""
 
     @classmethod
     def together(cls: type[Counts], utterances: Iterable[Counts]) -> Counts:

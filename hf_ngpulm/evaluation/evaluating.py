@@ -1,6 +1,4 @@
-"""`evaluate`: measure a recogniser on recordings with transcripts, in one or several processes. A run that was killed can
-resume.
-"""
+"""`evaluate`: measure a recogniser on recordings with transcripts, in one or several processes. A killed run can resume."""
 
 from __future__ import annotations
 
@@ -216,9 +214,7 @@ class _Run:
         return found
 
     def _records(self, step: Step, heard: Sequence[Heard], spent: Sequence[float]) -> Iterator[dict[str, Any]]:
-        """Yield the records of recordings that a step has finished. The step's time is divided in proportion to their
-        lengths.
-        """
+        """Yield the records of recordings that a step has finished. Its time is divided in proportion to their lengths."""
         seconds = sum(step.seconds) or 1.0
         for number, one, length in zip(dict.fromkeys(step.numbers), heard, step.seconds):
             record = {"number": number, "id": self.recordings.described(number).id}

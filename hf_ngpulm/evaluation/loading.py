@@ -75,9 +75,7 @@ def steps(
 
 
 def ahead(items: Iterator[T], most: int = AHEAD) -> Generator[T, None, None]:
-    """Yield items that another thread makes ahead, at most `most` of them at a time. To end the thread early, close the
-    generator.
-    """
+    """Yield items that another thread makes, at most `most` of them ahead. To end the thread early, close the generator."""
     end: Any = object()
     with ThreadPoolExecutor(1, "ahead") as thread:
         made = deque(thread.submit(next, items, end) for _ in range(most))

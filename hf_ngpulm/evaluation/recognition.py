@@ -36,21 +36,14 @@ MEASURED = {
 
 @dataclass(frozen=True)
 class Step:
-    """A batch for the model, or a recording without audio.
+    """A batch for the model, or a recording without audio."""
 
-    Args:
-        inputs: the model's inputs, `[B, T, ...]`; None for a recording without audio, or one that can't be read.
-        numbers: the number of each row's recording; the same for all rows if `chunked`.
-        seconds: length of each recording, in seconds; empty while more chunks follow.
-        chunked: whether the rows are chunks of one recording.
-        problem: why the recording can't be read.
-    """
-
+    # the model's inputs, [B, T, ...]; None for a recording without audio, or one that can't be read
     inputs: dict[str, Any] | None
-    numbers: tuple[int, ...]
-    seconds: tuple[float, ...]
-    chunked: bool = False
-    problem: str | None = None
+    numbers: tuple[int, ...]  # the number of each row's recording; the same for all rows if `chunked`
+    seconds: tuple[float, ...]  # length of each recording, in seconds; empty while more chunks follow
+    chunked: bool = False  # whether the rows are chunks of one recording
+    problem: str | None = None  # why the recording can't be read
 
     @property
     def ends(self) -> bool:
@@ -129,9 +122,7 @@ class Recogniser:
         return Step(self._collate([piece for audio in audios for piece in self._pieces(audio)]), tuple(numbers), seconds)
 
     def steps_of_long(self, audio: np.ndarray, number: int, batch_size: int) -> Iterator[Step]:
-        """Yield the batches of a recording that is cut into chunks. The features of a batch are made when the batch is
-        requested.
-        """
+        """Yield the batches of a recording that is cut into chunks. Features are made when a batch is requested."""
         pieces: Iterator[dict[str, Any]]
         if self.family is Seq2SeqNGramPipeline:
             parts = cut_where_quiet(audio, self.chunk_seconds, self.sampling_rate)
@@ -168,9 +159,7 @@ class Recogniser:
         return heard
 
     def warm_up(self, step: Step) -> float:
-        """Run a step once, so that compilation and allocation are done. Return its duration in seconds, which the clocks
-        exclude.
-        """
+        """Run a step once, so that compilation and allocation are done. Return its seconds, which the clocks exclude."""
         begin, before = self._now(), (self.model_seconds, self.decoder_seconds)
         self(replace(step, seconds=step.seconds or (0.0,)))  # as a last chunk, so that no frames are kept
         self.model_seconds, self.decoder_seconds = before

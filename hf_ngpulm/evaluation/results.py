@@ -272,9 +272,7 @@ class Evaluation:
         return told | {"warnings": list(self.warnings)}
 
     def save(self, path: str | os.PathLike[str], level: float = 0.95) -> None:
-        """Write one line of JSON per utterance to `path`. Also write settings and figures to NAME.summary.json in the same
-        folder.
-        """
+        """Write a line of JSON per utterance to `path`, and settings and figures to NAME.summary.json in the same folder."""
         with write_beside(summary_path(path)) as beside:
             about = {"settings": self.settings, "figures": self.summary(level)}
             beside.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -14,22 +14,15 @@ from .units import NGramFile
 
 
 class FileFormat(NamedTuple):
-    """A file format. Code that reads, finds or names files of language models uses `FORMATS`.
+    """A file format. Code that reads, finds or names files of language models uses `FORMATS`."""
 
-    Args:
-        name: the name in messages.
-        suffixes: endings of file names.
-        open: function that takes a path. It returns an `NGramFile`, whose words a tokenizer maps to token ids, or an
-            `NGramTable` of token ids.
-        has_token_ids: whether `open` returns a table, so that no tokenizer is needed.
-        magic: the bytes that files of this format begin with; if None, the suffix identifies the format.
-    """
-
-    name: str
-    suffixes: tuple[str, ...]
+    name: str  # the name in messages
+    suffixes: tuple[str, ...]  # endings of file names
+    # function that takes a path. It returns an `NGramFile`, whose words a tokenizer maps to token ids, or an `NGramTable` of
+    # token ids.
     open: Callable[[Any], NGramFile | NGramTable]
-    has_token_ids: bool = False
-    magic: bytes | None = None
+    has_token_ids: bool = False  # whether `open` returns a table, so that no tokenizer is needed
+    magic: bytes | None = None  # the bytes that files of this format begin with; if None, the suffix identifies the format
 
 
 KENLM = FileFormat("KenLM binary", (".bin", ".binary"), KenLMFile, magic=MAGIC[:8])

@@ -115,9 +115,7 @@ def _table(config: dict[str, int], state_dict: Mapping[str, Any]) -> NGramTable:
 
 
 def _check_arcs(bounds: Tensor, arc_from: Tensor, arc_order: Tensor, vocab_size: int, max_order: int) -> None:
-    """Check that each state's range in `start_end_arcs` contains exactly the state's arcs. The root must have an arc for every
-    token.
-    """
+    """Check that `start_end_arcs` has each state's arcs and no others, and that the root has an arc for every token."""
     num_arcs = arc_from.numel()
     start, end = bounds.unbind(dim=1)
     index = torch.arange(num_arcs)

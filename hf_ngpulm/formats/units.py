@@ -133,9 +133,7 @@ def are_word_level(words: Sequence[str], vocabulary: Vocabulary) -> bool:
 
 
 def _reader(units: str, vocabulary: Vocabulary) -> Callable[[str], int] | None:
-    """Return a function from a word to its token id (-1 for no token). Return None if the units need a tokenizer, but none is
-    given.
-    """
+    """Return a function from a word to its token id (-1: none), or None if the units need a tokenizer that isn't given."""
     if units == "id":
         return lambda word: _in_range(int(word), vocabulary.size) if re.fullmatch("[0-9]{1,18}", word) else -1
     if units == "nemo":

@@ -13,7 +13,8 @@ from transformers import LogitsProcessor
 from ..common.shown import shown
 from ..decoding.options import AttentionOptions, takes
 from ..engines.choice import engine_name
-from ..fusion.fusion import Fusion, RowModels
+from ..fusion.fusion import Fusion
+from ..fusion.rows import RowModels
 from ..language_model.loading import loaded_models
 from ..language_model.log_linear import parts_of
 from ..language_model.model import NGramLM
@@ -157,9 +158,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return scores
 
     def _add_parts(self, scores: Tensor, input_ids: Tensor, parts: list[Part]) -> None:
-        """Add all parts to scores float32 `[B, C]` after tokens `[B, L]`, in place. No part is added to rows that are in a
-        loop.
-        """
+        """Add all parts to scores float32 `[B, C]` after tokens `[B, L]`, in place, except in rows that are in a loop."""
         in_loop = self.rule_out(scores, input_ids, parts)
         parts = [part.after(input_ids) for part in parts]
         if any(part.less is not None for part in parts):
@@ -258,9 +257,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return changed
 
     def select(self, recordings: Sequence[int]) -> NGramLogitsProcessor:
-        """Return a copy for the recordings with these indices, in this order. It selects from lists of LMs, phrases and
-        weights.
-        """
+        """Return a copy for some recordings, in this order. Lists of LMs and phrases, and weights, are indexed."""
         selected = copy.copy(self)
         selected.fusion, selected.options = self.fusion.select(recordings), self.options.select(recordings)
         selected._parts = None

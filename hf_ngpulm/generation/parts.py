@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..engines.choice import is_native
-from ..fusion.fusion import Lease
+from ..fusion.rows import Lease
 from ..language_model.model import NGramLM
 from ..lexicon.lazy_search import LazySearch
 from ..search.attention_step import KINDS, UNSCORED, Roles, Rows, text_of

@@ -93,9 +93,7 @@ def transducer_generate(
 
 
 def _most_steps(model: Any, config: GenerationConfig | None, frames: int) -> int | None:
-    """Return the maximum number of steps that the caller set. Return None if the caller set none, so that `generate`'s default
-    holds.
-    """
+    """Return the maximum number of steps that the caller set; None if `generate`'s default holds."""
     if config is None or config.max_length is None:
         return None
     by_itself = config.max_new_tokens is None and config.max_length == model.max_symbols_per_step * frames

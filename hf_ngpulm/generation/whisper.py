@@ -48,9 +48,7 @@ class Window:
             self.own[input_ids.shape[1] - self.prompt_length :] = [scores.clone()]
 
     def recordings(self, batch_size: int, count: int) -> list[int]:
-        """Return the recording's index for each row, among `count` recordings. Padding rows (in batches of fixed size) get
-        -1.
-        """
+        """Return each row's index among `count` recordings; -1 for padding rows (in batches of fixed size)."""
         if self.total % count:
             raise ValueError(f"there are {count} language models or weights, but {self.total} recordings")
         beams = self.generation_config.num_beams or 1
@@ -61,9 +59,7 @@ class Window:
         return self.sequences[row] // (self.total // count)
 
     def decoded(self, row: int, again: bool) -> None:
-        """Record whether a row must be decoded again. Rows are recorded in order; the next pass has only the rows to decode
-        again.
-        """
+        """Record whether a row must be decoded again, in the order of rows; the next pass has only such rows."""
         if row == 0:
             self._again = []
         if again:

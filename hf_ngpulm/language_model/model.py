@@ -458,9 +458,7 @@ class NGramLM(
         return self.automaton.final_scores(states)
 
     def score_tokens(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True) -> tuple[Tensor, Tensor]:
-        """Return the score of each token, `[B, L]` -> float32 `[B, L]` (0 beyond a row's length), and the last state of each
-        row.
-        """
+        """Return each token's score, `[B, L]` -> float32 `[B, L]` (0 beyond a row's length), and each row's last state."""
         return self.automaton.score_tokens(token_ids, lengths, bos)
 
     def score_sequences(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, eos: bool = True) -> Tensor:

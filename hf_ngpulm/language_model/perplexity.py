@@ -42,17 +42,11 @@ class Perplexity:
 
 
 class ScoredText(NamedTuple):
-    """A text with the scores of its tokens.
+    """A text with the scores of its tokens."""
 
-    Args:
-        log_probs: natural log-probabilities of its tokens and of `</s>`.
-        token_ids: its tokens.
-        text: the string; None if the text was a list of token ids.
-    """
-
-    log_probs: list[float]
-    token_ids: list[int]
-    text: str | None
+    log_probs: list[float]  # natural log-probabilities of its tokens and of `</s>`
+    token_ids: list[int]  # its tokens
+    text: str | None  # the string; None if the text was a list of token ids
 
 
 def without_word_bonus(parts: LMParts) -> BackoffAutomaton:

@@ -53,8 +53,8 @@ class TrainingOptions:
             "whisper-en", several of them in a list, or a function from text to text.
         style_of: rewrite texts in the style of this recogniser: its tokenizer or processor, the repo or folder of these, or its
             transcripts (a list, or a file with one per line). Texts get its case, punctuation, form of numbers (words or
-            digits), and hyphens. The style is found from `outputs`, or else from the tokenizer. Changes are logged. Numbers
-            need the extra `text`.
+            digits), and no hyphens if the recogniser writes none. The style is found from `outputs`, or else from the
+            tokenizer. Changes are logged. Numbers need the extra `text`.
         language: language of the texts, for numbers: "en". The default is "en" for English-only Whisper models, otherwise
             unknown.
         leading_blank: whether sentences get a leading space that the tokenizer doesn't add. The default is True for Whisper's
@@ -108,22 +108,14 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class Training:
-    """A trained model, with facts about its training.
+    """A trained model, with facts about its training."""
 
-    Args:
-        parts: the model, see `hf_ngpulm.NGramLM`; on the CPU.
-        unknown: counts of the parts of text that the tokenizer can't write; None if the texts are token ids.
-        perplexity: perplexity of the validation texts; None if there are no such texts.
-        warnings: problems of the text, each with the remedy.
-        adapted: one line for each kind of change that adapted the texts to the recogniser's style.
-        of_words: the table over words and the words themselves; None for a model of tokens.
-    """
-
-    parts: LMParts
-    unknown: Counter[str] | None
-    perplexity: Perplexity | None
-    warnings: tuple[str, ...]
-    adapted: tuple[str, ...] = ()
+    parts: LMParts  # the model, see `hf_ngpulm.NGramLM`; on the CPU
+    unknown: Counter[str] | None  # counts of the parts of text that the tokenizer can't write; None if the texts are token ids
+    perplexity: Perplexity | None  # perplexity of the validation texts; None if there are no such texts
+    warnings: tuple[str, ...]  # problems of the text, each with the remedy
+    adapted: tuple[str, ...] = ()  # one line for each kind of change that adapted the texts to the recogniser's style
+    # the table over words and the words themselves; None for a model of tokens
     of_words: tuple[NGramTable, list[str]] | None = None
 
 

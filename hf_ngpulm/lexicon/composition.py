@@ -107,23 +107,14 @@ _compose = Function("ngpulm_compose")
 
 
 class SpelledLM(NamedTuple):
-    """A word-level LM and the spellings of its words, ready for composition.
+    """A word-level LM and the spellings of its words, ready for composition."""
 
-    Args:
-        lm: the LM over words.
-        trie: the trie of the spellings. Each spelling ends in the delimiter, or has a mark on its first token only.
-        boundaries: the tokens that end or begin words.
-        unknown_score: natural log-probability of an unknown word at the root, without its tokens.
-        unknown_token_score: natural log, added for each token of an unknown word.
-        context_length: see `BackoffAutomaton`.
-    """
-
-    lm: WordLM
-    trie: Trie
-    boundaries: Boundaries
-    unknown_score: float
-    unknown_token_score: float
-    context_length: int
+    lm: WordLM  # the LM over words
+    trie: Trie  # the trie of the spellings. Each spelling ends in the delimiter, or has a mark on its first token only.
+    boundaries: Boundaries  # the tokens that end or begin words
+    unknown_score: float  # natural log-probability of an unknown word at the root, without its tokens
+    unknown_token_score: float  # natural log, added for each token of an unknown word
+    context_length: int  # see `BackoffAutomaton`
 
     @classmethod
     def of(

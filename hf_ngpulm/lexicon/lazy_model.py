@@ -1,6 +1,4 @@
-"""Define `LazyAutomaton`, a word-level language model that is composed with its lexicon on the fly, as searches reach its
-states.
-"""
+"""Define `LazyAutomaton`: a word-level LM that is composed with its lexicon on the fly, as searches reach its states."""
 
 from __future__ import annotations
 

@@ -108,19 +108,12 @@ _read = Function("ngpulm_lazy_read")
 
 
 class Bonuses(NamedTuple):
-    """Additions to the word-level model's log-probabilities.
+    """Additions to the word-level model's log-probabilities."""
 
-    Args:
-        word: natural log, added for each word.
-        delimiter: natural log, added for each delimiter between words, except at the beginning of a text.
-        begins_at_start: whether texts begin after `<s>`; otherwise they begin without context.
-        grades: costs of unknown words by length; None charges a constant per token.
-    """
-
-    word: float = 0.0
-    delimiter: float = 0.0
-    begins_at_start: bool = True
-    grades: Grades | None = None
+    word: float = 0.0  # natural log, added for each word
+    delimiter: float = 0.0  # natural log, added for each delimiter between words, except at the beginning of a text
+    begins_at_start: bool = True  # whether texts begin after `<s>`; otherwise they begin without context
+    grades: Grades | None = None  # costs of unknown words by length; None charges a constant per token
 
 
 class LazyStates:
@@ -228,9 +221,7 @@ class LazyStates:
         return {"made": self._native, "lm": lm, "words": words, "trie": trie}
 
     def _compose(self, compose: Function, *arguments: Any) -> bool:
-        """Call a composing function. Give it more room and repeat the call until the room suffices. Return whether it composed
-        any state.
-        """
+        """Call a composing function, again with more room until it suffices. Return whether it composed any state."""
         has_grown = np.zeros(1, dtype=np.uint8)
         while (why := compose(self._native, *self._parts, *arguments, has_grown)) != DONE:
             if why == BAD_STATE:

@@ -25,15 +25,10 @@ LONGER = 1.5
 
 
 class Boundaries(NamedTuple):
-    """Word boundaries in a vocabulary of `V` tokens. A boundary is after a delimiter, or before a token with a mark.
+    """Word boundaries in a vocabulary of `V` tokens. A boundary is after a delimiter, or before a token with a mark."""
 
-    Args:
-        begins_word: bool `[V]`, whether each token has the mark; all false for a vocabulary with a delimiter.
-        delimiter: id of the delimiter, or None.
-    """
-
-    begins_word: np.ndarray
-    delimiter: int | None
+    begins_word: np.ndarray  # bool [V], whether each token has the mark; all false for a vocabulary with a delimiter
+    delimiter: int | None  # id of the delimiter, or None
 
     @property
     def delimiter_id(self) -> int:
@@ -47,23 +42,15 @@ class BadSpelling(ValueError):
 
 @dataclass(frozen=True)
 class Lexicon:
-    """The spellings of words.
+    """The spellings of words."""
 
-    Args:
-        boundaries: word boundaries in the vocabulary.
-        words: int64 `[P]`, the index of each spelling's word.
-        offsets: int64 `[P + 1]`, start of each spelling in `tokens`.
-        tokens: int32, all spellings concatenated.
-        unspelled: words without a spelling, because the tokenizer can't write them or the caller's lexicon lacks them.
-        unknown: words of the caller's lexicon that the LM lacks; they stay unknown.
-    """
-
-    boundaries: Boundaries
-    words: np.ndarray
-    offsets: np.ndarray
-    tokens: np.ndarray
+    boundaries: Boundaries  # word boundaries in the vocabulary
+    words: np.ndarray  # int64 [P], the index of each spelling's word
+    offsets: np.ndarray  # int64 [P + 1], start of each spelling in `tokens`
+    tokens: np.ndarray  # int32, all spellings concatenated
+    # words without a spelling, because the tokenizer can't write them or the caller's lexicon lacks them
     unspelled: tuple[str, ...]
-    unknown: tuple[str, ...]
+    unknown: tuple[str, ...]  # words of the caller's lexicon that the LM lacks; they stay unknown
 
     @property
     def num_words(self) -> int:
@@ -236,9 +223,7 @@ def _ids(spelling: Sequence[Any], speller: Speller) -> list[int]:
 def _spelled(
     texts: Sequence[tuple[int, str]], speller: Speller, boundaries: Boundaries, cuttings: int = 1
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """Return the tokenizer's spellings of the texts that it can write as a single word, and other segmentations of these
-    texts.
-    """
+    """Return the tokenizer's spellings of texts that it can write as a single word, and other segmentations of these."""
     blank = " " if speller.mark == "Ġ" else ""
     found = []
     for first in range(0, len(texts), WORDS_PER_BATCH):

@@ -19,20 +19,13 @@ from ..config.word_summary import WordSummary
 
 
 class Grades(NamedTuple):
-    """The costs of unknown words by their length.
+    """The costs of unknown words by their length."""
 
-    Args:
-        piece_lengths: number of characters of each token, `[V]`.
-        scored: natural log, score of an unknown word in an automaton that charges the word at once.
-        charged: natural log, score of an unfinished unknown word of 0, 1, ... characters; the last value also holds for longer
-            words.
-        whole: natural log, score of a finished unknown word, which replaces `scored`.
-    """
-
-    piece_lengths: tuple[int, ...]
-    scored: float
+    piece_lengths: tuple[int, ...]  # number of characters of each token, [V]
+    scored: float  # natural log, score of an unknown word in an automaton that charges the word at once
+    # natural log, score of an unfinished unknown word of 0, 1, ... characters; the last value also holds for longer words.
     charged: tuple[float, ...]
-    whole: float
+    whole: float  # natural log, score of a finished unknown word, which replaces `scored`
 
 
 def reweighed(

@@ -33,19 +33,15 @@ NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class NGramCounts:
-    """The counts of the n-grams in a text.
+    """The counts of the n-grams in a text."""
 
-    Args:
-        vocab_size: number of token ids; `<s>`, `</s>` and `<unk>` follow them.
-        orders: the n-grams of each order with their numbers of occurrences. `<s>` is counted once per sentence.
-        num_sentences, num_tokens: size of the text; sentence ends don't count as tokens.
-        first_seen: int64 `[vocab_size + 3]`, a number that grows with the position of each id's first occurrence in the text.
-    """
-
-    vocab_size: int
+    vocab_size: int  # number of token ids; `<s>`, `</s>` and `<unk>` follow them
+    # the n-grams of each order with their numbers of occurrences. `<s>` is counted once per sentence.
     orders: tuple[TrieOrder, ...]
+    # num_sentences, num_tokens: size of the text; sentence ends don't count as tokens
     num_sentences: int
     num_tokens: int
+    # int64 [vocab_size + 3], a number that grows with the position of each id's first occurrence in the text
     first_seen: Tensor
 
 
@@ -179,9 +175,7 @@ class NGramCounter:
                 self._count_chunk(self._chunk)
 
     def _count_chunk(self, num_starts: int) -> None:
-        """Count the n-grams that start at the first `num_starts` positions of the buffer. The remaining positions stay in the
-        buffer.
-        """
+        """Count the n-grams that start at the first `num_starts` positions of the buffer, and keep the other positions."""
         overlap = self.packing.order - 1
         digits = np.zeros(num_starts + overlap, dtype=np.int32)
         digits[: min(self._filled, digits.size)] = self._buffer[: min(self._filled, digits.size)]
@@ -197,9 +191,7 @@ class NGramCounter:
         return self.steps.count(self.steps.pack(on_device, num_starts, self.packing))
 
     def _take_run(self, run: Run) -> None:
-        """Store a sorted run. First merge it with earlier runs of up to twice its size, so that each n-gram is merged only a
-        few times.
-        """
+        """Store a sorted run. Merge it first with runs of up to twice its size, so that each n-gram is merged few times."""
         while self._runs and len(self._runs[-1]) <= 2 * len(run):
             run = self.steps.merge(self._runs.pop(), run)
         self._runs.append(run)

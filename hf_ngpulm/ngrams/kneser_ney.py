@@ -38,19 +38,13 @@ class Discounts(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimated language model, with facts about the estimation.
+    """An estimated language model, with facts about the estimation."""
 
-    Args:
-        table: the n-grams.
-        discounts: the discounts of each order.
-        fallback_orders: the orders that got the fallback discounts, because their counts of counts determined no discounts.
-        num_counted: number of n-grams of each order before pruning.
-    """
-
-    table: NGramTable
-    discounts: tuple[Discounts, ...]
+    table: NGramTable  # the n-grams
+    discounts: tuple[Discounts, ...]  # the discounts of each order
+    # the orders that got the fallback discounts, because their counts of counts determined no discounts
     fallback_orders: tuple[int, ...]
-    num_counted: tuple[int, ...]
+    num_counted: tuple[int, ...]  # number of n-grams of each order before pruning
 
 
 def thresholds_of(prune: Sequence[int], order: int) -> tuple[int, ...]:

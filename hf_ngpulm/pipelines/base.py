@@ -160,9 +160,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return preprocess, forward, postprocess
 
     def _search_given(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return a call's arguments that choose the search and aren't in `settings`. `_search` holds those of the
-        constructor.
-        """
+        """Return a call's arguments that choose the search and aren't in `settings`; `_search` has the constructor's."""
         return {}
 
     def _of_generation(self, tuned: dict[str, Any]) -> dict[str, Any]:
@@ -170,9 +168,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return {}
 
     def remembered(self, settings: dict[str, Any], search: dict[str, Any]) -> dict[str, Any]:
-        """Return the language model's tuned settings for this model and the requested search, without settings that are
-        explicit.
-        """
+        """Return the LM's tuned settings for this model and the requested search, without settings that are explicit."""
         given = {**dict.fromkeys((*self.settings, "num_beams")), **self._search, **search, **settings}
         found = with_remembered(settings.get("lm"), self.model, given, came_with=self.takes_what_lms_come_with)
         return {name: value for name, value in found.items() if given[name] is None and value is not None}
@@ -242,9 +238,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return hasattr(self.model, "as_transducer")
 
     def _made(self, settings: dict[str, Any]) -> Any:
-        """Return a decoder. If the settings equal those of the last decoder, return the last decoder, with its cached
-        phrases.
-        """
+        """Return a decoder: the last one, with its cached phrases, if the settings equal those of the last one."""
         last, decoder = self._last_made
         if last is None or last.keys() != settings.keys() or not all(_same(last[name], settings[name]) for name in last):
             decoder = self._make_decoder(settings)
@@ -354,9 +348,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         yield from self._pieces(inputs, chunk_length_s, stride_length_s)
 
     def _pieces(self, inputs: Any, *args: Any, **kwargs: Any) -> Iterator[dict[str, Any]]:
-        """Yield the stock pipeline's model inputs for a recording. If the stock pipeline can't read the recording, convert it
-        first.
-        """
+        """Yield the stock pipeline's model inputs for a recording. Convert the recording first if that can't read it."""
         audio, number = (inputs.audio, inputs.number) if isinstance(inputs, Numbered) else (inputs, None)
         audio = readable(audio, cast(Any, self.feature_extractor).sampling_rate)
         return numbered(AutomaticSpeechRecognitionPipeline.preprocess(self, audio, *args, **kwargs), number)
@@ -432,9 +424,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def of_recordings(decoder: Any, recordings: list[int] | None) -> Any:
-    """Return the decoder for a batch with the given recordings. `recordings` is None if all recordings have the same
-    settings.
-    """
+    """Return the decoder for a batch of recordings; `recordings` is None if all have the same settings."""
     return decoder if recordings is None else decoder.select(recordings)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..engines.native import Struct
-from ..fusion.fusion import RowModels
+from ..fusion.rows import RowModels
 
 # What the end of a row adds to its score: nothing; the repaid bonuses of unfinished phrases; these bonuses and `</s>`.
 GOES_ON, PHRASES, SENTENCE = range(3)

@@ -57,9 +57,7 @@ def warnings(context: Any) -> Answer:
 
 
 def whole_words(text: str) -> str:
-    """Return an unfinished text without its last word, which may still grow. In scripts without spaces, return the whole
-    text.
-    """
+    """Return an unfinished text without its last word, which may still grow; scripts without spaces lose nothing."""
     return _UNFINISHED.sub("", text)
 
 

@@ -203,9 +203,7 @@ class AttentionRecognizer:
         return partials
 
     def _chosen(self, sids: list[int], most: int, seconds: float | None) -> list[int]:
-        """Return the first recording and other recordings with the same language, task and times, as many as a step may
-        take.
-        """
+        """Return the first recording and others with the same language, task and times, as many as a step may take."""
         alike = [sid for sid in sids if self._key(sid) == self._key(sids[0])]
         whole = max(1, int(seconds // self.chunk_seconds)) if seconds else most
         return alike[: min(most, whole)]

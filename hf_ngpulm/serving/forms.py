@@ -24,19 +24,12 @@ _AS_IT_IS = ("", "identity", "binary", "8bit", "7bit")  # codings that leave the
 
 @dataclass
 class Form:
-    """A form that was received.
+    """A form that was received."""
 
-    Args:
-        file: the recording, positioned at its beginning.
-        texts: all values of each field, by the field's name.
-        name: the client's name for the file.
-        size: size of the file, in bytes.
-    """
-
-    file: IO[bytes]
-    texts: dict[str, list[str]] = field(default_factory=dict)
-    name: str = ""
-    size: int = 0
+    file: IO[bytes]  # the recording, positioned at its beginning
+    texts: dict[str, list[str]] = field(default_factory=dict)  # all values of each field, by the field's name
+    name: str = ""  # the client's name for the file
+    size: int = 0  # size of the file, in bytes
 
 
 class Forms:

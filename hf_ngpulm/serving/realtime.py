@@ -55,21 +55,13 @@ def alaw(codes: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Config:
-    """Hold the configuration of a session.
+    """Hold the configuration of a session."""
 
-    Args:
-        form: encoding of the audio.
-        rate: sampling rate of the audio, in hertz.
-        search: the fields of `OF_SEARCH` that the client has set in `transcription`.
-        turns: whether the detected end of an utterance ends an item.
-        partials: whether the client also gets words that may still change.
-    """
-
-    form: str = PCM
-    rate: int = 24_000
-    search: Event = field(default_factory=dict)
-    turns: bool = True
-    partials: bool = False
+    form: str = PCM  # encoding of the audio
+    rate: int = 24_000  # sampling rate of the audio, in hertz
+    search: Event = field(default_factory=dict)  # the fields of `OF_SEARCH` that the client has set in `transcription`
+    turns: bool = True  # whether the detected end of an utterance ends an item
+    partials: bool = False  # whether the client also gets words that may still change
 
     def samples(self, data: bytes) -> np.ndarray:
         """Decode audio to float32 `[N]` in the range -1 to 1."""

@@ -141,9 +141,7 @@ class Recordings:
 
 
 async def _in_thread(function: Callable[[], Any]) -> Any:
-    """Call a function in another thread. A cancelled caller still waits for the function, so that the caller's file stays open
-    until then.
-    """
+    """Call a function in another thread. A cancelled caller waits for it, too, so that the caller's file stays open."""
     future = asyncio.ensure_future(asyncio.to_thread(function))
     try:
         return await asyncio.shield(future)

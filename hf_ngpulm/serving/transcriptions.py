@@ -1,6 +1,4 @@
-"""OpenAI's `POST /v1/audio/transcriptions` and `translations`. Both take a form with a recording and return the recording's
-text.
-"""
+"""OpenAI's `POST /v1/audio/transcriptions` and `translations`, which take a form with a recording and return its text."""
 
 from __future__ import annotations
 
@@ -59,9 +57,7 @@ class Transcriptions:
         self._unpacking = asyncio.Semaphore(min(28, os.cpu_count() or 1))
 
     async def close(self, seconds: float) -> None:
-        """Refuse new recordings, and finish the current recordings within `seconds`. Then cancel the rest and inform their
-        clients.
-        """
+        """Refuse new recordings, and finish current ones within `seconds`. Cancel the rest, and inform their clients."""
         self.closed = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)

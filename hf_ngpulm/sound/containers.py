@@ -1,6 +1,4 @@
-"""Read WebM and MP4, which browsers and phones record. libsndfile can't read them, so a separate process (`unpack`) decodes
-them.
-"""
+"""Read WebM and MP4, which browsers and phones record. libsndfile can't, so a separate process (`unpack`) decodes them."""
 
 from __future__ import annotations
 

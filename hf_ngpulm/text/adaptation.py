@@ -1,4 +1,4 @@
-"""Rewrite texts in a recogniser's style: the case, punctuation, numbers and hyphens of its transcripts or tokenizer."""
+"""Rewrite texts in a recogniser's style: the case, punctuation and numbers of its transcripts or tokenizer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from math import inf
 from typing import Any
 
@@ -25,8 +24,6 @@ OFTEN = 2  # occurrences of a word that make its case certain
 WHISPER_DIGITS = 10  # smallest number that Whisper writes in digits, if its transcripts don't show it
 _WHISPER_OF_ENGLISH = 50256  # id of <|endoftext|> in English-only Whispers; in other Whispers it is 50257
 _HYPHEN = "‐‑-"
-_PAIR = re.compile(rf"(?<![\w'’]){WORD.pattern}(?:[ {_HYPHEN}]{WORD.pattern})+")
-_GAP = re.compile(rf"[ {_HYPHEN}]")
 _HYPHENS = re.compile(f"[{_HYPHEN}]")
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 _SENTENCE_END = re.compile(r"[.?!]\s*$")
@@ -35,27 +32,18 @@ _I = re.compile(r"(?<![\w'’-])i(?=$|[\s,.;:?!]|['’](?:d|m|ll|ve)\b)")
 
 @dataclass(frozen=True)
 class Habits:
-    """Describe the style of a recogniser's transcripts. An attribute is None if it isn't known.
+    """Describe the style of a recogniser's transcripts. An attribute is None if it isn't known."""
 
-    Args:
-        case: "lower", "upper", or "sentence" (texts begin with a capital letter).
-        capitals: words that have capitals inside a sentence ("NASA", "Anna"), by their lowercase form.
-        end: the usual punctuation mark at the end of texts; "" if the recogniser writes no punctuation.
-        ends: other punctuation marks at the end of texts, by the first word of the text ("what": "?").
-        digits_from: the smallest number that is written in digits; infinity if all numbers are written in words.
-        hyphens: a dictionary that tells for a pair of words whether a hyphen joins them. "#" stands for any number in digits.
-        hyphenless: whether the recogniser never writes hyphens.
-        language: the language of the texts, such as "en"; None if it isn't known.
-    """
-
-    case: str | None = None
+    case: str | None = None  # "lower", "upper", or "sentence" (texts begin with a capital letter)
+    # words that have capitals inside a sentence ("NASA", "Anna"), by their lowercase form
     capitals: Mapping[str, str] = field(default_factory=dict)
-    end: str | None = None
+    end: str | None = None  # the usual punctuation mark at the end of texts; "" if the recogniser writes no punctuation
+    # other punctuation marks at the end of texts, by the first word of the text ("what": "?")
     ends: Mapping[str, str] = field(default_factory=dict)
+    # the smallest number that is written in digits; infinity if all numbers are written in words
     digits_from: float | None = None
-    hyphens: Mapping[tuple[str, str], bool] = field(default_factory=dict)
-    hyphenless: bool = False
-    language: str | None = None
+    hyphenless: bool = False  # whether the recogniser never writes hyphens
+    language: str | None = None  # the language of the texts, such as "en"; None if it isn't known
 
 
 def habits_of(recogniser: Any, outputs: Iterable[str] | None = None, language: str | None = None) -> Habits:
@@ -130,7 +118,7 @@ def shown_by(transcripts: Sequence[str], language: str | None = None) -> Habits:
         digits_from = _digits_from(transcripts)
     else:  # numbers in words aren't recognised in other languages, so only the smallest number in digits is known
         digits_from = min((value for text in transcripts for value in in_digits(text)), default=inf)
-    return Habits(case, capitals, end, ends, digits_from, _hyphens(transcripts), language=language)
+    return Habits(case, capitals, end, ends, digits_from, language=language)
 
 
 class Adapter:
@@ -165,8 +153,6 @@ class Adapter:
             steps.append((f"numbers from {least:g} on in digits", lambda text: to_digits(text, least, plain)))
         if habits.hyphenless:
             steps.append(("no hyphens in numbers", _without_hyphens))
-        elif habits.hyphens:
-            steps.append(("hyphens", self._hyphens))
         if habits.case == "sentence":
             steps.append(("capitals", self._capitals))
         elif habits.case == "upper":
@@ -225,38 +211,9 @@ class Adapter:
         mark = self.habits.ends.get(first[0].lower(), self.habits.end) if first else self.habits.end
         return f"{bare}{mark}"
 
-    def _hyphens(self, text: str) -> str:
-        return _PAIR.sub(lambda match: _joined(match[0], self.habits.hyphens), text)
-
 
 def _without_hyphens(text: str) -> str:
     return " ".join(_HYPHENS.sub(" ", text).split())
-
-
-def _joined(run: str, hyphens: Mapping[tuple[str, str], bool]) -> str:
-    """Return a run of words joined by spaces or hyphens, as the recogniser writes each pair of words."""
-    words, gaps = _GAP.split(run), _GAP.findall(run)
-    for i, pair in enumerate(pairwise(words)):
-        wanted = hyphens.get(_pair(*pair))
-        of_digits = pair[0][-1].isdecimal() and pair[1][0].isdecimal()  # a telephone number, a score
-        if wanted is not None and not of_digits and wanted != (gaps[i] != " "):
-            gaps[i] = "-" if wanted else " "
-    return "".join(part for both in zip(words, [*gaps, ""]) for part in both)
-
-
-def _pair(first: str, second: str) -> tuple[str, str]:
-    return ("#" if first.isdecimal() else first.lower()), ("#" if second.isdecimal() else second.lower())
-
-
-def _hyphens(transcripts: Iterable[str]) -> dict[tuple[str, str], bool]:
-    """Return for each pair of words whether a hyphen joins them more often than a space. Ties are left out."""
-    counts: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
-    for text in transcripts:
-        for match in _PAIR.finditer(text):
-            words, gaps = _GAP.split(match[0]), _GAP.findall(match[0])
-            for pair, gap in zip(pairwise(words), gaps):
-                counts[_pair(*pair)][gap != " "] += 1
-    return {pair: joined > apart for pair, (apart, joined) in counts.items() if joined != apart}
 
 
 def _capitals(transcripts: Iterable[str]) -> dict[str, str]:

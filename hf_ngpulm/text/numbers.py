@@ -23,22 +23,15 @@ _IN_ONE_BREATH = re.compile(r"[\s\-‐‑]*")
 
 @dataclass(frozen=True)
 class Spelled:
-    """Locate a number in words within a text.
+    """Locate a number in words within a text."""
 
-    Args:
-        first, last: the number's span of characters, `text[first:last]`.
-        digits: its text in digits.
-        value: its value.
-        is_ordinal: whether the number is an ordinal ("twelfth", not "twelve").
-        alone: whether no other number, in words or digits, is next to it.
-    """
-
+    # first, last: the number's span of characters, `text[first:last]`
     first: int
     last: int
-    digits: str
-    value: float
-    is_ordinal: bool
-    alone: bool
+    digits: str  # its text in digits
+    value: float  # its value
+    is_ordinal: bool  # whether the number is an ordinal ("twelfth", not "twelve")
+    alone: bool  # whether no other number, in words or digits, is next to it
 
 
 def spelled(text: str) -> Iterator[Spelled]:

@@ -19,23 +19,14 @@ CASES = ("auto", "keep", "any")
 
 
 class Spelling(NamedTuple):
-    """Hold one spelling of a phrase.
+    """Hold one spelling of a phrase."""
 
-    Args:
-        phrase: index of the phrase.
-        tokens: token ids.
-        length: number of tokens in the tokenizer's own spelling of the phrase, without the first `free` tokens.
-        free: number of leading tokens that only mark the beginning of a word.
-        bounded: whether a word must end after the phrase.
-        initial: whether this spelling occurs only at the beginning of a transcript.
-    """
-
-    phrase: int
-    tokens: tuple[int, ...]
-    length: int
-    free: int
-    bounded: bool
-    initial: bool
+    phrase: int  # index of the phrase
+    tokens: tuple[int, ...]  # token ids
+    length: int  # number of tokens in the tokenizer's own spelling of the phrase, without the first `free` tokens
+    free: int  # number of leading tokens that only mark the beginning of a word
+    bounded: bool  # whether a word must end after the phrase
+    initial: bool  # whether this spelling occurs only at the beginning of a transcript
 
 
 class Speller:
@@ -78,9 +69,7 @@ class Speller:
     def spell(
         self, texts: Sequence[str], whole_words: bool, case: str = "auto", tokenizations: int = 1
     ) -> tuple[list[Spelling], dict[int, str]]:
-        """Return the spellings of phrases. For phrases without a spelling, also return by index the characters that can't be
-        written.
-        """
+        """Return the spellings of phrases, and by index of phrases without one the characters that can't be written."""
         found: dict[int, list[Spelling]] = {}
         unknown: dict[int, str] = {}
         forms = [(n, form) for n, text in enumerate(texts) for form in (_forms(text) if case == "any" else [text])]

@@ -21,19 +21,12 @@ CASED_PIECES = 0.05  # share of capitalised word-initial pieces that makes a voc
 
 @dataclass(frozen=True)
 class TextStyle:
-    """Describe the style of texts. An attribute is None if it isn't known.
+    """Describe the style of texts. An attribute is None if it isn't known."""
 
-    Args:
-        upper: share of capital letters among letters that have case.
-        cased: whether the texts have both lowercase and capital letters.
-        punctuated: share of texts that end in a punctuation mark.
-        digits: share of texts with digits.
-    """
-
-    upper: float | None
-    cased: bool | None
-    punctuated: float | None
-    digits: float | None
+    upper: float | None  # share of capital letters among letters that have case
+    cased: bool | None  # whether the texts have both lowercase and capital letters
+    punctuated: float | None  # share of texts that end in a punctuation mark
+    digits: float | None  # share of texts with digits
 
 
 def style_of(texts: Iterable[str]) -> TextStyle:

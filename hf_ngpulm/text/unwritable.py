@@ -54,9 +54,7 @@ def refuse_unwritable(
 
 
 def _mending(texts: Sequence[str], tokenizer: Any, vocab_size: int) -> tuple[str, float]:
-    """Return the simplest normalisation that is nearly as good as the best one, and the share of tokens that it leaves
-    unknown.
-    """
+    """Return the simplest normalisation that is nearly as good as the best, and the share of tokens that stay unknown."""
     shares = {}
     for name in MENDING:
         pieces: Counter[str] = Counter()

@@ -80,9 +80,7 @@ def tokenizer_of(tokenizer_or_processor: Any) -> Any:
 
 
 def tokenizer_name(tokenizer: Any) -> str | None:
-    """Return the tokenizer's repo id. For a local folder, return only the last part of its path, because the name may be
-    published.
-    """
+    """Return the tokenizer's repo id; for a local folder only its name, because the name may be published."""
     name = getattr(tokenizer, "name_or_path", None) or None
     return Path(name).resolve().name if name is not None and os.path.isdir(name) else name
 

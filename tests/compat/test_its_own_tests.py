@@ -28,6 +28,11 @@ OF_PRIVATE_HELPERS = {
 }  # fmt: skip
 # Both ask whether a pool of processes has been used; the second one compares scores in double precision to the last digit.
 OF_POOLS = {"test_decode_batch", "test_decode_beams_batch"}
+# Of a method that no release has, and that isn't here.
+OF_PARTS = {
+    "test_partial_decode", "test_partial_decode_with_lm", "test_partial_decode_with_hotwords",
+    "test_partial_decode_with_multiple_hotword_scorers",
+}  # fmt: skip
 STANDING_IN = """
 import importlib
 
@@ -89,8 +94,8 @@ def from_newest(folder):
     return folder / "pyctcdecode" / "tests"
 
 
-@pytest.mark.parametrize(("fetch", "count"), [(from_release, 36), (from_newest, 40)])
-def test_all_others_pass(tmp_path, fetch, count):
+@pytest.mark.parametrize(("fetch", "count", "missing"), [(from_release, 36, set()), (from_newest, 40, OF_PARTS)])
+def test_all_others_pass(tmp_path, fetch, count, missing):
     pytest.importorskip("kenlm")
     fetched, package = tmp_path / "fetched", tmp_path / "here" / "pyctcdecode"
     fetched.mkdir()
@@ -113,4 +118,4 @@ def test_all_others_pass(tmp_path, fetch, count):
     assert len(cases) == count, found.stdout[-2000:]
     assert not [case.get("name") for case in cases if case.find("skipped") is not None]
     failed = {case.get("name") for case in cases if case.find("failure") is not None or case.find("error") is not None}
-    assert failed == OF_PRIVATE_HELPERS | OF_POOLS, found.stdout[-5000:]
+    assert failed == OF_PRIVATE_HELPERS | OF_POOLS | missing, found.stdout[-5000:]

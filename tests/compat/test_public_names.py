@@ -249,7 +249,7 @@ def test_where_names_are_looked_for():
     """In the modules in which pyctcdecode has them."""
     for module, names in (
         (alphabet, "Alphabet verify_alphabet_coverage BPE_TOKEN UNK_TOKEN UNK_BPE_TOKEN"),
-        (decoder, "BeamSearchDecoderCTC build_ctcdecoder Beam LMBeam OutputBeam OutputBeamMPSafe"),
+        (decoder, "BeamSearchDecoderCTC build_ctcdecoder OutputBeam OutputBeamMPSafe"),
         (language_model, "HotwordScorer LanguageModel MultiLanguageModel load_unigram_set_from_arpa"),
     ):
         for name in names.split():

@@ -10,7 +10,7 @@ from letters import Letters
 from transducer_searches import beam_of_one, beam_search, greedy_of_one
 
 from hf_ngpulm import NGramLM, TransducerDecoder
-from hf_ngpulm.fusion.fusion import no_models
+from hf_ngpulm.fusion.rows import no_models
 from hf_ngpulm.search.networks.model import TransducerModel
 from hf_ngpulm.search.networks.search import SearchSettings
 

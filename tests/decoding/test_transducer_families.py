@@ -18,7 +18,7 @@ from torch import Tensor
 from transducer_searches import greedy
 
 from hf_ngpulm.decoding.transducer import TransducerDecoder
-from hf_ngpulm.fusion.fusion import no_models
+from hf_ngpulm.fusion.rows import no_models
 
 ENCODER = {
     "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "num_mel_bins": 8,

@@ -48,9 +48,10 @@ def searches(lm, device=DEVICE, batch_size=3, frames=FRAMES, dtype=torch.float32
     before = torch.full((batch_size, 2), VOCAB_SIZE, dtype=torch.int32, device=device)
     tensors = [tensor.to(device) for tensor in lm.tensors]
     classes = VOCAB_SIZE, VOCAB_SIZE
-    of_greedy = [tensors, logits, lengths, states, weights, 3 * weights[:, 0], before, *classes, "stay", ENGINE]
-    of_beam = [tensors, beam.initial_state(4, states), logits, lengths, weights, weights[:, 0], -weights[:, 0], *classes]
-    return of_greedy, [*of_beam, 20.0, float("inf"), ENGINE]
+    label_rules = greedy.LabelRules(weights, 3 * weights[:, 0], *classes, "stay")
+    beam_rules = beam.BeamRules(weights, weights[:, 0], -weights[:, 0], *classes, 20.0)
+    of_greedy = [tensors, logits, lengths, states, before, label_rules, ENGINE]
+    return of_greedy, [tensors, beam.initial_state(4, states), logits, lengths, beam_rules, ENGINE]
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16])
@@ -167,8 +168,9 @@ def test_more_logits_than_32_bits_can_count(lm):
     before = torch.full((batch_size, 2), VOCAB_SIZE, dtype=torch.int32, device=DEVICE)
 
     def labelled(rows):
-        of_rows = (logits[rows], lengths[rows], states[rows], weights[rows], 3 * weights[rows, 0], before[rows])
-        return greedy.ctc_greedy(list(lm.tensors), *of_rows, VOCAB_SIZE, VOCAB_SIZE, "stay").labels[-2:]
+        rules = greedy.LabelRules(weights[rows], 3 * weights[rows, 0], VOCAB_SIZE, VOCAB_SIZE, "stay")
+        of_rows = (logits[rows], lengths[rows], states[rows], before[rows], rules)
+        return greedy.ctc_greedy(list(lm.tensors), *of_rows).labels[-2:]
 
     assert torch.equal(labelled(slice(None)), labelled(slice(batch_size - 2, batch_size)))
 

@@ -129,10 +129,12 @@ def test_greedy_ctc_equals_the_cpu(rule, dtype, vocab_size, classes, blank):
     states = lm.initial_states(7)[:, None]
     weights = torch.linspace(0, 1.2, 7)[:, None].contiguous()
     before = torch.full((7, 2), blank, dtype=torch.int32)
-    arguments = (logits, lengths, states, weights, 3 * weights[:, 0], before)
-    expected = greedy.ctc_greedy(list(lm.tensors), *arguments, blank, vocab_size, rule, "cpu")
+    arguments, rules = (logits, lengths, states, before), (weights, 3 * weights[:, 0])
+    rest = (blank, vocab_size, rule)
+    expected = greedy.ctc_greedy(list(lm.tensors), *arguments, greedy.LabelRules(*rules, *rest), "cpu")
     lm.to("cuda")
-    ours = greedy.ctc_greedy(list(lm.tensors), *(a.cuda() for a in arguments), blank, vocab_size, rule, "gpu")
+    on_gpu = greedy.LabelRules(*(a.cuda() for a in rules), *rest)
+    ours = greedy.ctc_greedy(list(lm.tensors), *(a.cuda() for a in arguments), on_gpu, "gpu")
     torch.testing.assert_close(ours.labels.cpu(), expected.labels)
     torch.testing.assert_close(ours.states.cpu(), expected.states)
     torch.testing.assert_close(ours.acoustic_scores.cpu(), expected.acoustic_scores, rtol=1e-4, atol=1e-3)
@@ -144,9 +146,9 @@ def beam_arguments(lm: NGramLM, logits: torch.Tensor, blank: int, num_beams: int
     lengths = torch.tensor([frames, 0, 1, frames - 1, 6, 2, frames], dtype=torch.int32)[:batch_size]
     weights = torch.linspace(0, 1.2, batch_size)[:, None].contiguous()
     state = beam.initial_state(num_beams, lm.initial_states(batch_size)[:, None].cpu())
-    tensors = (logits, lengths, weights, 0.5 + weights[:, 0], -2 - weights[:, 0])
+    weights = [tensor.to(device) for tensor in (weights, 0.5 + weights[:, 0], -2 - weights[:, 0])]
     arguments = [[tensor.to(device) for tensor in lm.tensors], beam.BeamState(*(tensor.to(device) for tensor in state))]
-    return [*arguments, *(tensor.to(device) for tensor in tensors), blank, lm.vocab_size]
+    return [*arguments, logits.to(device), lengths.to(device), beam.BeamRules(*weights, blank, lm.vocab_size)]
 
 
 def scores_by_prefix(state: beam.BeamState, row: int) -> dict[tuple[int, int], torch.Tensor]:

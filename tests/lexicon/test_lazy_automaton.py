@@ -163,16 +163,16 @@ def test_a_beam_search_that_composes_goes_on_as_if_it_had_not(seed, delimiter, o
         static, lazy = random_words(range(2, 13), order, seed, count=60, delimiter=delimiter, vocab_size=14)
     logits = 2 * torch.randn(3, 9, 15, generator=torch.Generator().manual_seed(seed))
     lengths = torch.tensor([9, 6, 0], dtype=torch.int32)
-    rest = (torch.tensor([[0.8], [0.3], [0.5]]), torch.full((3,), 0.4), torch.full((3,), -2.0), 14, 14, 20.0, float("inf"))
+    rules = beam.BeamRules(torch.tensor([[0.8], [0.3], [0.5]]), torch.full((3,), 0.4), torch.full((3,), -2.0), 14, 14, 20.0)
     search = LazySearch(None, [lazy.automaton])
     found, expected = (beam.initial_state(num_beams, lm.starts.expand(3)[:, None]) for lm in (lazy, static))
     for frames, part in ((logits[:, :cut], lengths.clamp(max=cut)), (logits[:, cut:], (lengths - cut).clamp(min=0))):
-        expected, theirs = beam.ctc_beam(list(static.tensors), expected, frames, part, *rest, engine="cpu")
+        expected, theirs = beam.ctc_beam(list(static.tensors), expected, frames, part, rules, engine="cpu")
         beams, ours = cpu.packed(found), beam.BeamFrames.still(*frames.shape[:2], num_beams)
-        rules = cpu.BeamRules.of(*rest[:3], num_beams, 20.0, float("inf"), None)
+        of_core = cpu.NgpulmBeamRules.of(rules, num_beams)
         with search.lent(14) as automaton:
             rows = CtcRows.of(None, beams)
-            cpu.search(automaton, Frames.of(frames, part, 14), rules, rows, frames.shape[:2], None, False, None, ours)
+            cpu.search(automaton, Frames.of(frames, part, 14), of_core, rows, frames.shape[:2], None, False, None, ours)
         found = cpu.unpacked(beams)
         for name in set(found._fields) - {"lm_states"}:
             assert torch.equal(getattr(found, name), getattr(expected, name)), name

@@ -13,7 +13,7 @@ from transducer_searches import greedy_of_one
 import hf_ngpulm
 from hf_ngpulm import NGramLM, TransducerDecoder
 from hf_ngpulm.common.bundled import bundled
-from hf_ngpulm.fusion.fusion import no_models
+from hf_ngpulm.fusion.rows import no_models
 from hf_ngpulm.models import HatConfig, HatForASR, StatelessTransducerConfig, StatelessTransducerForASR
 from hf_ngpulm.models.losses import transducer_loss
 from hf_ngpulm.search.networks.model import transducer_of

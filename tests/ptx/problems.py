@@ -81,8 +81,9 @@ def greedy_ctc(dtype: torch.dtype = torch.float32) -> None:
     states, weights = states_and_weights(automaton)
     before = torch.full((ROWS, 2), BLANK, dtype=torch.int32)
     for rule in labels.RULES:
-        arguments = (list(automaton.tensors), logits(dtype), LENGTHS, states, weights, weights[:, 0], before, BLANK)
-        found, expected = (labels.ctc_greedy(*arguments, automaton.vocab_size, rule, engine) for engine in ("gpu", "reference"))
+        rules = labels.LabelRules(weights, weights[:, 0], BLANK, automaton.vocab_size, rule)
+        arguments = (list(automaton.tensors), logits(dtype), LENGTHS, states, before, rules)
+        found, expected = (labels.ctc_greedy(*arguments, engine) for engine in ("gpu", "reference"))
         close(found, expected)
 
 
@@ -96,11 +97,10 @@ def beam_ctc(num_beams: int = 8, with_texts: bool = True) -> None:
     automaton = language_model(CLASSES - 4)
     states, weights = states_and_weights(automaton)
     hashes = hashes_of_pieces([chr(97 + token % 7) * (1 + token % 2) for token in range(CLASSES)]) if with_texts else None
-    arguments = (
-        list(automaton.tensors), beam.initial_state(num_beams, states), logits(), LENGTHS, weights, 0.2 + weights[:, 0],
-        -weights[:, 0], BLANK, automaton.vocab_size, 20.0, 0.99,
-    )  # fmt: skip
-    close(*(best_of_beam(*beam.ctc_beam(*arguments, engine, hashes)) for engine in ("gpu", "reference")))
+    lm_weights = weights[:, 0]
+    rules = beam.BeamRules(weights, 0.2 + lm_weights, -lm_weights, BLANK, automaton.vocab_size, 20.0, 0.99, hashes)
+    arguments = (list(automaton.tensors), beam.initial_state(num_beams, states), logits(), LENGTHS, rules)
+    close(*(best_of_beam(*beam.ctc_beam(*arguments, engine)) for engine in ("gpu", "reference")))
 
 
 def transducer(durations: tuple[int, ...] | None = (0, 1, 2)) -> None:

@@ -34,22 +34,21 @@ def searches(engine: str) -> dict[str, torch.Tensor]:
 
     before = torch.full((ROWS, 2), blank, dtype=torch.int32)
     for rule in ctc_greedy.RULES:
-        labels = ctc_greedy.ctc_greedy(
-            list(automaton.tensors), logits, lengths, states, weights, bonuses.abs(), before, blank, VOCAB, rule, engine
-        )
+        rules = ctc_greedy.LabelRules(weights, bonuses.abs(), blank, VOCAB, rule)
+        labels = ctc_greedy.ctc_greedy(list(automaton.tensors), logits, lengths, states, before, rules, engine)
         found |= {f"greedy {rule} {name}": part for name, part in labels._asdict().items()}
     for num_beams in (3, 16):
         state, frames = ctc_beam.ctc_beam(
-            list(automaton.tensors), ctc_beam.initial_state(num_beams, states), logits, lengths, weights, bonuses, unscored,
-            blank, VOCAB, engine=engine,
+            list(automaton.tensors), ctc_beam.initial_state(num_beams, states), logits, lengths,
+            ctc_beam.BeamRules(weights, bonuses, unscored, blank, VOCAB), engine,
         )  # fmt: skip
         scores = torch.logaddexp(state.blank_scores, state.token_scores).double() + state.offsets[:, None] + state.fused
         found[f"beam {num_beams}"] = scores.sort(dim=1).values
         if engine == "cpu":  # the reference keeps them in other places
             found |= {f"beam {num_beams} {name}": part for name, part in (*state._asdict().items(), *frames._asdict().items())}
     passed, frames = ctc_graph.graph_search(
-        automaton.tensors, ctc_graph.initial_state(16, states), logits, lengths, weights,
-        bonuses[:, None].repeat(1, CLASSES), blank, VOCAB, engine=engine,
+        automaton.tensors, ctc_graph.initial_state(16, states), logits, lengths,
+        ctc_graph.GraphRules(weights, bonuses[:, None].repeat(1, CLASSES), blank, VOCAB), engine,
     )  # fmt: skip
     found["graph"] = passed.scores.sort(dim=1).values
 
@@ -81,8 +80,8 @@ def certain(generator: torch.Generator) -> dict[str, torch.Tensor]:
     automaton = build_automaton(1, [{}], [0], [0.0])
     none = torch.zeros((1, 0))
     state, _ = ctc_beam.ctc_beam(
-        list(automaton.tensors), ctc_beam.initial_state(1, none.int()), logits, torch.tensor([frames], dtype=torch.int32), none,
-        torch.full((1,), -1e3), torch.full((1,), -1e3), 29, 0, engine="cpu",
+        list(automaton.tensors), ctc_beam.initial_state(1, none.int()), logits, torch.tensor([frames], dtype=torch.int32),
+        ctc_beam.BeamRules(none, torch.full((1,), -1e3), torch.full((1,), -1e3), 29, 0), "cpu",
     )  # fmt: skip
     scores = state.blank_scores.double() + state.offsets[:, None]
     expected = logits.double().log_softmax(-1)[..., -1].sum(1, keepdim=True)

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.jit import JITFunction
 
 from hf_ngpulm import NGramLM
-from hf_ngpulm.fusion.fusion import RowModels, no_models
+from hf_ngpulm.fusion.rows import RowModels, no_models
 from hf_ngpulm.search.networks.buffers import STEPS
 from hf_ngpulm.search.networks.model import TransducerModel, TransformersTransducer
 from hf_ngpulm.search.networks.opening import search_kind

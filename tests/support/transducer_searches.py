@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hf_ngpulm.fusion.fusion import RowModels
+from hf_ngpulm.fusion.rows import RowModels
 from hf_ngpulm.search.networks.opening import lent_search
 from hf_ngpulm.search.networks.reference import Path, RowOfModels
 from hf_ngpulm.search.networks.search import STILL, SearchSettings

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...fusion.fusion import RowModels
-from ...search.ctc_graph import GraphFrames, GraphState, graph_engine, graph_search, in_order, initial_state
-from .ctc import TensorSlots
+from ...fusion.rows import RowModels
+from ...search.ctc_graph import GraphFrames, GraphRules, GraphState, graph_engine, graph_search, in_order, initial_state
+from .ctc_tensors import TensorSlots
 from .session import Found
 
 
@@ -38,10 +38,11 @@ class GraphSlots(TensorSlots[GraphState]):
         options = self.decoder.options
         if self.bonuses is None or self.bonuses.shape[1] != logits.shape[2]:
             self.bonuses = self.decoder.bonuses(self.models, logits.shape[2])
-        return graph_search(
-            models.tensors, state, logits, lengths.to(torch.int32), models.weights, self.bonuses[rows], self.decoder.blank_id,
-            models.vocab_size, options.beam_threshold, options.blank_threshold, self.engine,
+        rules = GraphRules(
+            models.weights, self.bonuses[rows], self.decoder.blank_id, models.vocab_size, options.beam_threshold,
+            options.blank_threshold,
         )  # fmt: skip
+        return graph_search(models.tensors, state, logits, lengths.to(torch.int32), rules, self.engine)
 
     def add_fused(self, rows: Tensor, more: Tensor) -> None:
         self.state.fused[rows] += more

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
-from ...fusion.fusion import Lease, RowModels
+from ...fusion.rows import Lease, RowModels
 from ...phrases import Booster
 from ...search.history import History
 from ..hypotheses import Hypothesis
@@ -27,18 +27,13 @@ class Found(NamedTuple):
 
 
 class Switch(NamedTuple):
-    """Hold the new phrases of `N` slots.
+    """Hold the new phrases of `N` slots."""
 
-    Args:
-        starts, roots: int32 `[N]`, states of the phrase automata: at the beginning of a transcript, and without context.
-        weights: float32 `[N]`.
-        is_empty: bool `[N, K]`, whether a hypothesis has no token. Such a hypothesis continues in `starts`, the others in
-            `roots`.
-    """
-
+    # starts, roots: int32 [N], states of the phrase automata: at the beginning of a transcript, and without context
     starts: np.ndarray
     roots: np.ndarray
-    weights: Tensor
+    weights: Tensor  # float32 [N]
+    # bool [N, K], whether a hypothesis has no token. Such a hypothesis continues in `starts`, the others in `roots`.
     is_empty: np.ndarray
 
     @property
@@ -185,9 +180,7 @@ class Slots(ABC):
 
     @abstractmethod
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the place and the score of the best hypothesis of some slots, each `[N]`. The scores exclude the utterance's
-        end.
-        """
+        """Return the place and the score (without the utterance's end) of the best hypothesis of some slots, each `[N]`."""
 
     @abstractmethod
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
@@ -228,9 +221,7 @@ class Follower:
             self.slots.widen(models.widened(), shift)
 
     def follow(self, slots: np.ndarray, followed: Sequence[tuple[Booster | None, float]]) -> None:
-        """Switch slots, int64 `[N]`, to other phrases. `followed` has phrases (None for no phrases) and their weight for each
-        slot.
-        """
+        """Switch slots, int64 `[N]`, to other phrases. `followed` has each slot's phrases (or None) and their weight."""
         boosters, weights = zip(*followed)
         if not self.slots.has_phrases and all(booster is None for booster in boosters):
             return

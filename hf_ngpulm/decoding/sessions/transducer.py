@@ -11,30 +11,23 @@ import torch
 from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
-from ...fusion.fusion import RowModels
-from ...search.networks.opening import open_search
+from ...fusion.rows import RowModels
 from ...search.networks.search import TransducerSearch
 from ..hypotheses import Hypothesis, Writing
 from ..partials import Spoken
 from .session import Found, Slots, Switch, broken_frames, given_back
 
-LEAST_ROOM = 16  # frames
 NO_CLASS = -2  # no label has this id: in place of the blank where the history keeps blanks, too
 
 
 class Path(NamedTuple):
-    """Hold a hypothesis of a whole utterance.
+    """Hold a hypothesis of a whole utterance."""
 
-    Args:
-        scores: see `Found`. If no hypothesis is possible, the first score is -inf and there are no steps.
-        steps: the tokens, or all classes including blanks. A step's end is its first frame plus the number of frames that the
-            search advanced, at least 1.
-        lm_left_out: as in `Hypothesis`.
-    """
-
-    scores: Sequence[float]
+    scores: Sequence[float]  # see `Found`. If no hypothesis is possible, the first score is -inf and there are no steps.
+    # the tokens, or all classes including blanks. A step's end is its first frame plus the number of frames that the search
+    # advanced, at least 1.
     steps: Spoken
-    lm_left_out: bool = False
+    lm_left_out: bool = False  # as in `Hypothesis`
 
     def written(self, writing: Writing, length: int) -> Hypothesis:
         """Return the hypothesis of a path without blanks, in an utterance of `length` frames."""
@@ -69,15 +62,6 @@ class TransducerSlots(Slots):
         self.held = np.zeros(slots, dtype=np.int64)  # number of waiting frames
         self.bad = np.full(slots, -1, dtype=np.int64)  # the first broken frame of each utterance
         self.begun = np.zeros(slots, dtype=np.bool_)
-
-    @classmethod
-    def of_streams(cls, decoder: Any, models: RowModels, dtype: torch.dtype) -> TransducerSlots:
-        """Return slots for streams. `dtype` is the type of their frames."""
-        slots, device = len(models.states), models.states.device
-        like = torch.zeros((slots, LEAST_ROOM, 0), dtype=dtype, device=device)
-        of_search = models._replace(ilm_weights=decoder.ilm_weights(models))
-        search = open_search(decoder.model, like, slots, of_search, decoder.settings, decoder.options.engine)
-        return cls(decoder, models, search, like.new_zeros((slots, LEAST_ROOM, search.width or 0)))
 
     def feed_whole(self, lengths: np.ndarray) -> None:
         """Decode the waiting frames as whole utterances. `lengths`, int64 `[S]`, has each utterance's number of frames."""

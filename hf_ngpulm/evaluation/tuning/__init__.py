@@ -1,6 +1,4 @@
-"""Tune weights. The modules are the search for values (`grids`), the data (`dataset`), the decoding (`sweeps`), and the
-`results`.
-"""
+"""Tune weights: the search for values (`grids`), the data (`dataset`), the decoding (`sweeps`), and the `results`."""
 
 from .results import TuningPoint, TuningResult
 from .tune import tune_weights

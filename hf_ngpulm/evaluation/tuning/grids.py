@@ -1,6 +1,4 @@
-"""Search for the best weights: first on a coarse grid, then beyond its edge if the best value is there, then around the
-best.
-"""
+"""Search for the best weights: on a coarse grid, then beyond its edge if the best value is there, then around the best."""
 
 from __future__ import annotations
 

@@ -130,9 +130,7 @@ def _find_bigrams(unigrams: _Order, keys: np.ndarray, prefixes: np.ndarray, suff
 
 
 def _find_longer(below: _Order, keys: np.ndarray, prefixes: np.ndarray, suffixes: np.ndarray) -> int:
-    """Write the prefix and the suffix of each n-gram as rows of `below`, the n-grams of one word less. Return the number
-    found.
-    """
+    """Write each n-gram's prefix and suffix as rows of `below`, the n-grams of one word less. Return the number found."""
     before, after = below.beginning_longer(), below.ending_longer()
     before = before[np.argsort(below.suffixes[before], kind="stable")]
     begins, ends = (np.searchsorted(below.suffixes[before], below.prefixes[after], side) for side in ("left", "right"))

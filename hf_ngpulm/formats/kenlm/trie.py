@@ -30,9 +30,7 @@ _SLACK = 8  # bytes after each packed order, so that 64 bits can be read from th
 
 
 class _Order(NamedTuple):
-    """The `size` n-grams of one order: their position as offsets from the start of the file, and the widths of fields in
-    bits.
-    """
+    """The `size` n-grams of one order: their offset from the start of the file, and the widths of fields in bits."""
 
     size: int
     begin: int

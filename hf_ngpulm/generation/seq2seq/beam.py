@@ -33,18 +33,13 @@ LAST_ONLY = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria)  # criteria t
 
 
 class Step(NamedTuple):
-    """Hold a step's `N` candidates of each recording, and the choice of the next beams.
+    """Hold a step's `N` candidates of each recording, and the choice of the next beams."""
 
-    Args:
-        tokens, beams: `[B, N]`, a candidate's token, and the beam that it continues.
-        chosen: `[B, K]`, the candidates that are the next step's beams.
-        own: `[B, N]`, the model's own log-probability of each token; None if it isn't kept.
-    """
-
+    # tokens, beams: [B, N], a candidate's token, and the beam that it continues
     tokens: Tensor
     beams: Tensor
-    chosen: Tensor
-    own: Tensor | None
+    chosen: Tensor  # [B, K], the candidates that are the next step's beams
+    own: Tensor | None  # [B, N], the model's own log-probability of each token; None if it isn't kept
 
 
 class Ended(NamedTuple):
@@ -206,9 +201,7 @@ def _trace(steps: list[Step], nodes: Tensor, beams: int) -> dict[str, Tensor]:
 
 
 def _fill_value(config: GenerationConfig) -> int:
-    """Return the token that fills rows after the end of a hypothesis. As in Transformers, a padding token of 0 counts as
-    unset.
-    """
+    """Return the token that fills rows after a hypothesis. As in Transformers, a padding token of 0 counts as unset."""
     if config._eos_token_tensor is None:
         return -1
     return int(config._pad_token_tensor or 0) or int(config._eos_token_tensor[0])

@@ -30,9 +30,7 @@ WITH_POSITIONS = {"moonshine_streaming"}  # model types whose decoders distingui
 
 @dataclass
 class JudgedOutput(GenerateEncoderDecoderOutput):
-    """Add the model's own log-probabilities, `[B, T]`, to the output. Whisper uses them to decide which rows to decode
-    again.
-    """
+    """Add the model's own log-probabilities, `[B, T]`, to the output, by which Whisper decides what to decode again."""
 
     own_log_probs: Tensor | None = None
 
@@ -127,9 +125,7 @@ class Decoder:
             )
 
     def decoding(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context manager that Transformers uses for decoding, which optimises mixtures of experts; if there is
-        none, a no-op.
-        """
+        """Return the context manager that Transformers uses for decoding (for mixtures of experts); a no-op if it has none."""
         return getattr(self.model, "_optimize_model_for_decode", contextlib.nullcontext)()
 
     def result(self, sequences: Tensor, **found: Any) -> Any:

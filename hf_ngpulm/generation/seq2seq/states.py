@@ -88,9 +88,7 @@ class Scoring:
                 self._states[place] = follow(states, tokens.contiguous(), part.rows, part.roles, part.engine)
 
     def own_log_probs(self, rows: Tensor, tokens: Tensor) -> Tensor | None:
-        """Return the model's own log-probabilities of tokens `[N]` in rows `[N]` at the last step; None if they weren't
-        kept.
-        """
+        """Return the model's own log-probabilities of tokens `[N]` in rows `[N]` at the last step; None if none were kept."""
         if self._own is None:
             return None
         return self._own[rows, tokens] - torch.logsumexp(self._own, 1)[rows]

@@ -79,17 +79,11 @@ class Run(NamedTuple):
 
 
 class TrieOrder(NamedTuple):
-    """The n-grams of one order, sorted by (prefix, token).
+    """The n-grams of one order, sorted by (prefix, token)."""
 
-    Args:
-        prefixes: int64 `[N]`, row of each n-gram's prefix among the n-grams that are one token shorter; 0 for unigrams.
-        tokens: int32 `[N]`, last token.
-        counts: int64 `[N]`, number of occurrences.
-    """
-
-    prefixes: Tensor
-    tokens: Tensor
-    counts: Tensor
+    prefixes: Tensor  # int64 [N], row of each n-gram's prefix among the n-grams that are one token shorter; 0 for unigrams
+    tokens: Tensor  # int32 [N], last token
+    counts: Tensor  # int64 [N], number of occurrences
 
 
 def steps_for(device: torch.device, engine: str = "auto") -> ModuleType:

@@ -37,18 +37,13 @@ START, HOLD = 4, 8
 
 
 class Roles(NamedTuple):
-    """Roles of a model's `C` classes.
+    """Roles of a model's `C` classes."""
 
-    Args:
-        roles: int8 `[C]`.
-        unscored, ends: int32 `[U]` and `[E]`, the UNSCORED classes and the END classes.
-        holds: whether any class has the mark HOLD.
-    """
-
-    roles: Tensor
+    roles: Tensor  # int8 [C]
+    # unscored, ends: int32 [U] and [E], the UNSCORED classes and the END classes
     unscored: Tensor
     ends: Tensor
-    holds: bool
+    holds: bool  # whether any class has the mark HOLD
 
     @classmethod
     def of(cls, roles: Tensor) -> Roles:
@@ -66,23 +61,16 @@ class Roles(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The LM of each row.
+    """The LM of each row."""
 
-    Args:
-        tensors: tensors of one automaton, or of several automata in one pool.
-        vocab_size: number of token ids that the automata score.
-        context_length: largest context length of the automata.
-        starts, roots: int32 `[B]`, the LM's state after `<s>`, and its state without context. A start of -1 means that the row
-            has no LM.
-        weights: float32 `[B]`, LM weights.
-    """
-
-    tensors: AutomatonTensors
-    vocab_size: int
-    context_length: int
+    tensors: AutomatonTensors  # tensors of one automaton, or of several automata in one pool
+    vocab_size: int  # number of token ids that the automata score
+    context_length: int  # largest context length of the automata
+    # starts, roots: int32 [B], the LM's state after `<s>`, and its state without context. A start of -1 means that the row has
+    # no LM.
     starts: Tensor
     roots: Tensor
-    weights: Tensor
+    weights: Tensor  # float32 [B], LM weights
 
 
 def fuse(

@@ -48,46 +48,44 @@ FIRST_HASH = 0x2545F491
 
 
 class BeamState(NamedTuple):
-    """State of a search of `B` rows with `K` prefixes per row and `M` automata. An empty place has -inf as both scores.
+    """State of a search of `B` rows with `K` prefixes per row and `M` automata. An empty place has -inf as both scores."""
 
-    Args:
-        offsets: float64 `[B]`, offset of each row's acoustic scores.
-        blank_scores, token_scores: float32 `[B, K]`, log `p_b` and log `p_t`, minus the offset.
-        last_tokens: int32 `[B, K]`, last token of each prefix; -1 for the empty prefix.
-        hashes, parent_hashes: int64 `[B, K]`, hash of the prefix, and hash of the prefix without its last token.
-        sizes: int32 `[B, K]`, number of tokens.
-        fused: float32 `[B, K]`, sum of the weighted LM scores and bonuses.
-        lm_scores: float32 `[B, K, M]`, each automaton's unweighted score of the tokens.
-        lm_states: int32 `[B, K, M]`, states of the automata.
-        texts: int64 `[B, K]`, hash of the text; 0 unless prefixes are merged by text.
-    """
-
-    offsets: Tensor
+    offsets: Tensor  # float64 [B], offset of each row's acoustic scores
+    # blank_scores, token_scores: float32 [B, K], log `p_b` and log `p_t`, minus the offset
     blank_scores: Tensor
     token_scores: Tensor
-    last_tokens: Tensor
+    last_tokens: Tensor  # int32 [B, K], last token of each prefix; -1 for the empty prefix
+    # hashes, parent_hashes: int64 [B, K], hash of the prefix, and hash of the prefix without its last token
     hashes: Tensor
     parent_hashes: Tensor
-    sizes: Tensor
-    fused: Tensor
-    lm_scores: Tensor
-    lm_states: Tensor
-    texts: Tensor
+    sizes: Tensor  # int32 [B, K], number of tokens
+    fused: Tensor  # float32 [B, K], sum of the weighted LM scores and bonuses
+    lm_scores: Tensor  # float32 [B, K, M], each automaton's unweighted score of the tokens
+    lm_states: Tensor  # int32 [B, K, M], states of the automata
+    texts: Tensor  # int64 [B, K], hash of the text; 0 unless prefixes are merged by text
+
+
+class BeamRules(NamedTuple):
+    """Weights and pruning of a search of `B` rows with `M` automata."""
+
+    weights: Tensor  # float32 [B, M], weights of the automata's scores
+    bonuses: Tensor  # float32 [B], bonus per token
+    unscored: Tensor  # float32 [B], weighted LM score of each class from `vocab_size` on
+    blank: int  # id of the blank class
+    vocab_size: int  # the automata score the token ids `0 .. vocab_size - 1`, except the blank.
+    threshold: float = float("inf")  # drop a prefix whose score is lower than the best score by more than this (natural log)
+    skip: float = float("inf")  # if the blank's probability exceeds this value, only the blank is possible at the frame
+    # int64 [2, C], hashes for merging the prefixes of a text (see `hf_ngpulm.text.hashing`). None doesn't merge.
+    text_hashes: Tensor | None = None
 
 
 class BeamFrames(NamedTuple):
-    """Trace of the search. It gives the likeliest alignment of every prefix, from the last frame back to the first.
+    """Trace of the search. It gives the likeliest alignment of every prefix, from the last frame back to the first."""
 
-    Args:
-        links: int32 `[B, T, K]`, place in the beam before the frame from which the prefix's likeliest alignment comes.
-        labels: int32 `[B, T, K]`, label of the frame on this alignment: a new token, `INSIDE` (the last token continues) or
-            `BLANK`.
-        bad_frames: int32 `[B]`, a row's first frame with NaN or infinity, or -1 if it has none. The row's search ends at this
-            frame.
-    """
-
-    links: Tensor
+    links: Tensor  # int32 [B, T, K], place in the beam before the frame from which the prefix's likeliest alignment comes
+    # int32 [B, T, K], label of the frame on this alignment: a new token, `INSIDE` (the last token continues) or `BLANK`
     labels: Tensor
+    # int32 [B], a row's first frame with NaN or infinity, or -1 if it has none. The row's search ends at this frame.
     bad_frames: Tensor
 
     @classmethod
@@ -125,10 +123,10 @@ def initial_state(num_beams: int, lm_states: Tensor) -> BeamState:
     )
 
 
-def _run(automaton: list[Tensor], state: list[Tensor], logits: Tensor, *rest: Any) -> list[Tensor]:
-    *given, engine = rest
-    module = load_engine(__package__, engine, logits.device)
-    new_state, frames = module.ctc_beam(AutomatonTensors(*automaton), BeamState(*state), logits, *given)
+def _run(automaton: list[Tensor], state: list[Tensor], logits: Tensor, lengths: Tensor, *rest: Any) -> list[Tensor]:
+    *rules, engine = rest
+    search = load_engine(__package__, engine, logits.device).ctc_beam
+    new_state, frames = search(AutomatonTensors(*automaton), BeamState(*state), logits, lengths, BeamRules(*rules))
     return [*new_state, *frames]
 
 
@@ -147,19 +145,7 @@ define_operator(
 
 
 def ctc_beam(
-    automaton: list[Tensor],
-    state: BeamState,
-    logits: Tensor,
-    lengths: Tensor,
-    weights: Tensor,
-    bonuses: Tensor,
-    unscored: Tensor,
-    blank: int,
-    vocab_size: int,
-    threshold: float = float("inf"),
-    skip: float = float("inf"),
-    engine: str = "auto",
-    text_hashes: Tensor | None = None,
+    automaton: list[Tensor], state: BeamState, logits: Tensor, lengths: Tensor, rules: BeamRules, engine: str = "auto"
 ) -> tuple[BeamState, BeamFrames]:
     """Search more frames of a batch.
 
@@ -168,20 +154,9 @@ def ctc_beam(
         state: state of the search.
         logits: `[B, T, C]`, floating point of any precision and layout; need not be normalised.
         lengths: int32 `[B]`, number of frames of each row.
-        weights: float32 `[B, M]`, weights of the automata's scores.
-        bonuses: float32 `[B]`, bonus per token.
-        unscored: float32 `[B]`, weighted LM score of each class from `vocab_size` on.
-        blank: id of the blank class.
-        vocab_size: the automata score the token ids `0 .. vocab_size - 1`, except the blank.
-        threshold: drop a prefix whose score is lower than the best score by more than this (natural log).
-        skip: if the blank's probability exceeds this value, only the blank is possible at the frame.
+        rules: weights and pruning.
         engine: "auto", "reference", "cpu" or "gpu".
-        text_hashes: int64 `[2, C]`, hashes for merging the prefixes of a text (see `hf_ngpulm.text.hashing`). None doesn't
-            merge.
     """
-    tensors = torch.ops.hf_ngpulm.ctc_beam(
-        automaton, list(state), logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip, text_hashes,
-        engine,
-    )  # fmt: skip
+    tensors = torch.ops.hf_ngpulm.ctc_beam(automaton, list(state), logits, lengths, *rules, engine)
     size = len(BeamState._fields)
     return BeamState(*tensors[:size]), BeamFrames(*tensors[size:])

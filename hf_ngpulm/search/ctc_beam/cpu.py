@@ -20,26 +20,18 @@ from ...engines.threads import on_rows
 from ..ctc_rows import CtcModels, CtcRows
 from ..frames import Frames
 from ..history import Tails
-from . import FIRST_HASH, BeamFrames, BeamState
+from . import FIRST_HASH, BeamFrames, BeamRules, BeamState
 
 
-class BeamRules(Struct):
-    """Weights, bonuses and pruning of `hf_ngpulm.search.ctc_beam.ctc_beam`, for the native core."""
+class NgpulmBeamRules(Struct):
+    """`BeamRules` for the native core."""
 
     @classmethod
-    def of(
-        cls,
-        weights: Tensor,
-        bonuses: Tensor,
-        unscored: Tensor,
-        num_beams: int,
-        threshold: float,
-        skip: float,
-        text_hashes: Tensor | None,
-    ) -> BeamRules:
+    def of(cls, rules: BeamRules, num_beams: int) -> NgpulmBeamRules:
         return cls(
-            weights=weights.contiguous(), bonuses=bonuses.contiguous(), unscored=unscored.contiguous(), text_hashes=text_hashes,
-            num_automata=weights.shape[1], num_beams=num_beams, threshold=threshold, skip=skip,
+            weights=rules.weights.contiguous(), bonuses=rules.bonuses.contiguous(), unscored=rules.unscored.contiguous(),
+            text_hashes=rules.text_hashes, num_automata=rules.weights.shape[1], num_beams=num_beams, threshold=rules.threshold,
+            skip=rules.skip,
         )  # fmt: skip
 
 
@@ -81,7 +73,7 @@ def _empty_prefix(num_beams: int, num_automata: int) -> np.ndarray:
 
 
 def search(
-    automaton: Automaton, frames: Frames, rules: BeamRules, batch: CtcRows, shape: tuple[int, int],
+    automaton: Automaton, frames: Frames, rules: NgpulmBeamRules, batch: CtcRows, shape: tuple[int, int],
     confidences: np.ndarray | None, are_max_probs: bool, tails: Tails | None, happened: BeamFrames | None,
 ) -> np.ndarray:  # fmt: skip
     """Search the frames of a batch.
@@ -125,18 +117,7 @@ def rank(
 
 
 def ctc_beam(
-    automaton: AutomatonTensors,
-    state: BeamState,
-    logits: Tensor,
-    lengths: Tensor,
-    weights: Tensor,
-    bonuses: Tensor,
-    unscored: Tensor,
-    blank: int,
-    vocab_size: int,
-    threshold: float,
-    skip: float,
-    text_hashes: Tensor | None = None,
+    automaton: AutomatonTensors, state: BeamState, logits: Tensor, lengths: Tensor, rules: BeamRules
 ) -> tuple[BeamState, BeamFrames]:
     """Search more frames of a batch; see `hf_ngpulm.search.ctc_beam.ctc_beam`."""
     batch_size, frames, classes = logits.shape
@@ -145,9 +126,10 @@ def ctc_beam(
     if not (frames and classes):
         return BeamState(*(tensor.clone(memory_format=torch.contiguous_format) for tensor in state)), happened
     beams = packed(state)
-    rules = BeamRules.of(weights, bonuses, unscored, num_beams, threshold, skip, text_hashes)
-    of_frames, batch = Frames.of(logits, lengths, blank), CtcRows.of(None, beams)
-    search(Automaton.lent(automaton, vocab_size), of_frames, rules, batch, (batch_size, frames), None, False, None, happened)
+    search(
+        Automaton.lent(automaton, rules.vocab_size), Frames.of(logits, lengths, rules.blank),
+        NgpulmBeamRules.of(rules, num_beams), CtcRows.of(None, beams), (batch_size, frames), None, False, None, happened,
+    )  # fmt: skip
     return unpacked(beams), happened
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from ...automaton.gpu import EXACT, automaton_signature
 from ...automaton.tensors import AutomatonTensors
 from ...engines.devices import current
-from . import BLANK, INSIDE, BeamFrames, BeamState, cpu
+from . import BLANK, INSIDE, BeamFrames, BeamRules, BeamState, cpu
 
 MOST_ROWS = tl.constexpr(16)  # lines that are filled at a time
 NOTHING = tl.constexpr((0x807FFFFF - 2**32) << 32)  # key of the score -inf at index 0
@@ -45,25 +45,14 @@ MOST_BEAMS = 128  # the kernel compares each place with each: of more it would t
 
 
 def ctc_beam(
-    automaton: AutomatonTensors,
-    state: BeamState,
-    logits: Tensor,
-    lengths: Tensor,
-    weights: Tensor,
-    bonuses: Tensor,
-    unscored: Tensor,
-    blank: int,
-    vocab_size: int,
-    threshold: float,
-    skip: float,
-    text_hashes: Tensor | None = None,
+    automaton: AutomatonTensors, state: BeamState, logits: Tensor, lengths: Tensor, rules: BeamRules
 ) -> tuple[BeamState, BeamFrames]:
+    weights, bonuses, unscored, blank, vocab_size, threshold, skip, text_hashes = rules
     batch_size, frames, classes = logits.shape
     num_beams, num_automata = state.lm_states.shape[1:]
     device = logits.device
     if num_beams > MOST_BEAMS:
-        given = (automaton, state, logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip, text_hashes)
-        new_state, happened = cpu.ctc_beam(*_moved(given, torch.device("cpu")))
+        new_state, happened = cpu.ctc_beam(*_moved((automaton, state, logits, lengths, rules), torch.device("cpu")))
         return _moved(new_state, device), _moved(happened, device)
     state = BeamState(*(tensor.clone(memory_format=torch.contiguous_format) for tensor in state))
     links = torch.arange(num_beams, dtype=torch.int32, device=device).repeat(batch_size, frames, 1)

@@ -8,21 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...fusion.fusion import RowModels
+from ...fusion.rows import RowModels
 from . import BeamState
 from .reference import in_order, join_texts
 
 
 class Ranked(NamedTuple):
-    """The best `N` prefixes of each row, the best one first. If a row has fewer prefixes, its last scores are -inf.
+    """The best `N` prefixes of each row, the best one first. If a row has fewer prefixes, its last scores are -inf."""
 
-    Args:
-        places: integers `[B, N]`, places in the beam.
-        scores: float64 `[B, N, 4]`. The columns are the total score (with the score of the end), the acoustic score, the
-            unweighted score of the LMs (without `</s>`) and the unweighted score of the phrases.
-    """
-
-    places: np.ndarray
+    places: np.ndarray  # integers [B, N], places in the beam
+    # float64 [B, N, 4]. The columns are the total score (with the score of the end), the acoustic score, the unweighted score
+    # of the LMs (without `</s>`) and the unweighted score of the phrases.
     scores: np.ndarray
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...automaton import reference
 from ...automaton.tensors import AutomatonTensors
-from . import BLANK, INSIDE, BeamFrames, BeamState
+from . import BLANK, INSIDE, BeamFrames, BeamRules, BeamState
 
 
 def extend_hash(hashes: Tensor, tokens: Tensor) -> Tensor:
@@ -27,18 +27,7 @@ def in_order(last_tokens: Tensor, parent_hashes: Tensor) -> Tensor:
 
 
 def ctc_beam(
-    automaton: AutomatonTensors,
-    state: BeamState,
-    logits: Tensor,
-    lengths: Tensor,
-    weights: Tensor,
-    bonuses: Tensor,
-    unscored: Tensor,
-    blank: int,
-    vocab_size: int,
-    threshold: float,
-    skip: float,
-    text_hashes: Tensor | None = None,
+    automaton: AutomatonTensors, state: BeamState, logits: Tensor, lengths: Tensor, rules: BeamRules
 ) -> tuple[BeamState, BeamFrames]:
     batch_size, frames, _ = logits.shape
     links, labels, bad_frames = BeamFrames.still(batch_size, frames, state.last_tokens.shape[1], logits.device)
@@ -50,9 +39,7 @@ def ctc_beam(
         bad_frames = torch.where(bad, frame, bad_frames)
         going = inside & ~bad
         log_probs = torch.where(going[:, None], x - normalisers[:, None], 0.0)
-        new, link, label = _one_frame(
-            automaton, state, log_probs, weights, bonuses, unscored, blank, vocab_size, threshold, skip, text_hashes
-        )
+        new, link, label = _one_frame(automaton, state, log_probs, rules)
         # If no prefix is possible, as sums with huge weights have overflowed, the row keeps its state, too.
         going = going & (new.blank_scores.maximum(new.token_scores).amax(1) > -torch.inf)
         state = BeamState(*(torch.where(going.view(-1, *[1] * (n.dim() - 1)), n, old) for n, old in zip(new, state)))
@@ -62,18 +49,9 @@ def ctc_beam(
 
 
 def _one_frame(
-    automaton: AutomatonTensors,
-    state: BeamState,
-    log_probs: Tensor,
-    weights: Tensor,
-    bonuses: Tensor,
-    unscored: Tensor,
-    blank: int,
-    vocab_size: int,
-    threshold: float,
-    skip: float,
-    text_hashes: Tensor | None,
+    automaton: AutomatonTensors, state: BeamState, log_probs: Tensor, rules: BeamRules
 ) -> tuple[BeamState, Tensor, Tensor]:
+    weights, bonuses, unscored, blank, vocab_size, threshold, skip, text_hashes = rules
     batch_size, classes = log_probs.shape
     num_beams, num_automata = state.lm_states.shape[1:]
     totals = torch.logaddexp(state.blank_scores, state.token_scores)

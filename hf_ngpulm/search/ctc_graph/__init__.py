@@ -38,7 +38,7 @@ from ...automaton.tensors import AutomatonTensors
 from ...engines.choice import engine_module, engine_name
 from ..ctc_beam import BeamFrames as GraphFrames
 
-__all__ = ["GraphFrames", "GraphState", "graph_engine", "graph_search", "in_order", "initial_state"]
+__all__ = ["GraphFrames", "GraphRules", "GraphState", "graph_engine", "graph_search", "in_order", "initial_state"]
 CPU = torch.device("cpu")
 
 
@@ -58,6 +58,27 @@ class GraphState(NamedTuple):
     lm_states: Tensor
     fused: Tensor
     lm_scores: Tensor
+
+
+class GraphRules(NamedTuple):
+    """Weights and pruning of a search of `B` rows with `M` automata and `C` classes.
+
+    Args:
+        weights: float32 `[B, M]`, weights of the automata's scores.
+        bonuses: float32 `[B, C]`, bonus of each class. Classes from `vocab_size` on have no score except the bonus, and don't
+            change the automata's states.
+        blank: id of the blank class.
+        vocab_size: the automata score the token ids `0 .. vocab_size - 1`, except the blank.
+        threshold: drop a hypothesis whose score is lower than the best score by more than this (natural log).
+        skip: if the blank's probability exceeds this value, only the blank is possible at the frame.
+    """
+
+    weights: Tensor
+    bonuses: Tensor
+    blank: int
+    vocab_size: int
+    threshold: float = float("inf")
+    skip: float = float("inf")
 
 
 def initial_state(max_active: int, lm_states: Tensor) -> GraphState:
@@ -107,17 +128,7 @@ def graph_engine(name: str) -> str:
 
 
 def graph_search(
-    automaton: AutomatonTensors,
-    state: GraphState,
-    logits: Tensor,
-    lengths: Tensor,
-    weights: Tensor,
-    bonuses: Tensor,
-    blank: int,
-    vocab_size: int,
-    threshold: float = float("inf"),
-    skip: float = float("inf"),
-    engine: str = "auto",
+    automaton: AutomatonTensors, state: GraphState, logits: Tensor, lengths: Tensor, rules: GraphRules, engine: str = "auto"
 ) -> tuple[GraphState, GraphFrames]:
     """Search more frames of a batch.
 
@@ -129,13 +140,7 @@ def graph_search(
         state: state of the search, which isn't changed.
         logits: `[B, T, C]`, floating point of any precision and layout; need not be normalised.
         lengths: int32 `[B]`, number of frames of each row.
-        weights: float32 `[B, M]`, weights of the automata's scores.
-        bonuses: float32 `[B, C]`, bonus of each class. Classes from `vocab_size` on have no score except the bonus, and don't
-            change the automata's states.
-        blank: id of the blank class.
-        vocab_size: the automata score the token ids `0 .. vocab_size - 1`, except the blank.
-        threshold: drop a hypothesis whose score is lower than the best score by more than this (natural log).
-        skip: if the blank's probability exceeds this value, only the blank is possible at the frame.
+        rules: weights and pruning.
         engine: "auto", "reference" or "cpu".
 
     Raises:
@@ -144,7 +149,7 @@ def graph_search(
     """
     found = engine_module(__package__, graph_engine(engine)).graph_search(
         AutomatonTensors(*_moved(automaton, CPU)), GraphState(*_moved(state, CPU)),
-        *_moved((logits, lengths, weights, bonuses), CPU), blank, vocab_size, threshold, skip,
+        *_moved((logits, lengths), CPU), rules._replace(weights=rules.weights.to(CPU), bonuses=rules.bonuses.to(CPU)),
     )  # fmt: skip
     after, happened = (_moved(part, logits.device) for part in found)
     return GraphState(*after), GraphFrames(*happened)

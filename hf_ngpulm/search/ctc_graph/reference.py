@@ -14,21 +14,13 @@ from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
 from ..ctc_beam import BLANK, INSIDE
-from . import GraphFrames, GraphState
+from . import GraphFrames, GraphRules, GraphState
 
 
 def graph_search(
-    automaton: AutomatonTensors,
-    state: GraphState,
-    logits: Tensor,
-    lengths: Tensor,
-    weights: Tensor,
-    bonuses: Tensor,
-    blank: int,
-    vocab_size: int,
-    threshold: float,
-    skip: float,
+    automaton: AutomatonTensors, state: GraphState, logits: Tensor, lengths: Tensor, rules: GraphRules
 ) -> tuple[GraphState, GraphFrames]:
+    weights, bonuses, blank, vocab_size, threshold, skip = rules
     batch_size, frames, _ = logits.shape
     max_active = state.scores.shape[1]
     state = GraphState(*(part.clone() for part in state))

@@ -31,30 +31,31 @@ from ...automaton.tensors import AutomatonTensors
 RULES = ("label", "run", "stay")
 
 
+class LabelRules(NamedTuple):
+    """Weights, and the rule for continued labels."""
+
+    weights: Tensor  # float32 [B, K], weights of the automata's scores
+    stay_costs: Tensor  # float32 [B], cost of continuing a label under the rule "stay" (natural log)
+    blank: int  # id of the blank class
+    vocab_size: int  # the automata score the token ids `0 .. vocab_size - 1`, except the blank.
+    rule: str  # "label", "run" or "stay"
+
+
 class GreedyLabels(NamedTuple):
-    """Result of `ctc_greedy`, on the device of the logits.
+    """Result of `ctc_greedy`, on the device of the logits."""
 
-    Args:
-        labels: int32 `[B, T]`, class of each frame; blank in padding.
-        acoustic_scores: float32 `[B]`, log-probability of the labels.
-        lm_scores: float32 `[B, K]`, each automaton's unweighted score of the tokens.
-        states: int32 `[B, K]`, the automata's states after the last token.
-        bad_frames: int32 `[B]`, a row's first frame with NaN or infinity, or -1 if it has none. From this frame on, all labels
-            are blank.
-        before: int32 `[B, 2]`, label and best acoustic class of each row's last frame.
-    """
-
-    labels: Tensor
-    acoustic_scores: Tensor
-    lm_scores: Tensor
-    states: Tensor
+    labels: Tensor  # int32 [B, T], class of each frame; blank in padding
+    acoustic_scores: Tensor  # float32 [B], log-probability of the labels
+    lm_scores: Tensor  # float32 [B, K], each automaton's unweighted score of the tokens
+    states: Tensor  # int32 [B, K], the automata's states after the last token
+    # int32 [B], a row's first frame with NaN or infinity, or -1 if it has none. From this frame on, all labels are blank.
     bad_frames: Tensor
-    before: Tensor
+    before: Tensor  # int32 [B, 2], label and best acoustic class of each row's last frame
 
 
 def _run(automaton: list[Tensor], logits: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    *given, engine = rest
-    return load_engine(__package__, engine, logits.device).ctc_greedy(AutomatonTensors(*automaton), logits, *given)
+    *rows, rules, engine = *rest[:3], LabelRules(*rest[3:-1]), rest[-1]
+    return load_engine(__package__, engine, logits.device).ctc_greedy(AutomatonTensors(*automaton), logits, *rows, rules)
 
 
 def _fake(automaton: list[Tensor], logits: Tensor, lengths: Tensor, states: Tensor, *rest: Any) -> tuple[Tensor, ...]:
@@ -70,8 +71,8 @@ def _fake(automaton: list[Tensor], logits: Tensor, lengths: Tensor, states: Tens
 
 
 define_operator(
-    "ctc_greedy(Tensor[] automaton, Tensor logits, Tensor lengths, Tensor states, Tensor weights, Tensor stay_costs,"
-    " Tensor before, int blank, int vocab_size, str rule, str engine) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "ctc_greedy(Tensor[] automaton, Tensor logits, Tensor lengths, Tensor states, Tensor before, Tensor weights,"
+    " Tensor stay_costs, int blank, int vocab_size, str rule, str engine) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     _run, _fake,
 )  # fmt: skip
 
@@ -81,12 +82,8 @@ def ctc_greedy(
     logits: Tensor,
     lengths: Tensor,
     states: Tensor,
-    weights: Tensor,
-    stay_costs: Tensor,
     before: Tensor,
-    blank: int,
-    vocab_size: int,
-    rule: str,
+    rules: LabelRules,
     engine: str = "auto",
 ) -> GreedyLabels:
     """Label the frames of a batch.
@@ -96,16 +93,8 @@ def ctc_greedy(
         logits: `[B, T, C]`, floating point of any precision and layout; need not be normalised.
         lengths: int32 `[B]`, number of frames of each row.
         states: int32 `[B, K]`, initial states of each row's K automata.
-        weights: float32 `[B, K]`, weights of the automata's scores.
-        stay_costs: float32 `[B]`, cost of continuing a label under the rule "stay" (natural log).
         before: int32 `[B, 2]`, `GreedyLabels.before` of the previous call; two blanks in the first call.
-        blank: id of the blank class.
-        vocab_size: the automata score the token ids `0 .. vocab_size - 1`, except the blank.
-        rule: "label", "run" or "stay".
+        rules: weights, and the rule for continued labels.
         engine: "auto", "reference", "cpu" or "gpu".
     """
-    return GreedyLabels(
-        *torch.ops.hf_ngpulm.ctc_greedy(
-            automaton, logits, lengths, states, weights, stay_costs, before, blank, vocab_size, rule, engine
-        )
-    )
+    return GreedyLabels(*torch.ops.hf_ngpulm.ctc_greedy(automaton, logits, lengths, states, before, *rules, engine))

@@ -16,7 +16,7 @@ from ...engines.threads import on_rows
 from ..ctc_rows import CtcRows
 from ..frames import Frames
 from ..history import Tails
-from . import RULES, GreedyLabels
+from . import RULES, GreedyLabels, LabelRules
 
 _search = Function("ngpulm_ctc_greedy")
 
@@ -31,13 +31,12 @@ def greedy_of(num_automata: int) -> np.dtype[Any]:
 
 
 def search(
-    automaton: Automaton, frames: Frames, weights: Tensor, stay_costs: Tensor, rule: str, batch: CtcRows, states: np.ndarray,
-    shape: tuple[int, int], confidences: np.ndarray | None, are_max_probs: bool, tails: Tails | None, labels: np.ndarray | None,
+    automaton: Automaton, frames: Frames, rules: LabelRules, batch: CtcRows, states: np.ndarray, shape: tuple[int, int],
+    confidences: np.ndarray | None, are_max_probs: bool, tails: Tails | None, labels: np.ndarray | None,
 ) -> np.ndarray:  # fmt: skip
     """Label the frames of a batch.
 
     Args:
-        weights, stay_costs, rule: as for `hf_ngpulm.search.ctc_greedy.ctc_greedy`.
         batch: the rows; the search updates their states.
         states: int32 `[S, M]`, the automata's states of all rows, for the error message.
         shape: (N, T), where T includes padding.
@@ -51,8 +50,8 @@ def search(
     rows, width = shape
     bad_frames = np.full(rows, -1, dtype=np.int32)
     arguments = (
-        automaton, frames, weights, stay_costs, weights.shape[1], RULES.index(rule), batch, width, confidences, are_max_probs,
-        tails, labels, bad_frames,
+        automaton, frames, rules.weights.contiguous(), rules.stay_costs.contiguous(), rules.weights.shape[1],
+        RULES.index(rules.rule), batch, width, confidences, are_max_probs, tails, labels, bad_frames,
     )  # fmt: skip
     on_rows(
         _search, arguments, rows, width * frames.classes,
@@ -62,27 +61,17 @@ def search(
 
 
 def ctc_greedy(
-    automaton: AutomatonTensors,
-    logits: Tensor,
-    lengths: Tensor,
-    states: Tensor,
-    weights: Tensor,
-    stay_costs: Tensor,
-    before: Tensor,
-    blank: int,
-    vocab_size: int,
-    rule: str,
+    automaton: AutomatonTensors, logits: Tensor, lengths: Tensor, states: Tensor, before: Tensor, rules: LabelRules
 ) -> GreedyLabels:
     """Label the frames of a batch, see `hf_ngpulm.search.ctc_greedy.ctc_greedy`."""
     batch_size, frames, classes = logits.shape
     rows = np.zeros(batch_size, dtype=greedy_of(states.shape[1]))
     rows["lm_states"], rows["before"] = states.numpy()[:, None], before.numpy()
-    labels, bad_frames = np.full((batch_size, frames), blank, dtype=np.int32), np.full(batch_size, -1, dtype=np.int32)
+    labels, bad_frames = np.full((batch_size, frames), rules.blank, dtype=np.int32), np.full(batch_size, -1, dtype=np.int32)
     if frames and classes:
         bad_frames = search(
-            Automaton.lent(automaton, vocab_size), Frames.of(logits, lengths, blank), weights.contiguous(),
-            stay_costs.contiguous(), rule, CtcRows.of(None, rows), rows["lm_states"][:, 0], (batch_size, frames), None, False,
-            None, labels,
+            Automaton.lent(automaton, rules.vocab_size), Frames.of(logits, lengths, rules.blank), rules, CtcRows.of(None, rows),
+            rows["lm_states"][:, 0], (batch_size, frames), None, False, None, labels,
         )  # fmt: skip
     acoustic_scores, lm_scores = rows["acoustic_scores"].astype(np.float32), rows["lm_scores"][:, 0].astype(np.float32)
     arrays = (labels, acoustic_scores, lm_scores, rows["lm_states"][:, 0].copy(), bad_frames, rows["before"].copy())

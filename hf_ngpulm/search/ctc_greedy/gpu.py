@@ -21,7 +21,7 @@ from torch import Tensor
 from ...automaton.gpu import EXACT, REGISTERS, automaton_signature, fill_row, step_rows
 from ...automaton.tensors import AutomatonTensors
 from ...engines.devices import current
-from . import RULES
+from . import RULES, LabelRules
 
 LABEL, RUN, STAY = (tl.constexpr(i) for i in range(len(RULES)))
 ONE_WARP = {"BLOCK": 512, "num_warps": 1, **REGISTERS}
@@ -32,17 +32,9 @@ SPAN = tl.constexpr(32)  # frames that a program passes at a time, one for each 
 
 
 def ctc_greedy(
-    automaton: AutomatonTensors,
-    logits: Tensor,
-    lengths: Tensor,
-    states: Tensor,
-    weights: Tensor,
-    stay_costs: Tensor,
-    before: Tensor,
-    blank: int,
-    vocab_size: int,
-    rule: str,
+    automaton: AutomatonTensors, logits: Tensor, lengths: Tensor, states: Tensor, before: Tensor, rules: LabelRules
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    weights, stay_costs, blank, vocab_size, rule = rules
     batch_size, frames, classes = logits.shape
     num_automata, device = states.shape[1], logits.device
     labels = torch.full((batch_size, frames), blank, dtype=torch.int32, device=device)

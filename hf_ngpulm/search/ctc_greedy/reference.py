@@ -7,20 +7,13 @@ from torch import Tensor
 
 from ...automaton import reference
 from ...automaton.tensors import AutomatonTensors
+from . import LabelRules
 
 
 def ctc_greedy(
-    automaton: AutomatonTensors,
-    logits: Tensor,
-    lengths: Tensor,
-    states: Tensor,
-    weights: Tensor,
-    stay_costs: Tensor,
-    before: Tensor,
-    blank: int,
-    vocab_size: int,
-    rule: str,
+    automaton: AutomatonTensors, logits: Tensor, lengths: Tensor, states: Tensor, before: Tensor, rules: LabelRules
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    weights, stay_costs, blank, vocab_size, rule = rules
     batch_size, frames, classes = logits.shape
     labels = torch.full((batch_size, frames), blank, dtype=torch.int32, device=logits.device)
     acoustic_scores = torch.zeros(batch_size, device=logits.device)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
 from ...engines.devices import current, on_host
-from ...fusion.fusion import RowModels
+from ...fusion.rows import RowModels
 from .graphs import Repeated, Work, addresses
 from .model import TransducerModel
 from .search import SearchSettings, TransducerSearch

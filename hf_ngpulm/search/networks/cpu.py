@@ -11,7 +11,7 @@ from torch import Tensor
 from ...automaton.cpu import CPU
 from ...automaton.tensors import AutomatonTensors
 from ...engines.native import Function, Struct
-from ...fusion.fusion import RowModels
+from ...fusion.rows import RowModels
 from ..confidence import ALPHA, MEASURES, confidence_of_sums
 from .model import TransducerModel
 from .networks import ACTIVATIONS, TransducerNetworks

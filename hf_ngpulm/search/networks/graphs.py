@@ -22,9 +22,7 @@ Kept = dict[Hashable, Any]
 
 
 def grown(size: int, least: int) -> int:
-    """Return the buffer size for `size`: a power of two, at least `least`. So few different sizes occur, and few graphs are
-    needed.
-    """
+    """Return the buffer size for `size`: a power of two, at least `least`, so that few sizes occur and need graphs."""
     return max(least, 1 << (max(size, 1) - 1).bit_length())
 
 

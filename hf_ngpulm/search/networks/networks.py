@@ -33,27 +33,23 @@ class TransducerNetworks:
 
     The tensors are the model's own tensors: float32, contiguous, on the CPU. Only the head of a HAT is a copy, because it joins
     two heads of the model.
-
-    Args:
-        embedding: `[V, E]`, including the embedding of the blank, which is the first input of a search.
-        layers: layers of the LSTM, bottom first; empty if the prediction network is a convolution over the last K tokens.
-        convolution, convolution_bias: `[H, K]` and `[H]`, weights of a depthwise convolution (E = H) by channel and position,
-            followed by a ReLU. They are empty if the prediction network is an LSTM.
-        projection, projection_bias: `[D, H]`, `[D]`.
-        activation: one of `ACTIVATIONS`.
-        head, head_bias: `[C, D]`, `[C]`.
-        separate_blank: True for a HAT (Variani et al. 2020). The last class is then the blank, whose probability b is the
-            sigmoid of its logit. A softmax divides 1 - b among the other classes.
     """
 
-    embedding: Tensor
+    embedding: Tensor  # [V, E], including the embedding of the blank, which is the first input of a search
+    # layers of the LSTM, bottom first; empty if the prediction network is a convolution over the last K tokens
     layers: tuple[LSTMLayer, ...]
+    # projection, projection_bias: [D, H], [D]
     projection: Tensor
     projection_bias: Tensor
-    activation: str
+    activation: str  # one of `ACTIVATIONS`
+    # head, head_bias: [C, D], [C]
     head: Tensor
     head_bias: Tensor
+    # True for a HAT (Variani et al. 2020). The last class is then the blank, whose probability b is the sigmoid of its logit. A
+    # softmax divides 1 - b among the other classes.
     separate_blank: bool = False
+    # convolution, convolution_bias: [H, K] and [H], weights of a depthwise convolution (E = H) by channel and position,
+    # followed by a ReLU. They are empty if the prediction network is an LSTM.
     convolution: Tensor = _NO_CONVOLUTION
     convolution_bias: Tensor = _NO_CONVOLUTION[0]
 
@@ -128,9 +124,7 @@ def stateless_networks(
     activation: nn.Module,
     head: nn.Module,
 ) -> TransducerNetworks | None:
-    """Return the weights of a transducer with a convolution over the last tokens. The result may be None, as for
-    `networks_of`.
-    """
+    """Return the weights of a transducer with a convolution over the last tokens, or None, as for `networks_of`."""
     kinds: dict[nn.Module, type] = {
         embedding: nn.Embedding, convolution: nn.Conv1d, between: nn.ReLU, projector: nn.Linear, head: nn.Linear
     }  # fmt: skip
@@ -170,9 +164,7 @@ def _weights(module: Any) -> tuple[Tensor, Tensor]:
 
 
 def _is_readable(parameter: Tensor) -> bool:
-    """Return whether a parameter is a contiguous float32 tensor on the CPU. Subclasses (such as quantised weights) don't
-    count.
-    """
+    """Return whether a parameter is a contiguous float32 CPU tensor of no subclass (such as quantised weights)."""
     return (
         (type(parameter) is nn.Parameter or type(parameter.detach()) is Tensor)
         and parameter.dtype == torch.float32

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...engines.choice import engine_module, load_engine
-from ...fusion.fusion import RowModels
+from ...fusion.rows import RowModels
 from .buffers import BufferedSearch
 from .graphs import Kept, grown, recalled
 from .model import TransducerModel

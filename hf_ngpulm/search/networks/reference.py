@@ -12,44 +12,33 @@ import torch
 from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
-from ...fusion.fusion import RowModels, widened
+from ...fusion.rows import RowModels, widened
 from .model import State, TransducerModel
 from .search import STILL, SearchSettings, TransducerSearch, ilm_weights_of
 
 
 class Path(NamedTuple):
-    """A hypothesis of one row.
+    """A hypothesis of one row."""
 
-    Args:
-        tokens: tokens without blanks.
-        prediction, state: `[1, D]` and `[1, ...]`, output and state of the prediction network after the first `read` tokens.
-        lm_states, lm_scores: int32 and float32 `[M]`, states and unweighted scores of the automata after the first `read`
-            tokens.
-        time: index of the present frame.
-        symbols: number of tokens emitted at the present frame.
-        score, acoustic_score: natural log, the total score and its acoustic part, over all merged alignments.
-        ilm_score: in greedy search, the unweighted internal LM score of those tokens from whose score the internal LM was
-            subtracted.
-        steps: steps of the best alignment. Each step is a label, a frame, and the number of frames that the path advanced.
-        confidences: confidence of each step; 0 for a blank.
-        origin: the path's place in the beam at the beginning of the last `run_on`.
-        fresh: number of steps since the beginning of the last `run_on`.
-    """
-
-    tokens: tuple[int, ...]
+    tokens: tuple[int, ...]  # tokens without blanks
+    # prediction, state: [1, D] and [1, ...], output and state of the prediction network after the first `read` tokens
     prediction: Tensor
     state: State
+    # lm_states, lm_scores: int32 and float32 [M], states and unweighted scores of the automata after the first `read` tokens
     lm_states: Tensor
     lm_scores: Tensor
-    time: int = 0
-    symbols: int = 0
+    time: int = 0  # index of the present frame
+    symbols: int = 0  # number of tokens emitted at the present frame
+    # score, acoustic_score: natural log, the total score and its acoustic part, over all merged alignments
     score: float = 0.0
     acoustic_score: float = 0.0
+    # in greedy search, the unweighted internal LM score of those tokens from whose score the internal LM was subtracted
     ilm_score: float = 0.0
+    # steps of the best alignment. Each step is a label, a frame, and the number of frames that the path advanced.
     steps: tuple[tuple[int, int, int], ...] = ()
-    confidences: tuple[float, ...] = ()
-    origin: int = 0
-    fresh: int = 0
+    confidences: tuple[float, ...] = ()  # confidence of each step; 0 for a blank
+    origin: int = 0  # the path's place in the beam at the beginning of the last `run_on`
+    fresh: int = 0  # number of steps since the beginning of the last `run_on`
     read: int = 0
 
     @classmethod
@@ -58,21 +47,13 @@ class Path(NamedTuple):
 
 
 class RowOfModels(NamedTuple):
-    """Models of one row.
+    """Models of one row."""
 
-    Args:
-        read: returns the automata for queries of some states.
-        weights: `[M]`, weights of the automata.
-        vocab_size: number of token ids that the automata score.
-        num_lms: number of language models among the automata. They come first.
-        ilm_weight: weight of the internal LM, which is subtracted.
-    """
-
-    read: Callable[[Tensor], AutomatonTensors]
-    weights: Tensor
-    vocab_size: int
-    num_lms: int
-    ilm_weight: float = 0.0
+    read: Callable[[Tensor], AutomatonTensors]  # returns the automata for queries of some states
+    weights: Tensor  # [M], weights of the automata
+    vocab_size: int  # number of token ids that the automata score
+    num_lms: int  # number of language models among the automata. They come first.
+    ilm_weight: float = 0.0  # weight of the internal LM, which is subtracted
 
 
 class BrokenFrame(Exception):

@@ -9,41 +9,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...fusion.fusion import RowModels
+from ...fusion.rows import RowModels
 from .model import TransducerModel
 
 STILL = -1  # label of a step in which a hypothesis stands still
 
 
 class SearchSettings(NamedTuple):
-    """Settings of a search; see `hf_ngpulm.TransducerDecoder`.
+    """Settings of a search; see `hf_ngpulm.TransducerDecoder`."""
 
-    Args:
-        num_beams: number of hypotheses.
-        strategy: "greedy", "alsd" or "aes".
-        blank_aware: whether the blank's score depends on the LM's weight (see `hf_ngpulm.search.transducer_beam`).
-        late: True (late pruning) adds LM scores before the best classes of a hypothesis are chosen. False (early pruning) adds
-            them afterwards. In a TDT, early pruning first chooses the `num_beams` classes that are best without LM and
-            durations. Then it chooses the `num_beams` best pairs of these classes and durations, with the LM.
-        log_sum: True gives a merged hypothesis the sum of the probabilities. False gives it the highest probability.
-        max_symbols: maximum number of tokens at one frame (greedy search and ALSD).
-        aes_steps: maximum number of tokens at one frame in AES.
-        aes_beta: in a step of AES, at most `num_beams + aes_beta` classes extend a hypothesis.
-        aes_gamma: in AES, a class extends a hypothesis only if its score is at most this much below the score of the best class
-            (natural log).
-        confidence: confidence measure of tokens (see `hf_ngpulm.search.confidence`); None for none.
-    """
-
-    num_beams: int = 4
-    strategy: str = "alsd"
-    blank_aware: bool = True
+    num_beams: int = 4  # number of hypotheses
+    strategy: str = "alsd"  # "greedy", "alsd" or "aes"
+    blank_aware: bool = True  # whether the blank's score depends on the LM's weight (see `hf_ngpulm.search.transducer_beam`)
+    # True (late pruning) adds LM scores before the best classes of a hypothesis are chosen. False (early pruning) adds them
+    # afterwards. In a TDT, early pruning first chooses the `num_beams` classes that are best without LM and durations. Then it
+    # chooses the `num_beams` best pairs of these classes and durations, with the LM.
     late: bool = True
-    log_sum: bool = True
-    max_symbols: int = 10
-    aes_steps: int = 2
-    aes_beta: int = 1
+    log_sum: bool = True  # True gives a merged hypothesis the sum of the probabilities. False gives it the highest probability.
+    max_symbols: int = 10  # maximum number of tokens at one frame (greedy search and ALSD)
+    aes_steps: int = 2  # maximum number of tokens at one frame in AES
+    aes_beta: int = 1  # in a step of AES, at most `num_beams + aes_beta` classes extend a hypothesis
+    # in AES, a class extends a hypothesis only if its score is at most this much below the score of the best class (natural
+    # log)
     aes_gamma: float = 2.3
-    confidence: str | None = None
+    confidence: str | None = None  # confidence measure of tokens (see `hf_ngpulm.search.confidence`); None for none
 
     @property
     def most_extensions(self) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...fusion.fusion import RowModels, widened
+from ...fusion.rows import RowModels, widened
 from ..networks.buffers import STEPS, BufferedSearch
 from ..networks.model import State
 from ..networks.search import ilm_weights_of
@@ -16,31 +16,25 @@ from . import FIRST_HASH
 
 
 class Beam(NamedTuple):
-    """Hypotheses of `B` rows, with `K` places per row. An empty place has the score -inf.
+    """Hypotheses of `B` rows, with `K` places per row. An empty place has the score -inf."""
 
-    Args:
-        scores, acoustic_scores: float64 `[B, K]`.
-        times, symbols, sizes, last_tokens, hashes, parent_hashes: int64 `[B, K]`; `symbols` counts the tokens at the present
-            frame, `sizes` counts all tokens.
-        lm_states, lm_scores: int32 and float32 `[B, K, M]`, states and unweighted scores of the automata.
-        predictions: `[B * K, D]`, projected outputs of the prediction network.
-        bad_frames: int64 `[B]`, first frame with NaN or infinity, or -1 if there is none.
-        state: state of the prediction network, whose parts are `[B * K, ...]`.
-    """
-
+    # scores, acoustic_scores: float64 [B, K]
     scores: Tensor
     acoustic_scores: Tensor
+    # times, symbols, sizes, last_tokens, hashes, parent_hashes: int64 [B, K]; `symbols` counts the tokens at the present frame,
+    # `sizes` counts all tokens
     times: Tensor
     symbols: Tensor
     sizes: Tensor
     last_tokens: Tensor
     hashes: Tensor
     parent_hashes: Tensor
+    # lm_states, lm_scores: int32 and float32 [B, K, M], states and unweighted scores of the automata
     lm_states: Tensor
     lm_scores: Tensor
-    predictions: Tensor
-    bad_frames: Tensor
-    state: State
+    predictions: Tensor  # [B * K, D], projected outputs of the prediction network
+    bad_frames: Tensor  # int64 [B], first frame with NaN or infinity, or -1 if there is none
+    state: State  # state of the prediction network, whose parts are [B * K, ...]
 
 
 class BeamBuffers(BufferedSearch):

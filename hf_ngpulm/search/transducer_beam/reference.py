@@ -121,9 +121,7 @@ class RowSearch:
         return extended._replace(tokens=(*path.tokens, label), symbols=0 if duration else path.symbols + 1)
 
     def caught_up(self, path: Path) -> Path:
-        """Return a path whose networks and automata have read its last token. Only paths that stay in the beam need this
-        step.
-        """
+        """Return a path whose networks and automata have read its last token. Only paths that stay in the beam need it."""
         if path.read == len(path.tokens):
             return path
         token, states, measure = path.tokens[-1], path.lm_states, self.settings.confidence
@@ -152,9 +150,7 @@ class RowSearch:
         return best._replace(score=score, acoustic_score=acoustic_score)
 
     def best(self, ways: list[Path]) -> list[Path]:
-        """Merge alignments and return the best hypotheses, best first. In a tie, the hypothesis with the earlier best alignment
-        wins.
-        """
+        """Merge alignments and return the best hypotheses, best first. In a tie, the earlier best alignment wins."""
         groups: dict[tuple[tuple[int, ...], int], list[Path]] = {}
         for way in ways:
             groups.setdefault((way.tokens, way.time), []).append(way)

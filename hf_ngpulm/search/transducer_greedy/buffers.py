@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...fusion.fusion import RowModels, widened
+from ...fusion.rows import RowModels, widened
 from ..networks.buffers import STEPS, BufferedSearch
 from .rows import GreedyBeam, Rows
 

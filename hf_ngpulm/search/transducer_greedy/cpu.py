@@ -13,7 +13,7 @@ from torch import Tensor
 from ...automaton.cpu import Automaton
 from ...engines.native import Function, Struct
 from ...engines.threads import on_rows
-from ...fusion.fusion import RowModels
+from ...fusion.rows import RowModels
 from ..networks.cpu import Classes, Networks, Slots, Trace, on_the_cpu, served, wider
 from ..networks.model import TransducerModel
 from ..networks.search import SearchSettings, TransducerSearch

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...fusion.fusion import RowModels
+from ...fusion.rows import RowModels
 from ..networks.search import ilm_weights_of
 
 _KINDS = {
@@ -20,29 +20,20 @@ _OF_AUTOMATA = ("weights", "lm_states", "lm_scores")
 
 
 class Rows(NamedTuple):
-    """State of each row of a search: arrays on the CPU, or tensors on a GPU.
+    """State of each row of a search: arrays on the CPU, or tensors on a GPU."""
 
-    Args:
-        ends: int64 `[B]`, number of frames.
-        weights: float32 `[B, M]`, weights of the automata.
-        ilm_weights: float32 `[B]`, weights of the internal LM, whose scores are subtracted.
-        times, symbols: int64 `[B]`, the frame to search next, and the number of tokens already emitted at that frame.
-        lm_states: int32 `[B, M]`, states of the automata.
-        acoustic_scores: float64 `[B]`.
-        lm_scores, ilm_scores: float32 `[B, M]` and float64 `[B]`, unweighted scores of the automata and of the internal LM.
-        bad_frames: int64 `[B]`, first frame with NaN or infinity in the logits, or -1 if there is none.
-    """
-
-    ends: Any
-    weights: Any
-    ilm_weights: Any
+    ends: Any  # int64 [B], number of frames
+    weights: Any  # float32 [B, M], weights of the automata
+    ilm_weights: Any  # float32 [B], weights of the internal LM, whose scores are subtracted
+    # times, symbols: int64 [B], the frame to search next, and the number of tokens already emitted at that frame
     times: Any
     symbols: Any
-    lm_states: Any
-    acoustic_scores: Any
+    lm_states: Any  # int32 [B, M], states of the automata
+    acoustic_scores: Any  # float64 [B]
+    # lm_scores, ilm_scores: float32 [B, M] and float64 [B], unweighted scores of the automata and of the internal LM
     lm_scores: Any
     ilm_scores: Any
-    bad_frames: Any
+    bad_frames: Any  # int64 [B], first frame with NaN or infinity in the logits, or -1 if there is none
 
     @classmethod
     def room(cls, size: int, num_automata: int, device: torch.device | None = None) -> Rows:

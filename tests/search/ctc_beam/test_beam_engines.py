@@ -60,14 +60,14 @@ def search(problem: Problem, engine: str, in_small_blocks: bool = False) -> tupl
         state, frames = beam.ctc_beam(
             [tensor.to(device) for tensor in p.automaton.tensors],
             beam.BeamState(*(tensor.to(device) for tensor in p.state)),
-            *(tensor.to(device) for tensor in (p.logits, p.lengths, p.weights, p.bonuses, p.unscored)),
-            p.blank,
-            p.automaton.vocab_size,
-            p.threshold,
-            p.skip,
+            p.logits.to(device),
+            p.lengths.to(device),
+            beam.BeamRules(
+                *(tensor.to(device) for tensor in (p.weights, p.bonuses, p.unscored)), p.blank, p.automaton.vocab_size,
+                p.threshold, p.skip, None if p.text_hashes is None else p.text_hashes.to(device),
+            ),
             engine,
-            None if p.text_hashes is None else p.text_hashes.to(device),
-        )
+        )  # fmt: skip
     return beam.BeamState(*(tensor.cpu() for tensor in state)), beam.BeamFrames(*(tensor.cpu() for tensor in frames))
 
 
@@ -474,9 +474,8 @@ def test_torch_compile_passes_through():
     p = some_problem(3)
 
     def decode(x, n):
-        state, frames = beam.ctc_beam(
-            list(p.automaton.tensors), p.state, x, n, p.weights, p.bonuses, p.unscored, p.blank, 4, engine="cpu"
-        )
+        rules = beam.BeamRules(p.weights, p.bonuses, p.unscored, p.blank, 4)
+        state, frames = beam.ctc_beam(list(p.automaton.tensors), p.state, x, n, rules, engine="cpu")
         return frames.labels + 0, state.fused * 2
 
     compiled = torch.compile(decode, fullgraph=True, backend="aot_eager")

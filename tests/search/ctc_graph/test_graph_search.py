@@ -51,10 +51,8 @@ class Problem:
 def search(problem: Problem, engine: str) -> tuple[graph.GraphState, graph.GraphFrames]:
     p = problem
     before = [part.clone() for part in p.state]
-    found = graph.graph_search(
-        p.automaton.tensors, p.state, p.logits, p.lengths, p.weights, p.bonuses, p.blank, p.automaton.vocab_size, p.threshold,
-        p.skip, engine,
-    )  # fmt: skip
+    rules = graph.GraphRules(p.weights, p.bonuses, p.blank, p.automaton.vocab_size, p.threshold, p.skip)
+    found = graph.graph_search(p.automaton.tensors, p.state, p.logits, p.lengths, rules, engine)
     assert all(torch.equal(old, part) for old, part in zip(before, p.state))
     return found
 
@@ -337,6 +335,7 @@ def test_hypotheses_that_name_what_there_is_not_are_refused(name, value):
     state = graph.initial_state(2, torch.zeros((2, 1), dtype=torch.int32))
     values = getattr(state, name).clone()
     values[1, 0] = value
-    rows = torch.zeros(2, 4, 3), torch.full((2,), 4, dtype=torch.int32), torch.ones(2, 1), torch.zeros(2, 3)
+    rows = torch.zeros(2, 4, 3), torch.full((2,), 4, dtype=torch.int32)
+    rules = graph.GraphRules(torch.ones(2, 1), torch.zeros(2, 3), 2, 2)
     with pytest.raises(IndexError, match="hypotheses of row 1 name states or tokens that don't exist"):
-        graph.graph_search(automaton.tensors, state._replace(**{name: values}), *rows, 2, 2, engine="cpu")
+        graph.graph_search(automaton.tensors, state._replace(**{name: values}), *rows, rules, engine="cpu")

@@ -22,8 +22,8 @@ def call(automaton, logits, lengths, states, weights, stay_costs, blank, rule, e
     device = DEVICE.get(engine, "cpu")
     tensors = [tensor.to(device) for tensor in automaton.tensors]
     before = torch.full((len(logits), 2), blank, dtype=torch.int32) if before is None else before
-    arguments = (logits, lengths, states, weights, stay_costs, before)
-    result = greedy.ctc_greedy(tensors, *(a.to(device) for a in arguments), blank, automaton.vocab_size, rule, engine)
+    rules = greedy.LabelRules(weights.to(device), stay_costs.to(device), blank, automaton.vocab_size, rule)
+    result = greedy.ctc_greedy(tensors, *(a.to(device) for a in (logits, lengths, states, before)), rules, engine)
     return greedy.GreedyLabels(*(tensor.cpu() for tensor in result))
 
 
@@ -319,7 +319,7 @@ def test_an_overflow_loses_no_token(engine):
 def test_opcheck(problem, engine):
     automaton, logits, lengths, states, weights, stay_costs, blank, rule = problem
     before = torch.full((len(logits), 2), blank, dtype=torch.int32)
-    arguments = (list(automaton.tensors), logits, lengths, states, weights, stay_costs, before, blank, automaton.vocab_size)
+    arguments = (list(automaton.tensors), logits, lengths, states, before, weights, stay_costs, blank, automaton.vocab_size)
     torch.library.opcheck(torch.ops.hf_ngpulm.ctc_greedy.default, (*arguments, rule, engine))
 
 
@@ -332,7 +332,7 @@ def test_torch_compile_passes_through(problem):
 
     def decode(x, n):
         labels, scores, *_ = torch.ops.hf_ngpulm.ctc_greedy(
-            tensors, x, n, states, weights, stay_costs, before, blank, automaton.vocab_size, rule, "cpu"
+            tensors, x, n, states, before, weights, stay_costs, blank, automaton.vocab_size, rule, "cpu"
         )
         return labels + 0, scores * 2
 

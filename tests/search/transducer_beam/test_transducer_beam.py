@@ -21,7 +21,7 @@ from transformers import AutoTokenizer
 from hf_ngpulm import InvalidLogitsError, NGramLM, TransducerDecoder
 from hf_ngpulm.automaton import reference as queries
 from hf_ngpulm.common.bundled import bundled
-from hf_ngpulm.fusion.fusion import no_models
+from hf_ngpulm.fusion.rows import no_models
 from hf_ngpulm.search.confidence import frame_confidence
 from hf_ngpulm.search.networks import buffers
 from hf_ngpulm.search.networks.graphs import MOST_KEPT, Repeated
