@@ -42,8 +42,8 @@ def load_rescorer(source: Any, device: torch.device | str | None = None, dtype: 
     config = AutoConfig.from_pretrained(name, **more)
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ValueError(
-            f"{source} is a model of the type {config.model_type!r}, which is no causal language model; pass one, such as GPT-2, "
-            "Llama or SmolLM2"
+            f"{source} is a model of the type {config.model_type!r}, which is no causal language model; pass one, such as "
+            "GPT-2, Llama or SmolLM2"
         )
     dtype = _precision(device) if dtype is None else dtype
     with torch.device("meta"):
@@ -51,8 +51,8 @@ def load_rescorer(source: Any, device: torch.device | str | None = None, dtype: 
     size, free = parameters * dtype.itemsize, _free(device)
     if free is not None and size > free:
         raise ValueError(
-            f"{source} needs {size / 1e9:.1f} GB ({parameters / 1e6:,.0f} M parameters in {str(dtype).split('.')[-1]}), but only "
-            f"{free / 1e9:.1f} GB are free on {device}; pass a smaller model, dtype=torch.bfloat16, or another device"
+            f"{source} needs {size / 1e9:.1f} GB ({parameters / 1e6:,.0f} M parameters in {str(dtype).split('.')[-1]}), but "
+            f"only {free / 1e9:.1f} GB are free on {device}; pass a smaller model, dtype=torch.bfloat16, or another device"
         )
     model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, **more).to(device)
     return Rescorer(model, AutoTokenizer.from_pretrained(name, **more), **settings)

@@ -25,11 +25,11 @@ PROBE_ERROR = 0.05
 class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.Lock}):
     """Score texts with a causal language model of Transformers, many at once.
 
-    The score of a text is the log-probability (natural log) of its tokens and of `end`, after the model's first token (`bos`, or
-    else `eos`) and the history. Each text is tokenised by itself. A list's texts are read as a tree: a beginning that several
-    texts share is read once, and several trees form a batch. Models that don't read trees (those without attention masks of four
-    dimensions) read each text separately; `shares_prefixes` tells. Scores equal those of single texts to within rounding (1e-4 in
-    float32). The latest 65,536 scores are kept.
+    The score of a text is the log-probability (natural log) of its tokens and of `end`, after the model's first token (`bos`,
+    or else `eos`) and the history. Each text is tokenised by itself. A list's texts are read as a tree: a beginning that
+    several texts share is read once, and several trees form a batch. Models that don't read trees (those without attention
+    masks of four dimensions) read each text separately; `shares_prefixes` tells. Scores equal those of single texts to within
+    rounding (1e-4 in float32). The latest 65,536 scores are kept.
 
     Args:
         model: a causal language model of Transformers.
@@ -71,7 +71,7 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
         self.vocab_size = model.get_input_embeddings().num_embeddings
         if len(tokenizer) > self.vocab_size:
             raise ValueError(
-                f"the tokenizer has {len(tokenizer):,} tokens, {self.name} only {self.vocab_size:,}; pass the model's own tokenizer"
+                f"the tokenizer has {len(tokenizer):,} tokens, {self.name} only {self.vocab_size:,}; pass the model's own"
             )
         first = next((each for each in (tokenizer.bos_token_id, tokenizer.eos_token_id) if each is not None), None)
         if first is None:
@@ -114,7 +114,10 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
                 if key in self._known:
                     found[key] = self._known[key]
                     self._known.move_to_end(key)
-        missing = [list(dict.fromkeys(key for key in of_list if key not in found)) for of_list in keys]
+        missing, new = list[list[Any]](), set(found)
+        for of_list in keys:
+            missing.append([key for key in dict.fromkeys(of_list) if key not in new])
+            new.update(of_list)
         found |= self._computed([of_list for of_list in missing if of_list])
         with self._lock:
             self._known |= {key: found[key] for of_list in missing for key in of_list}
@@ -144,8 +147,8 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
             ]
             which = f"{''.join(alone)!r} in {text!r}" if alone else repr(text)
             raise ValueError(
-                f"the tokenizer of {self.name} has no token for {which[:200]}; pass style=, a function that writes texts in its "
-                'characters (and end="" if that is meant), or another model'
+                f"the tokenizer of {self.name} has no token for {which[:200]}; pass style=, a function that writes texts in "
+                'its characters (and end="" if that is meant), or another model'
             )
         return ids
 
@@ -233,8 +236,8 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
         earlier, later = (logits[0] - logits[1]).abs().split([2, 2])
         if not earlier.max() <= PROBE_ERROR * later.max():
             raise ValueError(
-                f"{self.name} isn't causal: its scores of a token depend on later tokens, as those of encoders (BERT) do; pass a "
-                "causal language model, such as GPT-2, Llama or SmolLM2"
+                f"{self.name} isn't causal: its scores of a token depend on later tokens, as those of encoders (BERT) do; pass "
+                "a causal language model, such as GPT-2, Llama or SmolLM2"
             )
 
     def _reads_trees(self) -> bool:

@@ -11,8 +11,8 @@ import numpy as np
 class Tree(NamedTuple):
     """Hold the prefixes of some sequences that follow one context.
 
-    A node is a prefix that another token follows. Its model output has the scores of the tokens that follow, so the last token of
-    a sequence needs no node.
+    A node is a prefix that another token follows. Its model output has the scores of the tokens that follow, so the last token
+    of a sequence needs no node.
 
     Args:
         tokens: last token of each node, int64 `[N]`; first the context's tokens, and parents before children.
@@ -56,7 +56,7 @@ def tree_of(context: Sequence[int], sequences: Sequence[Sequence[int]]) -> Tree:
 
 
 def trees_of(context: Sequence[int], sequences: Sequence[Sequence[int]], most: int) -> Iterator[tuple[list[int], Tree]]:
-    """Yield trees of at most `most` nodes, with the numbers of their sequences. A sequence that is longer has a tree of its own."""
+    """Yield trees of at most `most` nodes, with the numbers of their sequences. A longer sequence has a tree of its own."""
     every = sorted(range(len(sequences)), key=lambda number: sequences[number])  # neighbours begin alike
     waiting = [every] if every else []
     while waiting:

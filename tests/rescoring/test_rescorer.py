@@ -9,12 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.causal_lms import LETTERS, causal_lm, letters_tokenizer
 
 from hf_ngpulm import Rescorer
-from hf_ngpulm.rescoring import load_rescorer
-from hf_ngpulm.rescoring import loading
+from hf_ngpulm.rescoring import load_rescorer, loading
 from hf_ngpulm.rescoring.tree import tree_of, trees_of
-from support.causal_lms import LETTERS, causal_lm, letters_tokenizer
 
 TOKENIZER = letters_tokenizer()
 MODELS = {kind: causal_lm(kind) for kind in ("llama", "gpt2", "bloom", "mamba")}
@@ -72,6 +71,14 @@ def test_no_more_tokens_at_once_than_allowed(monkeypatch):
     monkeypatch.setattr(rescorer.model, "forward", lambda **kw: read.append(kw["input_ids"].numel()) or own(**kw))
     rescorer.scores([[f"{a}{b} text that is different" for a in "abcd"] for b in "abc"])
     assert len(read) > 3 and max(read) <= 40
+
+
+def test_a_text_of_several_lists_is_read_once():
+    rescorer = Rescorer(MODELS["llama"], TOKENIZER)
+    (one,) = rescorer.scores([["some text", "other text"]])
+    read, rescorer._known = rescorer.read_tokens, type(rescorer._known)()
+    assert rescorer.scores([["some text", "other text"]] * 3) == [pytest.approx(one, abs=1e-5)] * 3
+    assert rescorer.read_tokens == 2 * read
 
 
 def test_scores_are_kept():
@@ -158,7 +165,7 @@ def test_other_mistakes():
         Rescorer(MODELS["llama"], TOKENIZER, max_tokens=0)
     small = copy.deepcopy(MODELS["llama"])
     small.resize_token_embeddings(20)
-    with pytest.raises(ValueError, match="pass the model's own tokenizer"):
+    with pytest.raises(ValueError, match="pass the model's own"):
         Rescorer(small, TOKENIZER)
     with pytest.raises(ValueError, match="max_tokens: given with a Rescorer"):
         load_rescorer(RESCORERS["llama"], max_tokens=4)

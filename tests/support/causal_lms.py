@@ -7,8 +7,17 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
-    BertConfig, BertLMHeadModel, BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
-    MambaConfig, MambaForCausalLM, PreTrainedTokenizerFast,
+    BertConfig,
+    BertLMHeadModel,
+    BloomConfig,
+    BloomForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    PreTrainedTokenizerFast,
 )  # fmt: skip
 
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz' \n"]
