@@ -3,8 +3,8 @@
     python benchmarks/second_pass.py MODEL dev.jsonl RESCORER --lm my-lm --name second_pass_ctc
 
 The n-best lists of one search with `--beams` beams are scored once. The rescorer's weight and the bonus per word are chosen on
-the even recordings, errors reported on the odd ones: for the first pass, for its `--n-best` best hypotheses rescored, and for the
-best choice that there is in a list (oracle). `--lists FILE` also writes the lists, for `rescoring.py`.
+the even recordings, errors reported on the odd ones: for the first pass, for its `--n-best` best hypotheses rescored, and for
+the best choice that there is in a list (oracle). `--lists FILE` also writes the lists, for `rescoring.py`.
 """
 
 from __future__ import annotations

@@ -63,8 +63,10 @@ class SecondPass(NamedTuple):
             if model.config.model_type == "whisper":
                 features = kwargs.get("input_features")
                 if kwargs.get("return_timestamps") or (features is not None and features.shape[-1] > WINDOW):
-                    raise ValueError("rescorer= works with Whisper for transcripts without times, of at most 30 seconds of audio; "
-                                     "leave out return_timestamps, or pass chunk_length_s=30")  # fmt: skip
+                    raise ValueError(
+                        "rescorer= works with Whisper for transcripts without times, of at most 30 seconds of audio; leave out "
+                        "return_timestamps, or pass chunk_length_s=30"
+                    )
                 more["force_unique_generate_call"] = True
             out = own(*args, **{**kwargs, **more})
             texts = [text.strip() for text in tokenizer.batch_decode(out["sequences"], skip_special_tokens=True)]

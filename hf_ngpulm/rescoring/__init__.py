@@ -2,5 +2,6 @@
 
 from .loading import load_rescorer
 from .rescorer import Rescorer
+from .sampling import sampled_sentences
 
-__all__ = ["Rescorer", "load_rescorer"]
+__all__ = ["Rescorer", "load_rescorer", "sampled_sentences"]

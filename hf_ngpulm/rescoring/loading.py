@@ -54,7 +54,8 @@ def load_rescorer(source: Any, device: torch.device | str | None = None, dtype: 
             f"{source} needs {size / 1e9:.1f} GB ({parameters / 1e6:,.0f} M parameters in {str(dtype).split('.')[-1]}), but "
             f"only {free / 1e9:.1f} GB are free on {device}; pass a smaller model, dtype=torch.bfloat16, or another device"
         )
-    model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, **more).to(device)
+    model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, **more)
+    model.to(device)
     return Rescorer(model, AutoTokenizer.from_pretrained(name, **more), **settings)
 
 

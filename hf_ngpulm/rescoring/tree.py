@@ -57,7 +57,7 @@ def tree_of(context: Sequence[int], sequences: Sequence[Sequence[int]]) -> Tree:
 
 def trees_of(context: Sequence[int], sequences: Sequence[Sequence[int]], most: int) -> Iterator[tuple[list[int], Tree]]:
     """Yield trees of at most `most` nodes, with the numbers of their sequences. A longer sequence has a tree of its own."""
-    every = sorted(range(len(sequences)), key=lambda number: sequences[number])  # neighbours begin alike
+    every = sorted(range(len(sequences)), key=lambda number: list(sequences[number]))  # neighbours begin alike
     waiting = [every] if every else []
     while waiting:
         numbers = waiting.pop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     BertConfig,
     BertLMHeadModel,
@@ -29,6 +29,7 @@ def letters_tokenizer() -> Any:
     pieces = [*SPECIAL, *LETTERS, "th", "he", "an", "in", "er", "ou"]
     merges = [tuple(piece) for piece in pieces if len(piece) == 2]
     bpe = Tokenizer(models.BPE({piece: number for number, piece in enumerate(pieces)}, merges, unk_token="<unk>"))
+    bpe.decoder = decoders.Fuse()
     bpe.pre_tokenizer = pre_tokenizers.Split("\n", "isolated")
     return PreTrainedTokenizerFast(tokenizer_object=bpe, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
 
