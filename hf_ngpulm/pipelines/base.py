@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import AutomaticSpeechRecognitionPipeline
 from transformers.pipelines.automatic_speech_recognition import rescale_stride
 
+from ..common.checks import refuse_idle
 from ..config.tuned import SETTINGS, with_remembered
 from ..decoding.families import encoded, frame_lengths
 from ..decoding.hypotheses import Hypothesis
@@ -193,6 +194,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         settings, given = ({k: v for k, v in part.items() if k not in OF_GRAMMARS} for part in (settings, given))
         if grammar is None:
             return self._ngram_decoder(settings, given)
+        refuse_idle({"rescorer=": settings.get("rescorer")}, "ranks transcripts, a grammar meanings; leave one of them out")
         if not isinstance(grammar, Grammar):
             raise TypeError(f"grammar should be a hf_ngpulm.Grammar (Grammar.load reads files), got {grammar!r}")
         return self._in_grammar(settings, given, grammar, "reject" if mode is None else mode, sensitivity)

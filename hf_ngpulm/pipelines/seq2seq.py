@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 from transformers import AutomaticSpeechRecognitionPipeline
 
-from ..common.checks import check
+from ..common.checks import check, refuse_idle
 from ..decoding.families import is_seq2seq
 from ..decoding.options import KINDS, AttentionOptions
 from ..decoding.understanding import Weighing
@@ -119,6 +119,8 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         **kwargs: Any,
     ) -> dict[str, Any]:
         if second_pass is not None:
+            grammar = ngram_decoder if isinstance(ngram_decoder, GeneratedGrammar) else None
+            refuse_idle({"grammar=": grammar}, "finds meanings, rescorer= ranks transcripts; leave one of them out")
             with second_pass.in_place(self.model, self.tokenizer):
                 return self._forward(model_inputs, ngram_decoder, tuned_beams, word_times, **kwargs)
         recordings = numbers_in(self._turned(model_inputs))

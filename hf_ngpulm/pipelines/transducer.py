@@ -19,8 +19,9 @@ class TransducerNGramPipeline(NGramPipeline):
     """Recognise speech with transducers (Parakeet RNN-T and TDT, Nemotron) and an n-gram language model or a beam search.
 
     Without `lm`, `phrases`, `rescorer`, `num_beams`, `strategy`, `pause_seconds` and `confidence` the results equal those of
-    Transformers' pipeline. With any of them, whole batches are decoded at once, without padding. Chunked long audio is decoded as
-    a whole: the prediction network and the LM continue across chunks. Inputs, batching and chunking are those of the stock pipeline.
+    Transformers' pipeline. With any of them, whole batches are decoded at once, without padding. Chunked long audio is decoded
+    as a whole: the prediction network and the LM continue across chunks. Inputs, batching and chunking are those of the stock
+    pipeline.
 
     Besides the arguments of all families (see `NGramPipeline`), `pipeline(...)` and calls take:
 
