@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .language_model.model import NGramLM
     from .phrases import ArcBooster, PhraseBooster
     from .pipelines import CTCNGramPipeline, Seq2SeqNGramPipeline, TransducerNGramPipeline, register
+    from .rescoring import Rescorer
     from .search.networks.model import TransducerModel
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "NGramLogitsProcessor",
     "Partial",
     "PhraseBooster",
+    "Rescorer",
     "Seq2SeqNGramPipeline",
     "StreamError",
     "StreamingDecoder",
@@ -74,6 +76,7 @@ _MODULES = {
     "NGramLogitsProcessor": "generation",
     "Partial": "decoding.partials",
     "PhraseBooster": "phrases",
+    "Rescorer": "rescoring",
     "Seq2SeqNGramPipeline": "pipelines",
     "StreamError": "errors",
     "StreamingDecoder": "decoding.streaming",

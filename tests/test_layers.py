@@ -12,7 +12,7 @@ FLOORS = [
     {"evaluation", "serving"},
     {"audio"},
     {"pipelines"},
-    {"generation", "models", "compat"},
+    {"generation", "models", "compat", "rescoring"},
     {"decoding"},
     {"search"},
     {"fusion"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from ..decoding.streaming import StreamingDecoder
 from ..decoding.transducer import TransducerDecoder
 from ..errors import StreamError
 from ..language_model.loading import loaded_models
+from ..rescoring import load_rescorer
 from .buffered import BufferedEncoder
 from .cache_aware import CacheAwareEncoder
 from .encoder import StreamEncoder
@@ -62,7 +64,8 @@ class StreamingRecognizer:
         language: the spoken language, for models that take a language (Nemotron 3.5).
         endpoint_seconds, endpoint_frames: as for `StreamingDecoder`.
         max_waiting_seconds: the most seconds of undecoded audio of a stream.
-        decoding: settings of `CTCDecoder` or `TransducerDecoder`: lm, lm_weight, num_beams, strategy ... For CTC models
+        decoding: settings of `CTCDecoder` or `TransducerDecoder`: lm, lm_weight, num_beams, strategy ... (`rescorer` may be a
+            name; it ranks the hypotheses of ended utterances, while other streams wait.) For CTC models
             `strategy` may be "graph": `num_beams` and `phrase_weight` then set `max_active` and `discount` of a `GraphDecoder`.
             If you pass no weight, the weight that the LM remembers for the model applies.
 
@@ -124,6 +127,8 @@ class StreamingRecognizer:
         decoder: CTCDecoder | GraphDecoder | TransducerDecoder
         if "lm" in decoding:
             decoding["lm"] = loaded_models(decoding["lm"], tokenizer, model.device)
+        if isinstance(decoding.get("rescorer"), str | os.PathLike):
+            decoding["rescorer"] = self._settings["rescorer"] = load_rescorer(decoding["rescorer"], model.device)
         if is_ctc(model):
             assert isinstance(self.encoder, BufferedEncoder)
             decoding.setdefault("frame_seconds", self.encoder.stride / self.sampling_rate)

@@ -31,6 +31,7 @@ def evaluate(
     boosting: options.Boosting,
     fields: options.Data,
     adjusted: options.Adjusted,
+    rescoring: options.Rescoring,
     batch_size: int = options.option("Recordings decoded together.", default=16, min=1),
     chunk_length: float = options.option("Seconds from which recordings are cut into chunks.", default=40.0, min=1),
     normalise: options.NormaliseOption = "none",
@@ -73,10 +74,10 @@ def evaluate(
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     common, from_entities = phrases_and_entities(boosting.phrases)
-    settings = options.given(decoding, adjusted, phrase_weight=boosting.phrase_weight)
+    settings = options.given(decoding, adjusted, rescoring, phrase_weight=boosting.phrase_weight)
     if common or from_entities:
         settings["phrases"] = common
-    if baseline and not settings.keys() & {"lm", "phrases"}:
+    if baseline and not settings.keys() & {"lm", "phrases", "rescorer"}:
         raise ValueError(
             "--baseline is the same without language model and phrases, but there is neither; add --lm or --phrases"
         )

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ..language_model.training import Training, train
     from ..ngrams.kneser_ney import DISCOUNT_FALLBACK
     from ..pipelines.loading import load_pipeline
+    from ..rescoring import load_rescorer, sampled_sentences
     from ..serving.access import Access, local_hosts
     from ..serving.app import WYOMING, make_app
     from ..serving.attention import AttentionRecognizer
@@ -64,6 +65,7 @@ _NAMES = {
     "language_model.training": "train",
     "ngrams.kneser_ney": "DISCOUNT_FALLBACK",
     "pipelines.loading": "load_pipeline",
+    "rescoring": "load_rescorer sampled_sentences",
     "serving.access": "Access local_hosts",
     "serving.app": "WYOMING make_app",
     "serving.attention": "AttentionRecognizer",

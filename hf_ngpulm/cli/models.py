@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from . import library
-from .options import FROM_ENTITIES, Chunks, Decoding, given
+from .options import FROM_ENTITIES, Chunks, Decoding, Rescoring, given
 
 NORMALISATIONS = {"none": None, "basic": "whisper", "english": "whisper-en"}
+NO_RESCORER = Rescoring()
 LISTS = ("txt", "tsv", "csv", "json", "jsonl", "lst", "list")  # endings of files of phrases
 
 
@@ -81,25 +82,37 @@ def load_recogniser(model: str, device: str | None, dtype: Any = None, **setting
 
 
 def load_streaming(
-    model: str, device: str | None, decoding: Decoding, chunks: Chunks, max_streams: int = 1, more_lms: Sequence[str] = ()
+    model: str,
+    device: str | None,
+    decoding: Decoding,
+    chunks: Chunks,
+    max_streams: int = 1,
+    more_lms: Sequence[str] = (),
+    rescoring: Rescoring = NO_RESCORER,
 ) -> library.StreamingRecognizer:
     """Load the streaming recogniser that the options describe.
 
     Args:
         more_lms: language models that streams may use in place of the first one.
     """
-    return _streaming(load_recogniser(model, device), model, decoding, chunks, max_streams, more_lms)
+    return _streaming(load_recogniser(model, device), model, decoding, chunks, max_streams, more_lms, rescoring)
 
 
 def load_serving(
-    model: str, device: str | None, decoding: Decoding, chunks: Chunks, max_streams: int, more_lms: Sequence[str]
+    model: str,
+    device: str | None,
+    decoding: Decoding,
+    chunks: Chunks,
+    max_streams: int,
+    more_lms: Sequence[str],
+    rescoring: Rescoring = NO_RESCORER,
 ) -> library.StreamingRecognizer | Any:
     """Load the recogniser of a server: an `AttentionRecognizer` for an encoder-decoder, otherwise a `StreamingRecognizer`."""
     asr = load_recogniser(model, device)
     if not library.is_seq2seq(asr.model):
-        return _streaming(asr, model, decoding, chunks, max_streams, more_lms)
+        return _streaming(asr, model, decoding, chunks, max_streams, more_lms, rescoring)
     settings = given(decoding)
-    idle = [*given(chunks).keys() - {"endpoint_seconds"}, *settings.keys() & {"strategy"}]
+    idle = [*given(rescoring), *given(chunks).keys() - {"endpoint_seconds"}, *settings.keys() & {"strategy"}]
     if idle:
         raise ValueError(f"{', '.join(sorted(idle))}: no settings for {type(asr.model).__name__}; leave them out")
     sources = [settings.pop("lm"), *more_lms] if "lm" in settings else []
@@ -108,11 +121,11 @@ def load_serving(
 
 
 def _streaming(
-    asr: Any, model: str, decoding: Decoding, chunks: Chunks, max_streams: int, more_lms: Sequence[str]
+    asr: Any, model: str, decoding: Decoding, chunks: Chunks, max_streams: int, more_lms: Sequence[str], rescoring: Rescoring
 ) -> library.StreamingRecognizer:
     import transformers
 
-    settings = given(decoding, chunks) | {"endpoint_seconds": chunks.endpoint_seconds or None}
+    settings = given(decoding, chunks, rescoring) | {"endpoint_seconds": chunks.endpoint_seconds or None}
     if "lm" in settings:
         lms = [library.load_language_model(source, asr.tokenizer, asr.device) for source in (settings["lm"], *more_lms)]
         settings["lm"] = lms if more_lms else lms[0]

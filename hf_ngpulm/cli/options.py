@@ -135,6 +135,15 @@ class Adjusted:
 
 
 @dataclass(frozen=True)
+class Rescoring:
+    """Options of a second pass over the hypotheses; see `hf_ngpulm.Rescorer`."""
+
+    rescorer: str | None = of_decoders("rescorer")
+    rescorer_weight: float | None = of_decoders("rescorer_weight")
+    word_bonus: float | None = of_decoders("word_bonus")
+
+
+@dataclass(frozen=True)
 class Boosting:
     """Options for the phrases to boost, and their weight."""
 

@@ -15,7 +15,7 @@ from ..serving.limits import Limits
 from ..serving.logs import log_json
 from . import library
 from .models import load_serving, warm_up
-from .options import Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, option
+from .options import Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, Rescoring, option
 from .output import print_json, tell
 
 KEY = "HF_NGPULM_API_KEY"
@@ -76,6 +76,7 @@ def serve(
     model: ModelArgument,
     decoding: Decoding,
     chunks: Chunks,
+    rescoring: Rescoring,
     also_lm: list[str] | None = option(
         "Another language model, as NAME=LM, that clients may choose by its name (--lm is 'default'); several times."
     ),
@@ -106,9 +107,9 @@ def serve(
     if address.wyoming is not None:
         library.host_and_port(address.wyoming, address.workers > 1)
     options: dict[str, Any] = {
-        "model": model, "decoding": decoding, "chunks": chunks, "lms": named, "names": served_name or [_name_of(model)],
-        "limits": Limits(**vars(most)), "host": address.host, "wyoming": address.wyoming,
-        "keys": _keys(address.api_key, address.api_key_file), "tls": (address.tls_cert, address.tls_key),
+        "model": model, "decoding": decoding, "chunks": chunks, "rescoring": rescoring, "lms": named,
+        "names": served_name or [_name_of(model)], "limits": Limits(**vars(most)), "host": address.host,
+        "wyoming": address.wyoming, "keys": _keys(address.api_key, address.api_key_file), "tls": (address.tls_cert, address.tls_key),
         "origins": address.origin or (), "proxies": address.proxy or (), "tick": tick, "json_logs": json_logs, "device": device,
         "as_json": as_json, "shared": address.workers > 1,
     }  # fmt: skip
@@ -118,14 +119,14 @@ def serve(
 
 
 def work(
-    *, model: str, decoding: Decoding, chunks: Chunks, lms: dict[str, str], names: list[str], limits: Limits, host: str,
-    port: int, wyoming: str | None, keys: list[str], tls: tuple[str | None, str | None], origins: list[str],
-    proxies: list[str], tick: float, json_logs: bool, device: str | None, as_json: bool, shared: bool, number: int = 0,
+    *, model: str, decoding: Decoding, chunks: Chunks, rescoring: Rescoring, lms: dict[str, str], names: list[str],
+    limits: Limits, host: str, port: int, wyoming: str | None, keys: list[str], tls: tuple[str | None, str | None],
+    origins: list[str], proxies: list[str], tick: float, json_logs: bool, device: str | None, as_json: bool, shared: bool, number: int = 0,
 ) -> None:  # fmt: skip
     """Run a server. If `shared`, several processes run it, and only the first one prints the address."""
     if json_logs:
         log_json()
-    recognizer = load_serving(model, device, decoding, chunks, limits.clients, list(lms.values()))
+    recognizer = load_serving(model, device, decoding, chunks, limits.clients, list(lms.values()), rescoring)
     known = dict(zip(["default", *lms], getattr(recognizer, "language_models", ())))
     voices = library.Voices(names, known, [chunks.language] if chunks.language else ["en"])
     warm_up(recognizer, **({"lm": known["default"]} if len(known) > 1 else {}))

@@ -14,7 +14,7 @@ from rich.text import Text
 from ..sound.files import file_pieces
 from . import library
 from .models import load_streaming, read_phrases, warm_up
-from .options import Boosting, Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, argument, given, option
+from .options import Boosting, Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, Rescoring, argument, given, option
 from .output import print_json
 
 
@@ -24,6 +24,7 @@ def stream(
     decoding: Decoding,
     boosting: Boosting,
     chunks: Chunks,
+    rescoring: Rescoring,
     audio: str | None = argument("An audio file (WAV, FLAC, Ogg, MP3 ...).", default=None),
     microphone: bool = option("Listen to a microphone, until Ctrl-C.", "--microphone", default=False),
     input_device: str | None = option("Number or name of the microphone."),
@@ -45,7 +46,7 @@ def stream(
     if boosting.phrase_weight is not None and not boosting.phrases:
         raise ValueError("--phrase-weight without --phrases; give the phrases, too")
     context = given(phrases=read_phrases(boosting.phrases) or None, phrase_weight=boosting.phrase_weight)
-    recognizer = load_streaming(model, device, decoding, chunks)
+    recognizer = load_streaming(model, device, decoding, chunks, rescoring=rescoring)
     if not no_wait:
         warm_up(recognizer)
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from ..common.extras import needed
@@ -50,17 +51,28 @@ class Writing:
     )
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """Options for text that a causal language model makes up."""
+
+    from_lm: str | None = option("Sample text from this causal language model, too: its folder or Hub id. Needs --prompts.")
+    prompts: str | None = option("With --from-lm: text of the domain, that samples resemble; their perplexity is printed.")
+    samples: int = option("With --from-lm: number of sentences.", default=2000, min=1)
+
+
 @interruptible(lambda: "nothing is saved")
 def train(
     *,
-    inputs: list[str] = argument(
+    inputs: list[str] | None = argument(
         "Text (a sentence a line), JSON lines or NeMo manifests, CSV, TSV, Parquet, also compressed; - for standard "
-        "input; a dataset's Hub id (org/name or org/name:config)."
+        "input; a dataset's Hub id (org/name or org/name:config). Not needed with --from-lm.",
+        default=None,
     ),
     output: str = option("Folder to save the language model to.", "--output", "-o", default=MISSING),
     words: Words,
     counting: Counting,
     writing: Writing,
+    sampling: Sampling,
     tokenizer: TokenizerOption = None,
     vocab_size: int | None = option("Number of token ids: the input is lines of decimal ids, not text."),
     order: int | None = option("Length of the longest n-grams, 1 to 12; by default 6, and 3 for words.", "--order", "-n"),
@@ -91,6 +103,13 @@ def train(
     """
     if (tokenizer is None) == (vocab_size is None):
         raise ValueError("name either --tokenizer (the ASR model's; the input is text) or --vocab-size (it is token ids)")
+    inputs = inputs or []
+    if (sampling.from_lm is None) != (sampling.prompts is None):
+        raise ValueError("--from-lm and --prompts belong together: a language model, and text that its samples resemble")
+    if sampling.from_lm is None and not inputs:
+        raise ValueError("there is no text: name files, or a causal language model to sample from (--from-lm, --prompts)")
+    if sampling.from_lm is not None and tokenizer is None:
+        raise ValueError("--from-lm samples text, and --vocab-size is for token ids; give --tokenizer")
     refuse_existing([output, *([arpa] if arpa else [])], overwrite)
     # SIGTERM leaves no temporary files behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -102,8 +121,11 @@ def train(
     if writing.style_of is not None and not os.path.isfile(writing.style_of):
         check_folder(writing.style_of)
     written = {**vars(writing), "outputs": None if writing.outputs is None else filter(None, read_texts([writing.outputs]))}
+    sampled = _sampled(sampling, bars) if sampling.from_lm is not None else []
+    if sampling.prompts is not None:
+        valid = valid or [sampling.prompts]
     training = library.train(
-        read_texts(inputs, field, split, bars.read) if vocab_size is None else read_ids(inputs, bars.read),
+        chain(read_texts(inputs, field, split, bars.read), sampled) if vocab_size is None else read_ids(inputs, bars.read),
         load_tokenizer(tokenizer),
         vocab_size,
         order=order,
@@ -133,6 +155,18 @@ def train(
                 table, spelled = training.of_words
                 library.write_arpa(table, arpa, "piece", spelled)
     _show(lm, training, output, time.perf_counter() - begin, as_json)
+
+
+def _sampled(sampling: Sampling, bars: Bars) -> list[str]:
+    """Return sentences that a language model makes up."""
+    check_folder(str(sampling.from_lm))
+    lm = library.load_rescorer(sampling.from_lm)
+    prompts = [text for text in read_texts([str(sampling.prompts)]) if text]
+    with bars.stage("sampling", sampling.samples) as bar:
+        texts = library.sampled_sentences(lm, prompts, sampling.samples, progress=lambda done: bar.update(done - bar.n))
+    if len(texts) < sampling.samples:
+        tell(f"{sampling.from_lm} repeats itself: {len(texts):,} different sentences in place of {sampling.samples:,}")
+    return texts
 
 
 def _validation(inputs: list[str], field: str | None, split: str, are_ids: bool) -> Iterator[Any]:

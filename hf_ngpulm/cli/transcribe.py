@@ -22,6 +22,7 @@ from .options import (
     DeviceOption,
     JsonOption,
     OverwriteOption,
+    Rescoring,
     argument,
     given,
     of_decoders,
@@ -44,6 +45,7 @@ def transcribe(
     ),
     grammar_mode: str | None = option("reject, strict, soft or free [default: reject]."),
     sensitivity: float | None = option("From 0 to 1: the higher, the more is understood [default: 0.5].", min=0, max=1),
+    rescoring: Rescoring,
     n_best: int | None = of_decoders("num_return_sequences", min=1),
     batch_size: int = option("Files decoded together.", default=8, min=1),
     chunk_length: float = option("Cut long audio into chunks of so many seconds; 0: don't.", default=0.0, min=0),
@@ -90,7 +92,7 @@ def transcribe(
         raise ValueError(f"--grammar understands recordings as a whole, which {kind} files can't tell; leave one of them out")
     phrases = read_phrases(boosting.phrases) or None
     boosted = {"phrases": phrases, "phrase_weight": boosting.phrase_weight, "num_return_sequences": n_best}
-    settings = given(decoding, adjusted, **boosted, **of_grammar)
+    settings = given(decoding, adjusted, rescoring, **boosted, **of_grammar)
     if grammar is not None:
         settings["grammar"] = library.Grammar.load(grammar)
     asr = load_recogniser(model, device, **settings)

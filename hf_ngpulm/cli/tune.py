@@ -39,6 +39,12 @@ class Grids:
     source_weights: str | None = options.option(
         f"With --source-lm: weights of that: {GRID} [default: half of the LM's].", "--source-weights", "--source-weight"
     )
+    rescorer_weights: str | None = options.option(
+        f"With --rescorer: weights of that: {GRID} [default: tuned].", "--rescorer-weights", "--rescorer-weight"
+    )
+    word_bonuses: str | None = options.option(
+        f"With --rescorer: bonuses for each word: {GRID} [default: tuned].", "--word-bonuses", "--word-bonus"
+    )
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ def tune(
     search: options.Search,
     fields: options.Data,
     source_lm: str | None = options.of_decoders("source_lm"),
+    rescorer: str | None = options.of_decoders("rescorer"),
     phrases: options.PhrasesOption = None,
     by: str = options.option("What to choose by: wer, cer or entity_wer.", default="wer"),
     normalise: options.NormaliseOption = "none",
@@ -84,8 +91,8 @@ def tune(
     Saved weights apply wherever this model decodes with this LM and no weight is given. The exit status is 3 if some audio
     could not be read; the weights are then tuned and saved without that audio.
     """
-    if search.lm is None and not phrases:
-        raise ValueError("name what to weigh: --lm, or --phrases, or both")
+    if search.lm is None and not phrases and rescorer is None:
+        raise ValueError("name what to weigh: --lm, --phrases or --rescorer")
     if (keep.save or keep.save_to) and search.lm is None:
         raise ValueError("--save and --save-to write to a language model: add --lm")
     if keep.save and not os.path.isdir(str(search.lm)):
@@ -99,7 +106,7 @@ def tune(
         with needed("plots", "plots"):
             importlib.import_module("matplotlib")
     recordings: Any = library.read_recordings(data, **vars(fields))
-    settings = options.given(search, source_lm=source_lm)
+    settings = options.given(search, source_lm=source_lm, rescorer=rescorer)
     if search.lm is not None:
         # Any weight will do; it keeps earlier tuned ones out.
         settings |= {"lm": load(search.lm, model), "lm_weight": 0.5}

@@ -92,8 +92,9 @@ class TunedDecoding:
 
     def suits(self, given: Mapping[str, Any]) -> bool:
         """Return whether these settings are for the search that the explicit settings request (any, if they request none)."""
-        if "source_weight" in self.settings and given.get("source_lm") is None:
-            return False
+        for weight, model in (("source_weight", "source_lm"), ("rescorer_weight", "rescorer")):
+            if weight in self.settings and given.get(model) is None:
+                return False
         if given.get("strategy") is not None and given["strategy"] != self.settings.get("strategy", "greedy"):
             return False
         if self.settings.get("strategy") == "graph":
@@ -105,7 +106,7 @@ class TunedDecoding:
 
     def replaces(self, other: TunedDecoding) -> bool:
         """Return whether this entry and `other` are for the same model and the same kind of search."""
-        kinds = [(found.greedy, found.settings.get("strategy")) for found in (self, other)]
+        kinds = [(each.greedy, each.settings.get("strategy"), "rescorer_weight" in each.settings) for each in (self, other)]
         return self.model.is_same(other.model) and kinds[0] == kinds[1]
 
     def to_dict(self) -> dict[str, Any]:
@@ -248,6 +249,8 @@ SETTINGS: dict[str, Kind] = {
     "ilm_weight": _WEIGHT,
     "source_weight": _WEIGHT,
     "beta": number(-1000, 1000),
+    "rescorer_weight": _WEIGHT,
+    "word_bonus": number(-1000, 1000),
     "num_beams": _SIZE,
     "strategy": one_of("greedy", "alsd", "aes", "graph"),
     "repeats": one_of("stay", "label", "run"),

@@ -62,6 +62,10 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
             with other tokens, and adds their probabilities. Use "text" for word-level LMs with several `cuttings`, whose
             variants would otherwise fill the beam. Beam search only.
         num_return_sequences: number of hypotheses per row, at most `num_beams`.
+        rescorer: a causal language model that ranks all hypotheses of the beam anew (see `hf_ngpulm.Rescorer`). `num_beams`
+            then is 8 by default.
+        rescorer_weight: weight of its log-probabilities, a number or a tensor `[B]` (default 0.3).
+        word_bonus: added for each word then, a number or a tensor `[B]` (default 0).
         repeats: rule by which greedy search with an LM continues the label of the frame before: "stay" (if that scores better;
             default), "label" (NeMo's rule) or "run"; see `hf_ngpulm.search.ctc_greedy`. "stay" has the lowest word error rate
             on the project's development set.
@@ -131,14 +135,14 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         lengths = self.check(logits, lengths)
         hypotheses = self.guided(phrases).decode_checked(logits, lengths, phrases)
         refuse_probabilities(logits, lengths)  # last, since it waits for the GPU
-        return hypotheses
+        return self.rescored(hypotheses)
 
     def check(self, logits: Tensor, lengths: Outputs | None) -> Tensor:
         """Validate logits and return the lengths of their rows, int32 `[B]`. Probabilities are refused later."""
         return check_utterances(logits, lengths, self.blank_id)
 
     def decode_checked(self, logits: Tensor, lengths: Tensor, phrases: Any = None) -> list[list[Hypothesis]]:
-        """Decode logits that `check` has validated."""
+        """Decode logits that `check` has validated, without a rescorer."""
         if self.is_guarded and phrases is not None:  # they may be read once only
             phrases = self.fusion.contexts.of_rows(phrases, len(logits))
         models = self.fusion.shared_rows(logits.shape[0], logits.device, phrases)
@@ -149,7 +153,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         else:
             stream = BlockStream(self.slots(models))
         stream.add_checked(logits, lengths)
-        hypotheses = stream.hypotheses()
+        hypotheses = stream.searched()
         if stream.is_small and isinstance(stream.slots, CoreSlots) and self.fusion.shares(models):
             self._kept = models, self.options, stream
         if not self.is_guarded:

@@ -25,6 +25,7 @@ from ..text.words import WordSplitter
 from . import guard
 from .hypotheses import Hypothesis, Writing
 from .options import FrameOptions
+from .second_pass import rescored
 
 AnyDecoder = TypeVar("AnyDecoder", bound="Decoder")
 NO_THRESHOLD = 1e6
@@ -56,7 +57,7 @@ class Decoder(WithoutCaches):
         if "source_lm" in settings:
             settings["source_lm"] = loaded_models(settings["source_lm"], self.tokenizer, getattr(model, "device", None))
         # A list counts even if a row has None, so that a row's search doesn't depend on the others of its batch.
-        is_guided = lm is not None or is_any(phrases)
+        is_guided = lm is not None or is_any(phrases) or settings.get("rescorer") is not None
         self.options = self.kind.of(self.kind.guided(settings) if is_guided else settings)
         self.unguided = settings if self.kind.is_open(settings) and not is_guided else None
         lm_weight, phrase_weight = (
@@ -168,6 +169,43 @@ class Decoder(WithoutCaches):
     def select(self: AnyDecoder, rows: Sequence[int]) -> AnyDecoder:
         """Return a copy for some rows, in the given order. Lists of LMs and phrases, and tensors of weights, are indexed."""
         return self._with(fusion=self.fusion.select(rows), options=self.options.select(rows))
+
+    def rescore(
+        self, hypotheses: Sequence[Any], rescorer: Any, weight: float | Tensor, word_bonus: float | Tensor = 0.0,
+        history: Sequence[Any] | None = None,
+    ) -> list[Any]:  # fmt: skip
+        """Rank hypotheses anew with a causal language model.
+
+        `weight * rescorer_score + word_bonus * words` is added to each score; hypotheses are then ranked as this decoder ranks
+        them.
+
+        Args:
+            hypotheses: those of an utterance, or a list with those of each row of a batch.
+            rescorer: a `hf_ngpulm.Rescorer`.
+            weight, word_bonus: numbers, or tensors `[B]`.
+            history: the transcripts before the utterance, the latest last; or a list with those of each row.
+
+        Returns:
+            The same hypotheses with `rescorer_score`, the best one first.
+
+        Raises:
+            ValueError: the hypotheses have been rescored already, or the rescorer can't read them.
+        """
+        if hypotheses and isinstance(hypotheses[0], Hypothesis):
+            of_one = None if history is None else [history]
+            return rescored([hypotheses], rescorer, weight, word_bonus, self.rank, of_one)[0]
+        return rescored(hypotheses, rescorer, weight, word_bonus, self.rank, history)
+
+    def rescored(self, n_best: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
+        """Return the lists that a search found; with the option `rescorer`, rank them anew and keep `num_return_sequences`."""
+        if self.options.rescorer is None:
+            return n_best
+        found = rescored(n_best, *self.options.second_pass, self.rank)
+        return [of_row[: self.options.num_return_sequences] for of_row in found]
+
+    def rank(self, hypothesis: Hypothesis) -> float:
+        """Return the value by which hypotheses of an utterance are ranked, the highest first."""
+        return hypothesis.score
 
     @property
     def is_guarded(self) -> bool:

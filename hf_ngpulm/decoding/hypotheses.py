@@ -40,6 +40,8 @@ class Hypothesis:
             alignments that the beam kept.
         lm_score: the language models' unweighted log-probability of the tokens, without `</s>`; 0 without a model.
         phrase_score: sum of the phrases' unweighted bonuses (see `hf_ngpulm.PhraseBooster`).
+        rescorer_score: the log-probability of the text by a rescorer, unweighted (see `hf_ngpulm.Rescorer`); None if there was
+            none. `score` then also includes it, weighted, and the bonuses per word.
         lm_left_out: whether `lm_guard` left out a language model because it doesn't know this speech. The scores are then those
             of the search without it.
         token_frames: first frame of each token.
@@ -57,6 +59,7 @@ class Hypothesis:
     token_confidences: list[float] = field(default_factory=list)
     phrase_score: float = 0.0
     lm_left_out: bool = False
+    rescorer_score: float | None = None
     frame_seconds: float | None = field(default=None, repr=False)
     splitter: WordSplitter | None = field(default=None, repr=False, compare=False)
 

@@ -21,13 +21,20 @@ from ..search.networks.model import TransducerModel
 from ..search.networks.search import SearchSettings
 from . import guard
 from .described import OPTIONS
+from .second_pass import N_BEST, RESCORER_WEIGHT
 
 MOST_BEAMS, MOST_ACTIVE = 1024, 1 << 14
 NUM_BEAMS = 4  # of a transducer's beam search
 AUTO = "auto"
 # Values of `num_beams="auto"`: beyond them, time grows faster than error rates fall (benchmarks/sweep.py knee).
 KNEES = {"ctc": 4, "transducer": 3, "attention": 2}
-WEIGHTS = ("beta", "ilm_weight", "source_weight")  # options that `with_weights` and tuning can change
+WEIGHTS = (
+    "beta",
+    "ilm_weight",
+    "source_weight",
+    "rescorer_weight",
+    "word_bonus",
+)  # options that `with_weights` and tuning can change
 
 AnyOptions = TypeVar("AnyOptions", bound="Options")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -64,6 +71,9 @@ KINDS: dict[str, Kind] = {
     "normalise_phrases": _SWITCH,
     "prompt_context": _SWITCH,
     "unscored": one_of("kept", "none"),
+    "rescorer": Kind("a hf_ngpulm.Rescorer (pipelines also take its name)", lambda value: hasattr(value, "scores")),
+    "rescorer_weight": ROW_WEIGHTS,
+    "word_bonus": ROW_WEIGHTS,
     "lm_guard": either(one_of(guard.AUTO, guard.OFF), number()),
 }
 
@@ -104,11 +114,12 @@ class Options:
 
     @classmethod
     def settled(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace `num_beams="auto"` by a number, which is at least `num_return_sequences`."""
+        """Replace `num_beams="auto"` by a number, which is at least `num_return_sequences`, and 8 with a rescorer."""
         beams, returned = given.get(cls.beam), given.get("num_return_sequences")
         if not (isinstance(beams, str) and beams == AUTO):
             return dict(given)
-        return {**given, cls.beam: max(cls.knee(), returned if isinstance(returned, int) else 1)}
+        least = 1 if given.get("rescorer") is None else N_BEST
+        return {**given, cls.beam: max(cls.knee(), least, returned if isinstance(returned, int) else 1)}
 
     @classmethod
     def is_open(cls, given: Mapping[str, Any]) -> bool:
@@ -187,13 +198,32 @@ class FrameOptions(Options):
     frame_seconds: float | None = None
     confidence: str | None = "max_prob"
     engine: str = "auto"
+    rescorer: Any = None
+    rescorer_weight: float | Tensor | None = None
+    word_bonus: float | Tensor | None = None
 
     @property
     def is_greedy(self) -> bool:
         """Return whether the search keeps one hypothesis."""
         return False
 
+    @property
+    def num_searched(self) -> int:
+        """Return the number of hypotheses that a search returns: with a rescorer all, for it to choose from."""
+        return self.num_return_sequences if self.rescorer is None else getattr(self, self.beam)
+
+    @property
+    def second_pass(self) -> tuple[Any, float | Tensor, float | Tensor]:
+        """Return the rescorer, its weight, and the bonus per word."""
+        weight = RESCORER_WEIGHT if self.rescorer_weight is None else self.rescorer_weight
+        return self.rescorer, weight, 0.0 if self.word_bonus is None else self.word_bonus
+
     def __post_init__(self) -> None:
+        if self.rescorer is None:
+            of_rescorer = {name: getattr(self, name) for name in ("rescorer_weight", "word_bonus")}
+            refuse_idle(of_rescorer, "given without rescorer=; pass the model too")
+        elif self.is_greedy:
+            raise ValueError("rescorer= has one hypothesis only to choose from; pass num_beams=8, for example, or leave it out")
         most = getattr(self, self.beam)
         kind = whole(1, most, f"a whole number from 1 to {most} ({self.beam})")
         check("num_return_sequences", self.num_return_sequences, kind)

@@ -50,6 +50,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             the gain at little cost. The default is "auto" with `lm` or `phrases` (also in a call), 4 if `strategy` names a beam
             search, otherwise 1.
         num_return_sequences: number of hypotheses per row, at most `num_beams`.
+        rescorer, rescorer_weight, word_bonus: as for `hf_ngpulm.CTCDecoder`.
         max_symbols: maximum number of tokens per frame; the default is the model's. "aes" uses `aes_steps` instead.
         ilm_weight: weight of the model's internal LM, whose log-probabilities are subtracted from the tokens' scores: a number,
             or a tensor `[B]` with one per row. The internal LM is the joint network without encoder input (Meng et al., SLT
@@ -187,11 +188,18 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         frames = tensor_of(encoder_hidden_states, "encoder_hidden_states", self._device)
         lengths, writing = _checked(frames, lengths), self.writing
         paths = self.guided(phrases)._paths(frames, lengths, phrases)
-        return [[path.written(writing, length) for path in of_row] for of_row, length in zip(paths, lengths.tolist())]
+        return self.rescored(
+            [[path.written(writing, length) for path in of_row] for of_row, length in zip(paths, lengths.tolist())]
+        )
+
+    def rank(self, hypothesis: Hypothesis) -> float:
+        return hypothesis.score / (len(hypothesis.token_ids) + 1 if self.options.length_normalization else 1)
 
     @torch.inference_mode()
     def paths(self, frames: Tensor, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Path]]:
         """Return the best paths of each row of a batch, blanks included. Arguments and errors are as for `decode`."""
+        if self.options.rescorer is not None:
+            raise ValueError("rescorer= ranks transcripts, and paths have none; pass it to a pipeline, or call the decoder")
         return self._paths(frames, _checked(frames, lengths), phrases, keeps_blanks=True)
 
     def _paths(self, frames: Tensor, lengths: Tensor, phrases: Any, keeps_blanks: bool = False) -> list[list[Path]]:
@@ -226,7 +234,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             of_rows = models.of(torch.from_numpy(rows).to(frames.device))
             return self._search(frames, sizes.copy(), of_rows, keeps_blanks, pieces)
 
-        return by_pieces(pieces, frames, search, len(frames), self._rank, self.options.num_return_sequences)
+        return by_pieces(pieces, frames, search, len(frames), self._rank, self.options.num_searched)
 
     def _search(
         self, frames: Tensor, lengths: np.ndarray, models: RowModels, keeps_blanks: bool,

@@ -26,7 +26,10 @@ SHORTEST = 0.1  # seconds; shorter audio is padded with silence, because some mo
 QUIET, HOP = 0.1, 0.01  # seconds: audio is cut in the quietest window of length QUIET; windows begin every HOP
 LONGEST = 40.0  # seconds; longer recordings are cut
 LONGEST_PROMPT = 8  # tokens before a transcript; some limits count them
-SUBTRACTED = ("beta", "ilm_weight", "source_lm", "source_weight", "lm_guard")  # only of use with a language model
+# Only of use with a language model, or a rescorer.
+SUBTRACTED = (
+    "beta", "ilm_weight", "source_lm", "source_weight", "lm_guard", "rescorer", "rescorer_weight", "word_bonus",
+)  # fmt: skip
 MEASURED = {
     CTCNGramPipeline: "search over the model's outputs, with texts",
     TransducerNGramPipeline: "prediction and joint networks with the search, and texts",
@@ -256,7 +259,7 @@ def without_lm(pipeline: Any) -> dict[str, Any]:
     if isinstance(decoder, GraphDecoder):
         return {"lm_weight": 0.0, "beta": 0.0, **({} if given.get("phrases") is None else {"phrase_weight": 0.0})}
     if isinstance(pipeline, Seq2SeqNGramPipeline):
-        search = {"num_beams": beams_of(pipeline)}
+        search = {"num_beams": beams_of(pipeline)} | ({"rescorer": None} if pipeline._of_rescorer else {})
     else:
         search = {name: value for name, value in decoder.options.search().items() if name not in pipeline.of_an_lm}
     return {"lm": None, "phrases": None, **{name: None for name in SUBTRACTED if name in given}, **search}
@@ -265,8 +268,7 @@ def without_lm(pipeline: Any) -> dict[str, Any]:
 def beams_of(pipeline: Seq2SeqNGramPipeline) -> int:
     """Return the number of beams of a pipeline's `generate`."""
     asr: Any = pipeline
-    given = dict(asr._forward_params)
-    given.pop("ngram_decoder", None)
+    given = {name: value for name, value in asr._forward_params.items() if name not in ("ngram_decoder", "second_pass")}
     if (tuned := given.pop("tuned_beams", None)) is not None:
         return tuned
     if hasattr(asr, "_prepare_generate_kwargs"):

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import AutomaticSpeechRecognitionPipeline
 from transformers.pipelines.automatic_speech_recognition import rescale_stride
 
+from ..common.checks import refuse_idle
 from ..config.tuned import SETTINGS, with_remembered
 from ..decoding.families import encoded, frame_lengths
 from ..decoding.hypotheses import Hypothesis
@@ -23,6 +24,7 @@ from ..decoding.options import Options
 from ..decoding.understanding import GrammarDecoder
 from ..grammar.grammar import Grammar
 from ..language_model.loading import configured_lm, loaded_models, located
+from ..rescoring import load_rescorer
 from .inputs import readable
 from .keywords import refuse_unknown, with_our_names
 from .per_item import RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
@@ -65,6 +67,10 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         phrases: phrases to boost (hotwords): a list of texts, or of pairs of a text and a weight, or a
             `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
         phrase_weight: factor of the phrases' bonuses (default 1); a list or a tensor has one per recording.
+        rescorer: a causal language model that ranks all hypotheses of the beam anew: a Hub id, a folder, or a
+            `hf_ngpulm.Rescorer`. `num_beams="auto"` is 8 then.
+        rescorer_weight: weight of its log-probabilities (default 0.3).
+        word_bonus: added for each word then (default 0).
         num_return_sequences: number of transcripts in the list `hypotheses` of each result, with their scores, if it is above 1
             (for CTC models and transducers).
         grammar: a `hf_ngpulm.Grammar`. Results then have `understood`, `intent`, `slots`, `confidence` and `free_text`.
@@ -141,6 +147,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         if given or (search and self._ngram_settings) or (constructing and self._decodes_always):
             settings = {name: value for name, value in {**(self._ngram_settings or {}), **given}.items() if name not in unset}
             given = {name: value for name, value in given.items() if name not in unset}
+            if isinstance(settings.get("rescorer"), str | os.PathLike):
+                settings["rescorer"] = load_rescorer(settings["rescorer"], self.device)
             lists = listed_values(settings)
             settings |= lists
             for name in {"lm", "source_lm"} & settings.keys():
@@ -182,6 +190,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         settings, given = ({k: v for k, v in part.items() if k not in OF_GRAMMARS} for part in (settings, given))
         if grammar is None:
             return self._ngram_decoder(settings, given)
+        refuse_idle({"rescorer=": settings.get("rescorer")}, "ranks transcripts, a grammar meanings; leave one of them out")
         if not isinstance(grammar, Grammar):
             raise TypeError(f"grammar should be a hf_ngpulm.Grammar (Grammar.load reads files), got {grammar!r}")
         return self._in_grammar(settings, given, grammar, "reject" if mode is None else mode, sensitivity)
@@ -206,9 +215,11 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             if given.get("phrase_weight") is not None:
                 raise ValueError("phrase_weight given without phrases=; pass the phrases too")
             settings, given = ({k: v for k, v in part.items() if k != "phrase_weight"} for part in (settings, given))
-        if settings.get("source_lm") is None:  # the pipeline's weight has no effect then; one from this call is a mistake
-            left_out = {"source_lm"} | ({"source_weight"} - given.keys())
-            settings, given = ({k: v for k, v in part.items() if k not in left_out} for part in (settings, given))
+        # The pipeline's weights of a model that a call leaves out have no effect; those from this call are a mistake.
+        for model, weights in (("source_lm", {"source_weight"}), ("rescorer", {"rescorer_weight", "word_bonus"})):
+            if settings.get(model) is None:
+                left_out = {model} | (weights - given.keys())
+                settings, given = ({k: v for k, v in part.items() if k not in left_out} for part in (settings, given))
         if settings.get("lm") is None and not (self._decodes_always and not given.keys() & self.of_an_lm):
             others = " or ".join(f"{name}=" for name in self.reasons if name != "confidence")
             for idle, missing in (

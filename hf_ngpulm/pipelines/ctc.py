@@ -15,9 +15,9 @@ from .base import NGramPipeline, settings_of
 class CTCNGramPipeline(NGramPipeline):
     """Recognise speech with CTC models and an n-gram language model or a beam search.
 
-    Without `lm`, `phrases`, `num_beams` and `confidence` the results equal those of Transformers' pipeline. With any of them,
-    whole batches are decoded on the model's device, without padding. Chunked long audio is decoded as a whole: the search and
-    the LM's context continue across chunks. Inputs, batching and chunking are those of the stock pipeline.
+    Without `lm`, `phrases`, `rescorer`, `num_beams` and `confidence` the results equal those of Transformers' pipeline. With
+    any of them, whole batches are decoded on the model's device, without padding. Chunked long audio is decoded as a whole: the
+    search and the LM's context continue across chunks. Inputs, batching and chunking are those of the stock pipeline.
 
     Besides the arguments of all families (see `NGramPipeline`), `pipeline(...)` and calls take:
 
@@ -34,7 +34,7 @@ class CTCNGramPipeline(NGramPipeline):
 
     serves = staticmethod(is_ctc)
     settings = (*NGramPipeline.settings, "strategy", *settings_of(CTCOptions))
-    reasons = ("lm", "phrases", "num_beams", "confidence")
+    reasons = ("lm", "phrases", "rescorer", "num_beams", "confidence")
     of_an_lm = NGramPipeline.of_an_lm | {"repeats", "score_eos", "strategy", "lm_guard"}
     shared_with_generation = ("num_beams", "num_return_sequences")
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
 from transformers import AutomaticSpeechRecognitionPipeline
 
-from ..common.checks import check
+from ..common.checks import check, refuse_idle
 from ..decoding.families import is_seq2seq
 from ..decoding.options import KINDS, AttentionOptions
 from ..decoding.understanding import Weighing
@@ -20,6 +21,7 @@ from ..text.words import WordSplitter
 from .base import NGramPipeline, of_recordings
 from .grammars import EVIDENCE, GeneratedGrammar
 from .per_item import numbers_in
+from .second_pass import OF_RESCORER, SecondPass
 from .word_times import encoder_outputs_of, put_together, timed_words
 
 
@@ -38,14 +40,18 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
     Args:
         ilm_weight, prompt_context, unscored, score_eos, engine: as for `hf_ngpulm.NGramLogitsProcessor`.
+
+    `rescorer` ranks the beams of `generate` anew; Whisper then gives no times.
     """
 
     serves = staticmethod(is_seq2seq)
     settings = (
         *NGramPipeline.settings, "ilm_weight", "source_lm", "source_weight", "prompt_context", "unscored", "score_eos",
-        "engine",
+        "engine", *OF_RESCORER,
     )  # fmt: skip
     of_an_lm = NGramPipeline.of_an_lm | {"ilm_weight", "unscored", "score_eos"}
+
+    _of_rescorer: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
         kwargs = _settled(kwargs)
@@ -53,8 +59,21 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         super().__init__(model, *args, **kwargs)
 
     def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        kwargs = _settled(kwargs)
+        given = {name: kwargs.pop(name) for name in OF_RESCORER if name in kwargs}
+        parameters = self._parameters(kwargs)
+        if given:
+            constructing = not hasattr(self, "_forward_params")
+            kept = {} if constructing or given.get("rescorer", True) is None else self._of_rescorer
+            second_pass = SecondPass.of({**kept, **given}, self.device)
+            if constructing:
+                self._of_rescorer = {**given, "rescorer": second_pass and second_pass.rescorer}
+            parameters[1]["second_pass"] = second_pass
+        return parameters
+
+    def _parameters(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         if self.type != "seq2seq" or "return_timestamps" not in kwargs:  # Whisper's are the stock pipeline's
-            return super()._sanitize_parameters(**_settled(kwargs))
+            return super()._sanitize_parameters(**kwargs)
         timestamps, name = kwargs.pop("return_timestamps"), type(self.model).__name__
         if timestamps and not self.model.config.is_encoder_decoder:
             raise ValueError(
@@ -63,7 +82,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
             )
         if timestamps and timestamps != "word":
             raise ValueError(f"return_timestamps={timestamps!r}: {name} gives times of words; pass 'word'")
-        parameters = super()._sanitize_parameters(**_settled(kwargs))
+        parameters = super()._sanitize_parameters(**kwargs)
         for part in parameters[1:]:
             part["word_times"] = bool(timestamps)
         return parameters
@@ -96,8 +115,14 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         ngram_decoder: Any = None,
         tuned_beams: int | None = None,
         word_times: bool = False,
+        second_pass: SecondPass | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
+        if second_pass is not None:
+            grammar = ngram_decoder if isinstance(ngram_decoder, GeneratedGrammar) else None
+            refuse_idle({"grammar=": grammar}, "finds meanings, rescorer= ranks transcripts; leave one of them out")
+            with second_pass.in_place(self.model, self.tokenizer):
+                return self._forward(model_inputs, ngram_decoder, tuned_beams, word_times, **kwargs)
         recordings = numbers_in(self._turned(model_inputs))
         if tuned_beams is not None:
             kwargs["num_beams"] = tuned_beams

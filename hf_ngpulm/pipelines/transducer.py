@@ -18,9 +18,10 @@ _FOR_THE_ENCODER = ("prompt_ids", "num_lookahead_tokens")
 class TransducerNGramPipeline(NGramPipeline):
     """Recognise speech with transducers (Parakeet RNN-T and TDT, Nemotron) and an n-gram language model or a beam search.
 
-    Without `lm`, `phrases`, `num_beams`, `strategy`, `pause_seconds` and `confidence` the results equal those of Transformers'
-    pipeline. With any of them, whole batches are decoded at once, without padding. Chunked long audio is decoded as a whole:
-    the prediction network and the LM continue across chunks. Inputs, batching and chunking are those of the stock pipeline.
+    Without `lm`, `phrases`, `rescorer`, `num_beams`, `strategy`, `pause_seconds` and `confidence` the results equal those of
+    Transformers' pipeline. With any of them, whole batches are decoded at once, without padding. Chunked long audio is decoded
+    as a whole: the prediction network and the LM continue across chunks. Inputs, batching and chunking are those of the stock
+    pipeline.
 
     Besides the arguments of all families (see `NGramPipeline`), `pipeline(...)` and calls take:
 
@@ -37,7 +38,7 @@ class TransducerNGramPipeline(NGramPipeline):
 
     serves = staticmethod(is_transducer)
     settings = (*NGramPipeline.settings, *settings_of(TransducerOptions))
-    reasons = ("lm", "phrases", "num_beams", "strategy", "pause_seconds", "confidence")
+    reasons = ("lm", "phrases", "rescorer", "num_beams", "strategy", "pause_seconds", "confidence")
     of_an_lm = NGramPipeline.of_an_lm | {"blank_scoring", "score_eos", "lm_guard"}
     shared_with_generation = ("num_beams", "num_return_sequences")
 

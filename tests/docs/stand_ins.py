@@ -18,6 +18,7 @@ import soundfile
 import torch
 import transformers
 import yaml
+from causal_lms import causal_lm, letters_tokenizer
 from speech_models import configured, randomised, whisper_parts
 from tiny_transducers import demo_transducer
 
@@ -33,6 +34,7 @@ CTC, TDT, RNNT = "nvidia/parakeet-ctc-0.6b", "nvidia/parakeet-tdt-0.6b-v3", "nvi
 WHISPER, WAV2VEC2 = "openai/whisper-tiny", "facebook/wav2vec2-base-960h"
 WITH_LM = "org/wav2vec2-with-lm"
 LM, WHISPER_LM, WAV2VEC2_LM = "org/my-lm", "org/my-whisper-lm", "org/my-wav2vec2-lm"
+CAUSAL = "HuggingFaceTB/SmolLM2-135M"
 RATE = 16000
 LABELS = ["<pad>", "<s>", "</s>", "<unk>", "|", *"ABCDEFGHIJKLMNOPQRSTUVWXYZ'"]
 
@@ -75,6 +77,9 @@ def make_repos(folder: Path) -> dict[str, Path]:
     extractor = transformers.WhisperFeatureExtractor(feature_size=8)
     transformers.WhisperProcessor(extractor, parts["tokenizer"]).save_pretrained(folder / "whisper")
     repos[WHISPER] = folder / "whisper"
+    repos[CAUSAL] = folder / "causal"
+    causal_lm().save_pretrained(repos[CAUSAL])
+    letters_tokenizer().save_pretrained(repos[CAUSAL])
     repos[WAV2VEC2] = _wav2vec2(folder / "wav2vec2")
     repos[WITH_LM] = shutil.copytree(repos[WAV2VEC2], folder / "with-lm")
     _write_words(folder / "words.arpa", repos[WAV2VEC2])

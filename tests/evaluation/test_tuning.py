@@ -312,7 +312,7 @@ def test_what_is_there_to_weigh_is_tuned_unless_its_weight_is_given(asr, outputs
     assert tried(lm_weights=0.5, phrase_weights=1.0) == {"lm_weight": {0.5}, "phrase_weight": {1.0}}
     decoder = CTCDecoder(asr.tokenizer, lm, torch.tensor([0.4, 0.8]), num_beams=4)  # given for each utterance
     assert tried(betas=[0.0, 2.0]) == {"beta": {0.0, 2.0}}
-    with pytest.raises(ValueError, match="nothing to tune: neither a language model nor phrases whose weight is the same"):
+    with pytest.raises(ValueError, match="nothing to tune: no language model, phrases or rescorer whose weight is the same"):
         tried()
 
 

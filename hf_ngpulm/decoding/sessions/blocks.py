@@ -115,8 +115,12 @@ class BlockStream:
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """Return up to `num_return_sequences` hypotheses per row, the best one first, as if the utterances ended now."""
+        return self.decoder.rescored(self.searched())
+
+    def searched(self) -> list[list[Hypothesis]]:
+        """Return the hypotheses that the search found for each row: those of `hypotheses` without a rescorer."""
         options = self.decoder.options
-        return self._ranked(options.score_eos, options.num_return_sequences)
+        return self._ranked(options.score_eos, options.num_searched)
 
     def partials(self) -> list[Hypothesis]:
         """Return the best hypothesis of each row so far, without the score of `</s>`."""

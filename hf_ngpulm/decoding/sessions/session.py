@@ -194,8 +194,8 @@ class Slots(ABC):
     def finish(self, slot: int) -> list[Hypothesis]:
         """End the utterance of a slot and return its hypotheses, the best one first."""
         options = self.decoder.options
-        ranked = self.ranked(slice(slot, slot + 1), options.score_eos, options.num_return_sequences)
-        return self.written(np.array([slot]), ranked)[0]
+        ranked = self.ranked(slice(slot, slot + 1), options.score_eos, options.num_searched)
+        return self.decoder.rescored([self.written(np.array([slot]), ranked)[0]])[0]
 
     def still_open(self, slots: np.ndarray) -> np.ndarray:
         """Return whether the next frame may continue the last token of a slot's only hypothesis, bool `[N]`."""

@@ -71,9 +71,9 @@ class TransducerSlots(Slots):
         self._run(np.zeros_like(lengths))
 
     def paths(self) -> list[list[Path]]:
-        """Return up to `num_return_sequences` paths per slot, the best one first. Their scores include the utterance's end."""
+        """Return up to `num_searched` paths per slot, the best one first. Their scores include the utterance's end."""
         options = self.decoder.options
-        ranked = self.ranked(slice(None), options.score_eos, options.num_return_sequences)
+        ranked = self.ranked(slice(None), options.score_eos, options.num_searched)
         rows = np.repeat(np.arange(len(ranked)), [len(of_row) for of_row in ranked])
         places = np.array([best.place for of_row in ranked for best in of_row], dtype=np.int64)
         sizes, tails = self.history.tails_of(rows, np.maximum(places, 0))

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from ...generation.internal import InternalLM
 from ...pipelines import Seq2SeqNGramPipeline
+from ...pipelines.second_pass import SecondPass
 from ..recognition import LONGEST, beams_of, cut_where_quiet
 from .dataset import KeptTensors, Utterance
-from .sweeps import Settings, Sweep
+from .sweeps import OF_RESCORER, Settings, Sweep
 
 # The most sequences (rows times beams) that are generated at once.
 MOST_SEQUENCES = 256
@@ -40,6 +41,9 @@ class AttentionSweep(Sweep):
             InternalLM(pipeline.model)
             if self.fusion.models:
                 self.standing["ilm_weight"] = self.processor.options.ilm_weight
+        self.second_pass = pipeline._forward_params.get("second_pass")
+        if self.second_pass is not None:
+            self.standing |= dict(zip(OF_RESCORER, self.second_pass[1:]))
         self.encoder = _RememberingEncoder(pipeline.model, kept)
         settings, usual = pipeline._ngram_settings or {}, {"unscored": "kept", "score_eos": None, "prompt_context": False}
         self.num_beams = beams_of(pipeline)
@@ -104,8 +108,11 @@ class AttentionSweep(Sweep):
             ("weight" if name == "lm_weight" else name): torch.tensor([settings[i][name] for _, i, _ in rows])
             for name in settings[0]
         }
+        of_rescorer = [weights.pop(name) for name in OF_RESCORER if name in weights]
         processor = self.processor.select([number for number, _, _ in rows]).with_weights(**weights)
         params = {**self.pipeline._forward_params, "ngram_decoder": processor}
+        if of_rescorer:
+            params["second_pass"] = SecondPass(self.second_pass.rescorer, *of_rescorer)
         with self.encoder.in_place():
             outputs = self.pipeline.forward(inputs, **params)
         return [_of_row(outputs, row, len(rows)) for row in range(len(rows))]

@@ -24,6 +24,7 @@ from .dataset import KeptTensors, Utterance
 
 Settings = dict[str, float]
 
+OF_RESCORER = {"rescorer_weight": "0:1:0.2", "word_bonus": "0:4:1"}  # weights of a rescorer, and their grids
 # The most rows in a batch, and the most numbers in the frames of a batch.
 MOST_ROWS, MOST_NUMBERS = 256, 1 << 26
 
@@ -79,7 +80,8 @@ class Sweep(ABC):
     def usual_grids(self) -> dict[str, str]:
         """Return the default grids of weights. Weights that the decoder sets per utterance have no grid."""
         there = {"lm_weight": bool(self.fusion.models), "phrase_weight": self.phrases is not None}
-        grids = {"lm_weight": self.lm_grid, "phrase_weight": self.phrase_grid}
+        there |= {name: name in self.standing for name in OF_RESCORER}
+        grids = {"lm_weight": self.lm_grid, "phrase_weight": self.phrase_grid, **OF_RESCORER}
         if self.ilm_grid is not None:
             there["ilm_weight"], grids["ilm_weight"] = "ilm_weight" in self.standing, self.ilm_grid
         return {name: grids[name] for name in grids if there[name] and not isinstance(self.standing[name], Tensor)}
@@ -96,6 +98,7 @@ class Sweep(ABC):
             ("ilm_weight", "ilm_weight" in self.standing, "there is no internal LM, as of a transducer or a decoder"),
             ("source_weight", "source_weight" in self.standing, "there is no source's model: pass source_lm= there too"),
             ("beta", "beta" in self.standing, self.without_beta),
+            *((name, name in self.standing, "there is no rescorer: pass rescorer= there too") for name in OF_RESCORER),
         ):
             if name in names and not is_there:
                 raise ValueError(f"{name} can't be tuned: {why}")
@@ -111,6 +114,8 @@ class FrameSweep(Sweep):
         self.decoder = copy.copy(decoder)
         self.decoder.options = replace(decoder.options, confidence=None)
         self.search = decoder.options.search()
+        if decoder.options.rescorer is not None:
+            self.standing |= dict(zip(OF_RESCORER, decoder.options.second_pass[1:]))
         self.pipeline = pipeline
         models = self.fusion.models
         self.device = pipeline.device if pipeline is not None else models[0].device if models else torch.device("cpu")

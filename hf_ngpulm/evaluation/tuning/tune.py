@@ -42,6 +42,8 @@ def tune_weights(
     phrase_weights: Grid = None,
     ilm_weights: Grid = None,
     source_weights: Grid = None,
+    rescorer_weights: Grid = None,
+    word_bonuses: Grid = None,
     *,
     by: str = "wer",
     normalise: Normalisation = None,
@@ -76,10 +78,11 @@ def tune_weights(
             or "encoder_hidden_states" `[T, D]` (projected) for transducers; and perhaps "entities", a list of phrases.
             Utterances without a transcript are left out; unreadable audio is reported and left out. Audio of more than 40
             seconds is cut as in `evaluate` (Whisper cuts it by itself).
-        lm_weights, betas, phrase_weights, ilm_weights, source_weights: the coarse grids: numbers, or a text such as "0:2:0.2"
-            (from, to, step). A single number stays fixed. Without a grid, the weights of the LM and of phrases are tuned over a
-            grid for the family. For decoders with attention, the weight of the internal LM is also tuned. Weights that the
-            decoder has for each utterance aren't tuned. All other weights stay unchanged.
+        lm_weights, betas, phrase_weights, ilm_weights, source_weights, rescorer_weights, word_bonuses: the coarse grids:
+            numbers, or a text such as "0:2:0.2" (from, to, step). A single number stays fixed. Without a grid, the weights of
+            the LM and of phrases are tuned over a grid for the family, and with a rescorer its weight and the bonus per word. For
+            decoders with attention, the weight of the internal LM is also tuned. Weights that the decoder has for each
+            utterance aren't tuned. All other weights stay unchanged.
         by: "wer", "cer" or "entity_wer".
         normalise: normalisation of transcripts, as in `word_errors`.
         refine: number of refinements; each halves the steps around the best.
@@ -108,6 +111,7 @@ def tune_weights(
         raise ValueError(f"level should lie between 0 and 1, as in 0.95, got {level!r}")
     asked = {"lm_weight": lm_weights, "phrase_weight": phrase_weights, "ilm_weight": ilm_weights}
     asked |= {"source_weight": source_weights, "beta": betas}
+    asked |= {"rescorer_weight": rescorer_weights, "word_bonus": word_bonuses}
     given = {name: grid_values(name, grid) for name, grid in asked.items() if grid is not None}
     with KeptTensors(memory, folder) as kept:
         sweep = _sweep_of(decoder, kept, batch_size)
@@ -115,7 +119,7 @@ def tune_weights(
         grids = {name: (usual | given)[name] for name in asked if name in usual | given}
         if not grids:
             raise ValueError(
-                "nothing to tune: neither a language model nor phrases whose weight is the same for all utterances"
+                "nothing to tune: no language model, phrases or rescorer whose weight is the same for all utterances"
             )
         sweep.check(grids)
         model = sweep.model if model is None else model

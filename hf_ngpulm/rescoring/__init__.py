@@ -1,0 +1,7 @@
+"""Score transcripts with causal language models of Transformers: a second pass over n-best lists."""
+
+from .loading import load_rescorer
+from .rescorer import Rescorer
+from .sampling import sampled_sentences
+
+__all__ = ["Rescorer", "load_rescorer", "sampled_sentences"]

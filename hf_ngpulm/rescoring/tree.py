@@ -1,0 +1,69 @@
+"""Put token sequences with common beginnings into a tree, so that a model reads each beginning once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Tree(NamedTuple):
+    """Hold the prefixes of some sequences that follow one context.
+
+    A node is a prefix that another token follows. Its model output has the scores of the tokens that follow, so the last token
+    of a sequence needs no node.
+
+    Args:
+        tokens: last token of each node, int64 `[N]`; first the context's tokens, and parents before children.
+        depths: number of tokens before each node, int64 `[N]`.
+        ancestors: whether node j is node i or one of its ancestors, bool `[N, N]` (i, j).
+        edges: each different scored token: its node and the token, int64 `[E, 2]`.
+        paths: for each sequence, the numbers of its edges.
+    """
+
+    tokens: np.ndarray
+    depths: np.ndarray
+    ancestors: np.ndarray
+    edges: np.ndarray
+    paths: list[list[int]]
+
+
+def tree_of(context: Sequence[int], sequences: Sequence[Sequence[int]]) -> Tree:
+    """Return the tree of sequences of tokens (one or more each) after a context of one or more tokens."""
+    tokens, parents = list(context), list(range(-1, len(context) - 1))
+    nodes: dict[tuple[int, int], int] = {}
+    edges: dict[tuple[int, int], int] = {}
+    paths = []
+    for sequence in sequences:
+        node, path = len(context) - 1, []
+        for place, token in enumerate(sequence):
+            path.append(edges.setdefault((node, token), len(edges)))
+            if place + 1 == len(sequence):
+                break
+            child = nodes.setdefault((node, token), len(tokens))
+            if child == len(tokens):
+                tokens.append(token)
+                parents.append(node)
+            node = child
+        paths.append(path)
+    ancestors = np.eye(len(tokens), dtype=bool)
+    depths = np.zeros(len(tokens), np.int64)
+    for node, parent in enumerate(parents[1:], start=1):
+        ancestors[node] |= ancestors[parent]
+        depths[node] = depths[parent] + 1
+    return Tree(np.array(tokens), depths, ancestors, np.array([*edges]).reshape(-1, 2), paths)
+
+
+def trees_of(context: Sequence[int], sequences: Sequence[Sequence[int]], most: int) -> Iterator[tuple[list[int], Tree]]:
+    """Yield trees of at most `most` nodes, with the numbers of their sequences. A longer sequence has a tree of its own."""
+    every = sorted(range(len(sequences)), key=lambda number: list(sequences[number]))  # neighbours begin alike
+    waiting = [every] if every else []
+    while waiting:
+        numbers = waiting.pop()
+        tree = tree_of(context, [sequences[number] for number in numbers])
+        if len(tree.tokens) <= most or len(numbers) == 1:
+            yield numbers, tree
+        else:
+            half = len(numbers) // 2
+            waiting += [numbers[half:], numbers[:half]]
