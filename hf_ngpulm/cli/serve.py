@@ -109,8 +109,8 @@ def serve(
     options: dict[str, Any] = {
         "model": model, "decoding": decoding, "chunks": chunks, "rescoring": rescoring, "lms": named,
         "names": served_name or [_name_of(model)], "limits": Limits(**vars(most)), "host": address.host,
-        "wyoming": address.wyoming, "keys": _keys(address.api_key, address.api_key_file), "tls": (address.tls_cert, address.tls_key),
-        "origins": address.origin or (), "proxies": address.proxy or (), "tick": tick, "json_logs": json_logs, "device": device,
+        "wyoming": address.wyoming, "keys": _keys(address.api_key, address.api_key_file),
+        "tls": (address.tls_cert, address.tls_key), "origins": address.origin or (), "proxies": address.proxy or (), "tick": tick, "json_logs": json_logs, "device": device,
         "as_json": as_json, "shared": address.workers > 1,
     }  # fmt: skip
     if address.workers > 1:
@@ -121,7 +121,8 @@ def serve(
 def work(
     *, model: str, decoding: Decoding, chunks: Chunks, rescoring: Rescoring, lms: dict[str, str], names: list[str],
     limits: Limits, host: str, port: int, wyoming: str | None, keys: list[str], tls: tuple[str | None, str | None],
-    origins: list[str], proxies: list[str], tick: float, json_logs: bool, device: str | None, as_json: bool, shared: bool, number: int = 0,
+    origins: list[str], proxies: list[str], tick: float, json_logs: bool, device: str | None, as_json: bool, shared: bool,
+    number: int = 0,
 ) -> None:  # fmt: skip
     """Run a server. If `shared`, several processes run it, and only the first one prints the address."""
     if json_logs:

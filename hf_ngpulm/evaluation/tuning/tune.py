@@ -80,8 +80,8 @@ def tune_weights(
             seconds is cut as in `evaluate` (Whisper cuts it by itself).
         lm_weights, betas, phrase_weights, ilm_weights, source_weights, rescorer_weights, word_bonuses: the coarse grids:
             numbers, or a text such as "0:2:0.2" (from, to, step). A single number stays fixed. Without a grid, the weights of
-            the LM and of phrases are tuned over a grid for the family, and with a rescorer its weight and the bonus per word. For
-            decoders with attention, the weight of the internal LM is also tuned. Weights that the decoder has for each
+            the LM and of phrases are tuned over a grid for the family, and with a rescorer its weight and the bonus per word.
+            For decoders with attention, the weight of the internal LM is also tuned. Weights that the decoder has for each
             utterance aren't tuned. All other weights stay unchanged.
         by: "wer", "cer" or "entity_wer".
         normalise: normalisation of transcripts, as in `word_errors`.
