@@ -15,6 +15,7 @@ from grammar_sentences import sentences
 from hf_ngpulm.errors import GrammarError
 from hf_ngpulm.grammar.expressions import Words
 from hf_ngpulm.grammar.reference import Meaning, readings
+from hf_ngpulm.grammar.template_lists import glued
 from hf_ngpulm.grammar.templates import read_templates
 
 hassil = pytest.importorskip("hassil")
@@ -139,6 +140,16 @@ def test_words_are_put_together():
     assert not readings(rules, "vai nelbagno")
 
 
+def test_new_entries_of_a_list_with_letters():
+    rules = read_templates(["{area}s light", "l'{area}", "{area}"], {"area": ["hall"]})
+    new: dict = {"area": [("attic", 5), ("loft", None)]}
+    assert glued(new, rules.lists) == {
+        "{area}s": [("attics", 5), ("lofts", "loft")],
+        "l'{area}": [("l'attic", 5), ("l'loft", "loft")],
+    }
+    assert rules.lists["{area}s"] == [("halls", "hall")]
+
+
 def test_ranges():
     contents = {
         "intents": {"Set": {"data": [{"sentences": ["{a}", "down {b}", "only {c}"]}]}},
@@ -259,6 +270,9 @@ def languages():
     return sorted((Path(home_assistant.__file__).parent / "data").glob("*.json"))
 
 
+UNSPACED = ("ja", "th", "zh-CN", "zh-HK", "zh-TW")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", languages(), ids=lambda path: path.stem)
 def test_home_assistants_sentences(path):
@@ -272,6 +286,7 @@ def test_home_assistants_sentences(path):
     assert set(rules.intents) == {name for name, intent in contents["intents"].items() if intent["data"]}
     understood, drawn = 0, 20
     for sentence in islice(sentences(rules, random.Random(0), ("omega",)), drawn):
-        understood += sentence.intent in [intent for intent, _ in understood_by_hassil(intents, sentence.text, lists)]
+        said = sentence.text.replace(" ", "") if path.stem in UNSPACED else sentence.text
+        understood += sentence.intent in [intent for intent, _ in understood_by_hassil(intents, said, lists)]
     print(path.stem, understood, "of", drawn)
-    assert understood >= 0.8 * drawn
+    assert understood == drawn
