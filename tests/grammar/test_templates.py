@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import sys
 from itertools import islice
 from pathlib import Path
 
@@ -263,6 +264,14 @@ def test_bad_files_are_named(tmp_path, text, message):
         read_templates(tmp_path / "bad.yaml")
     with pytest.raises(GrammarError, match="doesn't exist"):
         read_templates(tmp_path / "none.yaml")
+
+
+def test_the_extra_is_named(monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "hassil"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "hassil", None)
+    with pytest.raises(ImportError, match=r"^sentence templates need hassil.*: pip install 'hf-ngpulm\[grammar\]'$"):
+        read_templates(["a"])
 
 
 def languages():
