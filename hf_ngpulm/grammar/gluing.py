@@ -114,7 +114,7 @@ def _read(text: str, opened: Open) -> Ways:
     if len(pieces) == 1:
         return {_joined(opened, text): NO_WORDS} if not _parted(opened, text) else {_joined((), text): _word(opened)}
     ways = _read(pieces[0], opened) if pieces[0] else {opened: NO_WORDS}
-    between = Words(" ".join(filter(None, map(_cleaned, pieces[1:-1]))))
+    between = Words(" ".join(filter(None, map(cleaned, pieces[1:-1]))))
     result: Ways = {}
     for here, before in ways.items():
         result[_joined((), pieces[-1])] = _then(_then(before, _word(here)), between)
@@ -147,7 +147,7 @@ def _word(opened: Open) -> Expression:
     """Return the expression of a complete word."""
     fills = [each for each in opened if isinstance(each, Fill)]
     if not fills:
-        return Words(_cleaned("".join(each for each in opened if isinstance(each, str))))
+        return Words(cleaned("".join(each for each in opened if isinstance(each, str))))
     at = opened.index(fills[0])
     before, after = ("".join(map(str, texts)) for texts in (opened[:at], opened[at + 1 :]))
     before, after = before.lstrip(_PUNCTUATION), after.rstrip(_PUNCTUATION)
@@ -155,7 +155,8 @@ def _word(opened: Open) -> Expression:
     return fill.within(before, after) if (before or after) and fill.within else fill.whole
 
 
-def _cleaned(word: str) -> str:
+def cleaned(word: str) -> str:
+    """Return a word without punctuation marks at its ends."""
     return word.strip(_PUNCTUATION)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import count, islice
@@ -170,14 +171,31 @@ def _fill(reader: ListReader, content: str | Wildcard | None, slot: str | None) 
         name = f"{before}{{{content}}}{after}"
         if name not in reader.made:
             only_digits = content in reader.ranges and not any(map(str.isalpha, before + after))
-            reader.made[name] = [
-                (f"{before}{text}{after}", text if value is None else value)
-                for text, value in reader.made[content]
-                if isinstance(text, str) and not (only_digits and any(map(str.isalpha, text)))
-            ]
+            entries = [each for each in reader.made[content] if not (only_digits and any(map(str.isalpha, str(each[0]))))]
+            reader.made[name] = _with_letters(before, entries, after)
         return slotted(List(name)) if reader.made[name] else NOTHING
 
     return Fill(slotted(List(content)), within)
+
+
+def glued(new: Mapping[str, list[Entry]], known: Iterable[str]) -> dict[str, list[Entry]]:
+    """Return the lists that stand for others with letters before or after their entries, for new entries.
+
+    Args:
+        new: the new entries, by list.
+        known: names of all lists.
+    """
+    found = {}
+    for name in known:
+        match = re.fullmatch(r"(.*)\{(.+)\}(.*)", name)
+        if match and match[2] in new:
+            before, of, after = match.groups()
+            found[name] = _with_letters(before, new[of], after)
+    return found
+
+
+def _with_letters(before: str, entries: list[Entry], after: str) -> list[Entry]:
+    return [(f"{before}{text}{after}", text if value is None else value) for text, value in entries if isinstance(text, str)]
 
 
 def plain_value(value: Any) -> Value:

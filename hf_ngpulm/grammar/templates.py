@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..common.extras import needed
 from ..errors import GrammarError
 from .expressions import Choice, Expression, Repeat, Sequence, Slot, Words
-from .gluing import AnyOf, AnyOrder, Gluer, Part, Run
+from .gluing import AnyOf, AnyOrder, Gluer, Part, Run, cleaned
 from .marked import load_yaml, place_of
 from .rules import Entry, Rules, checked
 from .template_lists import ListReader, Lists, plain_value
@@ -88,7 +88,7 @@ class _Reader:
         own = ListReader(self._mapping(contents, "lists"), lists, language, where, made)
         self.scope = _Scope(self._mapping(contents, "expansion_rules"), own, {})
         self.gluer, self.inside = Gluer(), list[str]()
-        skipped = [Words(str(each).strip()) for each in contents.get("skip_words") or []]
+        skipped = [Words(word) for each in contents.get("skip_words") or [] if (word := cleaned(str(each).strip()))]
         self.skip = Repeat(Choice(*skipped)) if skipped else Words("")
 
     def read(self) -> Rules:

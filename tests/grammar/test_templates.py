@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import sys
 from itertools import islice
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from grammar_sentences import sentences
 from hf_ngpulm.errors import GrammarError
 from hf_ngpulm.grammar.expressions import Words
 from hf_ngpulm.grammar.reference import Meaning, readings
+from hf_ngpulm.grammar.template_lists import glued
 from hf_ngpulm.grammar.templates import read_templates
 
 hassil = pytest.importorskip("hassil")
@@ -139,6 +141,16 @@ def test_words_are_put_together():
     assert not readings(rules, "vai nelbagno")
 
 
+def test_new_entries_of_a_list_with_letters():
+    rules = read_templates(["{area}s light", "l'{area}", "{area}"], {"area": ["hall"]})
+    new: dict = {"area": [("attic", 5), ("loft", None)]}
+    assert glued(new, rules.lists) == {
+        "{area}s": [("attics", 5), ("lofts", "loft")],
+        "l'{area}": [("l'attic", 5), ("l'loft", "loft")],
+    }
+    assert rules.lists["{area}s"] == [("halls", "hall")]
+
+
 def test_ranges():
     contents = {
         "intents": {"Set": {"data": [{"sentences": ["{a}", "down {b}", "only {c}"]}]}},
@@ -254,9 +266,20 @@ def test_bad_files_are_named(tmp_path, text, message):
         read_templates(tmp_path / "none.yaml")
 
 
+def test_the_extra_is_named(monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "hassil"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "hassil", None)
+    with pytest.raises(ImportError, match=r"^sentence templates need hassil.*: pip install 'hf-ngpulm\[grammar\]'$"):
+        read_templates(["a"])
+
+
 def languages():
     home_assistant = pytest.importorskip("home_assistant_intents")
     return sorted((Path(home_assistant.__file__).parent / "data").glob("*.json"))
+
+
+UNSPACED = ("ja", "th", "zh-CN", "zh-HK", "zh-TW")
 
 
 @pytest.mark.slow
@@ -264,7 +287,7 @@ def languages():
 def test_home_assistants_sentences(path):
     """Every language can be read, and hassil understands what is drawn in it."""
     contents = json.loads(path.read_text(encoding="utf-8"))
-    lists = {"area": ["alpha"], "floor": ["beta"], "name": ["gamma delta"]}
+    lists = {"area": ["alpha"], "floor": ["beta"], "name": ["gamma"]}
     for intent in contents["intents"].values():  # hassil refuses what has no context
         for data in intent["data"]:
             data.pop("requires_context", None)
@@ -272,6 +295,7 @@ def test_home_assistants_sentences(path):
     assert set(rules.intents) == {name for name, intent in contents["intents"].items() if intent["data"]}
     understood, drawn = 0, 20
     for sentence in islice(sentences(rules, random.Random(0), ("omega",)), drawn):
-        understood += sentence.intent in [intent for intent, _ in understood_by_hassil(intents, sentence.text, lists)]
+        said = sentence.text.replace(" ", "") if path.stem in UNSPACED else sentence.text
+        understood += sentence.intent in [intent for intent, _ in understood_by_hassil(intents, said, lists)]
     print(path.stem, understood, "of", drawn)
-    assert understood >= 0.8 * drawn
+    assert understood == drawn
