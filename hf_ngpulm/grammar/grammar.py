@@ -16,11 +16,12 @@ from ..text.vocabulary import tokenizer_of
 from . import saving
 from .compiled import FORBIDDEN, CompiledGrammar
 from .expressions import Expression, Value, expression_of
-from .jsgf import read_jsgf
+from .jsgf import SUFFIXES, read_jsgf
 from .marked import load_yaml
 from .network import FREE, Network, Reading, Symbols
 from .rhino import read_rhino
 from .rules import Rules, text_and_name
+from .template_lists import glued
 from .templates import read_templates
 from .vosk import read_vosk
 
@@ -91,7 +92,7 @@ class Grammar:
             GrammarError: the format is unknown, or the file is invalid; the message names line and column where there are some.
         """
         path = Path(source)
-        if path.suffix in (".jsgf", ".gram", ".jsg"):
+        if path.suffix in SUFFIXES:
             return cls.from_jsgf(path)
         if path.suffix == ".json":
             return cls.of_rules(saving.load(path)) if path.name == saving.FILE else cls.from_phrases(path)
@@ -140,6 +141,7 @@ class Grammar:
         unknown = sorted(new.keys() - self.lists.keys())
         if unknown:
             raise GrammarError(f"the grammar has no list {unknown[0]!r}; it has {sorted(self.lists)}")
+        new |= glued(new, self.lists)  # lists of templates that stand for these with letters before or after
         changed.lists = {**self.lists, **new}
         are_texts = all(isinstance(text, str) for name in new for text, _ in (*new[name], *self.lists[name]))
         changed._network = self._network.with_lists(new) if are_texts else Network(self.intents, changed.lists)

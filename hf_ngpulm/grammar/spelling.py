@@ -83,7 +83,10 @@ def spelled(network: Network, speller: Speller, strict: bool) -> SpelledSymbols:
     entries = [(symbol, text, value) for symbol in every for text, value in network.entries(symbol)]
     texts = list(dict.fromkeys(text for _, text, _ in entries))
     inside, beginning, unknown = _token_sequences(texts, speller)
-    left_out = {text: unknown[text] for text in texts if not inside[text]}
+    # Of several texts for a value, such as a number in words and in digits, one is enough.
+    writable = {(symbol, text if value is None else value) for symbol, text, value in entries if inside[text]}
+    missing = [text for symbol, text, value in entries if (symbol, text if value is None else value) not in writable]
+    left_out = {text: unknown[text] for text in missing}
     if left_out:
         few = ", ".join(f"{text!r} ({what!r})" for text, what in list(left_out.items())[:NAMED])
         message = f"the recogniser can't write {len(left_out)} of the grammar's {len(texts)} words and entries: {few}"

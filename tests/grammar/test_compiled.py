@@ -114,7 +114,7 @@ def test_any_tokens(expression, things, rows):
 def test_slots_have_values_and_places():
     turn = Sequence("b", Slot("thing", List("things")), Slot("mode", Words(""), "loud"), Optional(Slot("n", Number(1, 12))))
     network = Network({"turn": turn}, {"things": [("a", 7), ("a b", "two")]})
-    with pytest.warns(UserWarning, match="can't write 2[0-9] of the grammar's"):  # numbers
+    with pytest.warns(UserWarning, match="can't write [0-9]+ of the grammar's"):  # numbers
         compiled = CompiledGrammar(network, speller_of(pieces()))
     ids = pieces()("b a b", add_special_tokens=False).input_ids
     reading = compiled.reading(ids)
