@@ -86,7 +86,7 @@ def main() -> None:
     parser.set_defaults(tuning=0, joined=1, drawn=0)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    orders = Orders.read(args.data, args)
+    orders = Orders(args)
     grammar = Grammar.from_rhino(args.data / "data/rhino/coffee_maker.yaml")
     recogniser = Understander(args.model, grammar, args.batch_size, args.beams[0])
     rows: list[dict[str, Any]] = []

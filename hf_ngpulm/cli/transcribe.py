@@ -65,7 +65,7 @@ def transcribe(
     hf-ngpulm transcribe *.flac --model nvidia/parakeet-ctc-0.6b --lm org/my-lm --lm-weight 1.0 --num-beams 8
     hf-ngpulm transcribe call.flac --model nvidia/parakeet-tdt-0.6b-v3 --phrases names.txt --phrases "Anna Kowalska"
     hf-ngpulm transcribe talk.flac --model nvidia/parakeet-tdt-0.6b-v3 --output talk.srt
-    hf-ngpulm transcribe order.wav --model nvidia/parakeet-ctc-0.6b --grammar orders.yml --json
+    hf-ngpulm transcribe audio.flac --model nvidia/parakeet-ctc-0.6b --grammar orders.yml --json
     """
     if timestamps not in (None, "word", "char"):
         raise ValueError(f"--timestamps must be word or char, got {timestamps!r}")
