@@ -114,7 +114,7 @@ def test_other_speech_is_rejected():
     assert told.intent == "tell" and [(slot.name, slot.value) for slot in told.slots] == [("who", "b a")]
     assert json.loads(json.dumps(told.as_dict()))["slots"][0]["text"] == "b a"
     strict = GrammarDecoder(decoder, GRAMMAR, "strict", num_beams=64)(outputs, lengths)[1]
-    assert strict.understood and strict.text in SENTENCES and strict.free_text is None
+    assert strict.understood and strict.text.replace(",", "") in SENTENCES and strict.free_text is None
     free = GrammarDecoder(decoder, GRAMMAR, "free")(outputs, lengths)
     assert [each.understood for each in free] == [True, False, True]
     soft = GrammarDecoder(decoder, GRAMMAR, "soft")(outputs, lengths)
