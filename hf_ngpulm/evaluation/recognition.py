@@ -255,7 +255,7 @@ def without_lm(pipeline: Any) -> dict[str, Any]:
 
     A graph contains its language model. So for a `GraphDecoder` the settings set the weights to 0.
     """
-    decoder, given = pipeline._forward_params["ngram_decoder"], pipeline._ngram_settings
+    decoder, given = pipeline._forward_params.get("ngram_decoder"), pipeline._ngram_settings or {}
     if isinstance(decoder, GraphDecoder):
         return {"lm_weight": 0.0, "beta": 0.0, **({} if given.get("phrases") is None else {"phrase_weight": 0.0})}
     if isinstance(pipeline, Seq2SeqNGramPipeline):

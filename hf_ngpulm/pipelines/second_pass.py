@@ -15,7 +15,6 @@ from ..decoding.second_pass import RESCORER_WEIGHT
 from ..rescoring import load_rescorer
 
 OF_RESCORER = ("rescorer", "rescorer_weight", "word_bonus")
-WINDOW = 3000  # the most frames of features that Whisper reads at once
 
 
 class SecondPass(NamedTuple):
@@ -48,8 +47,13 @@ class SecondPass(NamedTuple):
         divided likewise, by the number of the transcript's tokens and 1 for its end.
 
         Raises:
-            ValueError: there is one beam only, Whisper writes times, or its audio doesn't fit into a window.
+            ValueError: there is one beam only, or the model is Whisper, whose `generate` decodes windows by itself.
         """
+        if model.config.model_type == "whisper":
+            raise ValueError(
+                "rescorer= doesn't work with Whisper, whose generate decodes windows by itself; it works with other "
+                "encoder-decoders, CTC models and transducers"
+            )
         own = model.generate
 
         def generate(*args: Any, **kwargs: Any) -> Tensor:
@@ -60,14 +64,6 @@ class SecondPass(NamedTuple):
                     "rescorer= has one hypothesis only to choose from; pass num_beams=8, for example, or leave it out"
                 )
             more = {"num_return_sequences": beams, "return_dict_in_generate": True, "output_scores": True}
-            if model.config.model_type == "whisper":
-                features = kwargs.get("input_features")
-                if kwargs.get("return_timestamps") or (features is not None and features.shape[-1] > WINDOW):
-                    raise ValueError(
-                        "rescorer= works with Whisper for transcripts without times, of at most 30 seconds of audio; leave out "
-                        "return_timestamps, or pass chunk_length_s=30"
-                    )
-                more["force_unique_generate_call"] = True
             out = own(*args, **{**kwargs, **more})
             texts = [text.strip() for text in tokenizer.batch_decode(out["sequences"], skip_special_tokens=True)]
             special = torch.tensor(tokenizer.all_special_ids, device=out["sequences"].device)

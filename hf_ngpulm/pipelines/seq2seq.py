@@ -41,7 +41,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     Args:
         ilm_weight, prompt_context, unscored, score_eos, engine: as for `hf_ngpulm.NGramLogitsProcessor`.
 
-    `rescorer` ranks the beams of `generate` anew; Whisper then gives no times.
+    `rescorer` ranks the beams of `generate` anew, except Whisper's.
     """
 
     serves = staticmethod(is_seq2seq)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from transformers import pipeline
 import hf_ngpulm
 from hf_ngpulm import CTCDecoder, Rescorer, StreamingDecoder, TransducerDecoder
 from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.pipelines.loading import load_pipeline
+from hf_ngpulm.pipelines.second_pass import SecondPass
 from hf_ngpulm.sound.files import read_audio
 
 RESCORER = Rescorer(causal_lm(), letters_tokenizer())
@@ -193,3 +196,23 @@ def test_encoder_decoders():
         asr(CLIPS[0], num_beams=1, rescorer=RESCORER)
     with pytest.raises(ValueError, match="word_bonus given without rescorer="):
         asr(CLIPS[0], word_bonus=1.0)
+
+
+def test_whisper_is_refused():
+    whisper = SimpleNamespace(config=SimpleNamespace(model_type="whisper"))
+    with pytest.raises(ValueError, match="doesn't work with Whisper"), SecondPass(RESCORER).in_place(whisper, None):
+        pass
+
+
+@pytest.mark.parametrize("family", ["ctc", "canary"])
+def test_evaluation_without_a_rescorer_is_the_baseline(family):
+    from hf_ngpulm.evaluation import evaluate, read_recordings
+    from hf_ngpulm.evaluation.recognition import without_lm
+
+    recordings = read_recordings(str(bundled("examples/speech/harbour/clips.jsonl")), limit=3)
+    asr = load_pipeline(str(bundled(f"examples/models/{family}")), rescorer=RESCORER, rescorer_weight=1.0, num_beams=4)
+    settings = ({}, {"rescorer_weight": 0.0}, without_lm(asr))
+    rescored, first, baseline = (
+        [each.hypothesis for each in evaluate(asr, recordings, **more).utterances] for more in settings
+    )
+    assert rescored != first == baseline
