@@ -110,9 +110,8 @@ def serve(
         "model": model, "decoding": decoding, "chunks": chunks, "rescoring": rescoring, "lms": named,
         "names": served_name or [_name_of(model)], "limits": Limits(**vars(most)), "host": address.host,
         "wyoming": address.wyoming, "keys": _keys(address.api_key, address.api_key_file),
-        "tls": (address.tls_cert, address.tls_key),
-        "origins": address.origin or (), "proxies": address.proxy or (), "tick": tick, "json_logs": json_logs, "device": device,
-        "as_json": as_json, "shared": address.workers > 1,
+        "tls": (address.tls_cert, address.tls_key), "origins": address.origin or (), "proxies": address.proxy or (),
+        "tick": tick, "json_logs": json_logs, "device": device, "as_json": as_json, "shared": address.workers > 1,
     }  # fmt: skip
     if address.workers > 1:
         raise typer.Exit(library.run_workers(address.workers, work, options, address.host, address.port))
