@@ -29,7 +29,7 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
     or else `eos`) and the history. Each text is tokenised by itself. A list's texts are read as a tree: a beginning that
     several texts share is read once, and several trees form a batch. Models that don't read trees (those without attention
     masks of four dimensions) read each text separately; `shares_prefixes` tells. Scores equal those of single texts to within
-    rounding (1e-4 in float32). The latest 65,536 scores are kept.
+    rounding (about 1e-4 in float32). The latest 65,536 scores are kept.
 
     Args:
         model: a causal language model of Transformers.
