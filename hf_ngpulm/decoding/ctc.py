@@ -81,7 +81,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
             made for other speech does next to no harm (see `hf_ngpulm.decoding.guard`). "auto" (default) is 0.5, and -0.5 for
             word-level LMs, and the LM may also cost at most 1 nat of acoustic score per token, 2 if it is word-level; "off"
             keeps the LM in all rows. `Hypothesis.lm_left_out` tells.
-        model: the CTC model of Transformers that computes the logits. It isn't run; it selects the tuned settings and the blank.
+        model: the CTC model of Transformers that computes the logits. It isn't run; it selects tuned settings and the blank.
 
     Raises:
         TokenizerMismatchError: an LM belongs to another tokenizer.
