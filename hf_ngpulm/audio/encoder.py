@@ -11,6 +11,8 @@ import numpy as np
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from ..decoding.families import usual
+
 
 class Samples:
     """Holds the latest samples of a recording. Positions count from the beginning of the recording.
@@ -87,7 +89,7 @@ class StreamEncoder(ABC):
 
 def extract(extractor: Any, samples: np.ndarray) -> Any:
     """Return the features of a piece of audio, as tensors with a batch of one."""
-    return extractor([samples], sampling_rate=extractor.sampling_rate, padding=True, return_tensors="pt")
+    return usual(extractor([samples], sampling_rate=extractor.sampling_rate, padding=True, return_tensors="pt"))
 
 
 def extract_batch(extractor: Any, pieces: list[np.ndarray]) -> dict[str, Tensor]:

@@ -69,7 +69,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         repeats: rule by which greedy search with an LM continues the label of the frame before: "stay" (if that scores better;
             default), "label" (NeMo's rule) or "run"; see `hf_ngpulm.search.ctc_greedy`. "stay" has the lowest word error rate
             on the project's development set.
-        blank_id: class of the blank; default: the tokenizer's padding token.
+        blank_id: class of the blank; default: `blank_token_id` of the config of `model`, or else the tokenizer's padding token.
         frame_seconds: duration of a frame; without it words have no times.
         confidence: confidence measure of tokens and words: "max_prob", "gibbs", "tsallis" or "renyi" (see
             `hf_ngpulm.search.confidence`), or None.
@@ -81,7 +81,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
             made for other speech does next to no harm (see `hf_ngpulm.decoding.guard`). "auto" (default) is 0.5, and -0.5 for
             word-level LMs, and the LM may also cost at most 1 nat of acoustic score per token, 2 if it is word-level; "off"
             keeps the LM in all rows. `Hypothesis.lm_left_out` tells.
-        model: the CTC model of Transformers that computes the logits. It isn't run; it selects the settings tuned for it.
+        model: the CTC model of Transformers that computes the logits. It isn't run; it selects tuned settings and the blank.
 
     Raises:
         TokenizerMismatchError: an LM belongs to another tokenizer.
@@ -107,7 +107,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
     ) -> None:
         given = {"lm_weight": lm_weight, "phrase_weight": phrase_weight, **options}
         super().__init__(tokenizer_or_processor, lm, phrases, model, given)
-        self.blank_id = blank_of(self.tokenizer, self.options.blank_id)
+        self.blank_id = blank_of(self.tokenizer, self.options.blank_id, model)
         lms = self.fusion.lms
         if self.options.num_beams > 1 and self.options.beta is None and lms and all(map(_has_word_bonus, lms)):
             self.options = replace(self.options, beta=0.0)
@@ -232,8 +232,10 @@ def bonuses_of(beta: float | Tensor | None, models: RowModels) -> Tensor:
     return weights_of(beta, "beta", len(lm_weights), lm_weights.device)
 
 
-def blank_of(tokenizer: Any, blank_id: int | None) -> int:
-    """Return `blank_id`, by default the tokenizer's padding token."""
+def blank_of(tokenizer: Any, blank_id: int | None, model: Any = None) -> int:
+    """Return `blank_id`, by default the blank in the config of `model`, or else the tokenizer's padding token."""
+    if blank_id is None:
+        blank_id = getattr(getattr(model, "config", None), "blank_token_id", None)
     if blank_id is None:
         blank_id = getattr(tokenizer, "pad_token_id", None)
     if blank_id is None or blank_id < 0:

@@ -15,6 +15,7 @@ from transformers.models.auto.modeling_auto import (
 from ..search.networks.model import transducer_of
 
 CACHE = ALL_CACHE_NAMES[0]  # what models call their cache: "past_key_values", or since Transformers 5.24 "cache"
+ONE_CHANNEL = ("omniasr_ctc",)  # model types that take waveforms `[B, 1, N]` and a `padding_mask`
 TRANSDUCERS = ("parakeet_tdt", "parakeet_rnnt", "nemotron_asr_streaming", "nemotron3_5_asr")
 
 
@@ -43,11 +44,26 @@ def frame_lengths(model: Any, input_lengths: Tensor) -> Tensor | None:
     return None
 
 
+def takes_one_channel(model: Any) -> bool:
+    """Return whether a model takes waveforms `[B, 1, N]` and a `padding_mask`. The stock pipeline can't run such models."""
+    return getattr(getattr(model, "config", None), "model_type", None) in ONE_CHANNEL
+
+
+def usual(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Return the inputs of a CTC model or transducer in the usual form: without a dimension of channels, and with an
+    `attention_mask` instead of a `padding_mask`.
+    """
+    if "padding_mask" not in inputs or "attention_mask" in inputs:
+        return inputs
+    others = {name: value for name, value in inputs.items() if name != "padding_mask"}
+    return {**others, "input_values": inputs["input_values"][:, 0], "attention_mask": inputs["padding_mask"]}
+
+
 def encoded(model: Any, features: Tensor, attention_mask: Tensor | None, **more: Any) -> tuple[Tensor, Tensor | None]:
     """Run a CTC model, or a transducer's encoder.
 
     Args:
-        features, attention_mask: as the feature extractor returns them.
+        features, attention_mask: as the feature extractor returns them, in the form of `usual`.
         more: arguments of a transducer's encoder.
 
     Returns:
@@ -56,5 +72,8 @@ def encoded(model: Any, features: Tensor, attention_mask: Tensor | None, **more:
     """
     if is_transducer(model):
         return transducer_of(model).encode(features, attention_mask, **more)
-    logits = model(**{model.main_input_name: features}, attention_mask=attention_mask).logits
+    if takes_one_channel(model):
+        logits = model(**{model.main_input_name: features[:, None]}, padding_mask=attention_mask).logits
+    else:
+        logits = model(**{model.main_input_name: features}, attention_mask=attention_mask).logits
     return logits, None if attention_mask is None else frame_lengths(model, attention_mask.sum(-1).long())

@@ -87,7 +87,7 @@ class GraphDecoder(Decoder):
         super().__init__(tokenizer_or_processor, lm, None, model, {"lm_weight": lm_weight, **options})
         if not self.fusion.models:
             raise ValueError(f"lm={lm}: a graph needs a language model; CTCDecoder decodes without one")
-        self.blank_id = blank_of(self.tokenizer, self.options.blank_id)
+        self.blank_id = blank_of(self.tokenizer, self.options.blank_id, model)
         if self.fusion.is_lazy:
             raise ValueError(
                 "GraphDecoder needs all states of the language model, but this one is composed lazily; load the word-level "

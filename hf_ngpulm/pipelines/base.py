@@ -18,7 +18,7 @@ from transformers.pipelines.automatic_speech_recognition import rescale_stride
 
 from ..common.checks import refuse_idle
 from ..config.tuned import SETTINGS, with_remembered
-from ..decoding.families import encoded, frame_lengths
+from ..decoding.families import encoded, frame_lengths, takes_one_channel, usual
 from ..decoding.hypotheses import Hypothesis
 from ..decoding.options import Options
 from ..decoding.understanding import GrammarDecoder
@@ -245,8 +245,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
 
     @property
     def _decodes_always(self) -> bool:
-        """Return whether only this package can decode the model, because the model has `as_transducer`."""
-        return hasattr(self.model, "as_transducer")
+        """Return whether the stock pipeline can't decode the model."""
+        return hasattr(self.model, "as_transducer") or takes_one_channel(self.model)
 
     def _made(self, settings: dict[str, Any]) -> Any:
         """Return a decoder: the last one, with its cached phrases, if the settings equal those of the last one."""
@@ -296,7 +296,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         """Return the length of the model's input for a number of samples."""
         extract = cast(Any, self.feature_extractor)
         tone = np.sin(np.arange(samples)).astype(np.float32)
-        return extract(tone, sampling_rate=extract.sampling_rate, return_tensors="pt")[self.model.main_input_name].shape[1]
+        inputs = usual(extract(tone, sampling_rate=extract.sampling_rate, return_tensors="pt"))
+        return inputs[self.model.main_input_name].shape[1]
 
     def frames(self, inputs: Iterable[Any], batch_size: int = 1, chunk_length_s: float | None = None) -> Iterator[Tensor]:
         """Yield the decoder's input for each recording, to decode it repeatedly; for CTC models and transducers.
@@ -362,7 +363,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         """Yield the stock pipeline's model inputs for a recording. Convert the recording first if that can't read it."""
         audio, number = (inputs.audio, inputs.number) if isinstance(inputs, Numbered) else (inputs, None)
         audio = readable(audio, cast(Any, self.feature_extractor).sampling_rate)
-        return numbered(AutomaticSpeechRecognitionPipeline.preprocess(self, audio, *args, **kwargs), number)
+        pieces = map(usual, AutomaticSpeechRecognitionPipeline.preprocess(self, audio, *args, **kwargs))
+        return numbered(pieces, number)
 
     def _forward(self, model_inputs: dict[str, Any], ngram_decoder: Any = None, **kwargs: Any) -> dict[str, Any]:
         recordings = numbers_in(model_inputs)

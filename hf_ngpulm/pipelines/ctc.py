@@ -42,4 +42,6 @@ class CTCNGramPipeline(NGramPipeline):
 
     def _make_decoder(self, settings: dict[str, Any]) -> CTCDecoder | GraphDecoder:
         defaults = {"confidence": None, "lm_weight": LM_WEIGHT}  # tuned settings are among them
-        return ctc_decoder(self.tokenizer, **{**defaults, **settings, "frame_seconds": self._frame_seconds})
+        blank_id = getattr(self.model.config, "blank_token_id", None)
+        of_model = {"frame_seconds": self._frame_seconds, "blank_id": blank_id}
+        return ctc_decoder(self.tokenizer, **{**defaults, **settings, **of_model})

@@ -166,7 +166,7 @@ def test_a_batch_with_beams_is_its_rows_one_by_one(name, lm):
             assert batch[row][: len(found)] == found and len(padding) <= 1
 
 
-LLMS = [name for name in FAMILIES if name in ("qwen3_asr", "granite_speech", "voxtral")]
+LLMS = [name for name in FAMILIES if name in ("qwen3_asr", "granite_speech", "voxtral", "omniasr")]
 
 
 def takes_embeddings(name):

@@ -256,6 +256,24 @@ def voxtral():
     return Family(model, inputs, len(tokens), settings={"start": 31})
 
 
+def omniasr():
+    config = transformers.OmniASRConfig(
+        audio_config={**SMALL, "conv_dim": (16, 16), "conv_stride": (5, 2), "conv_kernel": (10, 3),
+                      "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2},
+        text_config={"model_type": "llama", **SMALL, "vocab_size": 40, "num_key_value_heads": 2, "head_dim": 8,
+                     "max_position_embeddings": 128},
+        audio_token_id=38, bos_token_id=0, pad_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    tokens = [*[38] * 15, 37, 30, 0]  # <|audio|>..., a marker, a language, <s>
+    inputs = {
+        "input_ids": prompts(tokens), "attention_mask": torch.ones(2, len(tokens), dtype=torch.int64),
+        "input_values": features(1, 160), "padding_mask": torch.ones(2, 160, dtype=torch.int64),
+    }  # fmt: skip
+    model = randomised(transformers.OmniASRForConditionalGeneration(config))
+    configured(model, bos_token_id=0, eos_token_id=2, pad_token_id=1)
+    return Family(model, inputs, len(tokens), settings={"tokenizer": Tokens()})
+
+
 # Those of the installed Transformers.
 FAMILIES = {
     make.__name__: make
@@ -272,6 +290,7 @@ FAMILIES = {
         (qwen3_asr, "Qwen3ASRForConditionalGeneration"),
         (granite_speech, "GraniteSpeechForConditionalGeneration"),
         (voxtral, "VoxtralForConditionalGeneration"),
+        (omniasr, "OmniASRForConditionalGeneration"),
     )
     if hasattr(transformers, name)
 }
