@@ -131,7 +131,7 @@ def _filled(part: Fill, opened: Open) -> Ways:
 
 
 def _parted(opened: Open, text: str | None) -> bool:
-    """Whether a new word begins although no space says so."""
+    """Return whether a new word begins although no space says so."""
     last = opened[-1][-1] if opened and isinstance(opened[-1], str) else ""
     first = text[0] if text else ""
     return bool(opened) and bool(_UNSPACED.match(last) or _UNSPACED.match(first))

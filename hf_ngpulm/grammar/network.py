@@ -58,7 +58,7 @@ class Filled(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What a transcript means: the intent, its slots, and the grammar's weight (natural log)."""
+    """The meaning of a transcript: the intent, its slots, and the grammar's weight (natural log)."""
 
     intent: str | None
     slots: tuple[Filled, ...]

@@ -164,7 +164,7 @@ def _spelled_words(words: list[str], before: str, speller: Speller) -> tuple[dic
 
 
 class _Writes(NamedTuple):
-    """What a recogniser can write."""
+    """The characters that a recogniser can write."""
 
     capitals: bool
     small: bool

@@ -60,7 +60,7 @@ class ListReader:
         return self.fills[name, slot]
 
     def is_wildcard(self, name: str) -> bool:
-        """Whether a list that has been referred to is a wildcard."""
+        """Return whether a list that has been referred to is a wildcard."""
         return isinstance(self.contents.get(name), Wildcard)
 
     def _content(self, reference: Any, at: str) -> str | Wildcard | None:

@@ -65,7 +65,7 @@ def _read_files(path: Path) -> dict[str, Any]:
 
 
 class _Scope(NamedTuple):
-    """What names mean in a block of sentences: rules and lists, as they are written and as they have been read."""
+    """The rules and lists of a block of sentences, as they are written and as they have been read."""
 
     rules: Mapping[str, Any]
     lists: ListReader
