@@ -175,7 +175,7 @@ def goals(rows: dict[str, dict[str, Any]]) -> Iterator[str]:
         found.append((f"{ALSD}, over label looping", seconds[ALSD] / seconds[GREEDY], least, TIMES))
     for what, value, least, limit in found:
         verdict = "ok" if value <= limit else "MISSED"
-        yield f"modelled, batch {GOAL_BATCH}: {what}: {value:.3g} (at least {least:.2g}), should be <= {limit:g}: {verdict}"
+        yield f"modelled, batch {GOAL_BATCH}: {what}: {value:.3g} (at least {least:.3g}), should be <= {limit:g}: {verdict}"
 
 
 # ---- workloads

@@ -43,9 +43,9 @@ def states_and_weights(automaton: BackoffAutomaton, rows: int = ROWS) -> tuple[t
     return states, torch.tensor([[0.5, 0.3], [1.0, 0.0], [0.2, -0.2], [0.7, 0.4]]).repeat(-(-rows // 4), 1)[:rows].contiguous()
 
 
-def logits(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def logits(classes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Few classes are likely, so that prefixes meet again; in the first row very few, in the last one a logit is NaN."""
-    found = 2 * torch.randn(ROWS, FRAMES, CLASSES, generator=random())
+    found = 2 * torch.randn(ROWS, FRAMES, classes, generator=random())
     found[..., 4:60] += 3.0
     found[..., BLANK] += 5 * torch.rand(ROWS, FRAMES, generator=random())
     found[0] *= 4
@@ -76,13 +76,13 @@ def queries(vocab_size: int = 3001) -> None:
     assert automaton.scores(states[:0]).shape == (0, vocab_size)
 
 
-def greedy_ctc(dtype: torch.dtype = torch.float32) -> None:
-    automaton = language_model(CLASSES - 4)
+def greedy_ctc(classes: int = CLASSES) -> None:
+    automaton = language_model(classes - 4)
     states, weights = states_and_weights(automaton)
     before = torch.full((ROWS, 2), BLANK, dtype=torch.int32)
     for rule in labels.RULES:
         rules = labels.LabelRules(weights, weights[:, 0], BLANK, automaton.vocab_size, rule)
-        arguments = (list(automaton.tensors), logits(dtype), LENGTHS, states, before, rules)
+        arguments = (list(automaton.tensors), logits(classes), LENGTHS, states, before, rules)
         found, expected = (labels.ctc_greedy(*arguments, engine) for engine in ("gpu", "reference"))
         close(found, expected)
 
@@ -93,35 +93,35 @@ def best_of_beam(state, frames) -> list:
     return [best[:, :2], state.hashes.gather(1, places)[:, :1], frames.bad_frames]
 
 
-def beam_ctc(num_beams: int = 8, with_texts: bool = True) -> None:
-    automaton = language_model(CLASSES - 4)
+def beam_ctc(classes: int = CLASSES, with_texts: bool = True) -> None:
+    automaton = language_model(classes - 4)
     states, weights = states_and_weights(automaton)
-    hashes = hashes_of_pieces([chr(97 + token % 7) * (1 + token % 2) for token in range(CLASSES)]) if with_texts else None
+    hashes = hashes_of_pieces([chr(97 + token % 7) * (1 + token % 2) for token in range(classes)]) if with_texts else None
     lm_weights = weights[:, 0]
     rules = beam.BeamRules(weights, 0.2 + lm_weights, -lm_weights, BLANK, automaton.vocab_size, 20.0, 0.99, hashes)
-    arguments = (list(automaton.tensors), beam.initial_state(num_beams, states), logits(), LENGTHS, rules)
+    arguments = (list(automaton.tensors), beam.initial_state(8, states), logits(classes), LENGTHS, rules)
     close(*(best_of_beam(*beam.ctc_beam(*arguments, engine)) for engine in ("gpu", "reference")))
 
 
-def transducer(durations: tuple[int, ...] | None = (0, 1, 2)) -> None:
-    automaton = language_model(2050)
-    model = Toy(2060, 2059, durations, seed=3, blank_bias=6.0)
+def transducer(vocab_size: int = 2050) -> None:
+    automaton = language_model(vocab_size)
+    model = Toy(vocab_size + 10, vocab_size + 9, (0, 1, 2), seed=3, blank_bias=6.0)
     frames = 1.5 * torch.randn(ROWS, FRAMES, 6, generator=random())
     states, weights = states_and_weights(automaton)
     ilm_weights = torch.tensor([0.1, 0.0, 0.2, 0.1])
-    arguments = (model, frames, LENGTHS.long(), automaton.tensors, states, weights, 2050, 3, ilm_weights, "max_prob")
+    arguments = (model, frames, LENGTHS.long(), automaton.tensors, states, weights, vocab_size, 3, ilm_weights, "max_prob")
     found, expected = (greedy(*arguments, engine) for engine in ("gpu", "reference"))
     assert torch.equal(found.counts, expected.counts) and expected.counts.sum() > 3
     close(*([each.acoustic_scores, each.lm_scores, each.ilm_scores] for each in (found, expected)))
 
 
-def transducer_beam(strategy: str, durations: tuple[int, ...] | None, num_beams: int = 5) -> None:
-    automaton = language_model(2050)
-    model = Toy(2060, 2059, durations, seed=3, blank_bias=7.0)
+def transducer_beam(strategy: str, durations: tuple[int, ...] | None, num_beams: int, vocab_size: int = 2050) -> None:
+    automaton = language_model(vocab_size)
+    model = Toy(vocab_size + 10, vocab_size + 9, durations, seed=3, blank_bias=7.0)
     frames = 1.5 * torch.randn(2, 3, 6, generator=random())
     states, weights = states_and_weights(automaton, 2)
     options = SearchSettings(num_beams, strategy, log_sum=True, max_symbols=2, confidence="tsallis")
-    arguments = (model, frames, torch.tensor([3, 2]), automaton.tensors, states, weights, 2050, options)
+    arguments = (model, frames, torch.tensor([3, 2]), automaton.tensors, states, weights, vocab_size, options)
     more = {"num_lms": 1, "ilm_weights": torch.tensor([0.1, 0.2])}
     found, expected = (beam_search(*arguments, engine, **more) for engine in ("gpu", "cpu"))
     close((found.scores[:, :2], found.lm_scores[:, 0]), (expected.scores[:, :2], expected.lm_scores[:, 0]))

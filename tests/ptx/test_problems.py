@@ -37,6 +37,18 @@ def test_odd_vocabularies(problem, vocab_size):
     problem(vocab_size)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("problem", [problems.greedy_ctc, problems.beam_ctc, problems.transducer])
+def test_large_vocabularies_of_searches(problem):
+    problem(152_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy, durations", [("alsd", (0, 1, 2)), ("aes", None)])
+def test_large_vocabularies_of_beams(strategy, durations):
+    problems.transducer_beam(strategy, durations, 3, 152_000)
+
+
 def test_a_row_in_as_many_tiles_as_on_a_gpu(monkeypatch):
     """A sum over tiles has an element a thread: all threads of a warp, who all store it, must get the same bits."""
     monkeypatch.setattr(attention, "processors", lambda device: 132)
