@@ -48,11 +48,9 @@ NCU_SECONDS = 240
 
 
 def main() -> None:
-    parser = measure.arguments(__doc__, "gpu_profile", threads=False)
-    parser.set_defaults(out=os.environ.get("OUT") and Path(os.environ["OUT"]))
-    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to see that it runs")
-    parser.add_argument("--run-once", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    about, out = {"tiny": "tiny sizes, to see that it runs", "run_once": argparse.SUPPRESS}, os.environ.get("OUT")
+    options = {"threads": None, "out": Path(out) if out else Path, "tiny": False, "run_once": False}
+    args = measure.arguments(__doc__, "gpu_profile", None, about, **options).parse_args()
     if not measure.has_gpu():
         sys.exit("benchmarks/gpu_profile.py: this Python's torch sees no CUDA device; run it on a machine with one")
     torch.manual_seed(0)

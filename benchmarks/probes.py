@@ -192,7 +192,7 @@ def switching(heard: Heard, decoder: Any, own: list[Any]) -> dict[str, Callable[
 # Decoders with attention
 
 
-@experiment(models=["canary"], lm=LM, lm_weight=0.4, less_ilm=None, beams=(1, 5))
+@experiment(models=("canary",), lm=LM, lm_weight=0.4, less_ilm=float, beams=(1, 5))
 def search_errors(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
     """What a decoder with attention loses, and where. Its transcript and the reference are scored, token by token, with all
     that was fused. Where the reference scores higher (per token, as `generate` ranks hypotheses) the search is at fault,
@@ -237,7 +237,7 @@ def scored(model: Any, clip: Any, tokens: torch.Tensor, fusion: NGramLogitsProce
     return float(own[-1, said[-1]]), float(fused.gather(1, said[:, None]).mean())
 
 
-@experiment(at_once=0, models=["canary"], manifest=("callsigns", "contacts", "harbour", "orders"), ctc="ctc")
+@experiment(at_once=0, models=("canary",), manifest=("callsigns", "contacts", "harbour", "orders"), ctc="ctc")
 def word_times(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
     """How near the word times that cross-attention gives are to a CTC model's (--ctc) forced alignment of the same words, in
     ms. The likeliest path through its outputs says when each token comes first and last. Ways to read the attention are

@@ -89,19 +89,17 @@ def main() -> None:
     import measure
     from turns_cases import CASES
 
-    parser = measure.arguments(__doc__, "turns")
-    parser.add_argument("before", type=Path, help="a checkout of another version")
-    parser.add_argument("--after", type=Path, default=measure.ROOT)
-    parser.add_argument("--cases", nargs="*", default=[""], help="only those whose names contain one of these")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of each case, about")
-    parser.add_argument("--memory", action="store_true", help="processes of its own for each case")
+    about = {"cases": "only those whose names contain one of these", "seconds": "of each case, about"}
+    about["memory"] = "processes of its own for each case"
+    parser = measure.arguments(__doc__, "turns", None, about, after=str(measure.ROOT), cases=("",), seconds=8.0, memory=False)
+    parser.add_argument("before", help="a checkout of another version")
     args = parser.parse_args()
     rows, workers = [], []
     for case in [case for case in CASES if any(part in case for part in args.cases)]:
         if args.memory or not workers:
             for worker in workers:
                 worker.process.communicate()
-            workers = [Worker(tree, args.threads) for tree in (args.before, args.after)]
+            workers = [Worker(tree, args.threads) for tree in map(Path, (args.before, args.after))]
         try:
             rows.append(compare(case, workers, args.seconds))
         except RuntimeError as error:
