@@ -159,13 +159,12 @@ def defaults(names: list[str], repeats: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = measure.arguments(__doc__, "bundled")
-    parser.add_argument("--models", nargs="+", choices=NAMES, help="default: all; for --defaults ctc rnnt tdt")
+    about = {"models": {"choices": NAMES, "help": "default: all; for --defaults ctc rnnt tdt"}}
+    parser = measure.arguments(__doc__, "bundled", None, about, models=(str,), repeats=3)
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--tune", type=Path, metavar="FOLDER", help="tune on these clips in place of measuring")
     kind.add_argument("--tune-phrases", type=Path, metavar="FOLDER", help="tune the weights of phrases there")
     kind.add_argument("--defaults", action="store_true", help="measure what LMs do without any setting (name: defaults)")
-    parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     transformers_logging.set_verbosity_error()

@@ -39,7 +39,7 @@ def ctc(heard: Heard, args: argparse.Namespace, lm: Any) -> Ways:
     yield Way("greedy + LM", heard, grid(lm_weight=(0.9,)), fixed, sizes=args.batch_sizes)
 
 
-@experiment(lm=LM, word_lm=None, beams=(4, 8, 16, 32), batch_sizes=(1, 16, 64), repeats=5, peers_python=None, nemo_python=None)
+@experiment(lm=LM, word_lm=str, beams=(4, 8, 16, 32), batch_sizes=(1, 16, 64), repeats=5, peers_python=str, nemo_python=str)
 def ctc_beam(heard: Heard, args: argparse.Namespace, lm: Any) -> Ways:
     """CTC beam search with an LM of tokens, beside other projects' decoders of the same outputs (--lm: an ARPA file of decimal
     token ids for them; --word-lm: one of words for pyctcdecode)."""
@@ -72,7 +72,7 @@ def ctc_beam(heard: Heard, args: argparse.Namespace, lm: Any) -> Ways:
 FLASHLIGHT = {"beam_size_token": 20, "beam_threshold": 10.0}
 
 
-@experiment(lm=LM, beams=(16, 64, 100), batch_sizes=(1, 16), repeats=5, peers_python=None)
+@experiment(lm=LM, beams=(16, 64, 100), batch_sizes=(1, 16), repeats=5, peers_python=str)
 def words(heard: Heard, args: argparse.Namespace, lm: Any) -> Ways:
     """CTC beam search with an LM of words (--lm: an ARPA file), its words cut into pieces in one way and in several; beside
     other projects' decoders, and through `hf_ngpulm.compat` with pyctcdecode's own weights."""
@@ -120,7 +120,7 @@ class Compat(Way):
 
 @experiment(
     lm=LM, beams=(1, 2, 4, 6, 8, 12), lm_weights=(0.5, 0.7, 0.9, 1.1, 1.3), batch_sizes=(1, 4, 16, 32), repeats=3,
-    nemo_python=None,
+    nemo_python=str,
 )  # fmt: skip
 def transducer(heard: Heard, args: argparse.Namespace, lm: Any) -> Ways:
     """Stock `generate`, our searches with and without an LM, without the internal LM (half the LM's weight of it), and NeMo's
@@ -179,7 +179,7 @@ def knee(heard: Heard, args: argparse.Namespace, lm: Any) -> Ways:
         yield Way(f"{beams} beams", heard, points, {"lm": lm, "num_beams": beams, **confidence}, facts={"beams": beams})
 
 
-@experiment(lm=LM, source_lm=None, beams=(1, 5), lm_weights=(0.3, 0.4, 0.5, 0.6))
+@experiment(lm=LM, source_lm=str, beams=(1, 5), lm_weights=(0.3, 0.4, 0.5, 0.6))
 def attention(heard: Heard, args: argparse.Namespace, lm: Any) -> Ways:
     """A decoder with attention by the rules for what an LM doesn't score, and with its internal LM (or --source-lm, one of the
     text that it was trained on) subtracted."""
@@ -244,7 +244,7 @@ def search_of(heard: Heard, beams: int) -> dict[str, Any]:
 
 
 @experiment(
-    at_once=1, text=("harbour",), join="frames", sizes=(1, 2, 4, 8), beams=(1, 8), lm_weights=(0.7,), beta=None, graph=False,
+    at_once=1, text=("harbour",), join="frames", sizes=(1, 2, 4, 8), beams=(1, 8), lm_weights=(0.7,), beta=float, graph=False,
     ilm_weights=(0.5,), pauses=(0.24, 0.32, 0.48), share=0.5, half="odd", unit="token",
 )  # fmt: skip
 def joined(heard: Heard, args: argparse.Namespace, lm: Any) -> Ways:
@@ -284,7 +284,7 @@ CUTS = {"offline": (1.28, 120.0, 120.0), "2.56 + 1.28": (2.56, 4.0, 1.28), "1.28
         "0.64 + 0.64": (0.64, 4.0, 0.64), "0.32 + 0.48": (0.32, 4.0, 0.48)}  # fmt: skip
 
 
-@experiment(lm=None, lm_weights=(0.9,), ilm_weights=(), beams=(1,), sizes=(1,), half="odd")
+@experiment(lm=(str,), lm_weights=(0.9,), ilm_weights=(float,), beams=(1,), sizes=(1,), half="odd")
 def buffered(heard: Heard, args: argparse.Namespace, lm: Any) -> Ways:
     """What hearing a window at a time costs: streams of a `StreamingRecognizer`, 32 at a time, by seconds of chunk + right
     context (4 s before them). "ms a clip" has the encoder in it."""
@@ -349,7 +349,7 @@ def harmless(rows: list[Row]) -> dict[str, Any]:
     return {"chosen": chosen}
 
 
-@experiment(finish=harmless, lm=None, distractors=None)
+@experiment(finish=harmless, lm=(str,), distractors=str)
 def phrases(heard: Heard, args: argparse.Namespace, lm: Any) -> Ways:
     """What phrases gain (each clip with its own entities, or with these among 200 distractors), and what they cost where they
     don't occur (all distractors): errors of entities and of all words, by weight; without an LM, and with --lm with it, too."""
@@ -369,7 +369,7 @@ def phrases(heard: Heard, args: argparse.Namespace, lm: Any) -> Ways:
             yield Way(name, heard, points, fixed, True, {"phrases": kind}, given)
 
 
-@experiment(lm=LM, word_lm=None, distractors=None, batch_sizes=(BATCH,), repeats=5)
+@experiment(lm=LM, word_lm=str, distractors=str, batch_sizes=(BATCH,), repeats=5)
 def graph(heard: Heard, args: argparse.Namespace, lm: Any) -> Ways:
     """Graph decoding beside prefix beam search, with an LM of tokens and (--word-lm) of words; and discounts of phrases in
     graphs: each clip with its own entities, or with these among 1,000 phrases (`contexts` has what they cost)."""

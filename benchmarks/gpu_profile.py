@@ -26,6 +26,7 @@ import lm_queries
 import measure
 import torch
 from random_models import peaked_logits
+from torch.profiler import ProfilerActivity, profile
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.search import attention_step
@@ -47,42 +48,39 @@ NCU_SECONDS = 240
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = Path(os.environ["OUT"]) if os.environ.get("OUT") else measure.RESULTS
-    parser.add_argument("--out", type=Path, default=default, help="folder for the JSON results (default: %(default)s)")
-    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to see that it runs")
-    parser.add_argument("--run-once", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    about, out = {"tiny": "tiny sizes, to see that it runs", "run_once": argparse.SUPPRESS}, os.environ.get("OUT")
+    options = {"threads": None, "out": Path(out) if out else Path, "tiny": False, "run_once": False}
+    args = measure.arguments(__doc__, "gpu_profile", None, about, **options).parse_args()
     if not measure.has_gpu():
         sys.exit("benchmarks/gpu_profile.py: this Python's torch sees no CUDA device; run it on a machine with one")
     torch.manual_seed(0)
     with torch.inference_mode():
         calls = subjects(args.tiny)
         if args.run_once:  # under ncu: compiled first, then once for its counters
-            for _ in range(2):
-                for call in calls.values():
-                    call()
+            for call in (*calls.values(), *calls.values()):
+                call()
             return
         results: dict[str, Any] = {"subjects": {name: profiled(name, call) for name, call in calls.items()}}
     results["counters"] = counters(args)
-    print("results in", measure.save("gpu_profile", results, args.out))
+    if results["counters"]:
+        measure.report(results["counters"], args, results)
+    else:
+        print("results in", measure.save(args.name, results, args.out))
 
 
 def subjects(tiny: bool) -> dict[str, Callable[[], Any]]:
-    """Calls of the main kernels, in sizes that matter."""
+    """Return calls of the main kernels, in sizes that matter."""
     vocab_size, batch_size, frames, ngrams = (20, 2, 3, 2000) if tiny else (1024, 128, 250, lm_queries.NGRAMS)
     lm = lm_queries.build_model(vocab_size, 6, ngrams).to(measure.GPU)
     states = lm_queries.states_of(lm, lm_queries.text_of(lm, ngrams), batch_size, 0)
     tokens = torch.randint(vocab_size, (batch_size,), device=measure.GPU)
     logits = peaked_logits(batch_size, frames, vocab_size)
     lengths = torch.full((batch_size,), frames, dtype=torch.int32, device=measure.GPU)
-    return {
-        f"LM query scores, V={vocab_size}, B={batch_size}": partial(lm.scores, states),
-        f"LM query step, V={vocab_size}, B={batch_size}": partial(lm.step, states, tokens),
-        f"greedy CTC, V={vocab_size}, B={batch_size}": gpu_ctc.greedy_search(lm, logits, lengths),
-        f"CTC beam 8, V={vocab_size}, B={batch_size}": gpu_ctc.beam_search(lm, logits, lengths, 8, float("inf")),
-        "a step of attention decoding": attention(30 if tiny else 51_865, 2 if tiny else 32, ngrams),
-    }
+    calls = {"LM query scores": partial(lm.scores, states), "LM query step": partial(lm.step, states, tokens)}
+    calls["greedy CTC"] = gpu_ctc.greedy_search(lm, logits, lengths)
+    calls["CTC beam 8"] = gpu_ctc.beam_search(lm, logits, lengths, 8, float("inf"))
+    calls = {f"{name}, V={vocab_size}, B={batch_size}": call for name, call in calls.items()}
+    return calls | {"a step of attention decoding": attention(30 if tiny else 51_865, 2 if tiny else 32, ngrams)}
 
 
 def attention(vocab_size: int, batch_size: int, ngrams: int) -> Callable[[], Any]:
@@ -98,33 +96,27 @@ def attention(vocab_size: int, batch_size: int, ngrams: int) -> Callable[[], Any
 
 
 def profiled(name: str, call: Callable[[], Any]) -> dict[str, Any]:
-    """What a profiler sees of some calls: microseconds of each kernel, launches, and the host's time, a call."""
-    from torch.profiler import ProfilerActivity, profile
-
+    """Return what a profiler sees of some calls: microseconds of each kernel, launches, and the host's time, a call."""
     call(), call()
     with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if measure.GPU == "cuda" else [])]) as found:
-        seconds = measure.wall_seconds(lambda: [call() for _ in range(CALLS)], 1)
+        seconds = measure.wall_seconds(lambda: [call() for _ in range(CALLS)], 1) / CALLS
     kernels: dict[str, dict[str, float]] = {}
+    runs = 3 * CALLS if measure.GPU == "cuda" else CALLS  # `wall_seconds` calls twice before
     for event in found.events():
         if event.device_type == torch.autograd.DeviceType.CUDA:
             kernel = kernels.setdefault(event.name[:60], {"microseconds": 0.0, "launches": 0.0})
-            kernel["microseconds"] += event.time_range.elapsed_us()
-            kernel["launches"] += 1
-    runs = 3 * CALLS if measure.GPU == "cuda" else CALLS  # `wall_seconds` calls twice before
-    kernels = {name: {what: value / runs for what, value in kernel.items()} for name, kernel in kernels.items()}
+            kernel["microseconds"] += event.time_range.elapsed_us() / runs
+            kernel["launches"] += 1 / runs
     busy = sum(kernel["microseconds"] for kernel in kernels.values())
-    print(f"\n{name}: {1e6 * seconds / CALLS:.1f} us a call, of which the GPU works {busy:.1f} us")
-    rows = [[f"{k['microseconds']:.1f}", f"{k['launches']:.1f}", kernel] for kernel, k in by_time(kernels)]
+    print(f"\n{name}: {1e6 * seconds:.1f} us a call, of which the GPU works {busy:.1f} us")
+    rows = [[f"{of['microseconds']:.1f}", f"{of['launches']:.1f}", kernel] for kernel, of in kernels.items()]
+    rows.sort(key=lambda row: -float(row[0]))
     print(measure.table(["us", "launches", "kernel"], rows[:12]), flush=True)
-    return {"microseconds": 1e6 * seconds / CALLS, "busy_microseconds": busy, "kernels": kernels}
-
-
-def by_time(kernels: dict[str, dict[str, float]]) -> list[tuple[str, dict[str, float]]]:
-    return sorted(kernels.items(), key=lambda item: -item[1]["microseconds"])
+    return {"microseconds": 1e6 * seconds, "busy_microseconds": busy, "kernels": kernels}
 
 
 def counters(args: argparse.Namespace) -> list[dict[str, str]]:
-    """What `ncu` counts in the last launch of each of the main kernels."""
+    """Return what `ncu` counts in the last launch of each of the main kernels."""
     if shutil.which("ncu") is None:
         print("\nno ncu here (Nsight Compute): no counters")
         return []
@@ -132,21 +124,15 @@ def counters(args: argparse.Namespace) -> list[dict[str, str]]:
     command += ["--kernel-name", f"regex:{'|'.join(KERNELS)}", "--target-processes", "all"]
     command += [sys.executable, __file__, "--run-once", *(["--tiny"] if args.tiny else [])]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=NCU_SECONDS)
-    except subprocess.TimeoutExpired:
-        print(f"\nncu: not done in {NCU_SECONDS} s")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=NCU_SECONDS, check=True)
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+        print(f"\nncu: {error}\n{(str(error.stdout or '') + str(error.stderr or ''))[-3000:]}")
         return []
-    if done.returncode:
-        print(f"\nncu failed:\n{(done.stdout + done.stderr)[-3000:]}")
-        return []
-    found = last_launches(done.stdout)
-    if found:
-        print("\n" + measure.table(list(found[0]), [list(row.values()) for row in found]))
-    return found
+    return last_launches(done.stdout)
 
 
 def last_launches(printed: str) -> list[dict[str, str]]:
-    """Rows of counters, one for the last launch of each kernel, from what `ncu --csv` prints (after lines of its own)."""
+    """Return a row of counters for the last launch of each kernel, from what `ncu --csv` prints after its own lines."""
     lines = printed.splitlines()
     first = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
     found: dict[str, dict[str, str]] = {}

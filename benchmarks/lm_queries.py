@@ -138,16 +138,13 @@ def time_nemo(lm: NGramLM, folder: Path, batches: list[int], args: argparse.Name
 
 
 def main() -> None:
-    parser = measure.arguments(__doc__, "lm_queries")
-    parser.set_defaults(name=None)
-    parser.add_argument("--device", choices=("cpu", "cuda", "all"), default="all")
-    parser.add_argument("--quick", action="store_true", help="one order, three batch sizes")
-    parser.add_argument("--orders", type=int, nargs="+", help="default: 3, 6 and 10")
-    parser.add_argument("--vocab-sizes", type=int, nargs="+", default=list(VOCAB_SIZES))
-    parser.add_argument("--batch-sizes", type=int, nargs="+", help="default: 1 to 4,096")
-    parser.add_argument("--ngrams", type=int, default=NGRAMS, help="of a model")
-    parser.add_argument("--nemo-python", help="python of an environment with nemo_toolkit[asr]")
-    args = parser.parse_args()
+    about = {"orders": "default: 3, 6 and 10", "batch_sizes": "default: 1 to 4,096", "quick": "one order, three batch sizes"}
+    about |= {"ngrams": "of a model", "nemo_python": "Python of an environment with nemo_toolkit[asr]"}
+    about["device"] = {"choices": ("cpu", "cuda", "all")}
+    args = measure.arguments(
+        __doc__, str, None, about, device="all", quick=False, orders=(int,), vocab_sizes=VOCAB_SIZES, batch_sizes=(int,),
+        ngrams=NGRAMS, nemo_python=str,
+    ).parse_args()  # fmt: skip
     torch.set_num_threads(args.threads)
     seconds = 0.1 if args.quick else 0.3
     batches = args.batch_sizes or ([1, 32, 256] if args.quick else [*ON_GPU, 1024, 4096])

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # benchmarks measure the package that they lie beside
 RESULTS = ROOT / "benchmarks" / "results"
 GRAPH_CALLS = 20
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Where there is no GPU, a CPU can stand in for one, to see that benchmarks run through: it tells nothing of their times.
 STAND_IN = "HF_NGPULM_GPU_STAND_IN"
 GPU = "cpu" if os.environ.get(STAND_IN) else "cuda"
@@ -35,17 +37,32 @@ def has_gpu() -> bool:
     return GPU == "cpu" or torch.cuda.is_available()
 
 
-def arguments(doc: str | None, name: str, parser: Any = None, device: bool = False, threads: bool = True) -> Any:
-    """Return a command (an `ArgumentParser`) with what all have: the name and folder of the result file, threads, a device."""
-    if parser is None:
-        parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(doc: str | None, name: Any, parser: Any = None, about: Any = MappingProxyType({}), **options: Any) -> Any:
+    """Return a command (an `ArgumentParser`) with its options, and what all have: threads, the result file's name and folder.
+
+    Args:
+        parser: that of a subcommand.
+        about: help of options, or what else `add_argument` shall be given.
+        options: by name the default, or the type if there is none; a tuple stands for several values, False for a flag, None
+            for no such option.
+    """
+    parser = parser or argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.description = doc
-    if threads:
-        parser.add_argument("--threads", type=int, default=1, help="of PyTorch on the CPU (default: %(default)s)")
-    parser.add_argument("--name", default=name, help="name of the result file (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="folder of the result file (default: benchmarks/results)")
-    if device:
-        parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    about = {
+        "threads": "of PyTorch on the CPU",
+        "name": "of the result file",
+        "out": "folder of it (default: results)",
+        **about,
+    }
+    for option, default in {"threads": 1, "name": name, "out": Path, **options}.items():
+        one = default[0] if isinstance(default, tuple) else default
+        given: dict[str, Any] = {"type": one if isinstance(one, type) else type(one)} if one is not False else {}
+        given |= {"default": None if isinstance(one, type) else default} if one is not False else {"action": "store_true"}
+        given |= {"nargs": "+"} if isinstance(default, tuple) else {}
+        said = about.get(option)
+        given |= said if isinstance(said, dict) else {"help": said}
+        if default is not None:
+            parser.add_argument("--" + option.replace("_", "-"), **given)
     return parser
 
 

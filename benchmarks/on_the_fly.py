@@ -109,17 +109,13 @@ def peak() -> int:
 
 
 def main() -> None:
-    parser = measure.arguments(__doc__, "on_the_fly", threads=False)
-    parser.add_argument("--ngrams", type=float, default=5.0, help="millions of n-grams of the synthetic model")
-    parser.add_argument("--clips", type=int, default=32, help="sentences of synthetic outputs")
-    parser.add_argument("--model", help="a CTC model, for real outputs")
-    parser.add_argument("--manifest", default="harbour", help="clips for it")
-    parser.add_argument("--lm", help="an ARPA file of words for it")
-    parser.add_argument("--lm-weight", type=float, default=0.9)
-    parser.add_argument("--beta", type=float, default=2.0)
-    parser.add_argument("--only", choices=WAYS)
-    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    about = {"ngrams": "millions of n-grams of the synthetic model", "clips": "sentences of synthetic outputs"}
+    about |= {"model": "a CTC model, for real outputs", "manifest": "clips for it", "lm": "an ARPA file of words for it"}
+    about |= {"only": {"choices": WAYS}, "way": argparse.SUPPRESS}
+    args = measure.arguments(
+        __doc__, "on_the_fly", None, about, threads=None, ngrams=5.0, clips=32, model=str, manifest="harbour", lm=str,
+        lm_weight=0.9, beta=2.0, only=str, way=str,
+    ).parse_args()  # fmt: skip
     if args.way:
         print(json.dumps(one_way(args)))
         return

@@ -100,106 +100,59 @@ def _beams(
 
 
 def flashlight(
-    outputs: Outputs, lm: str | None = None, lm_weight: float = 0.87, beam_width: int = 50, beam_size_token: int = 1 << 30,
-    beam_threshold: float = 50.0,
+    outputs: Outputs, lm: str, lm_weight: float = 0.87, beam_width: int = 50, beam_size_token: int = 1 << 30,
+    beam_threshold: float = 50.0, length_bonus: float = 0.0, lexicon: dict[str, list[int]] | None = None,
 ) -> Decode:  # fmt: skip
-    """flashlight-text's lexicon-free beam search, as torchaudio's `ctc_decoder` calls it. It has no length bonus."""
-    from flashlight.lib.text.decoder import CriterionType, LexiconFreeDecoder, LexiconFreeDecoderOptions, ZeroLM
+    """flashlight-text's lexicon-free beam search, as torchaudio's `ctc_decoder` calls it, without a length bonus; or along the
+    trie of a lexicon, with a model of words."""
+    from flashlight.lib.text import decoder as library
     from flashlight.lib.text.decoder.kenlm import KenLM
-    from flashlight.lib.text.dictionary import Dictionary
+    from flashlight.lib.text.dictionary import Dictionary, create_word_dict
 
-    model = KenLM(lm, Dictionary([*map(str, range(outputs.blank)), "<blank>"])) if lm else ZeroLM()
-    options = LexiconFreeDecoderOptions(
-        beam_size=beam_width,
-        beam_size_token=min(beam_size_token, len(outputs.pieces)),
-        beam_threshold=beam_threshold,
-        lm_weight=lm_weight * math.log(10),  # its KenLM scores are base-10 logarithms
-        sil_score=0.0,
-        log_add=False,
-        criterion_type=CriterionType.CTC,
-    )
+    blank, settings = outputs.blank, {"beam_size": beam_width, "beam_size_token": min(beam_size_token, len(outputs.pieces))}
+    settings |= {"beam_threshold": beam_threshold, "sil_score": 0.0, "log_add": False}
+    # Its KenLM scores are base-10 logarithms.
+    settings |= {"lm_weight": lm_weight * math.log(10), "criterion_type": library.CriterionType.CTC}
 
-    def decode() -> list[str]:
+    def best(decoder: Any) -> list[Any]:
+        return [decoder.decode(row.ctypes.data, *row.shape)[0] for row in outputs.rows]
+
+    if lexicon is None:
+        model = KenLM(lm, Dictionary([*map(str, range(blank)), "<blank>"]))
+        options = library.LexiconFreeDecoderOptions(**settings)
         # The path begins and ends with the silence token: as the blank, it can't be taken for a token's repetition.
-        blank = outputs.blank
-        decoder = LexiconFreeDecoder(options, model, sil_token_idx=blank, blank_token_idx=blank, transitions=[])
-        best = [decoder.decode(row.ctypes.data, *row.shape)[0] for row in outputs.rows]
-        return [outputs.text(collapse(found.tokens, blank)) for found in best]
-
-    return decode
-
-
-def flashlight_lexicon(
-    outputs: Outputs, lm: str, lexicon: dict[str, list[int]], lm_weight: float = 0.8, length_bonus: float = 0.0,
-    beam_width: int = 50, beam_size_token: int = 1 << 30, beam_threshold: float = 50.0,
-) -> Decode:  # fmt: skip
-    """flashlight-text's beam search along the trie of a lexicon, with a model of words."""
-    from flashlight.lib.text.decoder import CriterionType, LexiconDecoder, LexiconDecoderOptions, SmearingMode, Trie
-    from flashlight.lib.text.decoder.kenlm import KenLM
-    from flashlight.lib.text.dictionary import create_word_dict
-
-    blank = outputs.blank
+        ids = {"sil_token_idx": blank, "blank_token_idx": blank, "transitions": []}
+        make = functools.partial(library.LexiconFreeDecoder, options, model, **ids)
+        return lambda: [outputs.text(collapse(found.tokens, blank)) for found in best(make())]
     words = create_word_dict({word: [list(map(str, tokens))] for word, tokens in lexicon.items()} | {"<unk>": []})
-    model, trie = KenLM(lm, words), Trie(len(outputs.pieces), blank)
+    model, trie = KenLM(lm, words), library.Trie(len(outputs.pieces), blank)
     start = model.start(False)
     for word, tokens in lexicon.items():
         index = words.get_index(word)
         trie.insert(tokens, index, model.score(start, index)[1])
-    trie.smear(SmearingMode.MAX)
-    options = LexiconDecoderOptions(
-        beam_size=beam_width,
-        beam_size_token=min(beam_size_token, len(outputs.pieces)),
-        beam_threshold=beam_threshold,
-        lm_weight=lm_weight * math.log(10),
-        word_score=length_bonus,
-        unk_score=-math.inf,
-        sil_score=0.0,
-        log_add=False,
-        criterion_type=CriterionType.CTC,
-    )
-
-    def decode() -> list[str]:
-        decoder = LexiconDecoder(options, trie, model, blank, blank, words.get_index("<unk>"), [], False)
-        best = [decoder.decode(row.ctypes.data, *row.shape)[0] for row in outputs.rows]
-        return [" ".join(words.get_entry(word) for word in found.words if word >= 0) for found in best]
-
-    return decode
+    trie.smear(library.SmearingMode.MAX)
+    options = library.LexiconDecoderOptions(**settings, word_score=length_bonus, unk_score=-math.inf)
+    make = functools.partial(library.LexiconDecoder, options, trie, model, blank, blank, words.get_index("<unk>"), [], False)
+    return lambda: [" ".join(words.get_entry(word) for word in found.words if word >= 0) for found in best(make())]
 
 
-def nemo_greedy(outputs: Outputs, lm: str | None = None, lm_weight: float = 0.0, batch_size: int = 16) -> Decode:
-    """NeMo's batched greedy search."""
+def nemo_ctc(
+    outputs: Outputs, lm: str | None = None, lm_weight: float = 1.0, length_bonus: float = 1.0, beam_width: int = 0,
+    batch_size: int = 16,
+) -> Decode:  # fmt: skip
+    """NeMo's batched greedy search, or beam search, which leaves out blanks and repetitions itself."""
+    import torch
+    from nemo.collections.asr.parts.submodules.ctc_beam_decoding import BeamBatchedCTCInfer
     from nemo.collections.asr.parts.submodules.ctc_greedy_decoding import GreedyBatchedCTCInfer
 
     with nemo_lm(lm) as path:
-        search = GreedyBatchedCTCInfer(
-            blank_id=outputs.blank, ngram_lm_model=path, ngram_lm_alpha=lm_weight, allow_cuda_graphs=False
-        )
-    return _nemo(search, outputs, batch_size, lambda labels: collapse(labels, outputs.blank))
-
-
-def nemo_beam(
-    outputs: Outputs, lm: str | None = None, lm_weight: float = 1.0, length_bonus: float = 1.0, beam_width: int = 4,
-    batch_size: int = 16,
-) -> Decode:  # fmt: skip
-    """NeMo's batched beam search, which leaves out blanks and repetitions itself."""
-    from nemo.collections.asr.parts.submodules.ctc_beam_decoding import BeamBatchedCTCInfer
-
-    with nemo_lm(lm) as path:
-        search = BeamBatchedCTCInfer(
-            blank_index=outputs.blank,
-            beam_size=beam_width,
-            ngram_lm_model=path,
-            ngram_lm_alpha=lm_weight,
-            beam_beta=length_bonus,
-            beam_threshold=20.0,
-            allow_cuda_graphs=False,
-        )
-    return _nemo(search, outputs, batch_size, list)
-
-
-def _nemo(search: Any, outputs: Outputs, batch_size: int, tokens: Callable[[list[int]], Iterable[int]]) -> Decode:
-    import torch
-
+        fused = {"ngram_lm_model": path, "ngram_lm_alpha": lm_weight, "allow_cuda_graphs": False}
+        if beam_width:
+            beam = {"beam_size": beam_width, "beam_beta": length_bonus, "beam_threshold": 20.0}
+            search, tokens = BeamBatchedCTCInfer(blank_index=outputs.blank, **beam, **fused), list
+        else:
+            search = GreedyBatchedCTCInfer(blank_id=outputs.blank, **fused)
+            tokens = functools.partial(collapse, blank=outputs.blank)
     batches = []
     for rows in outputs.batches(batch_size):
         lengths = torch.tensor([len(outputs.rows[row]) for row in rows])
@@ -309,16 +262,12 @@ def nemo_networks(outputs: Outputs) -> tuple[Any, Any, list[int]]:
     # As in Transformers the first input is the blank's embedding: NeMo looks it up too, it is only its own training that keeps
     # it at zero.
     prefixes = {"decoder.embedding.": "prediction.embed.", "decoder.lstm.": "prediction.dec_rnn.lstm."}
-    for_nemo = {}
-    for prefix, nemo_prefix in prefixes.items():
-        named = {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
-        for_nemo |= {nemo_prefix + name: weight for name, weight in named.items()}
-    decoder.load_state_dict(for_nemo)
-    joint = RNNTJoint(
-        {"encoder_hidden": hidden, "pred_hidden": hidden, "joint_hidden": hidden, "activation": str(saved["activation"])},
-        num_classes=num_classes - 1,
-        num_extra_outputs=len(durations),
-    )
+    named = [
+        (nemo + name.removeprefix(ours), name) for ours, nemo in prefixes.items() for name in weights if name.startswith(ours)
+    ]
+    decoder.load_state_dict({of_nemo: weights[name] for of_nemo, name in named})
+    sizes = dict.fromkeys(("encoder_hidden", "pred_hidden", "joint_hidden"), hidden) | {"activation": str(saved["activation"])}
+    joint = RNNTJoint(sizes, num_classes=num_classes - 1, num_extra_outputs=len(durations))
     joint.enc = torch.nn.Identity()
     ours = {"pred": "decoder.decoder_projector", "joint_net.1": "joint.head"}
     joint.load_state_dict({f"{n}.{kind}": weights[f"{o}.{kind}"] for n, o in ours.items() for kind in ("weight", "bias")})
@@ -339,18 +288,19 @@ def nemo_lm_queries(arpa: str, vocab_size: int, batches: list[int], seconds: flo
     import torch
     from nemo.collections.asr.parts.submodules.ngram_lm import NGramGPULanguageModel
 
-    begin = time.perf_counter()
-    lm = NGramGPULanguageModel.from_file(arpa, vocab_size=vocab_size)
-    found: dict[str, Any] = {"load_arpa_s": time.perf_counter() - begin, "advance": []}
+    def seconds_of(call: Callable[[], Any]) -> tuple[float, Any]:
+        begin = time.perf_counter()
+        made = call()
+        return time.perf_counter() - begin, made
+
+    load = functools.partial(NGramGPULanguageModel.from_file, vocab_size=vocab_size)
+    of_arpa, lm = seconds_of(lambda: load(arpa))
     with tempfile.TemporaryDirectory() as folder:
         lm.save_to(f"{folder}/lm.nemo")
-        loads = []
-        for _ in range(5):
-            begin = time.perf_counter()
-            lm = NGramGPULanguageModel.from_file(f"{folder}/lm.nemo", vocab_size=vocab_size)
-            loads.append(time.perf_counter() - begin)
+        loads = [seconds_of(lambda: load(f"{folder}/lm.nemo"))[0] for _ in range(5)]
     lm = lm.to(device).eval()
-    found |= {"load_nemo_s": statistics.median(loads), "arcs": lm.num_arcs, "states": lm.num_states}
+    found: dict[str, Any] = {"load_arpa_s": of_arpa, "load_nemo_s": statistics.median(loads), "advance": []}
+    found |= {"arcs": lm.num_arcs, "states": lm.num_states}
     found["bytes"] = sum(tensor.numel() * tensor.element_size() for tensor in lm.state_dict().values())
     for size in batches:
         generator = torch.Generator().manual_seed(0)
@@ -361,9 +311,7 @@ def nemo_lm_queries(arpa: str, vocab_size: int, batches: list[int], seconds: flo
             states = following.gather(1, tokens)[:, 0]
         times: list[float] = []
         while len(times) < 8 or (sum(times) < seconds and len(times) < 1000):
-            begin = time.perf_counter()
-            lm.advance(states)
-            times += [time.perf_counter() - begin]
+            times.append(seconds_of(lambda: lm.advance(states))[0])  # noqa: B023
         found["advance"].append({"batch": size, "median_ms": 1e3 * statistics.median(times[3:])})
     return found
 
@@ -375,9 +323,9 @@ DECODERS: dict[str, tuple[Callable[..., Decode], tuple[str, ...]]] = {
     "pyctcdecode-tokens": (functools.partial(pyctcdecode, tokens=True), PYCTCDECODE),
     "ctc-beam-decoder": (ctc_beam_decoder, ("ctc-beam-decoder", "numpy")),
     "flashlight": (flashlight, ("flashlight-text",)),
-    "flashlight-lexicon": (flashlight_lexicon, ("flashlight-text",)),
-    "nemo-greedy": (nemo_greedy, NEMO),
-    "nemo-beam": (nemo_beam, NEMO),
+    "flashlight-lexicon": (flashlight, ("flashlight-text",)),
+    "nemo-greedy": (nemo_ctc, NEMO),
+    "nemo-beam": (nemo_ctc, NEMO),
     **{kind: (functools.partial(nemo_transducer, kind), NEMO) for kind in ("greedy", "malsd", "maes")},
 }
 BATCHED = ("nemo-greedy", "nemo-beam", "greedy", "malsd", "maes")

@@ -18,7 +18,7 @@ import torch
 from bundled import as_recordings, recogniser
 from corpora import LM
 from recognisers import Heard
-from ways import Row, experiment
+from ways import Row, experiment, show
 
 from hf_ngpulm import NGramLogitsProcessor, PhraseBooster, StreamingDecoder
 from hf_ngpulm.evaluation import tune_weights, word_errors
@@ -92,47 +92,39 @@ class Run:
 
 # What phrases cost
 
-SIZES = (10, 200, 1000, 10_000)  # phrases of a context
-PER_ROW, BY_TURNS = 200, 256
-STREAMS, CHUNK = 32, 8  # frames
+PER_ROW, STREAMS, CHUNK = 200, 32, 8  # phrases of a row; streams, and frames that they take at a time
 
 
 def show_contexts(rows: list[Row]) -> dict[str, Any]:
-    """Print throughput, as a multiple of that without phrases."""
-    for kind, title in (("throughput", "that without phrases, decoding alone"), ("whole_model", "that, whole model"),
-                        ("switching", f"that of {STREAMS} streams that never switch, whole model")):  # fmt: skip
-        of_kind = [row for row in rows if kind in row]
-        header = ["model", "decoder", "batch_size", "ms a clip"]
-        print(f"\nthroughput by {title}")
-        print(measure.table([*header, *of_kind[0][kind]], [[*map(row.get, header), *row[kind].values()] for row in of_kind]))
+    """Print throughput, as a multiple of that without phrases; of streams, of that of those that never switch."""
+    for kind in ("throughput", "whole_model", "switching"):
+        of_kind = [{**row, **row[kind]} for row in rows if kind in row]
+        print(kind.replace("_", " "), show(of_kind), sep="\n")
     return {}
 
 
 @experiment(finish=show_contexts, lm=LM, batch_sizes=(32, 128), repeats=5)
 def contexts(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
-    """What phrases cost: throughput with contexts, by their number and size, and by how often they are switched. Phrases are
-    made of the transcripts' words, so that matches begin and fail all the time. "per row": each row has a context of its own.
-    "256 by turns": so many contexts, another one for a row in each pass over the clips. "new": contexts never seen before, of
-    which boosters are made on the way. "none again" shows the noise. Streams take chunks of 8 frames, each with a context of
-    its own, which is switched never, with each utterance, or with each chunk."""
+    """What phrases cost: throughput with contexts, of decoding alone and of the whole model, and of streams, by how often they
+    are switched. Phrases are made of the transcripts' words, so that matches begin and fail all the time. "per row": each row
+    has a context of its own. "new": contexts never seen before, of which boosters are made on the way. "none again" shows the
+    noise. Streams take chunks of 8 frames, each with a context of its own."""
     words = sorted({word for clip in heard.clips for word in clip.text.split()})
-    lists = {size: made_up(words, size, size) for size in SIZES}
-    tokenizer = heard.recogniser.tokenizer
-    making = {size: measure.median_seconds(partial(PhraseBooster, lists[size], tokenizer)) for size in SIZES}
+    own = [PhraseBooster(made_up(words, PER_ROW, row), heard.recogniser.tokenizer) for row in range(max(args.batch_sizes))]
     searches: dict[str, dict[str, Any]] = {"greedy": {"num_beams": 1}, "beam 6": {"num_beams": 6}}
     searches |= {"graph": {"max_active": 32}} if heard.recogniser.family == "CTC" else {}
     fused = {"lm": lm, "lm_weight": WEIGHT, **({} if heard.recogniser.family == "CTC" else {"ilm_weight": 0.0})}
     for (search, settings), size in itertools.product(searches.items(), args.batch_sizes):
         decoder = heard.recogniser.decoder(**fused, **settings)
-        row = {"model": heard.recogniser.name, "decoder": f"{search} + LM", "batch_size": size, "seconds_to_make": making}
-        calls = ways_of_contexts(heard, decoder, size, words) | {"encoder": partial(heard.encoder_seconds, size)}
+        row = {"model": heard.recogniser.name, "decoder": f"{search} + LM", "batch size": size}
+        calls = ways_of_contexts(heard, decoder, size, words, own) | {"encoder": partial(heard.encoder_seconds, size)}
         medians = measure.by_turns(calls, args.repeats)
         encoder, plain = medians.pop("encoder"), medians["none"]
         row |= {"ms a clip": 1e3 * plain / len(heard.clips), "seconds": medians, "encoder_seconds": {size: encoder}}
         row["throughput"] = {way: plain / seconds for way, seconds in medians.items()}
         row["whole_model"] = {way: (encoder + plain) / (encoder + seconds) for way, seconds in medians.items()}
         if size == args.batch_sizes[0] and search != "graph":
-            streams = measure.by_turns(switching(heard, decoder, words), args.repeats)
+            streams = measure.by_turns(switching(heard, decoder, own), args.repeats)
             never = encoder + streams["never"]
             row |= {"switching": {how: never / (encoder + s) for how, s in streams.items()}, "switching_seconds": streams}
         yield row
@@ -146,47 +138,38 @@ def made_up(words: list[str], count: int, seed: int) -> list[str]:
     return list(found)
 
 
-def ways_of_contexts(heard: Heard, decoder: Any, size: int, words: list[str]) -> dict[str, Callable[[], float]]:
+def ways_of_contexts(heard: Heard, decoder: Any, size: int, words: list[str], own: list[Any]) -> dict[str, Any]:
     """Return what is timed: each gives the seconds that it took to decode all clips."""
-    tokenizer, batches = heard.recogniser.tokenizer, heard.batches(size)
-    own = [PhraseBooster(made_up(words, PER_ROW, row), tokenizer) for row in range(size)]
-    many = [PhraseBooster(made_up(words, PER_ROW, 1000 + n), tokenizer) for n in range(BY_TURNS)]
-    passes, unseen = itertools.count(), itertools.count(1)
+    unseen = itertools.count(1)
 
-    def run(contexts: Callable[[int, int, int], Any]) -> float:
-        seconds, turn = 0.0, next(passes)
-        for place, (numbers, frames, lengths) in enumerate(batches):
-            given = contexts(turn, place, len(numbers))
-            seconds += measure.seconds_of(partial(decoder.decode, frames, lengths, given), heard.recogniser.device)
+    def run(contexts: Callable[[int], Any]) -> float:
+        seconds = 0.0
+        for numbers, frames, lengths in heard.batches(size):
+            call = partial(decoder.decode, frames, lengths, contexts(len(numbers)))
+            seconds += measure.seconds_of(call, heard.recogniser.device)
         return seconds
 
-    def by_turns(turn: int, place: int, rows: int) -> list[PhraseBooster]:
-        return [many[(turn * 37 + place * size + row) % BY_TURNS] for row in range(rows)]
-
-    def new(turn: int, place: int, rows: int) -> list[list[str]]:
+    def new(rows: int) -> list[list[str]]:
         number = next(unseen)
         drawn = random.Random(number)
         return [[*drawn.sample(words, min(len(words), PER_ROW)), f"x{'abcdefghij'[number % 10]}"] for _ in range(rows)]
 
-    kinds: dict[str, Callable[[int, int, int], Any]] = {"none": lambda *_: None}
-    for count in SIZES:
-        one = PhraseBooster(made_up(words, count, count), tokenizer)
-        kinds[f"one of {count}"] = lambda *_, one=one: one
-    kinds |= {f"per row, {PER_ROW}": lambda turn, place, rows: own[:rows], f"{BY_TURNS} by turns": by_turns, "new": new}
-    kinds["none again"] = kinds["none"]
+    kinds: dict[str, Callable[[int], Any]] = {"none": lambda rows: None}
+    for count in (PER_ROW, 1000):
+        one = PhraseBooster(made_up(words, count, count), heard.recogniser.tokenizer)
+        kinds[f"one of {count}"] = lambda rows, one=one: one
+    kinds |= {f"per row, {PER_ROW}": lambda rows: own[:rows], "new": new, "none again": kinds["none"]}
     return {name: partial(run, contexts) for name, contexts in kinds.items()}
 
 
-def switching(heard: Heard, decoder: Any, words: list[str]) -> dict[str, Callable[[], float]]:
+def switching(heard: Heard, decoder: Any, own: list[Any]) -> dict[str, Callable[[], float]]:
     """Return what is timed of streams, by how often they are switched: each gives the seconds that all clips took."""
-    own = [PhraseBooster(made_up(words, PER_ROW, 1000 + n), heard.recogniser.tokenizer) for n in range(BY_TURNS // 4)]
-    streams = StreamingDecoder(decoder, max_streams=STREAMS)
+    streams, passes = StreamingDecoder(decoder, max_streams=STREAMS), itertools.count(1)
     shares = [heard.rows[n::STREAMS] for n in range(min(STREAMS, len(heard.rows)))]
-    passes = itertools.count(1)
 
     def run(how: str) -> None:
         turn = next(passes)
-        sids = [streams.open(**({} if how == "none" else {"phrases": own[n]})) for n in range(len(shares))]
+        sids = [streams.open(**({} if how == "none" else {"phrases": own[n % len(own)]})) for n in range(len(shares))]
         at = [(0, 0)] * len(shares)  # clip, frame
         while live := [n for n, (clip, _) in enumerate(at) if clip < len(shares[n])]:
             switched = [n for n in live if how == "every chunk" or (how == "every utterance" and at[n][1] == 0)]
@@ -209,7 +192,7 @@ def switching(heard: Heard, decoder: Any, words: list[str]) -> dict[str, Callabl
 # Decoders with attention
 
 
-@experiment(models=["canary"], lm=LM, lm_weight=0.4, less_ilm=None, beams=(1, 5))
+@experiment(models=("canary",), lm=LM, lm_weight=0.4, less_ilm=float, beams=(1, 5))
 def search_errors(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
     """What a decoder with attention loses, and where. Its transcript and the reference are scored, token by token, with all
     that was fused. Where the reference scores higher (per token, as `generate` ranks hypotheses) the search is at fault,
@@ -254,7 +237,7 @@ def scored(model: Any, clip: Any, tokens: torch.Tensor, fusion: NGramLogitsProce
     return float(own[-1, said[-1]]), float(fused.gather(1, said[:, None]).mean())
 
 
-@experiment(at_once=0, models=["canary"], manifest=("callsigns", "contacts", "harbour", "orders"), ctc="ctc")
+@experiment(at_once=0, models=("canary",), manifest=("callsigns", "contacts", "harbour", "orders"), ctc="ctc")
 def word_times(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
     """How near the word times that cross-attention gives are to a CTC model's (--ctc) forced alignment of the same words, in
     ms. The likeliest path through its outputs says when each token comes first and last. Ways to read the attention are

@@ -54,10 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="what", required=True)
     for name, (call, result, options) in COMMANDS.items():
-        command = measure.arguments(None, result, commands.add_parser(name), device=name in ("transducers", "attention"))
-        command.set_defaults(call=call)
-        for option, settings in options.items():
-            command.add_argument(f"--{option}", **settings)
+        measure.arguments(None, result, commands.add_parser(name), ABOUT, **options).set_defaults(call=call)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
@@ -372,32 +369,30 @@ def of_attention(args: argparse.Namespace) -> Iterator[Family]:
     yield f"{name} processor", decode, own, lambda: 0.0
 
 
-TINY_OPTION = {"tiny": {"action": "store_true", "help": "tiny models, to see that it runs"}}
-BATCHES = {"type": int, "nargs": "+"}
-COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str, dict[str, dict[str, Any]]]] = {
-    "ctc": (ctc, "ctc_search_gpu", TINY_OPTION | {
-        "vocab-sizes": BATCHES | {"default": [1024, 5000]}, "batch-sizes": BATCHES | {"default": [1, 32, 128]},
-        "beams": BATCHES | {"default": [8, 32]}, "frames": {"type": int, "default": 250},
-        "ngrams": {"type": int, "default": lm_queries.NGRAMS, "help": "of the LM"},
+ABOUT = {"tiny": "tiny models, to see that it runs", "ngrams": "of the LM", "layers": "of the prediction network"}
+ABOUT |= {
+    "ways": "beside stock",
+    "steps": "of `generate`",
+    "turns": "of each way, at most",
+    "dtype": "default: float16, on a CPU float32",
+}
+ABOUT["seconds"] = f"no more turns after so long, if there were {LEAST_TURNS}"
+ABOUT["most_rows"] = "batch x beams at most; default: any, on a CPU by the model's size"
+ABOUT["models"] = {"choices": random_models.ATTENTION, "help": "default: all; on a CPU all but the largest two"}
+COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str, dict[str, Any]]] = {
+    "ctc": (ctc, "ctc_search_gpu", {
+        "vocab_sizes": (1024, 5000), "batch_sizes": (1, 32, 128), "beams": (8, 32), "frames": 250, "ngrams": lm_queries.NGRAMS,
+        "tiny": False,
     }),
-    "transducers": (transducers, "transducer_random", TINY_OPTION | {
-        "layers": {"type": int, "default": 1, "help": "of the prediction network"},
-        "batch-sizes": BATCHES | {"help": "the largest is the number of clips, too"},
-        "repeats": {"type": int, "default": 3 if torch.cuda.is_available() else 1},
+    "transducers": (transducers, "transducer_random", {
+        "layers": 1, "batch_sizes": (int,), "repeats": 3 if measure.DEVICE == "cuda" else 1, "device": measure.DEVICE,
+        "tiny": False,
     }),
     "attention": (attention, "aed", {
-        "models": {"nargs": "+", "choices": random_models.ATTENTION, "help": "default: all; on a CPU all but the largest two"},
-        "ways": {"nargs": "+", "default": ["processor", "strategy"], "help": "beside stock"},
-        "batch-sizes": BATCHES | {"default": [1, 8, 32]}, "beams": BATCHES | {"default": [1, 5]},
-        "most-rows": {"type": int, "help": "batch x beams at most; default: any, on a CPU by the model's size"},
-        "steps": {"type": int, "default": 20},
-        "turns": {"type": int, "default": 40, "help": "of each way, at most"},
-        "seconds": {"type": float, "default": 25, "help": f"no more turns after so long, if there were {LEAST_TURNS}"},
-        "dtype": {"help": "default: float16, on a CPU float32"},
+        "models": (str,), "ways": ("processor", "strategy"), "batch_sizes": (1, 8, 32), "beams": (1, 5), "most_rows": int,
+        "steps": 20, "turns": 40, "seconds": 25.0, "dtype": str, "device": measure.DEVICE,
     }),
-    "contexts": (contexts, "contexts_gpu", TINY_OPTION | {
-        "batch-size": {"type": int, "default": 128}, "repeats": {"type": int, "default": 5}
-    }),
+    "contexts": (contexts, "contexts_gpu", {"batch_size": 128, "repeats": 5, "tiny": False}),
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -161,21 +161,15 @@ def recordings(args: argparse.Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    parser = measure.arguments(__doc__, "serving")
-    parser.set_defaults(name=None, threads=2)
+    about = {"each": "recordings that a client sends, one after another", "joined": "clips in each recording"}
+    parser = measure.arguments(
+        __doc__, str, None, about, threads=2, model=str(measure.ROOT / "examples" / "models" / "ctc"), streams=64, seconds=60.0,
+        repeats=5, each=4, joined=1, chunk=1.28, left=1.28, right=0.32, tick=0.04,
+    )  # fmt: skip
     parser.add_argument("what", choices=("live", "recordings"))
-    parser.add_argument("--model", type=Path, default=measure.ROOT / "examples" / "models" / "ctc")
-    parser.add_argument("--streams", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--each", type=int, default=4, help="recordings that a client sends, one after another")
-    parser.add_argument("--joined", type=int, default=1, help="clips in each recording")
-    parser.add_argument("--chunk", type=float, default=1.28)
-    parser.add_argument("--left", type=float, default=1.28)
-    parser.add_argument("--right", type=float, default=0.32)
-    parser.add_argument("--tick", type=float, default=0.04)
     parser.add_argument("options", nargs="*", help="after --: options of hf-ngpulm serve")
     args = parser.parse_args()
+    args.model = Path(args.model)
     result = (live if args.what == "live" else recordings)(args)
     print(json.dumps(result, indent=1))
     name = args.name or f"serving_{args.what}_{args.model.name}" + (f"_joined_{args.joined}" if args.joined > 1 else "")

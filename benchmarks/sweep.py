@@ -27,35 +27,33 @@ import transformers
 from recognisers import Heard, Recogniser
 from ways import EXPERIMENTS, Row, Way, show, timed
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "lm": {"nargs": "+", "help": "language model for all models, or one for each"},
-    "text": {"nargs": "+", "help": "file of sentences, or a bundled corpus, that an LM is trained on (each)"},
-    "source_lm": {"help": "LM of the text that a decoder with attention was trained on, to be subtracted"},
-    "word_lm": {"help": "LM of words: an ARPA file"},
+ABOUT: dict[str, Any] = {
+    "models": "folders, Hub ids, or names of bundled models",
+    "manifest": "of the clips, or names of bundled corpora",
+    "limit": "only the first so many clips of each manifest",
+    "lm": "language model for all models, or one for each",
+    "text": "file of sentences, or a bundled corpus, that an LM is trained on (each)",
+    "source_lm": "LM of the text that a decoder with attention was trained on, to be subtracted",
+    "word_lm": "LM of words: an ARPA file",
     "distractors": {"required": True, "help": "file with a name per line that is in no clip"},
-    "beams": {"type": int, "nargs": "+"},
-    "lm_weight": {"type": float},
-    "lm_weights": {"type": float, "nargs": "+"},
-    "less_ilm": {"type": float, "nargs": 2, "metavar": ("LM_WEIGHT", "ILM_WEIGHT"), "help": "the internal LM subtracted, too"},
-    "ilm_weights": {"type": float, "nargs": "+", "help": "of the internal LMs of transducers"},
-    "shares": {"type": float, "nargs": "+", "help": "weights of the internal LM, as shares of the LM's"},
-    "beta": {"type": float, "help": "bonus for each token, of CTC models with LMs and beams, other than the default"},
-    "points": {"type": int, "help": "weights"},
-    "sizes": {"type": int, "nargs": "+", "help": "clips in a recording"},
-    "pauses": {"type": float, "nargs": "*", "help": "pause_seconds of transducers"},
+    "less_ilm": {"nargs": 2, "metavar": ("LM_WEIGHT", "ILM_WEIGHT"), "help": "the internal LM subtracted, too"},
+    "ilm_weights": "of the internal LMs of transducers",
+    "shares": "weights of the internal LM, as shares of the LM's",
+    "beta": "bonus for each token, of CTC models with LMs and beams, other than the default",
+    "points": "number of weights",
+    "sizes": "clips in a recording",
+    "pauses": {"nargs": "*", "help": "pause_seconds of transducers"},
     "join": {"choices": ("frames", "audio"), "help": "what is put one after the other"},
     "half": {"choices": ("even", "odd"), "help": "only these clips; the first one is even"},
     "unit": {"choices": ("token", "word"), "help": "what the LM is of"},
-    "share": {"type": float, "help": "of sentences that follow another, for a continued LM"},
-    "graph": {"action": "store_true", "help": "search CTC outputs with LMs in graphs"},
-    "ctc": {"help": "CTC model"},
-    "peers_python": {"help": "Python of an environment with other projects' decoders (see peers.py)"},
-    "nemo_python": {"help": "Python of an environment with NeMo (see peers.py)"},
-    "streams": {"type": int},
-    "chunk": {"type": int, "help": "frames of 80 ms"},
-    "seconds": {"type": float, "help": "audio of each stream"},
-    "batch_sizes": {"type": int, "nargs": "+", "help": "in which decoders are timed"},
-    "repeats": {"type": int, "help": "turns of the timing"},
+    "share": "of sentences that follow another, for a continued LM",
+    "graph": "search CTC outputs with LMs in graphs",
+    "peers_python": "Python of an environment with other projects' decoders (see peers.py)",
+    "nemo_python": "Python of an environment with NeMo (see peers.py)",
+    "chunk": "frames of 80 ms",
+    "seconds": "audio of each stream",
+    "batch_sizes": "in which decoders are timed",
+    "repeats": "turns of the timing",
 }
 
 
@@ -64,13 +62,8 @@ def main(argv: list[str] | None = None) -> None:
     commands = parser.add_subparsers(dest="experiment", required=True, metavar="EXPERIMENT")
     for name, experiment in EXPERIMENTS.items():
         doc = " ".join((inspect.getdoc(experiment.ways) or "").split())
-        command = measure.arguments(doc, name, commands.add_parser(name, help=doc), device=True)
-        command.add_argument("--models", nargs="+", default=["ctc"], help="folders, Hub ids, or names of bundled models")
-        command.add_argument("--manifest", nargs="+", default=["harbour"], help="of the clips, or names of bundled corpora")
-        command.add_argument("--limit", type=int, help="only the first so many clips of each")
-        for option in (option for option in OPTIONS if option in experiment.options):
-            command.add_argument("--" + option.replace("_", "-"), **OPTIONS[option])
-        command.set_defaults(**experiment.options)
+        options = {"models": ("ctc",), "manifest": ("harbour",), "limit": int, "device": measure.DEVICE, **experiment.options}
+        measure.arguments(doc, name, commands.add_parser(name, help=doc), ABOUT, **options)
     run(parser.parse_args(argv))
 
 

@@ -79,18 +79,12 @@ def middle(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = measure.arguments(__doc__, "train_lm_cpu", threads=False)
-    parser.add_argument("--tokens", type=int, nargs="+", default=[1_000_000])
-    parser.add_argument("--orders", type=int, nargs="+", default=[4, 6, 10])
-    parser.add_argument("--prune", default="0")
-    parser.add_argument("--vocab-size", type=int, default=1024)
-    parser.add_argument("--lmplz", help="KenLM's lmplz")
-    parser.add_argument("--device", nargs="+", default=["cpu"])
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--memory", type=int, default=20, help="GiB that a process may take")
-    parser.add_argument("--text", type=Path, help="a stream of so many tokens, in place of one that is made now")
-    parser.add_argument("--folder", type=Path, help="where streams and models go")
-    args = parser.parse_args()
+    about = {"lmplz": "KenLM's", "memory": "GiB that a process may take", "folder": "where streams and models go"}
+    about["text"] = "a stream of so many tokens, in place of one that is made now"
+    args = measure.arguments(
+        __doc__, "train_lm_cpu", None, about, threads=None, tokens=(1_000_000,), orders=(4, 6, 10), prune="0", vocab_size=1024,
+        lmplz=str, device=("cpu",), repeats=2, memory=20, text=Path, folder=Path,
+    ).parse_args()  # fmt: skip
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         folder = Path(name)

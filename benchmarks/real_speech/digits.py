@@ -83,7 +83,5 @@ def said(transcript: str) -> str:
 
 
 if __name__ == "__main__":
-    parser = arguments(__doc__, "real_digits")
-    parser.add_argument("--drawn", type=int, default=5000, help="numbers that the LM is made of")
-    args = parser.parse_args()
+    args = arguments(__doc__, "real_digits", drawn=5000)
     measured(Numbers(args.data, args.most or 300, args.drawn), [("quiet", None)], args, {})

@@ -155,12 +155,7 @@ STYLES = {
 
 
 if __name__ == "__main__":
-    parser = arguments(__doc__, "real_orders")
-    parser.add_argument("--joined", type=int, default=1, help="orders in a recording")
-    parser.add_argument("--decibels", nargs="+", default=["quiet", "6", "12", "24"], help="of noise, or quiet")
-    parser.add_argument("--drawn", type=int, default=5000, help="sentences from the grammar")
-    args = parser.parse_args()
-    args.max_new_tokens = 120 if args.joined == 1 else 200
+    args = arguments(__doc__, "real_orders", joined=1, decibels=("quiet", "6", "12", "24"), drawn=5000)
     orders = Orders(args)
     levels = [float(level) for level in args.decibels if level != "quiet"]
     conditions = [("quiet", None)] * ("quiet" in args.decibels) + [

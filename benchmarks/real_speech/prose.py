@@ -80,10 +80,6 @@ def sentences(path: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    parser = arguments(__doc__, "real_prose")
-    parser.add_argument("--novels", type=Path, nargs="+", required=True, help="text files of Project Gutenberg's")
-    parser.add_argument("--book", type=Path, required=True, help="such a file of the novel that is read")
-    parser.add_argument("--decibels", nargs="+", default=["quiet", "6", "0"], help="of white noise, or quiet")
-    parser.set_defaults(tuning=0, weights=(0.3, 0.5), ways=(*WAYS, "LM of the book"))
-    args = parser.parse_args()
+    fixed = {"tuning": 0, "weights": (0.3, 0.5), "ways": (*WAYS, "LM of the book")}
+    args = arguments(__doc__, "real_prose", novels=(Path,), book=Path, decibels=("quiet", "6", "0"), **fixed)
     measured(Prose(args), [("quiet", None) if db == "quiet" else ("white", float(db)) for db in args.decibels], args, {})

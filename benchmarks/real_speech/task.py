@@ -110,22 +110,29 @@ def interval(right: np.ndarray) -> list[float]:
     return [float(np.quantile(means, bound)) for bound in (0.025, 0.975)]
 
 
-def arguments(doc: str | None, name: str) -> argparse.ArgumentParser:
-    parser = measure.arguments(doc, name)
+def arguments(doc: str | None, name: str, **options: Any) -> argparse.Namespace:
+    about = {
+        "ways": "of: %(default)s; other LMs of the task by name, also adapted, and continued",
+        "tuning": "recordings that weights are chosen on, not counted",
+        "weights": {"nargs": 2, "help": "of LMs and of phrases, where none shall be chosen"},
+        "most": "take so many recordings only",
+        "fewer": "take so many with noise and with beams",
+        "score_eos": {"default": None, "help": "have LMs score the end of transcripts"},
+        "transcripts": "file to write all transcripts to, as JSON lines",
+        "joined": "orders in a recording",
+        "decibels": "of noise, or quiet",
+        "drawn": "sentences from the grammar, or numbers, that the LM is made of",
+        "novels": {"required": True, "help": "text files of Project Gutenberg's"},
+        "book": {"required": True, "help": "such a file of the novel that is read"},
+    }
+    parser = measure.arguments(
+        doc, name, None, about, model="openai/whisper-tiny.en", beams=(1, 5), most=int, fewer=int, batch_size=16,
+        score_eos=False, transcripts=Path, **{"ways": WAYS, "tuning": 60, "weights": (float,), **options},
+    )  # fmt: skip
     parser.add_argument("data", type=Path, help="a clone of the data's repository")
-    parser.add_argument("--model", default="openai/whisper-tiny.en")
-    ways = "of: %(default)s; other LMs of the task by name, also adapted, and continued"
-    parser.add_argument("--ways", nargs="+", default=WAYS, help=ways)
-    parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
-    parser.add_argument("--tuning", type=int, default=60, help="recordings that weights are chosen on, not counted")
-    parser.add_argument("--weights", type=float, nargs=2, help="of LMs and of phrases, where none shall be chosen")
-    parser.add_argument("--most", type=int, help="take so many recordings only")
-    parser.add_argument("--fewer", type=int, help="take so many with noise and with beams")
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--score-eos", action="store_true", default=None, help="have LMs score the end of transcripts")
-    parser.add_argument("--transcripts", type=Path, help="file to write all transcripts to, as JSON lines")
-    parser.set_defaults(max_new_tokens=120)
-    return parser
+    args = parser.parse_args()
+    args.max_new_tokens = 120 if getattr(args, "joined", 1) == 1 else 200
+    return args
 
 
 def measured(task: Task, conditions: list[tuple[str, float | None]], args: argparse.Namespace, more: dict[str, Any]) -> None:

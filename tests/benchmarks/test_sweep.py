@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import corpora
+import experiments
 import numpy as np
 import pytest
 import recognisers
@@ -72,7 +73,7 @@ def test_a_weight_of_phrases_that_does_harm_is_not_chosen(capsys):
     rows = [row("none", 50.0, 80.0)]
     rows += [row("own", 45.0, 60.0, 0.5), row("own", 40.0, 40.0, 1.0), row("own", 39.0, 20.0, 2.0)]
     rows += [row("distractors", 50.0, 80.0, 0.5), row("distractors", 50.9, 80.0, 1.0), row("distractors", 51.1, 80.0, 2.0)]
-    chosen = sweep.harmless(rows)["chosen"]
+    chosen = experiments.harmless(rows)["chosen"]
     assert [(each["phrases"], each.get("phrase_weight")) for each in chosen] == [
         ("none", None),
         ("own", 1.0),
@@ -83,7 +84,7 @@ def test_a_weight_of_phrases_that_does_harm_is_not_chosen(capsys):
 def test_the_knee_is_where_the_line_bends_most():
     points = [(1, 1.0, 40.0), (2, 2.0, 22.0), (4, 4.0, 20.0), (8, 8.0, 19.0)]
     rows = [{"model": "m", "beams": beams, "ms a clip": ms, "all": errors} for beams, ms, errors in points]
-    assert sweep.knees(rows)["knees"] == {"m": 2}
+    assert experiments.knees(rows)["knees"] == {"m": 2}
 
 
 def test_an_experiment_keeps_its_rows_and_times(tmp_path, capsys):

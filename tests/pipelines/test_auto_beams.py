@@ -6,10 +6,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import experiments
 import numpy as np
 import pytest
 import soundfile
-import sweep
 import torch
 from speech_models import whisper_parts
 from tiny_transducers import demo_transducer
@@ -44,7 +44,7 @@ def test_they_are_the_measured_knees():
     of_models = {"ctc": "ctc", "rnnt": "transducer", "tdt": "transducer", "canary": "attention"}
     assert (
         found["knees"]
-        == sweep.knees([{**row, "all": row["even"] + row["odd"]} for row in found["rows"]])["knees"]
+        == experiments.knees([{**row, "all": row["even"] + row["odd"]} for row in found["rows"]])["knees"]
         == {model: KNEES[family] for model, family in of_models.items()}
     )
     assert set(NGramPipeline.families) == {CTCNGramPipeline, TransducerNGramPipeline, Seq2SeqNGramPipeline}
