@@ -12,7 +12,7 @@ the same memory. What it mustn't do raises `PTXError`, with the lines of the ker
   own use of shared memory, such as in a sum, but nothing says that these will stay. Shuffles order nothing. (Threads that
   store to shared memory what is there already don't race: Triton's do.)
 - loads and stores outside of the tensors that the launch was given, each by itself, also where one is part of a larger one
-- loads of what nobody has written: shared memory, and what `torch.empty` makes
+- loads of what nobody has written: shared memory, and what `torch.empty` makes (of 4 bytes or more)
 - threads that wait for each other forever, meet at different barriers, or don't end
 
 What it can't show: CONTRIBUTING.md, "Kernels without a GPU".
