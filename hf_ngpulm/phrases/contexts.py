@@ -25,7 +25,7 @@ LOCK = lock_across_forks()
 BoosterT = TypeVar("BoosterT", bound=Booster)
 
 
-class Kept(Generic[BoosterT]):
+class BoosterCache(Generic[BoosterT]):
     """Cache the latest boosters by key. Each entry also keeps an object alive that the booster needs. Thread-safe."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Kept(Generic[BoosterT]):
             return self.made[key][0]
 
 
-class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
+class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": BoosterCache}):
     """Make boosters from phrases, and cache the latest boosters, so that repeated phrases take no time. Thread-safe.
 
     Args:
@@ -64,7 +64,7 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
         self.vocab_size = vocab_size
         self.most = KEPT
         self._accepted: WeakSet[Booster] = WeakSet()
-        self._kept: Kept[PhraseBooster] = Kept()
+        self._kept: BoosterCache[PhraseBooster] = BoosterCache()
 
     def booster(self, context: Context) -> Booster | None:
         """Return the booster of one context.
@@ -121,7 +121,7 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
         return [_of_some(self.booster(context)) for context in phrases]
 
 
-class GraphContexts(WithoutCaches, caches={"_kept": Kept}):
+class GraphContexts(WithoutCaches, caches={"_kept": BoosterCache}):
     """Make the phrase automata that a graph search queries beside the language model's automaton.
 
     Args:
@@ -132,7 +132,7 @@ class GraphContexts(WithoutCaches, caches={"_kept": Kept}):
     def __init__(self, boosters: Contexts, discount: float) -> None:
         self.boosters = boosters
         self.discount = discount
-        self._kept: Kept[GraphBooster] = Kept()
+        self._kept: BoosterCache[GraphBooster] = BoosterCache()
 
     def with_discount(self, discount: float) -> GraphContexts:
         """Return a copy with another discount. It shares the cache.

@@ -46,7 +46,7 @@ class Failure(Exception):
         self.code = code
 
 
-class Recordings:
+class RecordingEngines:
     """Transcribes recordings. Each recording is a stream of an engine. Chunks are long, so most recordings have a single chunk.
 
     A step decodes one chunk of each of up to `BATCH` recordings, so no client waits for the whole recording of another. Each

@@ -27,7 +27,7 @@ from .connection import SHUTTING_DOWN, timeout
 from .limits import Full, Limits, PhraseBudget, Places
 from .messages import HIGHEST_RATE, LOWEST_RATE
 from .problems import Problem
-from .recordings import Failure, Recordings, Take
+from .recordings import Failure, RecordingEngines, Take
 from .requests import Voices
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Wyoming:
     def __init__(
         self,
         uri: str,
-        recordings: Recordings,
+        recordings: RecordingEngines,
         limits: Limits,
         places: Places,
         voices: Voices,

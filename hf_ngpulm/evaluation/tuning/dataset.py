@@ -21,7 +21,7 @@ CPU = torch.device("cpu")  # not the default device, whatever that is
 
 
 @dataclass(frozen=True)
-class Utterance:
+class TuningUtterance:
     """An utterance of a dataset.
 
     Args:
@@ -40,7 +40,7 @@ class Utterance:
     problems: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, number: int, item: Any) -> Utterance:
+    def of(cls, number: int, item: Any) -> TuningUtterance:
         """Make an utterance from a row of a dataset.
 
         Args:

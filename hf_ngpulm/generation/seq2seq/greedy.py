@@ -10,12 +10,12 @@ from transformers import GenerationConfig, StoppingCriteriaList
 
 from ...errors import InvalidLogitsError
 from ...search.attention_step.candidates import best_tokens
-from .model import Decoder
+from .model import SteppedDecoder
 from .states import Scoring
 
 
 def greedy(
-    decoder: Decoder,
+    decoder: SteppedDecoder,
     scoring: Scoring,
     stopping_criteria: StoppingCriteriaList,
     config: GenerationConfig,

@@ -42,7 +42,7 @@ class JudgedBeamOutput(GenerateBeamEncoderDecoderOutput):
     own_log_probs: Tensor | None = None
 
 
-class Decoder:
+class SteppedDecoder:
     """Score the next token with a model, step by step.
 
     Args:
