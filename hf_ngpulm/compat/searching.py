@@ -42,12 +42,8 @@ NEVER = -1e4  # log-probability of a label that is left out
 
 
 class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
-    """Make the searches of a decoder, and cache their parts.
-
-    Args:
-        alphabet: labels of the outputs.
-        tokenizer: the tokenizer of the labels, or the recogniser's tokenizer.
-        models: the language models.
+    """Make the searches of a decoder, and cache their parts. `alphabet`: labels of the outputs. `tokenizer`: the tokenizer of
+    the labels, or the recogniser's tokenizer. `models`: the language models.
     """
 
     def __init__(self, alphabet: Alphabet, tokenizer: Any, models: Models) -> None:
@@ -66,10 +62,7 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
         prefixes: int = MOST_BEAMS,
     ) -> CallSearch:
         """Check the settings of a call, and return its search. The search makes transcripts from its best `prefixes` prefixes.
-
-        Raises:
-            ValueError: a setting is out of range.
-            TypeError: `lm_start_state` is of another class.
+        Raises ValueError if a setting is out of range, TypeError if `lm_start_state` is of another class.
         """
         beam_width = check("beam_width", beam_width, whole())
         if beam_width > MOST_BEAMS:

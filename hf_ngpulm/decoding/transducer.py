@@ -270,11 +270,8 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
 
 
 def _checked(frames: Tensor, lengths: Outputs | None) -> Tensor:
-    """Return the lengths of the rows of frames, int64 `[B]`.
-
-    Raises:
-        InvalidLogitsError: the frames have a wrong shape or type.
-        ValueError: the lengths don't fit the frames.
+    """Return the lengths of the rows of frames, int64 `[B]`. Raises InvalidLogitsError if the frames have a wrong shape or
+    type, ValueError if the lengths don't fit the frames.
     """
     if frames.dim() != 3 or not frames.dtype.is_floating_point:
         problem = f"encoder_hidden_states should be floating point of the shape [B, T, D], got {frames.dtype} "

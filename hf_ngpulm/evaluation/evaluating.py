@@ -278,12 +278,8 @@ def _digest_of(tensors: Iterable[tuple[str, Any]]) -> str:
 
 
 def _saved(parts: Parts) -> Records:
-    """Return the records of a finished run.
-
-    The records don't depend on transcripts and normalisation, so both may have changed since then.
-
-    Raises:
-        ValueError: the output isn't the result of an evaluation with the same settings and recordings.
+    """Return the records of a finished run. The records don't depend on transcripts and normalisation, so both may have changed
+    since then. Raises ValueError if the output isn't the result of an evaluation with the same settings and recordings.
     """
     path = summary_path(parts.output)
     if not path.exists():

@@ -51,11 +51,8 @@ def batches(recordings: Sequence[Recording], batch_size: int, longest: float) ->
 def steps(
     recordings: Sequence[Recording], chosen: Iterable[list[int]], recogniser: Recogniser, batch_size: int
 ) -> Iterator[RecognitionStep | None]:
-    """Load batches of recordings and make their features; yield the steps of each batch, and None after each batch.
-
-    Args:
-        chosen: for each batch, the numbers of its recordings.
-        batch_size: number of chunks of a long recording in a step.
+    """Load batches of recordings and make their features; yield the steps of each batch, and None after each batch. `chosen`:
+    for each batch, the numbers of its recordings. `batch_size`: number of chunks of a long recording in a step.
     """
     for numbers in chosen:
         whole: list[tuple[int, np.ndarray]] = []

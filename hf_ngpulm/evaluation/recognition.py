@@ -217,10 +217,8 @@ class Recogniser:
 
     @contextmanager
     def _decoder_timed(self) -> Iterator[None]:
-        """Measure the decoder's time.
-
-        For CTC models and transducers it is the time of the pipeline's `_decode`. For encoder-decoders it is the whole time
-        except the encoder's forward pass.
+        """Measure the decoder's time. For CTC models and transducers it is the time of the pipeline's `_decode`. For
+        encoder-decoders it is the whole time except the encoder's forward pass.
         """
         pipeline, begin, of_encoder = self.pipeline, self._now(), 0.0
 

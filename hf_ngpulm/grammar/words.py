@@ -106,10 +106,8 @@ def determinised(network: Network, classes: Mapping[Any, Any]) -> WordAutomaton:
 
 
 def _reached(network: Network, state: int) -> dict[int, float]:
-    """Return the states that a state leads to without reading, itself among them, with their weights.
-
-    Raises:
-        GrammarError: weights above 0 add up without end.
+    """Return the states that a state leads to without reading, itself among them, with their weights. Raises GrammarError if
+    weights above 0 add up without end.
     """
     found, waiting, steps = {state: 0.0}, [state], 0
     while waiting:

@@ -67,9 +67,7 @@ class Queries:
         return self.automaton.score_sequences(token_ids, lengths, bos, eos)
 
     def validate(self) -> None:
-        """Check all tensors. Tensors from a file then can't crash an engine or make it loop forever.
-
-        Raises:
-            NGramFormatError: a tensor is invalid; the message names the first fault.
+        """Check all tensors. Tensors from a file then can't crash an engine or make it loop forever. Raises NGramFormatError if
+        a tensor is invalid; the message names the first fault.
         """
         self.automaton.validate()

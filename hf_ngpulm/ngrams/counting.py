@@ -46,10 +46,8 @@ class NGramCounts:
 
 
 def parse_bytes(size: int | str) -> int:
-    """Return a number of bytes. The argument is a number, or a text such as "500M", "4G" or "1.5 GiB" (powers of 1,024).
-
-    Raises:
-        ValueError: the text isn't a size, or the size is zero or negative.
+    """Return a number of bytes. The argument is a number, or a text such as "500M", "4G" or "1.5 GiB" (powers of 1,024). Raises
+    ValueError if the text isn't a size, or the size is zero or negative.
     """
     units = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", str(size), re.IGNORECASE)

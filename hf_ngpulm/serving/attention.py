@@ -127,11 +127,7 @@ class AttentionRecognizer:
         """Do nothing, because each batch compiles its own phrases."""
 
     def context(self, phrases: Any = None, phrase_weight: float | None = None, **_: Any) -> Texts | None:
-        """Check phrases and return them; return None for no phrases.
-
-        Raises:
-            ValueError: the phrases are invalid.
-        """
+        """Check phrases and return them; return None for no phrases. Raises ValueError if the phrases are invalid."""
         if not phrases:
             return None
         texts = Texts(phrases)

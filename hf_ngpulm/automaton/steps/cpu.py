@@ -117,10 +117,8 @@ def _trie_arrays(table: NGramTable, possible: Tensor) -> dict[str, np.ndarray]:
 
 
 def _fill_trie(table: NGramTable, nodes: list[tuple[int, int]], trie: NGramTrie, arrays: dict[str, np.ndarray]) -> None:
-    """Write the n-grams into the trie's nodes, and store the node of each token's unigram.
-
-    Raises:
-        NGramFormatError: n-grams aren't sorted by (prefix, token), or a prefix or token doesn't exist.
+    """Write the n-grams into the trie's nodes, and store the node of each token's unigram. Raises NGramFormatError if n-grams
+    aren't sorted by (prefix, token), or a prefix or token doesn't exist.
     """
     for n, columns in enumerate(table.orders, start=1):
         given = (trie, columns.prefixes.contiguous(), columns.tokens.contiguous(), len(columns), *nodes[n - 1], nodes[n][0])

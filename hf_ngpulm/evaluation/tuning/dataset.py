@@ -64,10 +64,8 @@ class TuningUtterance:
         return cls(number, item, text, tuple(entities or ()))
 
     def outputs(self, name: str) -> Tensor | None:
-        """Return a model's outputs for the utterance, `[T, C]`; None if the dataset doesn't have them.
-
-        Raises:
-            ValueError: the outputs aren't a floating point tensor of two dimensions.
+        """Return a model's outputs for the utterance, `[T, C]`; None if the dataset doesn't have them. Raises ValueError if the
+        outputs aren't a floating point tensor of two dimensions.
         """
         found = None if isinstance(self.item, Recording) else self.item.get(name)
         if found is not None and not (isinstance(found, Tensor) and found.dim() == 2 and found.dtype.is_floating_point):
@@ -104,10 +102,8 @@ class TuningUtterance:
 
 
 class KeptTensors:
-    """Stores tensors by number, within a `with` block.
-
-    When the stored tensors exceed `memory` (bytes, or a text such as "2G"), the rest goes to a temporary file in `folder`. All
-    tensors are restored bit for bit.
+    """Stores tensors by number, within a `with` block. When the stored tensors exceed `memory` (bytes, or a text such as "2G"),
+    the rest goes to a temporary file in `folder`. All tensors are restored bit for bit.
     """
 
     def __init__(self, memory: int | str = "2G", folder: str | os.PathLike[str] | None = None) -> None:

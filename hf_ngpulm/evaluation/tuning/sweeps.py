@@ -68,13 +68,8 @@ class Sweep(ABC):
 
     @abstractmethod
     def decode(self, numbers: Sequence[int], settings: Sequence[Settings]) -> Iterator[tuple[int, int, str]]:
-        """Decode utterances with several settings of the same weights.
-
-        Args:
-            numbers: the utterances' numbers, in the order in which `hold` yielded them.
-
-        Yields:
-            The number of an utterance, the number of a setting, and the transcript, in any order.
+        """Decode utterances with several settings of the same weights. `numbers`: the utterances' numbers, in the order in
+        which `hold` yielded them. Yields the number of an utterance, the number of a setting, and the transcript, in any order.
         """
 
     def usual_grids(self) -> dict[str, str]:
@@ -87,10 +82,8 @@ class Sweep(ABC):
         return {name: grids[name] for name in grids if there[name] and not isinstance(self.standing[name], Tensor)}
 
     def check(self, names: Iterable[str]) -> None:
-        """Refuse weights that would have no effect.
-
-        Raises:
-            ValueError: the decoder lacks the model, the phrases or the search that a weight applies to.
+        """Refuse weights that would have no effect. Raises ValueError if the decoder lacks the model, the phrases or the search
+        that a weight applies to.
         """
         for name, is_there, why in (
             ("lm_weight", self.fusion.models, "there is no language model: pass lm= to the decoder or pipeline"),

@@ -85,10 +85,8 @@ def probing_layout(header: Header, begin: int) -> ProbingLayout:
 def read_probing(
     layout: ProbingLayout, data: np.ndarray, num_words: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield the n-grams of each order: word ids int32 `[N, n]`, log-probabilities and backoffs (log10).
-
-    Raises:
-        NGramFormatError: the file is damaged, or needs more work than `MOST_BIGRAM_TRIALS` or `MOST_PAIRS`.
+    """Yield the n-grams of each order: word ids int32 `[N, n]`, log-probabilities and backoffs (log10). Raises NGramFormatError
+    if the file is damaged, or needs more work than `MOST_BIGRAM_TRIALS` or `MOST_PAIRS`.
     """
     unigrams = data[layout.unigrams : layout.unigrams + 8 * num_words].view("<f4").reshape(-1, 2)
     words = np.arange(num_words)

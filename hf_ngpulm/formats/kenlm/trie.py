@@ -54,10 +54,8 @@ class TrieLayout(NamedTuple):
 
 
 def trie_layout(header: Header, data: np.ndarray, at: int) -> TrieLayout:
-    """Return the positions of the parts of a trie whose search structure begins at offset `at`.
-
-    Raises:
-        NGramFormatError: a part has an unknown version, or the file is too short.
+    """Return the positions of the parts of a trie whose search structure begins at offset `at`. Raises NGramFormatError if a
+    part has an unknown version, or the file is too short.
     """
     counts, highest = header.counts, len(header.counts)
     quantised_bits, values = None, at + 8
@@ -125,10 +123,8 @@ def _cut_bits(num_records: int, largest: int, most: int) -> int:
 
 
 def read_trie(layout: TrieLayout, data: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield the n-grams of each order: word ids int32 `[N, n]`, log-probabilities and backoffs (log10).
-
-    Raises:
-        NGramFormatError: nodes are out of order, a word is out of range, or the pointers don't partition the next order.
+    """Yield the n-grams of each order: word ids int32 `[N, n]`, log-probabilities and backoffs (log10). Raises NGramFormatError
+    if nodes are out of order, a word is out of range, or the pointers don't partition the next order.
     """
     unigrams = data[layout.unigrams :][: _UNIGRAM.itemsize * (layout.num_words + 1)].view(_UNIGRAM)
     words, pointers = np.arange(layout.num_words, dtype=np.int32)[:, None], unigrams["next"]

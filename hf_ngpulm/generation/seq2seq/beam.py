@@ -60,10 +60,8 @@ def beam_search(
     config: GenerationConfig,
     input_ids: Tensor,
 ) -> Any:
-    """Extend rows of tokens, int64 `[B * K, L]`, K beams per recording, until they end; return the result of `generate`.
-
-    Raises:
-        InvalidLogitsError: all tokens of a recording are ruled out, or its scores are NaN.
+    """Extend rows of tokens, int64 `[B * K, L]`, K beams per recording, until they end; return the result of `generate`. Raises
+    InvalidLogitsError if all tokens of a recording are ruled out, or its scores are NaN.
     """
     beams, prompt = config.num_beams, input_ids.shape[1]
     rows, device = len(input_ids), input_ids.device

@@ -136,10 +136,8 @@ def _language_model(
 def _check_call(
     model: Any, config: GenerationConfig | None, input_ids: Tensor, assistant: Any, streamer: Any, synced_gpus: bool
 ) -> None:
-    """Refuse calls that the strategy doesn't support.
-
-    Raises:
-        ValueError: the model, the generation mode or a setting isn't supported, or the prompt leaves no room for a transcript.
+    """Refuse calls that the strategy doesn't support. Raises ValueError if the model, the generation mode or a setting isn't
+    supported, or the prompt leaves no room for a transcript.
     """
     name = type(model).__name__
     if hasattr(model, "joint"):

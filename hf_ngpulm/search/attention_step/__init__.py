@@ -120,11 +120,8 @@ def read(input_ids: Tensor, rows: FusedRows, roles: Roles, engine: str = "auto")
 
 
 def text_of(input_ids: Tensor, roles: Roles) -> tuple[Tensor, Tensor, Tensor]:
-    """Move the tokens of each row's transcript to the front.
-
-    Returns:
-        The reordered tokens, int64 `[B, L]`; the number of transcript tokens, int64 `[B]`; and whether a HOLD token suspends
-        the row's LM, bool `[B]`.
+    """Move the tokens of each row's transcript to the front. Returns the reordered tokens, int64 `[B, L]`; the number of
+    transcript tokens, int64 `[B]`; and whether a HOLD token suspends the row's LM, bool `[B]`.
     """
     inside = (input_ids >= 0) & (input_ids < roles.roles.numel())
     kinds = torch.where(inside, roles.roles[torch.where(inside, input_ids, 0)], UNSCORED)
@@ -189,11 +186,8 @@ def _restore_sums(scores: Tensor, sums: Tensor | None, rows: FusedRows) -> None:
 
 
 def follow(states: Tensor, tokens: Tensor, rows: FusedRows, roles: Roles, engine: str = "auto") -> Tensor:
-    """Return the LM states after one more token of each row.
-
-    Args:
-        states: int32 `[B]`, the LM states before the token.
-        tokens: int64 `[B]`, the token of each row.
+    """Return the LM states after one more token of each row. `states`: int32 `[B]`, the LM states before the token. `tokens`:
+    int64 `[B]`, the token of each row.
     """
     return torch.ops.hf_ngpulm.follow(states, tokens, *_flat(rows, roles), engine) if len(states) else states
 
