@@ -76,7 +76,7 @@ def push(
 
 
 def _refuse(told: dict[str, Any], card: str) -> None:
-    """Refuse options that describe the card, because a person has edited the card. Raises ValueError if there are such options."""
+    """Refuse options that describe the card, because a person has edited it. Raises ValueError if there are such options."""
     if options := [f"--{name.replace('_', '-').removesuffix('s')}" for name in given(**told)]:
         raise ValueError(f"{card} was changed by hand and stays as it is; write into it what {', '.join(options)} says")
 
