@@ -43,11 +43,7 @@ LARGEST = 1e38
 # eightfold).
 MAX_HEADER_BYTES = 1 << 22
 MAX_RATIO, MIN_UNPACKED_LIMIT = 64, 1 << 24
-_DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ\x00": lzma.open,
-}
+_DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 
 
 class NgpulmArpaSection(Struct):

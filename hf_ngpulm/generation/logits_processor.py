@@ -19,17 +19,7 @@ from ..language_model.loading import loaded_models
 from ..language_model.log_linear import parts_of
 from ..language_model.model import NGramLM
 from ..phrases.contexts import is_per_row
-from ..search.attention_step import (
-    KINDS,
-    TEXT,
-    FusedRows,
-    Roles,
-    fuse,
-    fuse_at,
-    fuse_less,
-    fuse_outside_loops,
-    read,
-)
+from ..search.attention_step import KINDS, TEXT, FusedRows, Roles, fuse, fuse_at, fuse_less, fuse_outside_loops, read
 from ..search.attention_step.loops import end_loops
 from .internal import InternalLM
 from .parts import Column, Part, internal_scores

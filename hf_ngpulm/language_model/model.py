@@ -133,11 +133,7 @@ class NGramLM(
 
     @classmethod
     def from_nemo(
-        cls,
-        path: str | os.PathLike[str],
-        tokenizer: Any = None,
-        device: str | torch.device | None = None,
-        engine: str = "auto",
+        cls, path: str | os.PathLike[str], tokenizer: Any = None, device: str | torch.device | None = None, engine: str = "auto"
     ) -> NGramLM:
         """Read a NeMo NGPU-LM checkpoint (`.nemo`), without pickle.
 

@@ -238,10 +238,7 @@ def _spelled(
 
 
 def _check_case(
-    texts: Sequence[tuple[int, str]],
-    spelled: Sequence[tuple[int, tuple[int, ...]]],
-    speller: Speller,
-    boundaries: Boundaries,
+    texts: Sequence[tuple[int, str]], spelled: Sequence[tuple[int, tuple[int, ...]]], speller: Speller, boundaries: Boundaries
 ) -> None:
     """Raise an error if another case suits the tokenizer better.
 

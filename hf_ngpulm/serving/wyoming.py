@@ -51,13 +51,7 @@ class Wyoming:
     """
 
     def __init__(
-        self,
-        uri: str,
-        recordings: RecordingEngines,
-        limits: Limits,
-        places: Places,
-        voices: Voices,
-        reuse_port: bool = False,
+        self, uri: str, recordings: RecordingEngines, limits: Limits, places: Places, voices: Voices, reuse_port: bool = False
     ) -> None:
         self.host, self.port = host_and_port(uri, reuse_port)
         self.recordings, self.limits, self.places, self.voices = recordings, limits, places, voices

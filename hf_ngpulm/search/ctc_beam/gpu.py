@@ -523,9 +523,7 @@ def _store_new(
     return before + log_probs - normaliser, extra
 
 
-@triton.jit(
-    do_not_specialize=["row_stride", "frame_stride", "frames", "classes", "num_beams", "blank", "vocab_size"],
-)
+@triton.jit(do_not_specialize=["row_stride", "frame_stride", "frames", "classes", "num_beams", "blank", "vocab_size"])
 def _search_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     logits, row_stride, frame_stride, class_stride, normalisers, frame_peaks, block_peaks,

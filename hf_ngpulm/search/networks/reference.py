@@ -96,10 +96,7 @@ class PlainSearch(TransducerSearch):
             try:
                 if self.bad_frames[row] < 0:
                     paths = self.search(
-                        paths,
-                        frames[row, :length],
-                        RowOfModels(*of_models, float(self.ilm_weights[row])),
-                        reach,
+                        paths, frames[row, :length], RowOfModels(*of_models, float(self.ilm_weights[row])), reach
                     )
             except BrokenFrame as broken:
                 self.bad_frames[row] = broken.args[0]
