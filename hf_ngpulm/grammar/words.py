@@ -22,17 +22,11 @@ DIGITS = 6  # of weights that are told apart
 
 
 class WordAutomaton(NamedTuple):
-    """A deterministic automaton of `S` states over symbols. State 0 is the start.
+    """A deterministic automaton of `S` states over symbols. State 0 is the start."""
 
-    Args:
-        arcs: for each state, from symbols to weight (natural log) and target.
-        finals: each state's weight of ending there; None if a sentence can't.
-        defaults: each state's weight and target of a free word, or None.
-    """
-
-    arcs: list[dict[Any, tuple[float, int]]]
-    finals: list[float | None]
-    defaults: list[tuple[float, int] | None]
+    arcs: list[dict[Any, tuple[float, int]]]  # for each state, from symbols to weight (natural log) and target
+    finals: list[float | None]  # each state's weight of ending there; None if a sentence can't
+    defaults: list[tuple[float, int] | None]  # each state's weight and target of a free word, or None
 
 
 Subset = tuple[tuple[int, float], ...]

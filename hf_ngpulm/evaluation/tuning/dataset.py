@@ -22,21 +22,13 @@ CPU = torch.device("cpu")  # not the default device, whatever that is
 
 @dataclass(frozen=True)
 class TuningUtterance:
-    """An utterance of a dataset.
+    """An utterance of a dataset."""
 
-    Args:
-        number: its place in the dataset, starting at 0.
-        item: the row of the dataset.
-        text: the transcript; None if it is unknown.
-        entities: important phrases in the transcript.
-        problems: reasons why the audio can't be read. The list is empty before `samples` is called, or if the audio can be
-            read.
-    """
-
-    number: int
-    item: Any
-    text: str | None
-    entities: tuple[str, ...]
+    number: int  # its place in the dataset, starting at 0
+    item: Any  # the row of the dataset
+    text: str | None  # the transcript; None if it is unknown
+    entities: tuple[str, ...]  # important phrases in the transcript
+    # reasons why the audio can't be read. The list is empty before `samples` is called, or if the audio can be read.
     problems: list[str] = field(default_factory=list)
 
     @classmethod
