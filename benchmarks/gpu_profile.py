@@ -30,7 +30,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.search import attention_step
-from hf_ngpulm.search.attention_step import END, TEXT, Roles, Rows
+from hf_ngpulm.search.attention_step import END, TEXT, FusedRows, Roles
 
 CALLS = 5
 # By the name of the kernel: what to ask `ncu` for.
@@ -89,7 +89,7 @@ def attention(vocab_size: int, batch_size: int, ngrams: int) -> Callable[[], Any
     roles[vocab_size] = END
     starts = lm.initial_states(batch_size)
     weights = torch.full((batch_size,), 0.2, device=measure.GPU)
-    rows = Rows(lm.tensors, vocab_size, lm.context_length, starts, lm.initial_states(batch_size, bos=False), weights)
+    rows = FusedRows(lm.tensors, vocab_size, lm.context_length, starts, lm.initial_states(batch_size, bos=False), weights)
     text = torch.from_numpy(lm_queries.text_of(lm, ngrams)[: 20 * batch_size]).reshape(batch_size, 20).to(measure.GPU)
     scores = torch.randn(batch_size, vocab_size + 1, device=measure.GPU)
     return partial(attention_step.fuse, scores, text, rows, Roles.of(roles).to(torch.device(measure.GPU)))

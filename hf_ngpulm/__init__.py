@@ -61,38 +61,7 @@ __all__ = [
     "register",
 ]
 
-_MODULES = {
-    "ArcBooster": "phrases",
-    "CTCDecoder": "decoding.ctc",
-    "CTCNGramPipeline": "pipelines",
-    "Grammar": "grammar.grammar",
-    "GrammarDecoder": "decoding.understanding",
-    "GraphDecoder": "decoding.graph",
-    "Hypothesis": "decoding.hypotheses",
-    "InvalidLogitsError": "errors",
-    "LogLinear": "language_model.log_linear",
-    "NGramFormatError": "errors",
-    "NGramLM": "language_model.model",
-    "NGramLogitsProcessor": "generation",
-    "Partial": "decoding.partials",
-    "PhraseBooster": "phrases",
-    "Rescorer": "rescoring",
-    "Seq2SeqNGramPipeline": "pipelines",
-    "StreamError": "errors",
-    "StreamingDecoder": "decoding.streaming",
-    "StreamingRecognizer": "audio",
-    "TokenizerMismatchError": "errors",
-    "TransducerDecoder": "decoding.transducer",
-    "TransducerModel": "search.networks.model",
-    "TransducerNGramPipeline": "pipelines",
-    "demo_lm": "common.bundled",
-    "demo_model": "common.bundled",
-    "demo_recording": "common.bundled",
-    "register": "pipelines",
-}
-
-
-__getattr__ = attributes_of(__name__, _MODULES)
+__getattr__ = attributes_of(__name__, __file__)
 
 
 def __dir__() -> list[str]:

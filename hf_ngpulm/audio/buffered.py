@@ -37,14 +37,7 @@ class BufferedEncoder(StreamEncoder):
             frames from a number of samples.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        extractor: Any,
-        chunk_seconds: float,
-        left_seconds: float,
-        right_seconds: float,
-    ) -> None:
+    def __init__(self, model: Any, extractor: Any, chunk_seconds: float, left_seconds: float, right_seconds: float) -> None:
         super().__init__()
         self.model, self.extractor = model, extractor
         self.sampling_rate = extractor.sampling_rate

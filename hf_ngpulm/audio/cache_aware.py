@@ -112,13 +112,7 @@ class CacheAwareEncoder(StreamEncoder):
         heard = heard.to(device)
         positions = encoder.encode_positions(hidden, cached_frames=self.memory)
         for layer in encoder.layers:
-            hidden = layer(
-                hidden,
-                attention_mask=heard,
-                position_embeddings=positions,
-                padding_cache=caches,
-                **{CACHE: caches},
-            )
+            hidden = layer(hidden, attention_mask=heard, position_embeddings=positions, padding_cache=caches, **{CACHE: caches})
         frames = self._projected(hidden)
         caches.keep()
         for sid in sids:

@@ -78,12 +78,8 @@ class StreamEncoder(ABC):
 
     @abstractmethod
     def encode(self, sids: Sequence[int]) -> list[Tensor]:
-        """Encode the next chunk of streams that are all `ready`.
-
-        If an error occurs, the streams stay unchanged.
-
-        Returns:
-            For each stream, its next frames `[T, D]`, or its logits `[T, C]`.
+        """Encode the next chunk of streams that are all `ready`. If an error occurs, the streams stay unchanged. Returns for
+        each stream, its next frames `[T, D]`, or its logits `[T, C]`.
         """
 
 
@@ -93,10 +89,8 @@ def extract(extractor: Any, samples: np.ndarray) -> Any:
 
 
 def extract_batch(extractor: Any, pieces: list[np.ndarray]) -> dict[str, Tensor]:
-    """Return the features of several pieces of audio, padded to the length of the longest.
-
-    The pieces are extracted one at a time. This is faster than one call for all, because the spectra then fit into a core's
-    cache.
+    """Return the features of several pieces of audio, padded to the length of the longest. The pieces are extracted one at a
+    time. This is faster than one call for all, because the spectra then fit into a core's cache.
     """
     made = [extract(extractor, samples) for samples in pieces]
 

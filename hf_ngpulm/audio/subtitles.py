@@ -43,11 +43,7 @@ def segments(text: str, words: list[Segment]) -> list[Segment]:
 
 
 def subtitles(cut: list[Segment], kind: str) -> str:
-    """Return segments as the content of a subtitle file.
-
-    Args:
-        kind: "srt" or "vtt".
-    """
+    """Return segments as the content of a subtitle file. `kind`: "srt" or "vtt"."""
     comma = "," if kind == "srt" else "."
     blocks = [] if kind == "srt" else ["WEBVTT\n"]
     for number, segment in enumerate(cut, 1):

@@ -136,12 +136,7 @@ class BackoffAutomaton(nn.Module):
         return torch.ops.hf_ngpulm.walk(list(self.tensors), states, token_ids, lengths, self.vocab_size, self.engine)
 
     def score_sequences(
-        self,
-        token_ids: Tensor,
-        lengths: Tensor | None = None,
-        bos: bool = True,
-        eos: bool = True,
-        which: Tensor | None = None,
+        self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, eos: bool = True, which: Tensor | None = None
     ) -> Tensor:
         """Return the log-probability of each row, `[B, L]` -> `[B]`; it includes `</s>` unless `eos=False`."""
         scores, states = self.score_tokens(token_ids, lengths, bos, which)

@@ -91,11 +91,7 @@ def _of_bundled(name: str, lm: library.NGramLM) -> Evaluations:
     asr = load_recogniser(str(bundled("examples/models") / name), "cpu")
     greedy: dict[str, Any] = {"num_beams": 1} if name in ("ctc", "canary") else {"strategy": "greedy"}
     beam: dict[str, Any] = {"num_beams": BEAMS.get(name, 6)}
-    searches = {
-        (HARBOUR, "alone"): greedy,
-        (HARBOUR, "LM, greedy"): {"lm": lm, **greedy},
-        (HARBOUR, "LM"): {"lm": lm},
-    }
+    searches = {(HARBOUR, "alone"): greedy, (HARBOUR, "LM, greedy"): {"lm": lm, **greedy}, (HARBOUR, "LM"): {"lm": lm}}
     for of_set in PHRASE_SETS:
         searches[of_set, "beam"] = beam
         phrases = {"phrases": _phrases(of_set, sets[of_set]), "phrase_weight": PHRASE_WEIGHTS[name]}

@@ -77,10 +77,8 @@ def transcript_files(output: str, kind: str | None, audio: dict[str, str]) -> tu
 
 
 def refuse_existing(paths: Sequence[str | os.PathLike[str]], overwrite: bool) -> None:
-    """Refuse to overwrite files, or folders of models.
-
-    Raises:
-        FileExistsError: a file or model exists, and `overwrite` is false.
+    """Refuse to overwrite files, or folders of models. Raises FileExistsError if a file or model exists, and `overwrite` is
+    false.
     """
     if overwrite:
         return

@@ -39,39 +39,4 @@ if TYPE_CHECKING:
     from ..serving.requests import Voices
     from ..serving.wyoming import host_and_port
 
-_NAMES = {
-    "audio": "StreamingRecognizer",
-    "audio.events": "final_event partial_event",
-    "audio.microphone": "microphone_pieces",
-    "audio.subtitles": "segments subtitles",
-    "common.checks": "check one_of refuse_idle",
-    "decoding.families": "is_seq2seq",
-    "evaluation.evaluating": "evaluate",
-    "evaluation.processes": "WorkerLostError",
-    "evaluation.recognition": "SHORTEST without_lm",
-    "evaluation.recording_sources": "EXTENSIONS audio_files read_recordings",
-    "evaluation.results": "EDITS read_results",
-    "evaluation.tuning": "tune_weights",
-    "formats.arpa": "write_arpa",
-    "formats.files": "KENLM format_of",
-    "formats.kenlm": "KenLMFile",
-    "formats.safetensors": "CONFIG_FILE WEIGHTS_FILE",
-    "grammar.grammar": "Grammar",
-    "language_model.hub": "CARD_FILE is_as_written",
-    "language_model.interpolation": "fitted_weights",
-    "language_model.loading": "load_language_model",
-    "language_model.model": "NGramLM",
-    "language_model.pruning": "prune_table",
-    "language_model.training": "train",
-    "ngrams.kneser_ney": "DISCOUNT_FALLBACK",
-    "pipelines.loading": "load_pipeline",
-    "rescoring": "load_rescorer sampled_sentences",
-    "serving.access": "Access local_hosts",
-    "serving.app": "WYOMING make_app",
-    "serving.attention": "AttentionRecognizer",
-    "serving.process": "certificate listen run_workers",
-    "serving.requests": "Voices",
-    "serving.wyoming": "host_and_port",
-}
-
-__getattr__ = attributes_of(__name__, {name: f"..{module}" for module, names in _NAMES.items() for name in names.split()})
+__getattr__ = attributes_of(__name__, __file__)

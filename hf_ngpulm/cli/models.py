@@ -90,10 +90,8 @@ def load_streaming(
     more_lms: Sequence[str] = (),
     rescoring: Rescoring = NO_RESCORER,
 ) -> library.StreamingRecognizer:
-    """Load the streaming recogniser that the options describe.
-
-    Args:
-        more_lms: language models that streams may use in place of the first one.
+    """Load the streaming recogniser that the options describe. `more_lms`: language models that streams may use in place of the
+    first one.
     """
     return _streaming(load_recogniser(model, device), model, decoding, chunks, max_streams, more_lms, rescoring)
 

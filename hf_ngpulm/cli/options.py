@@ -94,7 +94,7 @@ NormaliseOption = Annotated[
 
 
 @dataclass(frozen=True)
-class Words:
+class WordOptions:
     """Options for a word-level model, whose words are spelled in tokens; see `hf_ngpulm.lexicon.compose`."""
 
     lexicon: str | None = option("For words: a file of lines with a word, a tab and the pieces of its spelling.")
@@ -107,7 +107,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchOptions:
     """Options of the language model and the search; the decoders document them."""
 
     lm: str | None = of_decoders("lm")
@@ -116,7 +116,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Decoding(Search):
+class Decoding(SearchOptions):
     """Options of the language model, its weight, and the search."""
 
     lm_weight: float | None = of_decoders("lm_weight")

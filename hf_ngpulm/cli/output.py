@@ -42,10 +42,8 @@ def print_line(text: Any, **options: Any) -> None:
 def print_table(
     rows: Iterable[Sequence[str]], headings: Sequence[str] | None = None, title: str | None = None, bold: int | None = None
 ) -> None:
-    """Print a table. The first cell of a row is the row's name. Under headings, the other cells are right-aligned.
-
-    Args:
-        bold: number of the row to print in bold.
+    """Print a table. The first cell of a row is the row's name. Under headings, the other cells are right-aligned. `bold`:
+    number of the row to print in bold.
     """
     table = Table(title=title, show_header=headings is not None)
     for i, heading in enumerate(headings or ()):

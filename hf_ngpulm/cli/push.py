@@ -76,11 +76,7 @@ def push(
 
 
 def _refuse(told: dict[str, Any], card: str) -> None:
-    """Refuse options that describe the card, because a person has edited the card.
-
-    Raises:
-        ValueError: there are such options.
-    """
+    """Refuse options that describe the card, because a person has edited it. Raises ValueError if there are such options."""
     if options := [f"--{name.replace('_', '-').removesuffix('s')}" for name in given(**told)]:
         raise ValueError(f"{card} was changed by hand and stays as it is; write into it what {', '.join(options)} says")
 
@@ -98,11 +94,8 @@ def _card_of(api: HfApi, repo_id: str, branch: str | None) -> ModelCard | None:
 
 @contextmanager
 def _hub_errors(repo: str) -> Iterator[None]:
-    """Turn the Hub's errors into errors that name the remedy.
-
-    Raises:
-        PermissionError: the user isn't logged in, or may not write to the repo.
-        ConnectionError: the Hub can't be reached.
+    """Turn the Hub's errors into errors that name the remedy. Raises PermissionError if the user isn't logged in, or may not
+    write to the repo, ConnectionError if the Hub can't be reached.
     """
     try:
         yield

@@ -19,7 +19,17 @@ from ..text import read_ids, read_texts, total_bytes
 from . import library
 from .files import refuse_existing
 from .models import check_folder, load_tokenizer
-from .options import MISSING, JsonOption, MaxNGramsOption, OverwriteOption, TokenizerOption, Words, argument, given, option
+from .options import (
+    MISSING,
+    JsonOption,
+    MaxNGramsOption,
+    OverwriteOption,
+    TokenizerOption,
+    WordOptions,
+    argument,
+    given,
+    option,
+)
 from .output import interruptible, print_json, print_line, print_table, tell
 
 
@@ -33,7 +43,7 @@ class Counting:
 
 
 @dataclass(frozen=True)
-class Writing:
+class StyleOptions:
     """Options that normalise the text, or rewrite it in a recogniser's style."""
 
     normalise: str | None = option("lower, upper, no-punctuation, nfc, nfkc, whisper, whisper-en; several with commas.")
@@ -69,9 +79,9 @@ def train(
         default=None,
     ),
     output: str = option("Folder to save the language model to.", "--output", "-o", default=MISSING),
-    words: Words,
+    words: WordOptions,
     counting: Counting,
-    writing: Writing,
+    writing: StyleOptions,
     sampling: Sampling,
     tokenizer: TokenizerOption = None,
     vocab_size: int | None = option("Number of token ids: the input is lines of decimal ids, not text."),

@@ -51,9 +51,7 @@ def transcribe(
     chunk_length: float = option("Cut long audio into chunks of so many seconds; 0: don't.", default=0.0, min=0),
     timestamps: str | None = option("word or char (single tokens)."),
     output: str | None = option(
-        "File to write: .txt, .srt, .vtt or .json; or, for several recordings, a folder.",
-        "--output",
-        "-o",
+        "File to write: .txt, .srt, .vtt or .json; or, for several recordings, a folder.", "--output", "-o"
     ),
     kind: str | None = option("Kind of file, if no ending says it: txt, srt, vtt or json [default: txt].", "--format"),
     overwrite: OverwriteOption = False,

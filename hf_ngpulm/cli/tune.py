@@ -65,7 +65,7 @@ def tune(
     data: options.DataArgument,
     grids: Grids,
     keep: Keep,
-    search: options.Search,
+    search: options.SearchOptions,
     fields: options.Data,
     source_lm: str | None = options.of_decoders("source_lm"),
     rescorer: str | None = options.of_decoders("rescorer"),

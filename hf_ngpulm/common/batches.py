@@ -56,10 +56,8 @@ def _shapes(values: Any) -> str:
 
 
 def checked_lengths(lengths: Outputs | None, batch_size: int, frames: int, device: torch.device) -> Tensor:
-    """Return the lengths of the rows, int64 `[B]`; if `lengths` is None, each is `frames`.
-
-    Raises:
-        ValueError: the number of lengths isn't the number of rows, or a length isn't an integer from 0 to `frames`.
+    """Return the lengths of the rows, int64 `[B]`; if `lengths` is None, each is `frames`. Raises ValueError if the number of
+    lengths isn't the number of rows, or a length isn't an integer from 0 to `frames`.
     """
     if lengths is None:
         return torch.full((batch_size,), frames, dtype=torch.int64, device=device)

@@ -17,10 +17,7 @@ def is_bundled(name: str) -> bool:
 
 def bundled(name: str) -> Path:
     """Return the path of a bundled file or folder. The argument is its path in the source tree, such as
-    `model_cards/ngram_lm.md`.
-
-    Raises:
-        FileNotFoundError: this installation lacks the file or folder.
+    `model_cards/ngram_lm.md`. Raises FileNotFoundError if this installation lacks the file or folder.
     """
     for root in _ROOTS:
         if (root / name).exists():

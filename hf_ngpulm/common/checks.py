@@ -73,10 +73,8 @@ ROW_WEIGHTS = Kind(
 
 
 def check(name: str, value: Any, kind: Kind) -> Any:
-    """Check an argument against its kind, and return the converted argument.
-
-    Raises:
-        ValueError: the value isn't permitted; the message names the permitted values.
+    """Check an argument against its kind, and return the converted argument. Raises ValueError if the value isn't permitted;
+    the message names the permitted values.
     """
     if not kind.is_right(value):
         raise ValueError(f"{name} should be {kind.right}, got {value!r}")
@@ -84,10 +82,8 @@ def check(name: str, value: Any, kind: Kind) -> Any:
 
 
 def refuse_idle(options: Mapping[str, Any], why: str) -> None:
-    """Refuse options that are given (not None) but would have no effect.
-
-    Raises:
-        ValueError: there are such options; the message names them, followed by `why`.
+    """Refuse options that are given (not None) but would have no effect. Raises ValueError if there are such options; the
+    message names them, followed by `why`.
     """
     idle = [name for name, value in options.items() if value is not None]
     if idle:
@@ -112,11 +108,7 @@ def check_entries(values: Mapping[str, Any], kinds: Mapping[str, Kind], where: s
 
 
 def an_object(values: Any, where: str, what: str) -> dict[str, Any]:
-    """Return `values` after checking that it is a JSON object.
-
-    Raises:
-        NGramFormatError: it isn't an object.
-    """
+    """Return `values` after checking that it is a JSON object. Raises NGramFormatError if it isn't an object."""
     if not isinstance(values, dict):
         raise NGramFormatError(f"{where}: {what} should be an object, is {str(values)[:80]!r}")
     return values
@@ -124,10 +116,7 @@ def an_object(values: Any, where: str, what: str) -> dict[str, Any]:
 
 def read_entries(cls: Callable[..., T], values: Any, kinds: Mapping[str, Kind], where: str, what: str) -> T:
     """Make a dataclass from a JSON object. Missing entries get their defaults; entries that `kinds` doesn't name must be
-    counts.
-
-    Raises:
-        NGramFormatError: an entry is wrong; the message names it and its permitted values.
+    counts. Raises NGramFormatError if an entry is wrong; the message names it and its permitted values.
     """
     values, entries = an_object(values, where, what), {}
     for entry in fields(cls):  # type: ignore[arg-type]

@@ -14,10 +14,8 @@ _NAMES = {
 
 
 def rank_and_size() -> tuple[int, int]:
-    """Return this process's rank and the number of processes, as torchrun, accelerate or MPI has set them.
-
-    Raises:
-        ValueError: the rank isn't a number below the number of processes.
+    """Return this process's rank and the number of processes, as torchrun, accelerate or MPI has set them. Raises ValueError if
+    the rank isn't a number below the number of processes.
     """
     rank, size = _first_of("RANK", "0"), _first_of("WORLD_SIZE", "1")
     if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):

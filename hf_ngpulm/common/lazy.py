@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
-def attributes_of(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a `__getattr__` for a package, which imports each name from its module on first access.
+def attributes_of(package: str, path: str) -> Callable[[str], Any]:
+    """Return a `__getattr__` for a module, which imports a name on first access.
+
+    The names are those that the module imports within `if TYPE_CHECKING:`, so that each name is written once, for both.
 
     Args:
-        package: full name of the package.
-        modules: for each name, the module that defines it, relative to the package.
+        package: full name of the module.
+        path: its source file.
     """
 
+    @functools.cache
+    def modules() -> dict[str, str]:
+        tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+        blocks = [node.body for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+        imports = [node for block in blocks for node in block if isinstance(node, ast.ImportFrom)]
+        return {alias.name: f"{'.' * node.level}{node.module}" for node in imports for alias in node.names}
+
     def load(name: str) -> Any:
-        if name not in modules:
+        if name.startswith("__") or name not in modules():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f".{modules[name]}", package), name)
+        anchor = package if Path(path).name == "__init__.py" else package.rpartition(".")[0]
+        value = getattr(importlib.import_module(modules()[name], anchor), name)
         setattr(sys.modules[package], name, value)
         return value
 

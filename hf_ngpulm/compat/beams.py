@@ -12,17 +12,17 @@ WordFrames = tuple[str, Frames]
 NULL_FRAMES: Frames = (-1, -1)  # stands for "no word"
 
 
-class Writing(NamedTuple):
+class LabelWriting(NamedTuple):
     """Hold the rule that forms words from labels."""
 
     labels: list[str]  # labels of the classes; empty where a class has no text
     is_bpe: bool  # whether words begin at labels with `▁`; otherwise there is a space between them
 
 
-class Words:
+class WordsOfLabels:
     """Form words from labels: complete words and the beginning of the current word, with their frames."""
 
-    def __init__(self, writing: Writing) -> None:
+    def __init__(self, writing: LabelWriting) -> None:
         self._writing = writing
         self.words: list[WordFrames] = []  # the complete words
         self.partial, self.frames = "", NULL_FRAMES

@@ -15,7 +15,7 @@ from ..formats.wav2vec2.alphabet import Alphabet, LabelTokenizer
 from ..formats.wav2vec2.repository import ALPHABET_FILE, LM_FOLDER, download
 from .beams import OutputBeam, OutputBeamMPSafe
 from .language_model import HotwordScorer, LanguageModel, MultiLanguageModel
-from .searching import Search, Searches
+from .searching import CallSearch, Searches
 from .weighed_lm import LMState, SpelledModel
 
 __all__ = ["BeamSearchDecoderCTC", "OutputBeam", "OutputBeamMPSafe", "build_ctcdecoder"]
@@ -267,7 +267,7 @@ class BeamSearchDecoderCTC:
         kwargs.pop("allow_patterns", None)
         return cls.load_from_dir(download(model_id, cache_dir=cache_dir, **kwargs))
 
-    def _search(self, *given: Any, **more: Any) -> Search:
+    def _search(self, *given: Any, **more: Any) -> CallSearch:
         """Return the search for a call; see `Searches.search`."""
         self._language_model  # noqa: B018 - raises an error if the language model was released
         return self._searches.search(*given, **more)

@@ -27,7 +27,7 @@ from ..formats.wav2vec2.word_files import CUTTINGS
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
 from ..phrases import PhraseBooster
-from .beams import OutputBeam, WordFrames, Words, Writing
+from .beams import LabelWriting, OutputBeam, WordFrames, WordsOfLabels
 from .language_model import HotwordScorer
 from .weighed_lm import LMState, Models
 
@@ -42,12 +42,8 @@ NEVER = -1e4  # log-probability of a label that is left out
 
 
 class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
-    """Make the searches of a decoder, and cache their parts.
-
-    Args:
-        alphabet: labels of the outputs.
-        tokenizer: the tokenizer of the labels, or the recogniser's tokenizer.
-        models: the language models.
+    """Make the searches of a decoder, and cache their parts. `alphabet`: labels of the outputs. `tokenizer`: the tokenizer of
+    the labels, or the recogniser's tokenizer. `models`: the language models.
     """
 
     def __init__(self, alphabet: Alphabet, tokenizer: Any, models: Models) -> None:
@@ -64,12 +60,9 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
         hotwords: HotwordScorer | None = None,
         lm_start_state: LMState | None = None,
         prefixes: int = MOST_BEAMS,
-    ) -> Search:
+    ) -> CallSearch:
         """Check the settings of a call, and return its search. The search makes transcripts from its best `prefixes` prefixes.
-
-        Raises:
-            ValueError: a setting is out of range.
-            TypeError: `lm_start_state` is of another class.
+        Raises ValueError if a setting is out of range, TypeError if `lm_start_state` is of another class.
         """
         beam_width = check("beam_width", beam_width, whole())
         if beam_width > MOST_BEAMS:
@@ -97,7 +90,7 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
             booster = self._keep(earning, lambda: self._booster(lms, *earning))
             decoder = decoder.with_phrases(booster)
         starts = None if lm_start_state is None else lm_start_state.of(self.models)
-        return Search(self, decoder, lms, booster, beam_width, threshold, float(token_min_logp), starts)
+        return CallSearch(self, decoder, lms, booster, beam_width, threshold, float(token_min_logp), starts)
 
     def _keep(self, key: Any, make: Callable[[], Any]) -> Any:
         made = self._kept.get(key)
@@ -127,7 +120,7 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
 
 
 @dataclass(frozen=True)
-class Search:
+class CallSearch:
     """Search with the settings of one call. `Searches.search` checks the settings and makes the search."""
 
     of: Searches
@@ -140,10 +133,10 @@ class Search:
     starts: tuple[int, ...] | None  # initial states of the language models; None for their start states
 
     @property
-    def writing(self) -> Writing:
+    def writing(self) -> LabelWriting:
         """Return the rule by which labels form words."""
         special = self.decoder.splitter.special
-        return Writing(["" if token in special else label for token, label in enumerate(self.of.labels)], self.of.is_bpe)
+        return LabelWriting(["" if token in special else label for token, label in enumerate(self.of.labels)], self.of.is_bpe)
 
     def log_probs(self, logits: Any) -> Tensor:
         """Return log-probabilities float32 `[T, C]` from logits, log-probabilities or probabilities."""
@@ -213,7 +206,7 @@ def merged(
     offset: float,
     threshold: float,
     most: int,
-    writing: Writing,
+    writing: LabelWriting,
     models: Models,
     starts: tuple[int, ...],
 ) -> list[OutputBeam]:
@@ -247,9 +240,9 @@ def merged(
     return found
 
 
-def _text_frames(best: Hypothesis, writing: Writing) -> list[WordFrames]:
+def _text_frames(best: Hypothesis, writing: LabelWriting) -> list[WordFrames]:
     """Return each word with its first frame and the frame after its last."""
-    words = Words(writing)
+    words = WordsOfLabels(writing)
     for token, first, end in zip(best.token_ids, best.token_frames, best.token_ends):
         words.add(token, first, end)
     words.end_word()

@@ -77,11 +77,8 @@ class SpelledModel:
         return self._weighed[1]
 
     def ended(self, lm: NGramLM, state: int) -> tuple[float, int]:
-        """Return the score for ending the last word within a text, and the state after the word.
-
-        Args:
-            lm: the model with or without weights.
-            state: the state after the word's last label.
+        """Return the score for ending the last word within a text, and the state after the word. `lm`: the model with or
+        without weights. `state`: the state after the word's last label.
         """
         if self.words.delimiter is not None:
             score, after = lm.step(*(torch.tensor([it], dtype=torch.int32) for it in (state, self.words.delimiter)))
@@ -139,11 +136,7 @@ class LMState:
         self._models, self._starts, self._tokens = models, starts, tokens
 
     def of(self, models: Models) -> tuple[int, ...]:
-        """Return each model's state.
-
-        Raises:
-            ValueError: the state is from another decoder.
-        """
+        """Return each model's state. Raises ValueError if the state is from another decoder."""
         if models is not self._models:
             raise ValueError("lm_start_state is from another decoder; pass a last_lm_state of this one")
         return tuple(model.state_after(start, self._tokens) for model, start in zip(models, self._starts, strict=True))

@@ -57,11 +57,7 @@ class ModelIdentity:
 
     @classmethod
     def of(cls, model: Any) -> ModelIdentity:
-        """Identify a model of Transformers.
-
-        Raises:
-            ValueError: `model` isn't a model of Transformers.
-        """
+        """Identify a model of Transformers. Raises ValueError if `model` isn't a model of Transformers."""
         config: Any = getattr(model, "config", None)
         if not isinstance(model, torch.nn.Module) or not hasattr(config, "model_type"):
             raise ValueError(f"a speech recognition model of Transformers is needed, got {type(model).__name__}")
@@ -115,10 +111,8 @@ class TunedDecoding:
 
     @classmethod
     def from_dict(cls, values: Any, where: str) -> TunedDecoding:
-        """Read an entry of a config, and refuse an invalid entry.
-
-        Raises:
-            NGramFormatError: the entry is invalid; the message says why.
+        """Read an entry of a config, and refuse an invalid entry. Raises NGramFormatError if the entry is invalid; the message
+        says why.
         """
         if not isinstance(values, dict):
             raise NGramFormatError(f"{where}: decoding should list objects, has {str(values)[:80]!r}")
@@ -135,10 +129,8 @@ class TunedDecoding:
 
 
 def settings_from(values: Any, where: str, what: str) -> dict[str, Any]:
-    """Return the settings in a config after checking them. `lm_weight` must be among them.
-
-    Raises:
-        NGramFormatError: the settings are invalid; the message says why.
+    """Return the settings in a config after checking them. `lm_weight` must be among them. Raises NGramFormatError if the
+    settings are invalid; the message says why.
     """
     if "lm_weight" not in an_object(values, where, what):
         raise NGramFormatError(f"{where}: {what} should have a lm_weight")

@@ -218,11 +218,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
 
 
 def bonuses_of(beta: float | Tensor | None, models: RowModels) -> Tensor:
-    """Return the bonus per token, float32 `[B]`.
-
-    Raises:
-        ValueError: `beta` is a tensor for another number of rows.
-    """
+    """Return the bonus per token, float32 `[B]`. Raises ValueError if `beta` is a tensor for another number of rows."""
     lm_weights = models.lm_weights
     if models.has_grammar:  # which prefers short sentences as much as a language model does
         lm_weights = lm_weights.clamp(min=1)

@@ -104,11 +104,8 @@ class Decoder(WithoutCaches):
         return self.fusion.phrases
 
     def followed(self, phrases: Any, lm: Any, lm_weight: float, phrase_weight: float | None) -> tuple[Booster | None, float]:
-        """Return the compiled phrases of an utterance, and their weight.
-
-        Args:
-            lm, lm_weight: the utterance's language model and its weight. In a graph, bonuses depend on them.
-            phrase_weight: factor of the bonuses; None for the decoder's factor.
+        """Return the compiled phrases of an utterance, and their weight. `lm`, `lm_weight`: the utterance's language model and
+        its weight. In a graph, bonuses depend on them. `phrase_weight`: factor of the bonuses; None for the decoder's factor.
         """
         own = self.fusion.phrase_weight
         if phrase_weight is None:
@@ -157,11 +154,8 @@ class Decoder(WithoutCaches):
     def with_weights(
         self: AnyDecoder, lm_weight: float | Tensor | None = None, phrase_weight: float | Tensor | None = None, **more: Any
     ) -> AnyDecoder:
-        """Return a copy with other weights, numbers or tensors `[B]`; None keeps the present weight.
-
-        Args:
-            lm_weight, phrase_weight: as for the decoder.
-            more: `source_weight`; `beta` (CTC); `ilm_weight` (transducers).
+        """Return a copy with other weights, numbers or tensors `[B]`; None keeps the present weight. `lm_weight`,
+        `phrase_weight`: as for the decoder. `more`: `source_weight`; `beta` (CTC); `ilm_weight` (transducers).
         """
         fusion = self.fusion.with_weights(lm_weight, phrase_weight, more.get("source_weight"))
         return self._with(fusion=fusion, options=self.options.with_weights(more))

@@ -7,10 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers.generation.utils import ALL_CACHE_NAMES
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CTC_MAPPING_NAMES,
-    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
-)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CTC_MAPPING_NAMES, MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
 
 from ..search.networks.model import transducer_of
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..search.networks.model import TransducerModel
 from .partials import Spoken
-from .sessions.transducer import Path
+from .sessions.transducer import TransducerPath
 
 QUIET = 0.5  # probability of the blank
 FRAMES_AT_ONCE, PIECES_AT_ONCE = 1024, 64
@@ -68,11 +68,11 @@ def _quiet(model: TransducerModel, frames: Tensor) -> list[bool]:
 def by_pieces(
     pieces: list[Piece],
     frames: Tensor,
-    search: Callable[[Tensor, list[Piece]], list[list[Path]]],
+    search: Callable[[Tensor, list[Piece]], list[list[TransducerPath]]],
     num_rows: int,
-    rank: Callable[[Path], float],
+    rank: Callable[[TransducerPath], float],
     most: int,
-) -> list[list[Path]]:
+) -> list[list[TransducerPath]]:
     """Search a batch piece by piece and return the paths of its rows. Pieces of similar length are searched together.
 
     Args:
@@ -83,29 +83,31 @@ def by_pieces(
         most: maximum number of paths per row.
     """
     order = sorted(range(len(pieces)), key=lambda i: pieces[i].last - pieces[i].first)
-    paths: dict[int, list[Path]] = {}
+    paths: dict[int, list[TransducerPath]] = {}
     for first in range(0, len(order), PIECES_AT_ONCE):
         group = order[first : first + PIECES_AT_ONCE]
         parts = [frames[pieces[i].row, pieces[i].first : pieces[i].last] for i in group]
         paths.update(zip(group, search(torch.nn.utils.rnn.pad_sequence(parts, batch_first=True), [pieces[i] for i in group])))
-    of_rows: list[list[tuple[int, list[Path]]]] = [[] for _ in range(num_rows)]
+    of_rows: list[list[tuple[int, list[TransducerPath]]]] = [[] for _ in range(num_rows)]
     for i, piece in enumerate(pieces):
         of_rows[piece.row].append((piece.first, paths[i]))
     return [_joined(parts, rank, most) for parts in of_rows]
 
 
-def _joined(parts: list[tuple[int, list[Path]]], rank: Callable[[Path], float], most: int) -> list[Path]:
+def _joined(
+    parts: list[tuple[int, list[TransducerPath]]], rank: Callable[[TransducerPath], float], most: int
+) -> list[TransducerPath]:
     """Return the best combinations of one path per piece. `parts` holds the first frame and the paths of each piece."""
-    ways: list[tuple[float, tuple[Path, ...]]] = [(0.0, ())]
+    ways: list[tuple[float, tuple[TransducerPath, ...]]] = [(0.0, ())]
     for _, paths in parts:  # pieces are independent: the best `most` of a prefix are enough
         ranks = [rank(path) for path in paths]
         further = ((total + value, (*way, path)) for total, way in ways for value, path in zip(ranks, paths))
         ways = heapq.nlargest(most, further, key=lambda way: way[0])
     firsts = [first for first, _ in parts]
-    return [Path(np.sum([path.scores for path in way], axis=0).tolist(), _in_a_row(firsts, way)) for _, way in ways]
+    return [TransducerPath(np.sum([path.scores for path in way], axis=0).tolist(), _in_a_row(firsts, way)) for _, way in ways]
 
 
-def _in_a_row(firsts: list[int], paths: Sequence[Path]) -> Spoken:
+def _in_a_row(firsts: list[int], paths: Sequence[TransducerPath]) -> Spoken:
     """Concatenate the steps of paths. `firsts` are the first frames of the pieces, which are added to the steps' frames."""
     steps = [path.steps for path in paths]
     ids, starts, ends, confidences = map(np.concatenate, zip(*steps))

@@ -23,7 +23,7 @@ from .decoder import Decoder, refuse_broken
 from .hypotheses import Hypothesis
 from .options import TransducerOptions, takes
 from .pauses import Piece, by_pieces, pieces_of
-from .sessions.transducer import Path, TransducerSlots
+from .sessions.transducer import TransducerPath, TransducerSlots
 
 ILM_SHARE = 0.7  # default weight of the internal LM, relative to the LM's
 LEAST_ROOM = 16  # frames of a stream
@@ -196,13 +196,13 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         return hypothesis.score / (len(hypothesis.token_ids) + 1 if self.options.length_normalization else 1)
 
     @torch.inference_mode()
-    def paths(self, frames: Tensor, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Path]]:
+    def paths(self, frames: Tensor, lengths: Outputs | None = None, phrases: Any = None) -> list[list[TransducerPath]]:
         """Return the best paths of each row of a batch, blanks included. Arguments and errors are as for `decode`."""
         if self.options.rescorer is not None:
             raise ValueError("rescorer= ranks transcripts, and paths have none; pass it to a pipeline, or call the decoder")
         return self._paths(frames, _checked(frames, lengths), phrases, keeps_blanks=True)
 
-    def _paths(self, frames: Tensor, lengths: Tensor, phrases: Any, keeps_blanks: bool = False) -> list[list[Path]]:
+    def _paths(self, frames: Tensor, lengths: Tensor, phrases: Any, keeps_blanks: bool = False) -> list[list[TransducerPath]]:
         """Return the best paths of each row, with blanks if `keeps_blanks`. With `pause_seconds`, cut rows at pauses first."""
         if not self.is_guarded:
             return self._paths_of(frames, lengths, phrases, keeps_blanks)
@@ -214,14 +214,14 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             ids = [token for token in best.steps.ids.tolist() if token != self.model.blank_id]
             judged.append(self.judged(ids, best.scores[2], best.scores[1]))
 
-        def again(decoder: TransducerDecoder, rows: Tensor, phrases: Any) -> list[list[Path]]:
+        def again(decoder: TransducerDecoder, rows: Tensor, phrases: Any) -> list[list[TransducerPath]]:
             return decoder._paths_of(frames[rows], lengths[rows], phrases, keeps_blanks)
 
         for row, found in self.guarded(judged, phrases, again, lambda paths: paths[0].scores[1], frames.device):
             paths[row] = [path._replace(lm_left_out=True) for path in found]
         return paths
 
-    def _paths_of(self, frames: Tensor, lengths: Tensor, phrases: Any, keeps_blanks: bool) -> list[list[Path]]:
+    def _paths_of(self, frames: Tensor, lengths: Tensor, phrases: Any, keeps_blanks: bool) -> list[list[TransducerPath]]:
         """Return the best paths of each row, searched with all of its language models."""
         models = self.fusion.shared_rows(len(frames), frames.device, phrases)
         models = models._replace(ilm_weights=self.ilm_weights(models))
@@ -229,7 +229,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             return self._search(frames, lengths.cpu().numpy(), models, keeps_blanks)
         pieces = pieces_of(self.model, frames, lengths, self._pause_frames)
 
-        def search(frames: Tensor, pieces: list[Piece]) -> list[list[Path]]:
+        def search(frames: Tensor, pieces: list[Piece]) -> list[list[TransducerPath]]:
             rows, sizes = np.array([(row, last - first) for row, first, last in pieces]).T
             of_rows = models.of(torch.from_numpy(rows).to(frames.device))
             return self._search(frames, sizes.copy(), of_rows, keeps_blanks, pieces)
@@ -239,7 +239,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
     def _search(
         self, frames: Tensor, lengths: np.ndarray, models: RowModels, keeps_blanks: bool,
         pieces: Sequence[Piece] | None = None,
-    ) -> list[list[Path]]:  # fmt: skip
+    ) -> list[list[TransducerPath]]:  # fmt: skip
         """Open a session, decode all frames in one call, and return the paths."""
         with lent_search(self.model, frames, models, self.settings, self.options.engine, self._kept) as search:
             slots = TransducerSlots(self, models, search, frames, keeps_blanks)
@@ -256,7 +256,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         search = open_search(self.model, like, rows, of_search, self.settings, self.options.engine)
         return TransducerSlots(self, models, search, like.new_zeros((rows, LEAST_ROOM, search.width or 0)))
 
-    def _rank(self, path: Path) -> float:
+    def _rank(self, path: TransducerPath) -> float:
         """Return the score by which paths over the same frames are compared."""
         tokens = int((path.steps.ids != self.model.blank_id).sum())
         return path.scores[0] / (tokens + 1 if self.options.length_normalization else 1)
@@ -270,11 +270,8 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
 
 
 def _checked(frames: Tensor, lengths: Outputs | None) -> Tensor:
-    """Return the lengths of the rows of frames, int64 `[B]`.
-
-    Raises:
-        InvalidLogitsError: the frames have a wrong shape or type.
-        ValueError: the lengths don't fit the frames.
+    """Return the lengths of the rows of frames, int64 `[B]`. Raises InvalidLogitsError if the frames have a wrong shape or
+    type, ValueError if the lengths don't fit the frames.
     """
     if frames.dim() != 3 or not frames.dtype.is_floating_point:
         problem = f"encoder_hidden_states should be floating point of the shape [B, T, D], got {frames.dtype} "

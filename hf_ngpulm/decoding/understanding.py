@@ -238,11 +238,8 @@ class GrammarDecoder(Generic[AnyDecoder]):
 def understood(
     grammar: CompiledGrammar, weighing: Weighing, inside: Sequence[Hypothesis], free: Sequence[Hypothesis] | None
 ) -> Understanding:
-    """Return what an utterance means.
-
-    Args:
-        inside: hypotheses of the search in the grammar, the best one first; some may be outside all the same.
-        free: hypotheses of the search without it; None if there was none.
+    """Return what an utterance means. `inside`: hypotheses of the search in the grammar, the best one first; some may be
+    outside all the same. `free`: hypotheses of the search without it; None if there was none.
     """
     readings = []
     for hypothesis in inside:

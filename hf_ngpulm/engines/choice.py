@@ -19,11 +19,7 @@ ENGINE_VARIABLE = "HF_NGPULM_ENGINE"
 
 
 def check_engine(name: str, what: str = "engine") -> str:
-    """Return `name` if it is an engine or "auto".
-
-    Raises:
-        ValueError: no engine has this name.
-    """
+    """Return `name` if it is an engine or "auto". Raises ValueError if no engine has this name."""
     if name not in CHOICES:
         raise ValueError(f"{what} should be one of {CHOICES}, got {name!r}")
     return name

@@ -89,14 +89,14 @@ def _pointer(element: str, name: str) -> type:
     return _POINTERS[element, name]
 
 
-_KEPT = "_ngpulm_structs"  # the attribute of a tensor that holds its `_Kept`
+_KEPT = "_ngpulm_structs"  # the attribute of a tensor that holds its `_StructCache`
 
 
-class _Kept(dict[Any, Any]):
+class _StructCache(dict[Any, Any]):
     """Cached structs, an attribute of a tensor. A copied or unpickled tensor starts with an empty cache."""
 
     def __reduce__(self) -> Any:
-        return _Kept, ()
+        return _StructCache, ()
 
 
 class Struct(ctypes.Structure):
@@ -143,7 +143,7 @@ class Struct(ctypes.Structure):
         """
         known = tensor.__dict__.get(_KEPT)
         if known is None:
-            known = tensor.__dict__.setdefault(_KEPT, _Kept())
+            known = tensor.__dict__.setdefault(_KEPT, _StructCache())
         made = known.get(key)
         if made is None:
             made = make()

@@ -55,14 +55,4 @@ __all__ = [
 ]
 
 
-# The modules of these names need more than numpy and jiwer, so they are imported on first access.
-_ELSEWHERE = {
-    **dict.fromkeys(("CER", "WER", "EntityWER"), "metrics"),
-    **dict.fromkeys(("Clock", "Compared", "Evaluation", "Scores", "Utterance", "read_results"), "results"),
-    **dict.fromkeys(("SettingsMismatchError", "WorkerLostError"), "processes"),
-    "evaluate": "evaluating",
-    **dict.fromkeys(("TuningPoint", "TuningResult", "tune_weights"), "tuning"),
-}
-
-
-__getattr__ = attributes_of(__name__, _ELSEWHERE)
+__getattr__ = attributes_of(__name__, __file__)  # these need more than numpy and jiwer

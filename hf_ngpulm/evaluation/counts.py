@@ -95,10 +95,8 @@ def character_errors(references: Iterable[str], hypotheses: Iterable[str], norma
 
 
 def pairs(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation) -> list[tuple[str, str]]:
-    """Check references and hypotheses; return the normalised pair of each utterance.
-
-    Raises:
-        ValueError: the lists differ in length, or an item isn't text.
+    """Check references and hypotheses; return the normalised pair of each utterance. Raises ValueError if the lists differ in
+    length, or an item isn't text.
     """
     said, heard = _texts("references", references), _texts("hypotheses", hypotheses)
     if len(said) != len(heard):

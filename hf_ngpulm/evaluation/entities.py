@@ -136,10 +136,8 @@ def entity_errors(
 
 
 def per_utterance(entities: Iterable[str] | Iterable[Iterable[str]], count: int) -> list[tuple[str, ...]]:
-    """Check entities; return the phrases of each of `count` utterances.
-
-    Raises:
-        ValueError: `entities` isn't a list of texts or a list of lists of texts, or the number of lists isn't `count`.
+    """Check entities; return the phrases of each of `count` utterances. Raises ValueError if `entities` isn't a list of texts
+    or a list of lists of texts, or the number of lists isn't `count`.
     """
     remedy = "give a list of phrases for each utterance, or one for all"
     if isinstance(entities, str):

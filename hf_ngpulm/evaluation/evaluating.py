@@ -21,7 +21,7 @@ from ..text.style import unwritable_letters
 from .counts import Normalisation
 from .loading import ahead, batches, steps
 from .processes import Parts, Watch, fingerprint_of
-from .recognition import LONGEST, Heard, Recogniser, Step
+from .recognition import LONGEST, Heard, Recogniser, RecognitionStep
 from .recording_sources import read_recordings
 from .recordings import Recording, Recordings, listed
 from .results import Clock, Evaluation, Scores, Utterance, read_results, summary_path
@@ -109,7 +109,7 @@ def evaluate(
     entities = [recording.entities for recording in described] if entities_as_phrases else None
     recogniser = Recogniser(model, settings, entities, chunk_seconds)
     about = _about(recogniser, recordings, settings) | {"entities_as_phrases": entities_as_phrases, "batch_size": batch_size}
-    run = _Run(recogniser, recordings, batch_size, report or (lambda message: None), progress)
+    run = _Evaluating(recogniser, recordings, batch_size, report or (lambda message: None), progress)
     parts = None if output is None else Parts(output, about, rank)
     records = run.of_all() if parts is None else run.of_share(parts, rank, size)
     if records is None:
@@ -128,7 +128,7 @@ def evaluate(
 
 
 @dataclass
-class _Run:
+class _Evaluating:
     """The work of one process."""
 
     recogniser: Recogniser
@@ -213,7 +213,7 @@ class _Run:
                 asked = time.perf_counter()
         return found
 
-    def _records(self, step: Step, heard: Sequence[Heard], spent: Sequence[float]) -> Iterator[dict[str, Any]]:
+    def _records(self, step: RecognitionStep, heard: Sequence[Heard], spent: Sequence[float]) -> Iterator[dict[str, Any]]:
         """Yield the records of recordings that a step has finished. Its time is divided in proportion to their lengths."""
         seconds = sum(step.seconds) or 1.0
         for number, one, length in zip(dict.fromkeys(step.numbers), heard, step.seconds):
@@ -278,12 +278,8 @@ def _digest_of(tensors: Iterable[tuple[str, Any]]) -> str:
 
 
 def _saved(parts: Parts) -> Records:
-    """Return the records of a finished run.
-
-    The records don't depend on transcripts and normalisation, so both may have changed since then.
-
-    Raises:
-        ValueError: the output isn't the result of an evaluation with the same settings and recordings.
+    """Return the records of a finished run. The records don't depend on transcripts and normalisation, so both may have changed
+    since then. Raises ValueError if the output isn't the result of an evaluation with the same settings and recordings.
     """
     path = summary_path(parts.output)
     if not path.exists():

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .recognition import Recogniser, Step
+from .recognition import Recogniser, RecognitionStep
 from .recordings import Recording, load_audio
 
 BATCHES_PER_WINDOW = 64  # batches whose recordings are sorted by length together
@@ -50,21 +50,18 @@ def batches(recordings: Sequence[Recording], batch_size: int, longest: float) ->
 
 def steps(
     recordings: Sequence[Recording], chosen: Iterable[list[int]], recogniser: Recogniser, batch_size: int
-) -> Iterator[Step | None]:
-    """Load batches of recordings and make their features; yield the steps of each batch, and None after each batch.
-
-    Args:
-        chosen: for each batch, the numbers of its recordings.
-        batch_size: number of chunks of a long recording in a step.
+) -> Iterator[RecognitionStep | None]:
+    """Load batches of recordings and make their features; yield the steps of each batch, and None after each batch. `chosen`:
+    for each batch, the numbers of its recordings. `batch_size`: number of chunks of a long recording in a step.
     """
     for numbers in chosen:
         whole: list[tuple[int, np.ndarray]] = []
         for number in numbers:
             audio = audio_or_problem(recordings[number], recogniser.sampling_rate)
             if isinstance(audio, str):
-                yield Step(None, (number,), (0.0,), problem=audio)
+                yield RecognitionStep(None, (number,), (0.0,), problem=audio)
             elif not len(audio):
-                yield Step(None, (number,), (0.0,))
+                yield RecognitionStep(None, (number,), (0.0,))
             elif recogniser.is_long(len(audio)):
                 yield from recogniser.steps_of_long(audio, number, batch_size)
             else:

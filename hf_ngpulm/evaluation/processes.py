@@ -57,11 +57,8 @@ class Parts:
         return self.folder / f"{rank:05}.jsonl"
 
     def found(self) -> Iterator[dict[str, Any]]:
-        """Yield the records that were added to any file since the last call.
-
-        Raises:
-            SettingsMismatchError: a file has other settings.
-            ValueError: a file isn't part of an evaluation, or is damaged.
+        """Yield the records that were added to any file since the last call. Raises SettingsMismatchError if a file has other
+        settings, ValueError if a file isn't part of an evaluation, or is damaged.
         """
         for path in sorted(self.folder.glob("[0-9]*.jsonl")) if self.folder.is_dir() else ():
             begin = self._read.get(path, 0)
@@ -85,10 +82,8 @@ class Parts:
                 yield record
 
     def check(self, settings: dict[str, Any], path: Path) -> None:
-        """Refuse results with other settings.
-
-        Raises:
-            SettingsMismatchError: `settings` differ from the settings of this evaluation.
+        """Refuse results with other settings. Raises SettingsMismatchError if `settings` differ from the settings of this
+        evaluation.
         """
         ours, theirs = json.loads(json.dumps(self.settings)), settings
         if ours == theirs:
@@ -109,10 +104,8 @@ class Parts:
         self._file.flush()
 
     def open(self) -> None:
-        """Open and lock this process's file. Drop its last line if that is incomplete.
-
-        Raises:
-            ValueError: another process has locked the file.
+        """Open and lock this process's file. Drop its last line if that is incomplete. Raises ValueError if another process has
+        locked the file.
         """
         if self._file is not None:
             return
@@ -160,10 +153,8 @@ class Watch:
         self._seen = {rank: (changed, time.monotonic()) for rank, changed in self._before.items()}
 
     def wait(self, complete: Callable[[], bool], remedy: str) -> None:
-        """Wait until `complete` returns True.
-
-        Raises:
-            WorkerLostError: another process died or failed; the message ends with `remedy`.
+        """Wait until `complete` returns True. Raises WorkerLostError if another process died or failed; the message ends with
+        `remedy`.
         """
         while not complete():
             lost = [(rank, why) for rank in self._paths if (why := self._lost(rank))]

@@ -38,7 +38,7 @@ MEASURED = {
 
 
 @dataclass(frozen=True)
-class Step:
+class RecognitionStep:
     """A batch for the model, or a recording without audio."""
 
     # the model's inputs, [B, T, ...]; None for a recording without audio, or one that can't be read
@@ -119,12 +119,14 @@ class Recogniser:
     def is_long(self, samples: int) -> bool:
         return samples > self.chunk_seconds * self.sampling_rate
 
-    def step_of(self, audios: Sequence[np.ndarray], numbers: Sequence[int]) -> Step:
+    def step_of(self, audios: Sequence[np.ndarray], numbers: Sequence[int]) -> RecognitionStep:
         """Return a batch of whole recordings."""
         seconds = tuple(len(audio) / self.sampling_rate for audio in audios)
-        return Step(self._collate([piece for audio in audios for piece in self._pieces(audio)]), tuple(numbers), seconds)
+        return RecognitionStep(
+            self._collate([piece for audio in audios for piece in self._pieces(audio)]), tuple(numbers), seconds
+        )
 
-    def steps_of_long(self, audio: np.ndarray, number: int, batch_size: int) -> Iterator[Step]:
+    def steps_of_long(self, audio: np.ndarray, number: int, batch_size: int) -> Iterator[RecognitionStep]:
         """Yield the batches of a recording that is cut into chunks. Features are made when a batch is requested."""
         pieces: Iterator[dict[str, Any]]
         if self.family is Seq2SeqNGramPipeline:
@@ -136,7 +138,7 @@ class Recogniser:
         while waiting:
             following = list(islice(pieces, batch_size))
             seconds = () if following else (len(audio) / self.sampling_rate,)
-            yield Step(self._collate(waiting), (number,) * len(waiting), seconds, chunked=True)
+            yield RecognitionStep(self._collate(waiting), (number,) * len(waiting), seconds, chunked=True)
             waiting = following
 
     def _pieces(self, audio: np.ndarray, **chunks: Any) -> Iterator[dict[str, Any]]:
@@ -147,7 +149,7 @@ class Recogniser:
 
     # The thread that runs the model calls these methods.
 
-    def __call__(self, step: Step) -> list[Heard]:
+    def __call__(self, step: RecognitionStep) -> list[Heard]:
         """Run a step and return the transcripts of its recordings. Before the last chunk of a recording, return an empty list.
 
         Add the time from features to texts to `model_seconds`, and the time of the decoder to `decoder_seconds`.
@@ -161,14 +163,14 @@ class Recogniser:
         self.model_seconds += self._now() - begin
         return heard
 
-    def warm_up(self, step: Step) -> float:
+    def warm_up(self, step: RecognitionStep) -> float:
         """Run a step once, so that compilation and allocation are done. Return its seconds, which the clocks exclude."""
         begin, before = self._now(), (self.model_seconds, self.decoder_seconds)
         self(replace(step, seconds=step.seconds or (0.0,)))  # as a last chunk, so that no frames are kept
         self.model_seconds, self.decoder_seconds = before
         return self._now() - begin
 
-    def _decoder_for(self, step: Step) -> Any:
+    def _decoder_for(self, step: RecognitionStep) -> Any:
         if self.entities is None or self.decoder is None:
             return self.decoder
         numbers = step.numbers[:1] if step.chunked and self.family is not Seq2SeqNGramPipeline else step.numbers
@@ -190,7 +192,7 @@ class Recogniser:
         ends = {given.get("pad_token_id"), *(ends if isinstance(ends, list) else [ends])}
         return limit is not None and len(tokens) >= limit - LONGEST_PROMPT and tokens[-1] not in ends
 
-    def _heard_in_chunks(self, out: dict[str, Any], step: Step, decoder: Any) -> list[Heard]:
+    def _heard_in_chunks(self, out: dict[str, Any], step: RecognitionStep, decoder: Any) -> list[Heard]:
         if self.family is Seq2SeqNGramPipeline:
             self._parts += self._heard(out)
             if not step.ends:
@@ -215,10 +217,8 @@ class Recogniser:
 
     @contextmanager
     def _decoder_timed(self) -> Iterator[None]:
-        """Measure the decoder's time.
-
-        For CTC models and transducers it is the time of the pipeline's `_decode`. For encoder-decoders it is the whole time
-        except the encoder's forward pass.
+        """Measure the decoder's time. For CTC models and transducers it is the time of the pipeline's `_decode`. For
+        encoder-decoders it is the whole time except the encoder's forward pass.
         """
         pipeline, begin, of_encoder = self.pipeline, self._now(), 0.0
 

@@ -144,10 +144,8 @@ def _json(text: str, where: str) -> Any:
 
 
 def _recording(row: Row, fields: Fields, root: Path | None = None) -> Recording:
-    """Return the recording of a manifest's row.
-
-    Args:
-        root: base folder for ids that are made from paths; None for the folder of the manifest.
+    """Return the recording of a manifest's row. `root`: base folder for ids that are made from paths; None for the folder of
+    the manifest.
     """
     values = row.values
     candidates = AUDIO_FIELDS if fields.audio is None else (fields.audio,)
@@ -316,10 +314,8 @@ def _rows_of_dataset(name: str, split: str | None, config: str | None) -> Any:
 
 
 def _content(row: Row, column: str) -> tuple[Path | np.ndarray | bytes, int | None]:
-    """Return the audio in a cell, and its sampling rate if the audio is an array of samples.
-
-    Raises:
-        ValueError: the cell holds no audio.
+    """Return the audio in a cell, and its sampling rate if the audio is an array of samples. Raises ValueError if the cell
+    holds no audio.
     """
     value = row.values[column]
     cell = value if isinstance(value, dict) else {"path" if isinstance(value, str) else "bytes": value}

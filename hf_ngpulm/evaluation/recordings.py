@@ -93,10 +93,8 @@ class Recordings(Sequence[Recording]):
 
 
 def listed(source: str, recordings: Iterable[Recording], limit: int | None = None) -> Recordings:
-    """Return recordings as `Recordings` with unique ids and a fingerprint that doesn't depend on transcripts.
-
-    Raises:
-        ValueError: there are no recordings.
+    """Return recordings as `Recordings` with unique ids and a fingerprint that doesn't depend on transcripts. Raises ValueError
+    if there are no recordings.
     """
     rows: list[Recording] = []
     taken: set[str] = set()

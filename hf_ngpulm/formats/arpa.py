@@ -43,11 +43,7 @@ LARGEST = 1e38
 # eightfold).
 MAX_HEADER_BYTES = 1 << 22
 MAX_RATIO, MIN_UNPACKED_LIMIT = 64, 1 << 24
-_DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ\x00": lzma.open,
-}
+_DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 
 
 class NgpulmArpaSection(Struct):
@@ -82,10 +78,8 @@ def read_arpa(path: str | os.PathLike[str], vocabulary: Vocabulary, units: str =
 
 
 class ArpaFile(NGramFile):
-    """An open ARPA file, whose header and unigrams have been read.
-
-    Args:
-        path: as for `read_arpa`. The constructor raises the same errors as `read_arpa`.
+    """An open ARPA file, whose header and unigrams have been read. `path`: as for `read_arpa`. The constructor raises the same
+    errors as `read_arpa`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -65,10 +65,8 @@ def tensors_of(parts: LMParts) -> dict[str, Tensor]:
 
 
 def load_saved(config_path: Path, weights_path: Path, where: str, engine: str) -> LMParts:
-    """Load a model from its two files and check it.
-
-    Raises:
-        NGramFormatError: the files don't hold a language model, don't belong together, or are damaged.
+    """Load a model from its two files and check it. Raises NGramFormatError if the files don't hold a language model, don't
+    belong together, or are damaged.
     """
     with naming(where):
         try:

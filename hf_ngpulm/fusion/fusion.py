@@ -261,10 +261,8 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             return models._replace(tensors=pool.tensors, vocab_size=pool.vocab_size, states=models.states + shift), shift
 
     def select(self, rows: Sequence[int]) -> Fusion:
-        """Return a copy for a batch of the selected rows. The copy shares the pools.
-
-        Args:
-            rows: indices into the lists of models and phrases, and into the tensors of weights, in the order of the batch.
+        """Return a copy for a batch of the selected rows. The copy shares the pools. `rows`: indices into the lists of models
+        and phrases, and into the tensors of weights, in the order of the batch.
         """
         selected = copy.copy(self)
         if self.per_row is not None:
@@ -303,10 +301,8 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         phrase_weight: float | Tensor | None = None,
         source_weight: float | Tensor | None = None,
     ) -> Fusion:
-        """Return a copy with other weights; None keeps the present weight.
-
-        Raises:
-            ValueError: a weight isn't a finite number, or `source_weight` is given but there is no source LM.
+        """Return a copy with other weights; None keeps the present weight. Raises ValueError if a weight isn't a finite number,
+        or `source_weight` is given but there is no source LM.
         """
         changed = copy.copy(self)
         if source_weight is not None:
@@ -373,9 +369,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
 
 
 def _key(model: NGramLM | Booster) -> str | int:
-    """Return the key of a model in a pool.
-
-    The key of a booster is its fingerprint, so boosters with the same phrases share a place. The key of a language model is the
-    id of its automaton, which lives as long as the pool.
+    """Return the key of a model in a pool. The key of a booster is its fingerprint, so boosters with the same phrases share a
+    place. The key of a language model is the id of its automaton, which lives as long as the pool.
     """
     return model.fingerprint if isinstance(model, Booster) else id(model.automaton)

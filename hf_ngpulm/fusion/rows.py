@@ -145,10 +145,8 @@ def select_rows(weight: Any, rows: Sequence[int]) -> Any:
 
 
 def weights_of(weight: float | Tensor, name: str, batch_size: int, device: torch.device) -> Tensor:
-    """Return a weight per row, float32 `[B]`, from a number or a tensor `[B]`; `name` is for the error message.
-
-    Raises:
-        ValueError: the tensor doesn't have one weight per row.
+    """Return a weight per row, float32 `[B]`, from a number or a tensor `[B]`; `name` is for the error message. Raises
+    ValueError if the tensor doesn't have one weight per row.
     """
     if not isinstance(weight, Tensor):
         return torch.full((batch_size,), weight, dtype=torch.float32, device=device)

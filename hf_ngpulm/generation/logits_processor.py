@@ -19,17 +19,7 @@ from ..language_model.loading import loaded_models
 from ..language_model.log_linear import parts_of
 from ..language_model.model import NGramLM
 from ..phrases.contexts import is_per_row
-from ..search.attention_step import (
-    KINDS,
-    TEXT,
-    Roles,
-    Rows,
-    fuse,
-    fuse_at,
-    fuse_less,
-    fuse_outside_loops,
-    read,
-)
+from ..search.attention_step import KINDS, TEXT, FusedRows, Roles, fuse, fuse_at, fuse_less, fuse_outside_loops, read
 from ..search.attention_step.loops import end_loops
 from .internal import InternalLM
 from .parts import Column, Part, internal_scores
@@ -372,7 +362,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
                 elsewhere = outside | self._has_none_of(lms, which) if differ and lms else outside
                 starts = torch.where(elsewhere, -1, starts[which]).to(torch.int32)
                 weights = every.weights[which, column]
-                rows = Rows(every.tensors, every.vocab_size, length, starts, roots[which].to(torch.int32), weights)
+                rows = FusedRows(every.tensors, every.vocab_size, length, starts, roots[which].to(torch.int32), weights)
                 of_lm, subtracted = column < every.num_lms, 0 < column < every.num_lms
                 ilm_weights, less = self._less(every, which, starts >= 0) if of_lm and not subtracted else (None, None)
                 weighted = weights != 0 if less is None else (weights != 0) | less

@@ -11,7 +11,7 @@ from ..engines.choice import is_native
 from ..fusion.rows import Lease
 from ..language_model.model import NGramLM
 from ..lexicon.lazy_search import LazySearch
-from ..search.attention_step import KINDS, UNSCORED, Roles, Rows, text_of
+from ..search.attention_step import KINDS, UNSCORED, FusedRows, Roles, text_of
 
 
 class Part(NamedTuple):
@@ -24,7 +24,7 @@ class Part(NamedTuple):
     is subtracted. `ilm_weights` `[B]` holds the internal LM's weights. Each is None if no row needs it.
     """
 
-    rows: Rows
+    rows: FusedRows
     roles: Roles
     fused: Tensor
     shared: bool

@@ -156,10 +156,8 @@ def _is_mark(piece: str | None) -> bool:
 
 
 def _control_pieces(models: Sequence[NGramLM], tokenizer: Any) -> Iterable[tuple[str, int]]:
-    """Yield the piece and id of each token that isn't text.
-
-    With a tokenizer, these are its special and added tokens. Otherwise they are tokens of the form `<|...|>` without a unigram
-    in the LM.
+    """Yield the piece and id of each token that isn't text. With a tokenizer, these are its special and added tokens. Otherwise
+    they are tokens of the form `<|...|>` without a unigram in the LM.
     """
     if tokenizer is not None:
         tokenizer = tokenizer_of(tokenizer)

@@ -134,10 +134,8 @@ Expression = Words | Sequence | Choice | Repeat | Slot | List | Number | Wildcar
 
 
 def expression_of(value: Any) -> Expression:
-    """Return an expression: the value itself, `Words` of a text, or a `Choice` of a list's values.
-
-    Raises:
-        TypeError: it is none of these.
+    """Return an expression: the value itself, `Words` of a text, or a `Choice` of a list's values. Raises TypeError if it is
+    none of these.
     """
     if isinstance(value, Words | Sequence | Choice | Repeat | Slot | List | Number | Wildcard):
         return value
@@ -149,10 +147,8 @@ def expression_of(value: Any) -> Expression:
 
 
 def log_weights(weights: list[float]) -> list[float]:
-    """Return the natural logarithm of weights above 0, each divided by the largest.
-
-    Raises:
-        ValueError: a weight isn't above 0.
+    """Return the natural logarithm of weights above 0, each divided by the largest. Raises ValueError if a weight isn't above
+    0.
     """
     if any(not weight > 0 or math.isinf(weight) for weight in weights):
         raise ValueError(f"weights should be finite and above 0, got {weights}")

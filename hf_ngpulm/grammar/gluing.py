@@ -22,14 +22,10 @@ NO_WORDS = Words("")
 
 @dataclass(frozen=True, eq=False)
 class Fill:
-    """A part of a template that is more than text.
+    """A part of a template that is more than text."""
 
-    Args:
-        whole: its expression, where it stands as words of its own.
-        within: returns its expression as a word with letters before and after it; None if it is always words of its own.
-    """
-
-    whole: Expression
+    whole: Expression  # its expression, where it stands as words of its own
+    # returns its expression as a word with letters before and after it; None if it is always words of its own
     within: Callable[[str, str], Expression] | None = None
 
 

@@ -201,10 +201,8 @@ class Grammar:
 
 
 def _entries(name: str, entries: Any) -> list[tuple[Any, Value]]:
-    """Return the entries of a list in pairs.
-
-    Raises:
-        GrammarError: there is none, or one is neither a text nor an expression, nor a pair of one with a value.
+    """Return the entries of a list in pairs. Raises GrammarError if there is none, or one is neither a text nor an expression,
+    nor a pair of one with a value.
     """
     if isinstance(entries, str):
         raise GrammarError(f"the list {name!r} should be a list of texts, got the text {entries!r}; write [{entries!r}]")

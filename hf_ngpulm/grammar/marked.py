@@ -31,10 +31,7 @@ _Loader.add_constructor("tag:yaml.org,2002:str", _Loader.marked)
 
 def load_yaml(text: str, where: str) -> Any:
     """Return the values of a YAML text. Texts among them are `Marked`. Aliases are refused: a few lines of them can stand for
-    gigabytes.
-
-    Raises:
-        GrammarError: it isn't valid YAML.
+    gigabytes. Raises GrammarError if it isn't valid YAML.
     """
     loader = _Loader(text)
     loader.name = where

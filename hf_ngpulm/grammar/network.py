@@ -288,10 +288,8 @@ class Network:
 
 
 def number_entries(number: Number) -> Iterator[tuple[str, Value]]:
-    """Yield the texts of a range's numbers: in words, with and without "and", and in digits.
-
-    Raises:
-        GrammarError: the range has too many numbers, or num2words doesn't know the language.
+    """Yield the texts of a range's numbers: in words, with and without "and", and in digits. Raises GrammarError if the range
+    has too many numbers, or num2words doesn't know the language.
     """
     count = (number.most - number.least) // number.step + 1
     if count > MOST_NUMBERS:

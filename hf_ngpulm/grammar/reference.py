@@ -13,17 +13,11 @@ from .rules import Rules
 
 
 class Meaning(NamedTuple):
-    """A reading of a text.
+    """A reading of a text."""
 
-    Args:
-        intent: the intent, None for a grammar without intents.
-        slots: names and values of slots, in the order in which they end.
-        weight: the grammar's weight (natural log).
-    """
-
-    intent: str | None
-    slots: tuple[tuple[str, Value], ...]
-    weight: float
+    intent: str | None  # the intent, None for a grammar without intents
+    slots: tuple[tuple[str, Value], ...]  # names and values of slots, in the order in which they end
+    weight: float  # the grammar's weight (natural log)
 
 
 # A way through an expression: the place where it ends, the number of free words, the value of the last entry or number (None if

@@ -42,11 +42,7 @@ def written(expression: Expression) -> Any:
 
 
 def read(value: Any, where: str) -> Expression:
-    """Return the expression of plain values.
-
-    Raises:
-        GrammarError: they aren't what `written` returns.
-    """
+    """Return the expression of plain values. Raises GrammarError if they aren't what `written` returns."""
     if isinstance(value, str):
         return Words(value)
     try:
@@ -88,10 +84,8 @@ def save(rules: Rules, folder: str | os.PathLike[str]) -> Path:
 
 
 def load(path: Path) -> Rules:
-    """Read a grammar's file.
-
-    Raises:
-        GrammarError: it isn't such a file, is damaged or too large, or the grammar can't be compiled.
+    """Read a grammar's file. Raises GrammarError if it isn't such a file, is damaged or too large, or the grammar can't be
+    compiled.
     """
     where = str(path)
     if path.stat().st_size > MOST_BYTES:
@@ -133,11 +127,7 @@ def _list(name: str, entries: Any, where: str) -> list[Entry]:
 
 
 def located(name: str | os.PathLike[str], revision: str | None, token: str | bool | None) -> Path:
-    """Return the file of a grammar in a folder or in a repo of the Hub.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
+    """Return the file of a grammar in a folder or in a repo of the Hub. Raises FileNotFoundError if there is none."""
     if Path(name).is_dir():
         if not (Path(name) / FILE).exists():
             raise FileNotFoundError(f"{name}: no {FILE} in this folder; save a grammar with save_pretrained")

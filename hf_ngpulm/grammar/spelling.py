@@ -29,21 +29,13 @@ Spellings = dict[tuple[int, ...], Value]
 
 
 class SpelledSymbols(NamedTuple):
-    """The spellings of a network's symbols.
+    """The spellings of a network's symbols."""
 
-    Args:
-        classes: from symbols to classes. Words that share a spelling are in one class.
-        spellings: the token sequences of each symbol that can be written, with the value of the entry.
-        initial: those that only begin a transcript, where the recogniser may leave out a blank.
-        marks: token ids of punctuation marks, which may stand after any word.
-        left_out: texts that the recogniser can't write, with the characters that it doesn't know.
-    """
-
-    classes: dict[Any, Any]
-    spellings: dict[Any, Spellings]
-    initial: dict[Any, Spellings]
-    marks: frozenset[int]
-    left_out: dict[str, str]
+    classes: dict[Any, Any]  # from symbols to classes. Words that share a spelling are in one class.
+    spellings: dict[Any, Spellings]  # the token sequences of each symbol that can be written, with the value of the entry
+    initial: dict[Any, Spellings]  # those that only begin a transcript, where the recogniser may leave out a blank
+    marks: frozenset[int]  # token ids of punctuation marks, which may stand after any word
+    left_out: dict[str, str]  # texts that the recogniser can't write, with the characters that it doesn't know
 
     def symbols(self, speller: Speller) -> Symbols:
         """Return the symbols in the form that `Network.reading` takes, for transcripts in token ids."""

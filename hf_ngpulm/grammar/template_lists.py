@@ -179,11 +179,8 @@ def _fill(reader: ListReader, content: str | Wildcard | None, slot: str | None) 
 
 
 def glued(new: Mapping[str, list[Entry]], known: Iterable[str]) -> dict[str, list[Entry]]:
-    """Return the lists that stand for others with letters before or after their entries, for new entries.
-
-    Args:
-        new: the new entries, by list.
-        known: names of all lists.
+    """Return the lists that stand for others with letters before or after their entries, for new entries. `new`: the new
+    entries, by list. `known`: names of all lists.
     """
     found = {}
     for name in known:
@@ -207,11 +204,7 @@ def plain_value(value: Any) -> Value:
 
 @lru_cache(maxsize=100_000)
 def _spoken(language: str, number: float) -> tuple[str, ...]:
-    """Return the ways to say a number, with and without hyphens.
-
-    Raises:
-        ValueError: the language is unknown.
-    """
+    """Return the ways to say a number, with and without hyphens. Raises ValueError if the language is unknown."""
     from hassil.numbers import get_rbnf_engine
 
     said = [" ".join(text.split()) for text in get_rbnf_engine(language).format_number(number).text_by_ruleset.values()]

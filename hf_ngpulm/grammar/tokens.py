@@ -58,11 +58,8 @@ class _Arcs(NamedTuple):
 
 
 def compile_words(words: WordAutomaton, symbols: SpelledSymbols, speller: Speller, price: float) -> BackoffAutomaton:
-    """Return the automaton over tokens; its end of a sentence is the token V, as in a language model.
-
-    Args:
-        words: the automaton over classes of symbols.
-        price: what leaving the grammar costs (natural log).
+    """Return the automaton over tokens; its end of a sentence is the token V, as in a language model. `words`: the automaton
+    over classes of symbols. `price`: what leaving the grammar costs (natural log).
     """
     return _Compiler(words, symbols, speller, price).compiled()
 

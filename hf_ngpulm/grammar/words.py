@@ -22,17 +22,11 @@ DIGITS = 6  # of weights that are told apart
 
 
 class WordAutomaton(NamedTuple):
-    """A deterministic automaton of `S` states over symbols. State 0 is the start.
+    """A deterministic automaton of `S` states over symbols. State 0 is the start."""
 
-    Args:
-        arcs: for each state, from symbols to weight (natural log) and target.
-        finals: each state's weight of ending there; None if a sentence can't.
-        defaults: each state's weight and target of a free word, or None.
-    """
-
-    arcs: list[dict[Any, tuple[float, int]]]
-    finals: list[float | None]
-    defaults: list[tuple[float, int] | None]
+    arcs: list[dict[Any, tuple[float, int]]]  # for each state, from symbols to weight (natural log) and target
+    finals: list[float | None]  # each state's weight of ending there; None if a sentence can't
+    defaults: list[tuple[float, int] | None]  # each state's weight and target of a free word, or None
 
 
 Subset = tuple[tuple[int, float], ...]
@@ -106,10 +100,8 @@ def determinised(network: Network, classes: Mapping[Any, Any]) -> WordAutomaton:
 
 
 def _reached(network: Network, state: int) -> dict[int, float]:
-    """Return the states that a state leads to without reading, itself among them, with their weights.
-
-    Raises:
-        GrammarError: weights above 0 add up without end.
+    """Return the states that a state leads to without reading, itself among them, with their weights. Raises GrammarError if
+    weights above 0 add up without end.
     """
     found, waiting, steps = {state: 0.0}, [state], 0
     while waiting:

@@ -35,11 +35,8 @@ def mixture(models: Sequence[Any], weights: Sequence[float]) -> NGramTable:
 
 
 def fitted_weights(models: Sequence[Any], texts: Iterable[Any] | None, tokenizer: Any = None) -> list[float]:
-    """Return the interpolation weights that maximise the probability of texts (Jelinek and Mercer 1980).
-
-    The weights are fitted by expectation maximisation.
-
-    Arguments are as for `NGramLM.interpolate`.
+    """Return the interpolation weights that maximise the probability of texts (Jelinek and Mercer 1980). The weights are fitted
+    by expectation maximisation. Arguments are as for `NGramLM.interpolate`.
     """
     _check_models(models)
     if texts is None:

@@ -57,10 +57,8 @@ BESIDE = "./"  # prefix of a folder in the recogniser's own repo
 
 
 def configured_lm(config: Any) -> tuple[str | None, float | None]:
-    """Return the language model in a generation config: `ngram_lm`, a Hub id or path, and `ngram_lm_weight`.
-
-    Raises:
-        ValueError: `ngram_lm` isn't a string, or `ngram_lm_weight` isn't a number.
+    """Return the language model in a generation config: `ngram_lm`, a Hub id or path, and `ngram_lm_weight`. Raises ValueError
+    if `ngram_lm` isn't a string, or `ngram_lm_weight` isn't a number.
     """
     name, weight = (getattr(config, key, None) for key in ("ngram_lm", "ngram_lm_weight"))
     if name is not None and not isinstance(name, str):

@@ -98,15 +98,8 @@ def scored_texts(
 
 
 def perplexity_of(scored: Iterable[ScoredText], vocab_size: int, missing: Collection[int]) -> Perplexity:
-    """Return the perplexity of scored texts.
-
-    Args:
-        scored: texts from `scored_texts`.
-        vocab_size: number of token ids.
-        missing: token ids without a unigram.
-
-    Raises:
-        ValueError: there are no texts.
+    """Return the perplexity of scored texts. `scored`: texts from `scored_texts`. `vocab_size`: number of token ids. `missing`:
+    token ids without a unigram. Raises ValueError if there are no texts.
     """
     total: list[float] = []
     unknown: list[float] = []

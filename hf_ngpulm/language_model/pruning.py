@@ -57,10 +57,8 @@ def prune_table(table: NGramTable, max_ngrams: int | None = None, threshold: flo
 
 
 def relative_entropies(table: NGramTable) -> list[Tensor]:
-    """Return D(p || p') for each n-gram of order 2 or higher. p' is the model without that n-gram (equations 3 to 6).
-
-    Returns:
-        float64 `[N]` for each order.
+    """Return D(p || p') for each n-gram of order 2 or higher. p' is the model without that n-gram (equations 3 to 6). Returns
+    float64 `[N]` for each order.
     """
     automaton, parts = automaton_from_table(table)
     history: Tensor | None = None  # log p of each n-gram as a context
@@ -83,11 +81,8 @@ def relative_entropies(table: NGramTable) -> list[Tensor]:
 
 
 class Walk:
-    """An automaton that reads all n-grams of a table, one order at a time, beginning with unigrams.
-
-    Args:
-        automaton: a language model.
-        unk_tokens: the token ids without a unigram. The first of these ids is read for `<unk>`.
+    """An automaton that reads all n-grams of a table, one order at a time, beginning with unigrams. `automaton`: a language
+    model. `unk_tokens`: the token ids without a unigram. The first of these ids is read for `<unk>`.
     """
 
     def __init__(self, automaton: BackoffAutomaton, unk_tokens: Tensor) -> None:
@@ -118,9 +113,7 @@ class Walk:
 
     def contexts(self, table: NGramTable) -> Iterator[tuple[NGramOrder, NGramOrder, Tensor, Tensor]]:
         """Yield, for each order: the contexts, the n-grams one token longer, the contexts' states, and the n-grams' lower
-        scores.
-
-        A lower score is the n-gram's score in the state that its context backs off to.
+        scores. A lower score is the n-gram's score in the state that its context backs off to.
         """
         states: Tensor | None = None
         for order, above in pairwise(table.orders):

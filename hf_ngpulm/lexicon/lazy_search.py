@@ -78,9 +78,7 @@ class LazySearch:
     @contextmanager
     def lent(self, vocab_size: int) -> Iterator[Automaton]:
         """Lend the automata to calls of the core, which composes the states that it enters. Other searches wait meanwhile.
-
-        Raises:
-            NGramFormatError: a model has more states than can be addressed.
+        Raises NGramFormatError if a model has more states than can be addressed.
         """
         errors: list[BaseException] = []
         replaced: list[Any] = []  # arrays and structs that other threads of the search may still read

@@ -59,10 +59,8 @@ def saved_tensors(automaton: LazyAutomaton, unk_tokens: Tensor) -> dict[str, Ten
 def saved_parts(
     config: NGramLMConfig, tensors: dict[str, Tensor], pieces: tuple[str | None, ...] | None, engine: str
 ) -> LMParts:
-    """Return a model made from its saved tensors, which are checked but not copied.
-
-    Raises:
-        NGramFormatError: the tensors don't fit together; the message names the first fault.
+    """Return a model made from its saved tensors, which are checked but not copied. Raises NGramFormatError if the tensors
+    don't fit together; the message names the first fault.
     """
     words = config.words
     assert words is not None

@@ -150,10 +150,8 @@ def _ways(source: LexiconSource, words: Sequence[str], written: Sequence[str]) -
 
 
 def boundaries_of(speller: Speller) -> Boundaries:
-    """Return the word boundaries in a tokenizer's vocabulary.
-
-    Raises:
-        NGramFormatError: the vocabulary has neither marks of word beginnings nor a delimiter.
+    """Return the word boundaries in a tokenizer's vocabulary. Raises NGramFormatError if the vocabulary has neither marks of
+    word beginnings nor a delimiter.
     """
     if not speller.has_words:
         raise NGramFormatError(
@@ -166,10 +164,8 @@ def boundaries_of(speller: Speller) -> Boundaries:
 
 
 def bounded(tokens: Sequence[int], boundaries: Boundaries) -> tuple[int, ...]:
-    """Return a spelling. If the vocabulary has a delimiter, the spelling ends in it.
-
-    Raises:
-        BadSpelling: the spelling doesn't spell a single word.
+    """Return a spelling. If the vocabulary has a delimiter, the spelling ends in it. Raises BadSpelling if the spelling doesn't
+    spell a single word.
     """
     delimiter = boundaries.delimiter
     if delimiter is None:
@@ -183,10 +179,8 @@ def bounded(tokens: Sequence[int], boundaries: Boundaries) -> tuple[int, ...]:
 
 
 def read_lexicon_file(path: str | os.PathLike[str]) -> dict[str, list[list[str]]]:
-    """Return words and their spellings in pieces, from a file of lines `word<TAB>piece piece ...`.
-
-    Raises:
-        NGramFormatError: a line lacks the tab or the spelling, or the file has no entry or isn't UTF-8.
+    """Return words and their spellings in pieces, from a file of lines `word<TAB>piece piece ...`. Raises NGramFormatError if a
+    line lacks the tab or the spelling, or the file has no entry or isn't UTF-8.
     """
     entries: dict[str, list[list[str]]] = {}
     try:
@@ -244,10 +238,7 @@ def _spelled(
 
 
 def _check_case(
-    texts: Sequence[tuple[int, str]],
-    spelled: Sequence[tuple[int, tuple[int, ...]]],
-    speller: Speller,
-    boundaries: Boundaries,
+    texts: Sequence[tuple[int, str]], spelled: Sequence[tuple[int, tuple[int, ...]]], speller: Speller, boundaries: Boundaries
 ) -> None:
     """Raise an error if another case suits the tokenizer better.
 

@@ -69,11 +69,8 @@ def reweighed(
 
 
 def grade_unknown_words(tensors: AutomatonTensors, unknown: int, grades: Grades) -> AutomatonTensors:
-    """Replace the state of unknown words by one state per length.
-
-    Args:
-        tensors: the tensors of a composed automaton whose unknown words have no cost per token.
-        unknown: the state of unknown words.
+    """Replace the state of unknown words by one state per length. `tensors`: the tensors of a composed automaton whose unknown
+    words have no cost per token. `unknown`: the state of unknown words.
     """
     t: Any = AutomatonTensors(*(tensor.cpu().numpy() for tensor in tensors))  # type: ignore[arg-type]
     most, scored, whole = len(grades.charged) - 1, grades.scored, grades.whole

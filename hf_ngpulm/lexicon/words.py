@@ -160,11 +160,8 @@ def compose(
 
 
 def refuse_options(options: Iterable[str], why: str) -> None:
-    """Raise an error if options for word-level models are passed for a model over tokens.
-
-    Raises:
-        TypeError: an option doesn't exist.
-        ValueError: an option exists, but has no effect; the message gives the reason `why`.
+    """Raise an error if options for word-level models are passed for a model over tokens. Raises TypeError if an option doesn't
+    exist, ValueError if an option exists, but has no effect; the message gives the reason `why`.
     """
     for name in options:
         if name not in OPTIONS:

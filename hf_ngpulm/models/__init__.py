@@ -48,22 +48,4 @@ __all__ = [
 ]
 
 # Models are loaded later than their configurations, as in Transformers.
-__getattr__ = attributes_of(
-    __name__,
-    {
-        "HatConfig": "configuration",
-        "HatForASR": "transducers",
-        "StatelessTransducerConfig": "configuration",
-        "StatelessTransducerForASR": "transducers",
-        "WhisperTopConfig": "configuration",
-        "WhisperTopCTCConfig": "configuration",
-        "WhisperTopRNNTConfig": "configuration",
-        "WhisperTopTDTConfig": "configuration",
-        "WhisperTopEncoder": "whisper_top",
-        "WhisperTopFeatureExtractor": "whisper_top",
-        "WhisperTopForCTC": "whisper_top",
-        "WhisperTopForRNNT": "whisper_top",
-        "WhisperTopForTDT": "whisper_top",
-        "register": "registration",
-    },
-)
+__getattr__ = attributes_of(__name__, __file__)

@@ -58,9 +58,7 @@ class LstmPrediction(nn.Module):
 
 class StatelessPrediction(nn.Module):
     """A prediction network that reads only the last tokens (Ghodsi et al., "RNN-transducer with stateless prediction network",
-    ICASSP 2020).
-
-    The output is a sum of the tokens' embeddings, with a weight per position and channel.
+    ICASSP 2020). The output is a sum of the tokens' embeddings, with a weight per position and channel.
     """
 
     def __init__(self, config: StatelessTransducerConfig) -> None:
@@ -96,9 +94,7 @@ class SumJoint(nn.Module):
 
 class HatJoint(nn.Module):
     """The joint network of a HAT: the blank has its own probability; the labels share the remaining probability (equations 4 to
-    6).
-
-    The outputs are log-probabilities. The labels' log-probabilities, normalised separately, are the label distribution.
+    6). The outputs are log-probabilities. The labels' log-probabilities, normalised separately, are the label distribution.
     """
 
     def __init__(self, config: HatConfig) -> None:

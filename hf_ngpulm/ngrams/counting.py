@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..engines.devices import numbered
-from .steps import Packing, Run, TrieOrder, steps_for
+from .steps import Packing, SortedRun, TrieOrder, steps_for
 
 MAX_ORDER = 12
 DEFAULT_MEMORY = 4 << 30
@@ -46,10 +46,8 @@ class NGramCounts:
 
 
 def parse_bytes(size: int | str) -> int:
-    """Return a number of bytes. The argument is a number, or a text such as "500M", "4G" or "1.5 GiB" (powers of 1,024).
-
-    Raises:
-        ValueError: the text isn't a size, or the size is zero or negative.
+    """Return a number of bytes. The argument is a number, or a text such as "500M", "4G" or "1.5 GiB" (powers of 1,024). Raises
+    ValueError if the text isn't a size, or the size is zero or negative.
     """
     units = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", str(size), re.IGNORECASE)
@@ -99,8 +97,8 @@ class NGramCounter:
         self._buffer = np.empty(self._chunk + order - 1, dtype=np.int32)
         self._filled = 0
         self._pool = ThreadPoolExecutor(self._workers)
-        self._pending: deque[Future[Run]] = deque()
-        self._runs: list[Run] = []
+        self._pending: deque[Future[SortedRun]] = deque()
+        self._runs: list[SortedRun] = []
         self._spilled: list[Path] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._parent = folder
@@ -186,11 +184,11 @@ class NGramCounter:
             self._take_run(self._pending.popleft().result())
         self._pending.append(self._pool.submit(self._count_digits, digits, num_starts))
 
-    def _count_digits(self, digits: np.ndarray, num_starts: int) -> Run:
+    def _count_digits(self, digits: np.ndarray, num_starts: int) -> SortedRun:
         on_device = torch.from_numpy(digits).to(self.device)
         return self.steps.count(self.steps.pack(on_device, num_starts, self.packing))
 
-    def _take_run(self, run: Run) -> None:
+    def _take_run(self, run: SortedRun) -> None:
         """Store a sorted run. Merge it first with runs of up to twice its size, so that each n-gram is merged few times."""
         while self._runs and len(self._runs[-1]) <= 2 * len(run):
             run = self.steps.merge(self._runs.pop(), run)
@@ -214,7 +212,7 @@ class NGramCounter:
             ) from None
         self._spilled.append(path)
 
-    def merged(self, runs: list[Run]) -> Run:
+    def merged(self, runs: list[SortedRun]) -> SortedRun:
         """Merge all runs into one run and return it. The shortest runs are merged first."""
         runs = sorted(runs, key=len, reverse=True)
         while len(runs) > 1:
@@ -224,9 +222,9 @@ class NGramCounter:
         if runs:
             return runs[0]
         none = torch.zeros(len(self.packing.digits) + 1, 0, dtype=torch.int64, device=self.device)
-        return Run(none[:-1], none[-1])
+        return SortedRun(none[:-1], none[-1])
 
-    def run(self) -> Run:
+    def run(self) -> SortedRun:
         """Return all distinct n-grams in ascending order with their counts. Nothing can be added afterwards."""
         if self._filled:
             self._count_chunk(self._filled)
@@ -239,9 +237,9 @@ class NGramCounter:
         if self._runs:
             self._spill()
         words, counts = zip(*self._merged_parts())
-        return Run(torch.cat(words, 1), torch.cat(counts))
+        return SortedRun(torch.cat(words, 1), torch.cat(counts))
 
-    def _merged_parts(self) -> Iterator[Run]:
+    def _merged_parts(self) -> Iterator[SortedRun]:
         """Yield the merged runs from disk, one range of first words at a time."""
         files = [np.load(path, mmap_mode="r") for path in self._spilled]
         per_row = 8 * files[0].shape[0]
@@ -255,7 +253,7 @@ class NGramCounter:
             runs = []
             for file, cut in zip(files, cuts):
                 block = torch.from_numpy(file[:, cut[part] : cut[part + 1]].copy()).to(self.device)
-                runs.append(Run(block[:-1].contiguous(), block[-1]))
+                runs.append(SortedRun(block[:-1].contiguous(), block[-1]))
             yield self.merged(runs)
 
     def finish(self, accelerator: Any = None) -> NGramCounts:
@@ -274,7 +272,7 @@ class NGramCounter:
         orders, first_seen = tuple(self.steps.trie(run, self.packing)), torch.from_numpy(self.first_seen.copy())
         return NGramCounts(self.packing.vocab_size, orders, self.num_sentences, self.num_tokens, first_seen)
 
-    def _gathered(self, accelerator: Any) -> Run:
+    def _gathered(self, accelerator: Any) -> SortedRun:
         run = self.run()
         totals = torch.tensor([[self.num_sentences, self.num_tokens, self.num_unknown, len(run)]], device=accelerator.device)
         sentences, tokens, unknown, sizes = accelerator.gather(totals).T.tolist()
@@ -286,9 +284,9 @@ class NGramCounter:
         padded[:, : len(run)] = columns
         everyone = accelerator.gather(padded[None]).to(self.device)
         return self.merged(
-            [Run(part[:-1, :size].contiguous(), part[-1, :size].contiguous()) for part, size in zip(everyone, sizes)]
+            [SortedRun(part[:-1, :size].contiguous(), part[-1, :size].contiguous()) for part, size in zip(everyone, sizes)]
         )
 
 
-def _nbytes(run: Run) -> int:
+def _nbytes(run: SortedRun) -> int:
     return 8 * (run.words.numel() + run.counts.numel())

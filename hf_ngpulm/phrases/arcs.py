@@ -71,11 +71,8 @@ class ArcBooster(Booster):
 
 
 def _followed(written: Written, lm: NGramLM) -> tuple[dict[tuple[int, ...], float], set[int], dict[str, int]]:
-    """Follow phrases through a language model.
-
-    Returns:
-        A dictionary from n-grams (an arc's context and token) to their largest discount; the arcs; and the number of followed
-        tokens of each phrase.
+    """Follow phrases through a language model. Returns a dictionary from n-grams (an arc's context and token) to their largest
+    discount; the arcs; and the number of followed tokens of each phrase.
     """
     tensors = lm.tensors
     offsets, tokens, targets = (t.cpu().numpy() for t in (tensors.arc_offsets, tensors.arc_tokens, tensors.arc_targets))

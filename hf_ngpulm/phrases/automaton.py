@@ -37,7 +37,7 @@ class Spellings(NamedTuple):
         return np.cumsum(self.lengths) - self.lengths
 
 
-class _Trie(NamedTuple):
+class _PhraseTrie(NamedTuple):
     """Hold the prefixes of spellings as nodes, the shortest first. The first node is the empty prefix, the root."""
 
     keys: np.ndarray  # int64, ascending: parent * radix + token, for each node except the root
@@ -125,7 +125,7 @@ def _with_begin(spellings: Spellings, begin: int) -> Spellings:
     )
 
 
-def build_trie(spellings: Spellings, radix: int, boundary: np.ndarray) -> _Trie:
+def build_trie(spellings: Spellings, radix: int, boundary: np.ndarray) -> _PhraseTrie:
     firsts = spellings.firsts
     last = len(spellings.tokens) + 1  # upper bound of the number of nodes
     keys, parents, depths = np.empty(last - 1, np.int64), np.zeros(last, np.int64), np.zeros(last, np.int64)
@@ -154,17 +154,17 @@ def build_trie(spellings: Spellings, radix: int, boundary: np.ndarray) -> _Trie:
             np.maximum.at(best, at[which] - count, spellings.bonuses[inside[which]])
             complete = best > -np.inf  # the longest complete phrase counts, not its prefixes
             kept[row, level][complete] = best[complete]
-        trie = _Trie(keys[: count - 1 + len(groups)], depths, fails, weights, paid, kept)
+        trie = _PhraseTrie(keys[: count - 1 + len(groups)], depths, fails, weights, paid, kept)
         if depth > 1:
             weights[level], fails[level] = _follow(trie, fails[parents[level]], tokens, radix, boundary)
         weights[level] += paid[level] - paid[parents[level]]
         count += len(groups)
         inside, at = inside[~ended], at[~ended]
     parts = (part[..., :count] for part in (depths, fails, weights, paid, kept))
-    return _Trie(keys[: count - 1], *parts)
+    return _PhraseTrie(keys[: count - 1], *parts)
 
 
-def _word_ends(trie: _Trie, radix: int, boundary: np.ndarray) -> tuple[int, np.ndarray, np.ndarray, _States, _Arcs]:
+def _word_ends(trie: _PhraseTrie, radix: int, boundary: np.ndarray) -> tuple[int, np.ndarray, np.ndarray, _States, _Arcs]:
     """Return states to insert between complete phrases and their backoff states.
 
     If a phrase must end with a word, it keeps its bonus if the next token begins a word, and loses it otherwise. A backoff
@@ -227,7 +227,7 @@ def _word_ends(trie: _Trie, radix: int, boundary: np.ndarray) -> tuple[int, np.n
 
 
 def _follow(
-    trie: _Trie, states: np.ndarray, tokens: np.ndarray, radix: int, boundary: np.ndarray
+    trie: _PhraseTrie, states: np.ndarray, tokens: np.ndarray, radix: int, boundary: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the scores and next states of tokens read in states."""
     scores, targets = np.zeros(len(states)), np.zeros(len(states), np.int64)

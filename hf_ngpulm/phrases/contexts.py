@@ -25,7 +25,7 @@ LOCK = lock_across_forks()
 BoosterT = TypeVar("BoosterT", bound=Booster)
 
 
-class Kept(Generic[BoosterT]):
+class BoosterCache(Generic[BoosterT]):
     """Cache the latest boosters by key. Each entry also keeps an object alive that the booster needs. Thread-safe."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Kept(Generic[BoosterT]):
             return self.made[key][0]
 
 
-class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
+class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": BoosterCache}):
     """Make boosters from phrases, and cache the latest boosters, so that repeated phrases take no time. Thread-safe.
 
     Args:
@@ -64,7 +64,7 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
         self.vocab_size = vocab_size
         self.most = KEPT
         self._accepted: WeakSet[Booster] = WeakSet()
-        self._kept: Kept[PhraseBooster] = Kept()
+        self._kept: BoosterCache[PhraseBooster] = BoosterCache()
 
     def booster(self, context: Context) -> Booster | None:
         """Return the booster of one context.
@@ -106,14 +106,8 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
             _ = context.fingerprint
 
     def of_rows(self, phrases: Any, batch_size: int) -> list[Booster | None]:
-        """Return the boosters of a batch.
-
-        Args:
-            phrases: one context for all rows, or a list with one per row.
-
-        Raises:
-            ValueError: the list's length isn't the batch size.
-            TypeError: the list mixes texts with contexts.
+        """Return the boosters of a batch. `phrases`: one context for all rows, or a list with one per row. Raises ValueError if
+        the list's length isn't the batch size, TypeError if the list mixes texts with contexts.
         """
         if not is_per_row(phrases):
             return [_of_some(self.booster(phrases))] * batch_size
@@ -121,24 +115,19 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
         return [_of_some(self.booster(context)) for context in phrases]
 
 
-class GraphContexts(WithoutCaches, caches={"_kept": Kept}):
-    """Make the phrase automata that a graph search queries beside the language model's automaton.
-
-    Args:
-        boosters: `Contexts`, which checks that a booster fits the decoder.
-        discount: discount of phrases without their own discount (natural log).
+class GraphContexts(WithoutCaches, caches={"_kept": BoosterCache}):
+    """Make the phrase automata that a graph search queries beside the language model's automaton. `boosters`: `Contexts`, which
+    checks that a booster fits the decoder. `discount`: discount of phrases without their own discount (natural log).
     """
 
     def __init__(self, boosters: Contexts, discount: float) -> None:
         self.boosters = boosters
         self.discount = discount
-        self._kept: Kept[GraphBooster] = Kept()
+        self._kept: BoosterCache[GraphBooster] = BoosterCache()
 
     def with_discount(self, discount: float) -> GraphContexts:
-        """Return a copy with another discount. It shares the cache.
-
-        Raises:
-            ValueError: the discount is below 0, or isn't a finite number.
+        """Return a copy with another discount. It shares the cache. Raises ValueError if the discount is below 0, or isn't a
+        finite number.
         """
         check("discount", discount, AT_LEAST_0)
         selected = copy.copy(self)
@@ -168,11 +157,8 @@ class GraphContexts(WithoutCaches, caches={"_kept": Kept}):
         )
 
     def of_rows(self, phrases: Any, models: Sequence[NGramLM | None], lm_weights: Sequence[float]) -> list[Booster | None]:
-        """Return the automaton for each row of a batch.
-
-        Args:
-            phrases: one context for all rows, or a list with one (or None) per row.
-            models, lm_weights: the language model of each row, and its weight.
+        """Return the automaton for each row of a batch. `phrases`: one context for all rows, or a list with one (or None) per
+        row. `models`, `lm_weights`: the language model of each row, and its weight.
         """
         contexts = [phrases] * len(models)
         if is_per_row(phrases):
@@ -184,10 +170,8 @@ class GraphContexts(WithoutCaches, caches={"_kept": Kept}):
 
 
 def checked_discounts(phrases: Phrases, discount: float) -> dict[str, float]:
-    """Return a dictionary from phrases to their discounts.
-
-    Raises:
-        ValueError: a phrase is empty, or a discount isn't a finite number of at least 0.
+    """Return a dictionary from phrases to their discounts. Raises ValueError if a phrase is empty, or a discount isn't a finite
+    number of at least 0.
     """
     checked = checked_phrases(phrases, discount)
     below = next((name for name, own in checked.items() if own < 0), None)
@@ -220,9 +204,7 @@ def is_per_row(phrases: Any) -> bool:
 
 
 def is_any(phrases: Any) -> bool:
-    """Return whether `phrases` holds phrases or contexts.
-
-    The result is True for a list with a context per row, even if all contexts are empty. So a row is searched in the same way
-    in any batch.
+    """Return whether `phrases` holds phrases or contexts. The result is True for a list with a context per row, even if all
+    contexts are empty. So a row is searched in the same way in any batch.
     """
     return phrases is not None and not (isinstance(phrases, Sequence | Mapping) and not phrases)

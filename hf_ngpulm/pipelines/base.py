@@ -27,7 +27,7 @@ from ..language_model.loading import configured_lm, loaded_models, located
 from ..rescoring import load_rescorer
 from .inputs import readable
 from .keywords import refuse_unknown, with_our_names
-from .per_item import RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
+from .per_item import RECORDING, Numbered, NumberedInputs, listed_values, numbered, numbers_in
 from .precision import in_single_precision
 from .saving import save_settings
 
@@ -339,7 +339,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         preprocess_params = dict(preprocess_params)
         counts = preprocess_params.pop("per_item", None)
         if counts:
-            inputs = Recordings(inputs, counts)
+            inputs = NumberedInputs(inputs, counts)
         return super().get_iterator(inputs, num_workers, batch_size, preprocess_params, *params)
 
     def preprocess(

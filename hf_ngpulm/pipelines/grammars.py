@@ -57,11 +57,8 @@ class GeneratedGrammar:
         return changed
 
     def understood(self, generate: Generate, attention_mask: Tensor | None) -> list[Understanding]:
-        """Return what the recordings of a batch mean.
-
-        Args:
-            generate: returns the tokens of the batch, int64 `[B, L]`, for a list of logits processors.
-            attention_mask: mask of the encoder's inputs.
+        """Return what the recordings of a batch mean. `generate`: returns the tokens of the batch, int64 `[B, L]`, for a list
+        of logits processors. `attention_mask`: mask of the encoder's inputs.
         """
         own = [] if self.processor is None else [self.processor]
         beginning = _Beginning()

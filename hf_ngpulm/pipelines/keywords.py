@@ -30,10 +30,8 @@ ELSEWHERE = {
 
 
 def with_our_names(given: dict[str, Any]) -> dict[str, Any]:
-    """Return settings under this package's names; names of a generation config are replaced.
-
-    Raises:
-        ValueError: both names are given.
+    """Return settings under this package's names; names of a generation config are replaced. Raises ValueError if both names
+    are given.
     """
     for theirs, ours in ALIASES.items():
         if theirs in given:
@@ -45,10 +43,8 @@ def with_our_names(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_unknown(given: Iterable[str], ours: Sequence[str], model: Any) -> None:
-    """Refuse names that neither the pipeline nor its model's `generate` takes.
-
-    Raises:
-        ValueError: a name is unknown; the error names the nearest setting.
+    """Refuse names that neither the pipeline nor its model's `generate` takes. Raises ValueError if a name is unknown; the
+    error names the nearest setting.
     """
     known = {*ours, *OF_THE_STOCK_PIPELINE, *vars(GenerationConfig())}
     unknown = set(given) - known

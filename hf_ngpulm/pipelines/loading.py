@@ -12,12 +12,8 @@ from .registration import register
 
 
 def load_pipeline(model: str, device: str | None = None, dtype: Any = None, **settings: Any) -> Any:
-    """Load a speech recognition pipeline; see `device_and_dtype`.
-
-    Args:
-        model: a folder, or an id on the Hub.
-        device, dtype: as for `device_and_dtype`.
-        settings: settings of `NGramPipeline`.
+    """Load a speech recognition pipeline; see `device_and_dtype`. `model`: a folder, or an id on the Hub. `device`, `dtype`: as
+    for `device_and_dtype`. `settings`: settings of `NGramPipeline`.
     """
     register()
     device, kind = device_and_dtype(device, dtype)

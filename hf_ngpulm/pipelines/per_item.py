@@ -31,7 +31,7 @@ class Numbered:
     number: int
 
 
-class Recordings:
+class NumberedInputs:
     """Number the recordings of a call, without reading them all at once.
 
     Args:

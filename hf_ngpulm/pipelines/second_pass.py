@@ -26,10 +26,8 @@ class SecondPass(NamedTuple):
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], device: Any) -> SecondPass | None:
-        """Return the second pass that settings describe; None without a rescorer.
-
-        Raises:
-            ValueError: a setting is out of range, or weights are given without a rescorer.
+        """Return the second pass that settings describe; None without a rescorer. Raises ValueError if a setting is out of
+        range, or weights are given without a rescorer.
         """
         rescorer, weight, word_bonus = (settings.get(name) for name in OF_RESCORER)
         if rescorer is None:

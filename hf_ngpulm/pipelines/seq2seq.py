@@ -204,10 +204,8 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
 
 def _settled(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments in which a number replaces `num_beams="auto"`, which `generate` doesn't know.
-
-    Raises:
-        ValueError: `num_beams` is another text.
+    """Return arguments in which a number replaces `num_beams="auto"`, which `generate` doesn't know. Raises ValueError if
+    `num_beams` is another text.
     """
     if isinstance(kwargs.get("generate_kwargs"), dict):
         kwargs = {**kwargs, "generate_kwargs": _settled(kwargs["generate_kwargs"])}

@@ -13,20 +13,13 @@ class Tree(NamedTuple):
 
     A node is a prefix that another token follows. Its model output has the scores of the tokens that follow, so the last token
     of a sequence needs no node.
-
-    Args:
-        tokens: last token of each node, int64 `[N]`; first the context's tokens, and parents before children.
-        depths: number of tokens before each node, int64 `[N]`.
-        ancestors: whether node j is node i or one of its ancestors, bool `[N, N]` (i, j).
-        edges: each different scored token: its node and the token, int64 `[E, 2]`.
-        paths: for each sequence, the numbers of its edges.
     """
 
-    tokens: np.ndarray
-    depths: np.ndarray
-    ancestors: np.ndarray
-    edges: np.ndarray
-    paths: list[list[int]]
+    tokens: np.ndarray  # last token of each node, int64 [N]; first the context's tokens, and parents before children
+    depths: np.ndarray  # number of tokens before each node, int64 [N]
+    ancestors: np.ndarray  # whether node j is node i or one of its ancestors, bool [N, N] (i, j)
+    edges: np.ndarray  # each different scored token: its node and the token, int64 [E, 2]
+    paths: list[list[int]]  # for each sequence, the numbers of its edges
 
 
 def tree_of(context: Sequence[int], sequences: Sequence[Sequence[int]]) -> Tree:

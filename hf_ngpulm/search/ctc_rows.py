@@ -16,11 +16,7 @@ class CtcRows(Struct):
 
     @classmethod
     def of(
-        cls,
-        rows: np.ndarray | None,
-        states: np.ndarray,
-        firsts: np.ndarray | None = None,
-        sums: np.ndarray | None = None,
+        cls, rows: np.ndarray | None, states: np.ndarray, firsts: np.ndarray | None = None, sums: np.ndarray | None = None
     ) -> CtcRows:
         """Return a view of a session's arrays. S is the number of rows of the session, N of the batch.
 

@@ -158,10 +158,8 @@ class History:
         )  # fmt: skip
 
     def tails_of(self, rows: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, Spoken]:
-        """Return one tail of each row: the number of tokens `[N]` and the tokens `[N, L]`.
-
-        Args:
-            rows, places: `[N]` each, the stream of each tail, and the tail's place in the stream's beam.
+        """Return one tail of each row: the number of tokens `[N]` and the tokens `[N, L]`. `rows`, `places`: `[N]` each, the
+        stream of each tail, and the tail's place in the stream's beam.
         """
         sizes = self.sizes[rows, places]
         return sizes, self._spoken(self.tails[rows, places, : int(sizes.max(initial=0))])
@@ -173,10 +171,8 @@ class History:
         return Spoken(tokens["id"], tokens["start"], tokens["end"], confidences)
 
     def hand_over(self, rows: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, Spoken]:
-        """Remove the first tokens that all live hypotheses of a row share, and return these tokens.
-
-        Returns:
-            The number of removed tokens of each row, and the removed tokens of all rows, row by row.
+        """Remove the first tokens that all live hypotheses of a row share, and return these tokens. Returns the number of
+        removed tokens of each row, and the removed tokens of all rows, row by row.
         """
         counts, total = np.zeros(len(rows), dtype=np.int64), 0
         handed = np.empty(int(self.sizes[rows].max(axis=1, initial=0).sum()), dtype=TOKEN)

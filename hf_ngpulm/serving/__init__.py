@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Access", "Limits", "Voices", "make_app"]
 
-__getattr__ = attributes_of(__name__, {"Access": "access", "Limits": "limits", "Voices": "requests", "make_app": "app"})
+__getattr__ = attributes_of(__name__, __file__)

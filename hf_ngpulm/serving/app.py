@@ -26,7 +26,7 @@ from .openapi import description
 from .problems import Problem, problem_of
 from .process import REQUESTED
 from .realtime import Realtime
-from .recordings import Recordings
+from .recordings import RecordingEngines
 from .requests import Voices
 from .transcriptions import Transcriptions
 from .wyoming import Wyoming, package_version
@@ -134,7 +134,7 @@ class Server:
         self.metrics, self.places, self.uploads = Metrics(), Places(limits), Places(limits, most=limits.uploads)
         defaults, watch = self.voices.settings({}, limits, recognizer), self.metrics.watch("live", recognizer.chunk_seconds)
         self.engine = Engine(recognizer, tick, limits.utterance_seconds, defaults=defaults, watch=watch)
-        self.recordings = Recordings(recognizer, limits, self.metrics.watch("recording"))
+        self.recordings = RecordingEngines(recognizer, limits, self.metrics.watch("recording"))
         self.transcriptions = Transcriptions(
             self.recordings, limits, self.uploads, self.voices, access.address, self.metrics.recording
         )

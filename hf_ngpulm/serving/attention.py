@@ -37,7 +37,7 @@ class Texts(list):
 
 
 @dataclass
-class Transcript:
+class RecordingTranscript:
     """The transcript of a recording. Times are in seconds. `words` is empty unless the client requested words."""
 
     text: str
@@ -47,7 +47,7 @@ class Transcript:
 
 
 @dataclass
-class Piece:
+class RecordingSoFar:
     """The transcript of a recording so far. Here it takes the place of `hf_ngpulm.decoding.partials.Partial`."""
 
     frames: int
@@ -57,7 +57,7 @@ class Piece:
 
 
 @dataclass
-class _Recording:
+class _QueuedRecording:
     settings: dict[str, Any]
     waiting: list[np.ndarray] = field(default_factory=list)
     ended: bool = False
@@ -109,7 +109,7 @@ class AttentionRecognizer:
         # Canary's prompt names the spoken language and the text's; Whisper detects the spoken one itself.
         self.translates = is_canary or "translate" in (getattr(config, "task_to_id", None) or {} if codes else {})
         self.frame_seconds, self.encoder = 0.01, self
-        self._recordings: dict[int, _Recording] = {}
+        self._recordings: dict[int, _QueuedRecording] = {}
         self._numbers = count()
 
     def for_recordings(
@@ -127,11 +127,7 @@ class AttentionRecognizer:
         """Do nothing, because each batch compiles its own phrases."""
 
     def context(self, phrases: Any = None, phrase_weight: float | None = None, **_: Any) -> Texts | None:
-        """Check phrases and return them; return None for no phrases.
-
-        Raises:
-            ValueError: the phrases are invalid.
-        """
+        """Check phrases and return them; return None for no phrases. Raises ValueError if the phrases are invalid."""
         if not phrases:
             return None
         texts = Texts(phrases)
@@ -140,7 +136,7 @@ class AttentionRecognizer:
 
     def open(self, **settings: Any) -> int:
         sid = next(self._numbers)
-        self._recordings[sid] = _Recording(settings)
+        self._recordings[sid] = _QueuedRecording(settings)
         return sid
 
     def push(self, sid: int, samples: np.ndarray) -> None:
@@ -166,12 +162,12 @@ class AttentionRecognizer:
         most = self.chunk_seconds * self.sampling_rate
         return [sid for sid, each in self._recordings.items() if each.size > most or (each.ended and each.size)]
 
-    def close(self, sid: int) -> list[Transcript]:
+    def close(self, sid: int) -> list[RecordingTranscript]:
         recording = self._recordings.pop(sid)
         text = " ".join(recording.texts)
-        return [Transcript(text, self.tokenizer(text).input_ids, recording.words, recording.segments)] if text else []
+        return [RecordingTranscript(text, self.tokenizer(text).input_ids, recording.words, recording.segments)] if text else []
 
-    def step(self, most: int | None = None, seconds: float | None = None) -> dict[int, Piece]:
+    def step(self, most: int | None = None, seconds: float | None = None) -> dict[int, RecordingSoFar]:
         """Transcribe the next piece of several recordings as one batch.
 
         Args:
@@ -232,7 +228,7 @@ class AttentionRecognizer:
     def _lm(self, settings: dict[str, Any]) -> Any:
         return settings.get("lm", self.language_models[0] if self.language_models else None)
 
-    def _next(self, recording: _Recording) -> np.ndarray:
+    def _next(self, recording: _QueuedRecording) -> np.ndarray:
         """Remove the next piece from a recording and return it."""
         samples, most = np.concatenate(recording.waiting), round(self.chunk_seconds * self.sampling_rate)
         size = len(samples) if len(samples) <= most else _quietest(samples[:most], round(QUIET_SECONDS * self.sampling_rate))
@@ -263,7 +259,7 @@ class AttentionRecognizer:
         with self._lock, torch.inference_mode():
             return dict(zip(pieces, self.pipeline(raw, batch_size=len(raw), **options)))
 
-    def _kept(self, sid: int, result: dict[str, Any], size: int) -> Piece:
+    def _kept(self, sid: int, result: dict[str, Any], size: int) -> RecordingSoFar:
         """Append the transcript of a piece to its recording; return the recording's transcript so far."""
         recording = self._recordings.pop(sid)
         self._recordings[sid] = recording  # to the end of the queue
@@ -282,7 +278,7 @@ class AttentionRecognizer:
             elif said:
                 recording.segments.append({"start": round(start, 3), "end": round(stop, 3), "text": said})
         so_far = " ".join(recording.texts)
-        return Piece(round(end / self.frame_seconds), so_far, so_far)
+        return RecordingSoFar(round(end / self.frame_seconds), so_far, so_far)
 
 
 def _quietest(samples: np.ndarray, width: int) -> int:

@@ -102,10 +102,8 @@ class Connection:
             await self._room.wait()
 
     async def _receive(self, seconds: float) -> Any:
-        """Return the next message; None if the client has left or has broken the websocket protocol.
-
-        Raises:
-            Problem: no message came within `seconds`.
+        """Return the next message; None if the client has left or has broken the websocket protocol. Raises Problem if no
+        message came within `seconds`.
         """
         try:
             async with timeout(seconds):

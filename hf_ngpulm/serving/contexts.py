@@ -54,10 +54,8 @@ class ContextMaker:
         return await asyncio.wrap_future(future)
 
     async def compiled(self, settings: dict[str, Any], budget: PhraseBudget) -> dict[str, Any]:
-        """Return settings with compiled phrases, as soon as the client's budget allows the compilation.
-
-        Raises:
-            Problem: the phrases are invalid.
+        """Return settings with compiled phrases, as soon as the client's budget allows the compilation. Raises Problem if the
+        phrases are invalid.
         """
         texts = texts_of(settings.get("phrases"))
         cost = budget.cost(len(texts), sum(len(text.encode()) for text in texts))

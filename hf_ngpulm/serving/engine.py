@@ -141,13 +141,8 @@ class Engine:
         self._thread.start()
 
     def stop(self, seconds: float | None = None) -> bool:
-        """End the threads, and close all streams.
-
-        Args:
-            seconds: how long to wait for the current step; None waits until it ends.
-
-        Returns:
-            Whether the decoding thread has ended. Otherwise the thread ends after its current step, or with the process.
+        """End the threads, and close all streams. `seconds`: how long to wait for the current step; None waits until it ends.
+        Returns whether the decoding thread has ended. Otherwise the thread ends after its current step, or with the process.
         """
         with self._changed:
             self._stopping = True

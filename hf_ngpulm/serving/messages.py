@@ -15,11 +15,7 @@ LOWEST_RATE, HIGHEST_RATE = 4_000, 192_000  # hertz
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Parse a message; return a dictionary with a `type`.
-
-    Raises:
-        Problem: the text isn't a JSON object with a `type`.
-    """
+    """Parse a message; return a dictionary with a `type`. Raises Problem if the text isn't a JSON object with a `type`."""
     try:
         message = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
@@ -30,10 +26,8 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def samples(data: bytes) -> np.ndarray:
-    """Convert 16-bit little-endian PCM with one channel to float32 `[N]` in the range -1 to 1.
-
-    Raises:
-        Problem: the number of bytes is odd.
+    """Convert 16-bit little-endian PCM with one channel to float32 `[N]` in the range -1 to 1. Raises Problem if the number of
+    bytes is odd.
     """
     if len(data) % 2:
         raise Problem(f"audio of {len(data)} bytes isn't made of 2-byte samples")
@@ -79,11 +73,7 @@ def _phrase(phrase: Any, limits: Limits, param: str) -> str | tuple[str, float]:
 
 
 def checked_number(name: str, value: Any, least: float, most: float, param: str) -> float:
-    """Return a number as a float.
-
-    Raises:
-        Problem: the value isn't a number from `least` to `most`.
-    """
+    """Return a number as a float. Raises Problem if the value isn't a number from `least` to `most`."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= value <= most:  # this refuses NaN, too, and integers that no float can hold
         raise Problem(f"{name} should be a number from {least:g} to {most:g}", param)

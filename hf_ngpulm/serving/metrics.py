@@ -39,11 +39,8 @@ class Metrics:
         )
 
     def watch(self, kind: str, chunk_seconds: float | None = None) -> Callable[[int, float, list[float]], None]:
-        """Return a function for the `watch` argument of `Engine`.
-
-        Args:
-            kind: "live" or "recording".
-            chunk_seconds: for live audio, the seconds of audio that each stream contributes to a step; None for recordings.
+        """Return a function for the `watch` argument of `Engine`. `kind`: "live" or "recording". `chunk_seconds`: for live
+        audio, the seconds of audio that each stream contributes to a step; None for recordings.
         """
 
         def step(size: int, seconds: float, lags: list[float]) -> None:

@@ -32,11 +32,8 @@ _ERRORS = {
 def description(
     routes: Collection[web.AbstractRoute], voices: Voices, limits: Limits, needs_key: bool, version: str
 ) -> dict[str, Any]:
-    """Return an OpenAPI document.
-
-    Args:
-        routes: the routes to describe; the descriptions are the docstrings of their handlers.
-        needs_key: whether requests need a key.
+    """Return an OpenAPI document. `routes`: the routes to describe; the descriptions are the docstrings of their handlers.
+    `needs_key`: whether requests need a key.
     """
     paths: dict[str, Any] = {}
     for route in routes:

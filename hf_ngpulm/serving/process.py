@@ -122,10 +122,8 @@ def _remote(protocol: Any) -> str | None:
 
 
 def certificate(cert: str | None, key: str | None) -> ssl.SSLContext | None:
-    """Return the TLS context of a certificate and its key, both PEM files; None without a certificate.
-
-    Raises:
-        ValueError: there is a key but no certificate, or the files don't hold a certificate and its key.
+    """Return the TLS context of a certificate and its key, both PEM files; None without a certificate. Raises ValueError if
+    there is a key but no certificate, or the files don't hold a certificate and its key.
     """
     if cert is None:
         if key is not None:

@@ -329,11 +329,7 @@ class Realtime(Connection):
 
 
 def _input(session: Any) -> Event:
-    """Check a session; return its `audio.input`.
-
-    Raises:
-        Problem: the session has an unknown field or an unsupported value.
-    """
+    """Check a session; return its `audio.input`. Raises Problem if the session has an unknown field or an unsupported value."""
     _only(session, ("type", "audio", "include"), "session")
     if session.get("type", "transcription") != "transcription":
         raise Problem("this server has sessions of the type transcription", "session.type")
@@ -347,11 +343,7 @@ def _input(session: Any) -> Event:
 
 
 def _format(form: Any) -> tuple[str, int]:
-    """Return the encoding of audio and its sampling rate in hertz.
-
-    Raises:
-        Problem: the server doesn't support this format.
-    """
+    """Return the encoding of audio and its sampling rate in hertz. Raises Problem if the server doesn't support this format."""
     _only(form, ("type", "rate"), "format")
     kind = form.get("type")
     if kind in (PCMU, PCMA) and form.get("rate", 8000) == 8000:

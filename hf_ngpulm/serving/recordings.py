@@ -35,10 +35,8 @@ Lane: TypeAlias = tuple["int | None", int]  # a beam width, and the number of th
 
 
 class Failure(Exception):
-    """Raised if a recording can't be transcribed. The message is for the client.
-
-    Args:
-        code: a websocket close code; 1008 if the recording is the cause.
+    """Raised if a recording can't be transcribed. The message is for the client. `code`: a websocket close code; 1008 if the
+    recording is the cause.
     """
 
     def __init__(self, message: str, code: int = 1008) -> None:
@@ -46,7 +44,7 @@ class Failure(Exception):
         self.code = code
 
 
-class Recordings:
+class RecordingEngines:
     """Transcribes recordings. Each recording is a stream of an engine. Chunks are long, so most recordings have a single chunk.
 
     A step decodes one chunk of each of up to `BATCH` recordings, so no client waits for the whole recording of another. Each
@@ -88,13 +86,8 @@ class Recordings:
 
     @contextlib.asynccontextmanager
     async def engine(self, num_beams: int | None) -> AsyncIterator[Engine]:
-        """Lend an engine to the `with` block.
-
-        Args:
-            num_beams: the beam width; None for the server's beam width.
-
-        Raises:
-            ValueError: the search doesn't support this beam width.
+        """Lend an engine to the `with` block. `num_beams`: the beam width; None for the server's beam width. Raises ValueError
+        if the search doesn't support this beam width.
         """
         lane = num_beams, min(range(self._lanes), key=lambda number: self._users[num_beams, number])
         self._users[lane] += 1
@@ -219,10 +212,8 @@ class Take:
         return self._session.backlog <= WAITING_SECONDS * self.engine.recognizer.sampling_rate
 
     def push(self, samples: np.ndarray) -> None:
-        """Pass audio, float32 `[N]` at the recogniser's rate, to the engine.
-
-        Raises:
-            Failure: the recording is longer than `Limits.audio_seconds`.
+        """Pass audio, float32 `[N]` at the recogniser's rate, to the engine. Raises Failure if the recording is longer than
+        `Limits.audio_seconds`.
         """
         self.seconds += len(samples) / self.engine.recognizer.sampling_rate
         if self.seconds > self.limits.audio_seconds:

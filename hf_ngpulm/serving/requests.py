@@ -133,10 +133,8 @@ class Wanted:
 
 
 def check_translates(recognizer: StreamingRecognizer | AttentionRecognizer) -> None:
-    """Refuse a model that doesn't translate.
-
-    Raises:
-        Problem: the recogniser's model has no attention, or it doesn't translate.
+    """Refuse a model that doesn't translate. Raises Problem if the recogniser's model has no attention, or it doesn't
+    translate.
     """
     if not (isinstance(recognizer, AttentionRecognizer) and recognizer.translates):
         name = type(recognizer.model).__name__
@@ -153,14 +151,8 @@ def wanted(
     recognizer: StreamingRecognizer | AttentionRecognizer,
     task: str = TRANSCRIBE,
 ) -> Wanted:
-    """Check the fields of a form; return the settings and the response format.
-
-    Args:
-        form: all values of each field.
-        task: "transcribe" or "translate".
-
-    Raises:
-        Problem: a field is unknown, or its value is invalid.
+    """Check the fields of a form; return the settings and the response format. `form`: all values of each field. `task`:
+    "transcribe" or "translate". Raises Problem if a field is unknown, or its value is invalid.
     """
     unknown = sorted(form.keys() - FIELDS.keys())
     if unknown:
@@ -202,10 +194,8 @@ def wanted(
 
 
 def of_attention(wanted: Wanted, recognizer: AttentionRecognizer) -> dict[str, Any]:
-    """Return the settings that only models with attention have: language, translation task and times.
-
-    Raises:
-        Problem: the model doesn't support the language or word times, or it needs a language to translate.
+    """Return the settings that only models with attention have: language, translation task and times. Raises Problem if the
+    model doesn't support the language or word times, or it needs a language to translate.
     """
     settings: dict[str, Any] = {}
     if wanted.language and recognizer.languages:
@@ -254,10 +244,8 @@ def _phrases(given: Any, name: str) -> list[Any]:
 
 
 def _number(name: str, value: Any) -> float:
-    """Return the value of a numeric field as a float.
-
-    Raises:
-        Problem: the value isn't a number within the bounds of the field.
+    """Return the value of a numeric field as a float. Raises Problem if the value isn't a number within the bounds of the
+    field.
     """
     if isinstance(value, str):
         try:

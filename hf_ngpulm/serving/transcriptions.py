@@ -22,7 +22,7 @@ from .connection import SHUTTING_DOWN, timeout
 from .forms import Form, Forms, is_gone
 from .limits import Full, Limits, Places
 from .problems import Problem, problem_of
-from .recordings import LOOK_SECONDS, PIECE_SECONDS, Failure, Recordings, Take
+from .recordings import LOOK_SECONDS, PIECE_SECONDS, Failure, RecordingEngines, Take
 from .requests import TRANSCRIBE, TRANSLATE, Voices, Wanted, check_translates, of_attention, wanted
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Transcriptions:
 
     def __init__(
         self,
-        recordings: Recordings,
+        recordings: RecordingEngines,
         limits: Limits,
         places: Places,
         voices: Voices,

@@ -27,7 +27,7 @@ from .connection import SHUTTING_DOWN, timeout
 from .limits import Full, Limits, PhraseBudget, Places
 from .messages import HIGHEST_RATE, LOWEST_RATE
 from .problems import Problem
-from .recordings import Failure, Recordings, Take
+from .recordings import Failure, RecordingEngines, Take
 from .requests import Voices
 
 log = logging.getLogger(__name__)
@@ -51,13 +51,7 @@ class Wyoming:
     """
 
     def __init__(
-        self,
-        uri: str,
-        recordings: Recordings,
-        limits: Limits,
-        places: Places,
-        voices: Voices,
-        reuse_port: bool = False,
+        self, uri: str, recordings: RecordingEngines, limits: Limits, places: Places, voices: Voices, reuse_port: bool = False
     ) -> None:
         self.host, self.port = host_and_port(uri, reuse_port)
         self.recordings, self.limits, self.places, self.voices = recordings, limits, places, voices
@@ -106,13 +100,8 @@ class Wyoming:
 
 
 def host_and_port(uri: str, is_shared: bool = False) -> tuple[str, int]:
-    """Return the host and the port of `tcp://HOST:PORT`.
-
-    Args:
-        is_shared: whether several processes listen at the address. If so, port 0 is refused.
-
-    Raises:
-        ValueError: `uri` isn't `tcp://HOST:PORT`, or its port is 0 although several processes share it.
+    """Return the host and the port of `tcp://HOST:PORT`. `is_shared`: whether several processes listen at the address. If so,
+    port 0 is refused. Raises ValueError if `uri` isn't `tcp://HOST:PORT`, or its port is 0 although several processes share it.
     """
     try:
         parts = urlsplit(uri)
@@ -184,10 +173,8 @@ class _Client:
             raise ConnectionResetError("the client is gone")
 
     async def _read(self, seconds: float) -> Event | None:
-        """Return the next event; None at the end of the connection.
-
-        Raises:
-            Problem: the data isn't a valid event, or is too long.
+        """Return the next event; None at the end of the connection. Raises Problem if the data isn't a valid event, or is too
+        long.
         """
         async with timeout(seconds):
             try:
@@ -247,10 +234,8 @@ def _length(head: dict[str, Any], name: str, most: int) -> int:
 
 
 def _format(chunk: Event) -> tuple[int, int]:
-    """Return the sampling rate, in hertz, and the number of channels of a piece of audio.
-
-    Raises:
-        Problem: the format isn't supported, or the audio ends within a sample.
+    """Return the sampling rate, in hertz, and the number of channels of a piece of audio. Raises Problem if the format isn't
+    supported, or the audio ends within a sample.
     """
     values = [chunk.data.get(name) for name in ("rate", "width", "channels")]
     rate, width, channels = (value if isinstance(value, int) and not isinstance(value, bool) else 0 for value in values)

@@ -21,11 +21,8 @@ LEAST_READ = 0.95  # a file with a smaller share of the frames in its header (an
 
 
 class Resampler:
-    """Resamples audio piece by piece. The joined pieces equal the result of resampling the whole audio.
-
-    Args:
-        rate: input rate in hertz.
-        wanted: output rate in hertz.
+    """Resamples audio piece by piece. The joined pieces equal the result of resampling the whole audio. `rate`: input rate in
+    hertz. `wanted`: output rate in hertz.
     """
 
     def __init__(self, rate: int, wanted: int) -> None:
@@ -192,11 +189,7 @@ def _mixed(samples: np.ndarray) -> np.ndarray:
 
 
 def checked_samples(samples: np.ndarray, name: str) -> np.ndarray:
-    """Return the samples unchanged.
-
-    Raises:
-        ValueError: a sample is infinite or NaN.
-    """
+    """Return the samples unchanged. Raises ValueError if a sample is infinite or NaN."""
     if not np.isfinite(samples).all():
         raise ValueError(f"{name}: holds samples that are infinite or not a number")
     return samples

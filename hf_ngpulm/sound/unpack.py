@@ -29,10 +29,7 @@ def limit() -> None:
 
 def unpack(form: str) -> None:
     """Decode the file, average its channels, and write samples as soon as they are decoded. The length in the header isn't
-    used.
-
-    Args:
-        form: FFmpeg's name for the container. No other container is tried, because some make FFmpeg open files and URLs.
+    used. `form`: FFmpeg's name for the container. No other container is tried, because some make FFmpeg open files and URLs.
     """
     import av
 

@@ -14,11 +14,8 @@ import numpy as np
 
 
 class Wave:
-    """Reads a 16-bit WAV file with the methods of `soundfile.SoundFile`. The samples equal those of libsndfile.
-
-    Args:
-        reader: the reader of the file.
-        file: the file to close at the end of the `with` block; None to leave it open.
+    """Reads a 16-bit WAV file with the methods of `soundfile.SoundFile`. The samples equal those of libsndfile. `reader`: the
+    reader of the file. `file`: the file to close at the end of the `with` block; None to leave it open.
     """
 
     def __init__(self, reader: wave.Wave_read, file: IO[bytes] | None) -> None:

@@ -42,7 +42,7 @@ def spelled(text: str) -> Iterator[Spelled]:
     words = list(WORD.finditer(text))
     gaps = [_IN_ONE_BREATH.fullmatch(text, before.end(), after.start()) is None for before, after in pairwise(words)]
     apart = [True, *gaps, True]  # whether more than blanks and hyphens separates a word from the word before it
-    parts = [_Word(match[0], away) for match, away in zip(words, apart)]
+    parts = [_NumberWord(match[0], away) for match, away in zip(words, apart)]
     found = [(each.start, each.end, each.text, each.value, each.is_ordinal) for each in _find_numbers()(parts, "en", 0.0)]
     taken = {i for start, end, *_ in found for i in range(start, end)}
     taken |= {i for i, match in enumerate(words) if match[0][0].isdecimal() or match[0].lower() == "oh"}
@@ -107,7 +107,7 @@ def in_digits(text: str) -> Iterator[float]:
             yield float(match["whole"].replace(",", ""))
 
 
-class _Word:
+class _NumberWord:
     """Implement the interface of tokens that `text2num` expects."""
 
     def __init__(self, text: str, apart: bool) -> None:

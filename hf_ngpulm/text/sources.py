@@ -208,9 +208,7 @@ def _field_of(row: Any, field: str | None, where: str) -> str:
 
 def choose_field(names: list[str], field: str | None, where: str) -> str:
     """Return the name of the field with the text: `field` if given, otherwise the first of `FIELDS` that is among the names.
-
-    Raises:
-        ValueError: there is no such field.
+    Raises ValueError if there is no such field.
     """
     for candidate in FIELDS if field is None else (field,):
         if candidate in names:

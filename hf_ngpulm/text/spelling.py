@@ -30,12 +30,8 @@ class Spelling(NamedTuple):
 
 
 class Speller:
-    """Spell phrases with a tokenizer.
-
-    Args:
-        tokenizer: the tokenizer of a speech recogniser.
-        vocab_size: spellings consist of the token ids `0 .. vocab_size - 1`. The default is the size of the tokenizer's
-            vocabulary.
+    """Spell phrases with a tokenizer. `tokenizer`: the tokenizer of a speech recogniser. `vocab_size`: spellings consist of the
+    token ids `0 .. vocab_size - 1`. The default is the size of the tokenizer's vocabulary.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int | None = None) -> None:

@@ -86,11 +86,7 @@ def tokenizer_name(tokenizer: Any) -> str | None:
 
 
 def check_tokenizer(
-    lm_vocab_size: int,
-    fingerprint: str | None,
-    lm_tokenizer_id: str | None,
-    tokenizer: Any,
-    what: str = "the language model",
+    lm_vocab_size: int, fingerprint: str | None, lm_tokenizer_id: str | None, tokenizer: Any, what: str = "the language model"
 ) -> None:
     """Refuse a tokenizer if its first `lm_vocab_size` pieces differ from the pieces for which `what` was made.
 

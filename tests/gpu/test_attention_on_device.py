@@ -12,7 +12,7 @@ from speech_models import FAMILIES
 from hf_ngpulm import NGramLM, NGramLogitsProcessor
 from hf_ngpulm.generation import seq2seq_generate
 from hf_ngpulm.search import attention_step as fused
-from hf_ngpulm.search.attention_step import END, HOLD, START, TEXT, UNSCORED, Roles, Rows
+from hf_ngpulm.search.attention_step import END, HOLD, START, TEXT, UNSCORED, FusedRows, Roles
 from hf_ngpulm.search.attention_step.loops import end_loops
 
 pytestmark = pytest.mark.gpu
@@ -37,7 +37,7 @@ def problem(lm, batch_size, length=40, extra=137):
     starts = lm.initial_states(batch_size)
     starts[torch.arange(batch_size) % 3 == 2] = -1
     weights = torch.rand(batch_size, generator=generator)
-    rows = Rows(lm.tensors, lm.vocab_size, lm.context_length, starts, torch.zeros_like(starts) + lm.roots[0], weights)
+    rows = FusedRows(lm.tensors, lm.vocab_size, lm.context_length, starts, torch.zeros_like(starts) + lm.roots[0], weights)
     ids = torch.randint(0, lm.vocab_size, (batch_size, length), generator=generator)
     ids[:, 0] = lm.vocab_size + 1
     return 3 * torch.randn(batch_size, classes, generator=generator), ids, rows, Roles.of(roles.to(torch.int8))

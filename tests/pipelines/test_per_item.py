@@ -17,7 +17,7 @@ from transformers import AutoProcessor, pipeline
 from hf_ngpulm import NGramLM
 from hf_ngpulm.automaton.pool import AutomatonPool
 from hf_ngpulm.common.bundled import bundled
-from hf_ngpulm.pipelines.per_item import PER_ITEM, RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
+from hf_ngpulm.pipelines.per_item import PER_ITEM, RECORDING, Numbered, NumberedInputs, listed_values, numbered, numbers_in
 
 DEMO = bundled("examples/speech/harbour")
 TASK = "automatic-speech-recognition"
@@ -28,8 +28,8 @@ TASK = "automatic-speech-recognition"
 
 def test_recordings_are_numbered():
     for inputs in (["a", "b"], (letter for letter in "ab")):
-        assert list(Recordings(inputs, {"lm": 2, "lm_weight": 2})) == [Numbered("a", 0), Numbered("b", 1)]
-    assert len(Recordings(["a", "b"], {"lm": 2})) == 2
+        assert list(NumberedInputs(inputs, {"lm": 2, "lm_weight": 2})) == [Numbered("a", 0), Numbered("b", 1)]
+    assert len(NumberedInputs(["a", "b"], {"lm": 2})) == 2
     assert list(numbered(iter([{"x": 1}, {"x": 2}]), 7)) == [{"x": 1, RECORDING: 7}, {"x": 2, RECORDING: 7}]
     assert list(numbered(iter([{"x": 1}]), None)) == [{"x": 1}]
     batch = {"x": 1, RECORDING: [3, 3, 4]}
@@ -39,16 +39,16 @@ def test_recordings_are_numbered():
 
 def test_other_numbers_of_recordings():
     with pytest.raises(ValueError, match="lm lists 3 values, one per recording, but there are 2 recordings"):
-        Recordings(["a", "b"], {"lm": 3})
+        NumberedInputs(["a", "b"], {"lm": 3})
     with pytest.raises(ValueError, match="lm_weight lists 3 values, one per recording, but there are 2 recordings"):
-        Recordings(["a", "b"], {"lm": 2, "lm_weight": 3})
+        NumberedInputs(["a", "b"], {"lm": 2, "lm_weight": 3})
     with pytest.raises(ValueError, match="one per recording: lm 2 and lm_weight 3"):
-        Recordings(iter("ab"), {"lm": 2, "lm_weight": 3})
+        NumberedInputs(iter("ab"), {"lm": 2, "lm_weight": 3})
     with pytest.raises(ValueError, match="lm lists 3 values, one per recording, but there are 2 recordings"):
-        list(Recordings(iter("ab"), {"lm": 3}))
+        list(NumberedInputs(iter("ab"), {"lm": 3}))
     asked = []
     with pytest.raises(ValueError, match="lm lists 2 values, one per recording, but there are at least 3 recordings"):
-        asked.extend(Recordings(iter("abcdefgh"), {"lm": 2}))  # not read to its end
+        asked.extend(NumberedInputs(iter("abcdefgh"), {"lm": 2}))  # not read to its end
     assert [each.audio for each in asked] == ["a", "b"]
 
 

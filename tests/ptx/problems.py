@@ -16,7 +16,7 @@ from hf_ngpulm.automaton import BackoffAutomaton
 from hf_ngpulm.search import attention_step as fused
 from hf_ngpulm.search import ctc_beam as beam
 from hf_ngpulm.search import ctc_greedy as labels
-from hf_ngpulm.search.attention_step import END, START, TEXT, UNSCORED, Roles, Rows
+from hf_ngpulm.search.attention_step import END, START, TEXT, UNSCORED, FusedRows, Roles
 from hf_ngpulm.search.attention_step.loops import end_loops
 from hf_ngpulm.search.networks.search import SearchSettings
 from hf_ngpulm.text.hashing import hashes_of_pieces
@@ -137,7 +137,7 @@ def attention(vocab_size: int = 3001) -> None:
     roles = Roles.of(roles.to(torch.int8))
     which, follows = torch.tensor([0, 1, 0, 0]), torch.tensor([True, True, False, True])
     starts = torch.where(follows, automaton.starts[which], -1)
-    rows = Rows(
+    rows = FusedRows(
         automaton.tensors, vocab_size, automaton.context_length, starts, automaton.roots[which],
         torch.rand(4, generator=random()),
     )  # fmt: skip

@@ -22,7 +22,7 @@ from serving_clients import serving
 
 from hf_ngpulm.serving import Limits, Voices
 from hf_ngpulm.serving.answers import whole_words
-from hf_ngpulm.serving.recordings import Recordings, Take
+from hf_ngpulm.serving.recordings import RecordingEngines, Take
 from hf_ngpulm.sound.files import decode_audio
 
 PATH = "/v1/audio/transcriptions"
@@ -488,7 +488,7 @@ def test_few_searches_are_kept(demo, lanes, threads):
     threads(lanes)
 
     async def talk():
-        recordings = Recordings(demo.recognizer(1), Limits(clients=1))
+        recordings = RecordingEngines(demo.recognizer(1), Limits(clients=1))
 
         def kept():
             return [beams for beams, _ in recordings._engines]
@@ -514,7 +514,7 @@ def test_recordings_at_the_same_time_share_threads(demo, threads):
     threads(2)
 
     async def talk():
-        recordings = Recordings(demo.recognizer(1), Limits(clients=1))
+        recordings = RecordingEngines(demo.recognizer(1), Limits(clients=1))
         async with recordings.engine(None) as first:
             assert first.threads == 2
             async with recordings.engine(None) as second:
@@ -534,7 +534,7 @@ def test_a_step_has_the_threads_that_there_are_then(demo, threads):
     threads(2)
 
     async def talk():
-        recordings, had = Recordings(demo.recognizer(1), Limits(clients=1)), []
+        recordings, had = RecordingEngines(demo.recognizer(1), Limits(clients=1)), []
         async with recordings.engine(None) as engine:
             step = engine.recognizer.step
             engine.recognizer.step = lambda *most: (had.append(torch.get_num_threads()), step(*most))[1]

@@ -18,7 +18,7 @@ from ...engines.threads import in_blocks
 from ...errors import NGramFormatError
 from ...ngrams.table import NGramTable
 from ..tensors import AutomatonTensors
-from .reference import Automaton, check_arcs
+from .reference import BuiltAutomaton, check_arcs
 
 # Number of n-grams that a thread processes at a time; fewer aren't worth a second thread.
 ELEMENTS_PER_BLOCK = 1 << 18
@@ -49,7 +49,7 @@ _number_states = Function("ngpulm_number_states")
 _write_arcs = Function("ngpulm_write_arcs")
 
 
-def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: float) -> Automaton:
+def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: float) -> BuiltAutomaton:
     nodes = [(0, 1), *pairwise(table.offsets)]  # first node and end of each order
     arrays = _trie_arrays(table, possible)
     trie = NGramTrie(**arrays, num_contexts=len(arrays["fail"]), vocab_size=table.vocab_size)
@@ -93,7 +93,7 @@ def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: fl
         in_blocks(_write_arcs, blocks[n], (trie, writer, *of_order), first_states[n], first_arcs[n])
 
     num_unigrams = len(table.orders[0])
-    return Automaton(
+    return BuiltAutomaton(
         tensors,
         [sum(of_order) for of_order in states],
         torch.from_numpy(state_of[1 : 1 + num_unigrams].astype(np.int64)),
@@ -117,10 +117,8 @@ def _trie_arrays(table: NGramTable, possible: Tensor) -> dict[str, np.ndarray]:
 
 
 def _fill_trie(table: NGramTable, nodes: list[tuple[int, int]], trie: NGramTrie, arrays: dict[str, np.ndarray]) -> None:
-    """Write the n-grams into the trie's nodes, and store the node of each token's unigram.
-
-    Raises:
-        NGramFormatError: n-grams aren't sorted by (prefix, token), or a prefix or token doesn't exist.
+    """Write the n-grams into the trie's nodes, and store the node of each token's unigram. Raises NGramFormatError if n-grams
+    aren't sorted by (prefix, token), or a prefix or token doesn't exist.
     """
     for n, columns in enumerate(table.orders, start=1):
         given = (trie, columns.prefixes.contiguous(), columns.tokens.contiguous(), len(columns), *nodes[n - 1], nodes[n][0])

@@ -12,7 +12,7 @@ from ...ngrams.table import NGramTable
 from ..tensors import AutomatonTensors, token_dtype
 
 
-class Automaton(NamedTuple):
+class BuiltAutomaton(NamedTuple):
     """A built automaton, and the states after the unigrams.
 
     The tensors have room for the root's arcs, one for each token and one for `</s>`. The caller fills these arcs in.
@@ -25,7 +25,7 @@ class Automaton(NamedTuple):
     unmet: int  # number of n-grams of order 2 and up that are left out
 
 
-def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: float) -> Automaton:
+def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: float) -> BuiltAutomaton:
     """Return the states of an automaton, and the arcs of all states except the root.
 
     Args:
@@ -99,7 +99,7 @@ def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: fl
         backoff_weights=backoff[contexts],
     )
     unmet = num_nodes - 1 - num_unigrams - later.numel()
-    return Automaton(tensors, states_per_depth, state_of[1 : 1 + num_unigrams], start_state, unmet)
+    return BuiltAutomaton(tensors, states_per_depth, state_of[1 : 1 + num_unigrams], start_state, unmet)
 
 
 def check_arcs(num_arcs: int) -> None:

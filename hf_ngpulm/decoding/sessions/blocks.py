@@ -131,11 +131,8 @@ class BlockStream:
 
 
 def check_logits(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tensor:
-    """Validate logits `[B, T, C]` and return the lengths of their rows, int32 `[B]`.
-
-    Raises:
-        InvalidLogitsError: the shape or type is wrong, or `blank_id` isn't a class.
-        ValueError: the lengths don't fit the logits.
+    """Validate logits `[B, T, C]` and return the lengths of their rows, int32 `[B]`. Raises InvalidLogitsError if the shape or
+    type is wrong, or `blank_id` isn't a class, ValueError if the lengths don't fit the logits.
     """
     if logits.dim() != 3 or not logits.dtype.is_floating_point:
         problem = f"logits should be floating point of the shape [B, T, C], got {logits.dtype} {tuple(logits.shape)}"
@@ -168,10 +165,8 @@ def check_utterances(logits: Tensor, lengths: Outputs | None, blank_id: int) -> 
 
 
 def refuse_probabilities(logits: Tensor, lengths: Tensor) -> None:
-    """Refuse probabilities (outputs of a softmax) in place of logits.
-
-    Raises:
-        InvalidLogitsError: all values are at least 0, and each frame sums to 1.
+    """Refuse probabilities (outputs of a softmax) in place of logits. Raises InvalidLogitsError if all values are at least 0,
+    and each frame sums to 1.
     """
     if not logits.numel() or bool(logits[:, 0].amin(1).max() < 0):  # nearly all batches end here
         return

@@ -248,11 +248,8 @@ class BeamSlots(TensorSlots[beam.BeamState]):
 def label_frames(
     decoder: Any, models: RowModels, states: Tensor, before: Tensor, logits: Tensor, lengths: Tensor
 ) -> greedy.GreedyLabels:
-    """Return the class that greedy search assigns to each frame, blanks and repeats included.
-
-    Args:
-        states: int32 `[B, M]`, states of the rows' automata.
-        before: int32 `[B, 2]`, see `hf_ngpulm.search.ctc_greedy`.
+    """Return the class that greedy search assigns to each frame, blanks and repeats included. `states`: int32 `[B, M]`, states
+    of the rows' automata. `before`: int32 `[B, 2]`, see `hf_ngpulm.search.ctc_greedy`.
     """
     if states.shape[1]:
         rows, engine = (logits, lengths, states, before, label_rules(decoder, models)), decoder.options.engine

@@ -82,10 +82,8 @@ class Slots(ABC):
             self.models.silent[slot] = False
 
     def place_lms(self, slot: int, models: RowModels, silent: bool) -> None:
-        """Set the language models and their weights of a slot to those of the first row of `models`; phrases stay.
-
-        Args:
-            silent: see `RowModels`.
+        """Set the language models and their weights of a slot to those of the first row of `models`; phrases stay. `silent`:
+        see `RowModels`.
         """
         columns, mine = slice(self.models.num_lms), self.models.of(slice(slot, slot + 1))
         for name in ("states", "weights", "present"):
@@ -99,11 +97,8 @@ class Slots(ABC):
         self.models = self.models._replace(tensors=tensors)
 
     def widen(self, models: RowModels, shift: int) -> None:
-        """Add a column for phrases.
-
-        Args:
-            models: the same models with an empty column of phrases.
-            shift: number to add to the language models' states, because the models have moved in the pool.
+        """Add a column for phrases. `models`: the same models with an empty column of phrases. `shift`: number to add to the
+        language models' states, because the models have moved in the pool.
         """
         self.models = models
 
@@ -184,11 +179,8 @@ class Slots(ABC):
 
     @abstractmethod
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
-        """Return the best hypotheses of some slots, the best one first. Their scores include the utterance's end.
-
-        Args:
-            score_eos: whether `</s>` counts.
-            most: maximum number per slot; they differ in their tokens.
+        """Return the best hypotheses of some slots, the best one first. Their scores include the utterance's end. `score_eos`:
+        whether `</s>` counts. `most`: maximum number per slot; they differ in their tokens.
         """
 
     def finish(self, slot: int) -> list[Hypothesis]:
@@ -240,11 +232,8 @@ class Follower:
 
 
 def given_back(models: RowModels, rows: Tensor, lm_states: Tensor, engine: str) -> Tensor:
-    """Return the score change when unfinished phrases repay their bonus, unweighted and at most 0: float32 `[N, K]`.
-
-    Args:
-        rows: int64 `[N]`, rows of `models`.
-        lm_states: `[N, K, M]`, the automata's states of the rows' hypotheses.
+    """Return the score change when unfinished phrases repay their bonus, unweighted and at most 0: float32 `[N, K]`. `rows`:
+    int64 `[N]`, rows of `models`. `lm_states`: `[N, K, M]`, the automata's states of the rows' hypotheses.
     """
     states = lm_states[..., -1].to(models.states.device, copy=True).flatten()
     ends = torch.full_like(states, models.vocab_size)

@@ -20,7 +20,7 @@ from .session import Found, Slots, Switch, broken_frames, given_back
 NO_CLASS = -2  # no label has this id: in place of the blank where the history keeps blanks, too
 
 
-class Path(NamedTuple):
+class TransducerPath(NamedTuple):
     """Hold a hypothesis of a whole utterance."""
 
     scores: Sequence[float]  # see `Found`. If no hypothesis is possible, the first score is -inf and there are no steps.
@@ -70,7 +70,7 @@ class TransducerSlots(Slots):
         self.frames, self.held = lengths, lengths
         self._run(np.zeros_like(lengths))
 
-    def paths(self) -> list[list[Path]]:
+    def paths(self) -> list[list[TransducerPath]]:
         """Return up to `num_searched` paths per slot, the best one first. Their scores include the utterance's end."""
         options = self.decoder.options
         ranked = self.ranked(slice(None), options.score_eos, options.num_searched)
@@ -79,7 +79,7 @@ class TransducerSlots(Slots):
         sizes, tails = self.history.tails_of(rows, np.maximum(places, 0))
         sizes[places < 0] = 0
         steps = (Spoken(*(column[i, :size] for column in tails)) for i, size in enumerate(sizes.tolist()))
-        return [[Path(best.scores, next(steps)) for best in of_row] for of_row in ranked]
+        return [[TransducerPath(best.scores, next(steps)) for best in of_row] for of_row in ranked]
 
     def begin(self, slot: int) -> None:
         super().begin(slot)

@@ -16,7 +16,7 @@ from ...generation.internal import InternalLM
 from ...pipelines import Seq2SeqNGramPipeline
 from ...pipelines.second_pass import SecondPass
 from ..recognition import LONGEST, beams_of, cut_where_quiet
-from .dataset import KeptTensors, Utterance
+from .dataset import KeptTensors, TuningUtterance
 from .sweeps import OF_RESCORER, Settings, Sweep
 
 # The most sequences (rows times beams) that are generated at once.
@@ -52,7 +52,7 @@ class AttentionSweep(Sweep):
         self._pieces: list[list[dict[str, Any]]] = []  # the pieces of each recording
         self._parts: list[list[int]] = []  # of each recording, the number of pieces in each part
 
-    def hold(self, utterances: Iterable[Utterance]) -> Iterator[Utterance]:
+    def hold(self, utterances: Iterable[TuningUtterance]) -> Iterator[TuningUtterance]:
         rate = self.pipeline.feature_extractor.sampling_rate
         params = {name: value for name, value in self.pipeline._preprocess_params.items() if name != "per_item"}
         for utterance in utterances:

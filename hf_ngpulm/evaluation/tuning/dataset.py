@@ -21,26 +21,18 @@ CPU = torch.device("cpu")  # not the default device, whatever that is
 
 
 @dataclass(frozen=True)
-class Utterance:
-    """An utterance of a dataset.
+class TuningUtterance:
+    """An utterance of a dataset."""
 
-    Args:
-        number: its place in the dataset, starting at 0.
-        item: the row of the dataset.
-        text: the transcript; None if it is unknown.
-        entities: important phrases in the transcript.
-        problems: reasons why the audio can't be read. The list is empty before `samples` is called, or if the audio can be
-            read.
-    """
-
-    number: int
-    item: Any
-    text: str | None
-    entities: tuple[str, ...]
+    number: int  # its place in the dataset, starting at 0
+    item: Any  # the row of the dataset
+    text: str | None  # the transcript; None if it is unknown
+    entities: tuple[str, ...]  # important phrases in the transcript
+    # reasons why the audio can't be read. The list is empty before `samples` is called, or if the audio can be read.
     problems: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, number: int, item: Any) -> Utterance:
+    def of(cls, number: int, item: Any) -> TuningUtterance:
         """Make an utterance from a row of a dataset.
 
         Args:
@@ -64,10 +56,8 @@ class Utterance:
         return cls(number, item, text, tuple(entities or ()))
 
     def outputs(self, name: str) -> Tensor | None:
-        """Return a model's outputs for the utterance, `[T, C]`; None if the dataset doesn't have them.
-
-        Raises:
-            ValueError: the outputs aren't a floating point tensor of two dimensions.
+        """Return a model's outputs for the utterance, `[T, C]`; None if the dataset doesn't have them. Raises ValueError if the
+        outputs aren't a floating point tensor of two dimensions.
         """
         found = None if isinstance(self.item, Recording) else self.item.get(name)
         if found is not None and not (isinstance(found, Tensor) and found.dim() == 2 and found.dtype.is_floating_point):
@@ -104,10 +94,8 @@ class Utterance:
 
 
 class KeptTensors:
-    """Stores tensors by number, within a `with` block.
-
-    When the stored tensors exceed `memory` (bytes, or a text such as "2G"), the rest goes to a temporary file in `folder`. All
-    tensors are restored bit for bit.
+    """Stores tensors by number, within a `with` block. When the stored tensors exceed `memory` (bytes, or a text such as "2G"),
+    the rest goes to a temporary file in `folder`. All tensors are restored bit for bit.
     """
 
     def __init__(self, memory: int | str = "2G", folder: str | os.PathLike[str] | None = None) -> None:

@@ -20,7 +20,7 @@ from ...decoding.graph import GraphDecoder
 from ...decoding.transducer import TransducerDecoder
 from ...search.networks.model import TransformersTransducer
 from ..recognition import LONGEST
-from .dataset import KeptTensors, Utterance
+from .dataset import KeptTensors, TuningUtterance
 
 Settings = dict[str, float]
 
@@ -63,18 +63,13 @@ class Sweep(ABC):
         self.search: dict[str, Any] = {}
 
     @abstractmethod
-    def hold(self, utterances: Iterable[Utterance]) -> Iterator[Utterance]:
+    def hold(self, utterances: Iterable[TuningUtterance]) -> Iterator[TuningUtterance]:
         """Run the model over utterances and store its outputs. Yield each utterance when its outputs are stored."""
 
     @abstractmethod
     def decode(self, numbers: Sequence[int], settings: Sequence[Settings]) -> Iterator[tuple[int, int, str]]:
-        """Decode utterances with several settings of the same weights.
-
-        Args:
-            numbers: the utterances' numbers, in the order in which `hold` yielded them.
-
-        Yields:
-            The number of an utterance, the number of a setting, and the transcript, in any order.
+        """Decode utterances with several settings of the same weights. `numbers`: the utterances' numbers, in the order in
+        which `hold` yielded them. Yields the number of an utterance, the number of a setting, and the transcript, in any order.
         """
 
     def usual_grids(self) -> dict[str, str]:
@@ -87,10 +82,8 @@ class Sweep(ABC):
         return {name: grids[name] for name in grids if there[name] and not isinstance(self.standing[name], Tensor)}
 
     def check(self, names: Iterable[str]) -> None:
-        """Refuse weights that would have no effect.
-
-        Raises:
-            ValueError: the decoder lacks the model, the phrases or the search that a weight applies to.
+        """Refuse weights that would have no effect. Raises ValueError if the decoder lacks the model, the phrases or the search
+        that a weight applies to.
         """
         for name, is_there, why in (
             ("lm_weight", self.fusion.models, "there is no language model: pass lm= to the decoder or pipeline"),
@@ -121,7 +114,7 @@ class FrameSweep(Sweep):
         self.device = pipeline.device if pipeline is not None else models[0].device if models else torch.device("cpu")
         self._places: list[int] = []  # of each utterance's frames among what is kept
 
-    def hold(self, utterances: Iterable[Utterance]) -> Iterator[Utterance]:
+    def hold(self, utterances: Iterable[TuningUtterance]) -> Iterator[TuningUtterance]:
         rest = iter(utterances)
         first = next(rest, None)
         if first is None:
@@ -137,14 +130,14 @@ class FrameSweep(Sweep):
             self._places.append(self.kept.add(frames))
             yield utterance
 
-    def _hold_audio(self, utterances: Iterator[Utterance]) -> Iterator[Utterance]:
+    def _hold_audio(self, utterances: Iterator[TuningUtterance]) -> Iterator[TuningUtterance]:
         if self.pipeline is None:
             raise ValueError(
                 f"the dataset has no {self.field}, and a {type(self.decoder).__name__} alone can't make them of audio: "
                 "pass a pipeline in its place"
             )
         rate = self.pipeline.feature_extractor.sampling_rate
-        waiting: list[tuple[Utterance, bool]] = []  # handed to the model; whether there is any audio
+        waiting: list[tuple[TuningUtterance, bool]] = []  # handed to the model; whether there is any audio
 
         def recordings() -> Iterator[dict[str, Any]]:
             for utterance in utterances:
@@ -153,7 +146,7 @@ class FrameSweep(Sweep):
                 if len(samples):
                     yield {"raw": samples, "sampling_rate": rate}
 
-        def done(frames: Tensor | None) -> Iterator[Utterance]:
+        def done(frames: Tensor | None) -> Iterator[TuningUtterance]:
             while waiting and not (waiting[0][1] and frames is None):
                 utterance, heard = waiting.pop(0)
                 self._places.append(self.kept.add(frames if heard and frames is not None else torch.empty(0, 0)))

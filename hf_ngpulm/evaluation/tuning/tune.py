@@ -24,7 +24,7 @@ from ...pipelines import CTCNGramPipeline, NGramPipeline, Seq2SeqNGramPipeline
 from ..counts import Normalisation
 from ..significance import bootstrap
 from .attention import AttentionSweep
-from .dataset import KeptTensors, Utterance
+from .dataset import KeptTensors, TuningUtterance
 from .grids import GridSearch, Setting, grid_values
 from .results import MEASURES, Scorer, TuningPoint, TuningResult
 from .sweeps import CTCSweep, Settings, Sweep, TransducerSweep
@@ -209,7 +209,7 @@ def _sweep_of(decoder: Any, kept: KeptTensors, batch_size: int) -> Sweep:
 
 def _hold(
     sweep: Sweep, dataset: Iterable[Any], progress: bool, report: Callable[[str], None]
-) -> tuple[list[Utterance], list[str]]:
+) -> tuple[list[TuningUtterance], list[str]]:
     """Run the model over a dataset; return its utterances with transcripts, and warnings.
 
     Unreadable utterances are included, so that lists with a value per utterance still match.
@@ -220,13 +220,13 @@ def _hold(
     """
     if isinstance(dataset, str | bytes | Mapping) or not isinstance(dataset, Iterable):
         raise ValueError(f"dataset should be utterances, got {dataset!r}; see hf_ngpulm.evaluation.read_recordings")
-    held: list[Utterance] = []
+    held: list[TuningUtterance] = []
     left_out = 0
 
-    def utterances() -> Iterator[Utterance]:
+    def utterances() -> Iterator[TuningUtterance]:
         nonlocal left_out
         for number, item in enumerate(dataset):
-            utterance = Utterance.of(number, item)
+            utterance = TuningUtterance.of(number, item)
             if utterance.text is None:
                 left_out += 1
             else:

@@ -41,11 +41,8 @@ class Header(NamedTuple):
 
 
 def read_header(data: np.ndarray) -> Header:
-    """Read the header from the bytes of a file (uint8).
-
-    Raises:
-        NGramFormatError: the file isn't a KenLM binary, is incomplete, or comes from another version or another kind of
-            machine.
+    """Read the header from the bytes of a file (uint8). Raises NGramFormatError if the file isn't a KenLM binary, is
+    incomplete, or comes from another version or another kind of machine.
     """
     start, begin, end = bytes(data[: len(_SANITY)]), len(_SANITY), len(_SANITY) + _PARAMETERS.size
     if start != _SANITY:

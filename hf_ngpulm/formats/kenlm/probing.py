@@ -55,7 +55,7 @@ class ProbingLayout(NamedTuple):
     end: int
 
 
-class _Order(NamedTuple):
+class _HashTable(NamedTuple):
     """The n-grams of one order, sorted by key."""
 
     keys: np.ndarray  # uint64 [N], ascending
@@ -85,14 +85,12 @@ def probing_layout(header: Header, begin: int) -> ProbingLayout:
 def read_probing(
     layout: ProbingLayout, data: np.ndarray, num_words: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield the n-grams of each order: word ids int32 `[N, n]`, log-probabilities and backoffs (log10).
-
-    Raises:
-        NGramFormatError: the file is damaged, or needs more work than `MOST_BIGRAM_TRIALS` or `MOST_PAIRS`.
+    """Yield the n-grams of each order: word ids int32 `[N, n]`, log-probabilities and backoffs (log10). Raises NGramFormatError
+    if the file is damaged, or needs more work than `MOST_BIGRAM_TRIALS` or `MOST_PAIRS`.
     """
     unigrams = data[layout.unigrams : layout.unigrams + 8 * num_words].view("<f4").reshape(-1, 2)
     words = np.arange(num_words)
-    order = _Order(words.astype(np.uint64), words.astype(np.int32)[:, None], 0 * words, 0 * words, *unigrams.T)
+    order = _HashTable(words.astype(np.uint64), words.astype(np.int32)[:, None], 0 * words, 0 * words, *unigrams.T)
     yield order.words, -np.abs(order.log_probs), order.backoffs
     for n, (begin, buckets) in enumerate(zip(layout.tables, layout.buckets), start=2):
         is_highest = n == len(layout.counts)
@@ -114,11 +112,11 @@ def read_probing(
             )
         words = np.concatenate([order.words[prefixes, :1], order.words[suffixes]], 1)
         backoffs = np.zeros(len(keys), np.float32) if is_highest else table["backoff"]
-        order = _Order(keys, words, prefixes, suffixes, table["log_prob"], backoffs)
+        order = _HashTable(keys, words, prefixes, suffixes, table["log_prob"], backoffs)
         yield order.words, -np.abs(order.log_probs), order.backoffs
 
 
-def _find_bigrams(unigrams: _Order, keys: np.ndarray, prefixes: np.ndarray, suffixes: np.ndarray) -> int:
+def _find_bigrams(unigrams: _HashTable, keys: np.ndarray, prefixes: np.ndarray, suffixes: np.ndarray) -> int:
     """Write the first word (to `prefixes`) and the last word (to `suffixes`) of each bigram; return the number found."""
     first_words = unigrams.beginning_longer()
     trials = len(first_words) * len(keys)
@@ -129,7 +127,7 @@ def _find_bigrams(unigrams: _Order, keys: np.ndarray, prefixes: np.ndarray, suff
     return _in_threads(_try_words, given, len(keys), 1 + len(first_words) // 8)
 
 
-def _find_longer(below: _Order, keys: np.ndarray, prefixes: np.ndarray, suffixes: np.ndarray) -> int:
+def _find_longer(below: _HashTable, keys: np.ndarray, prefixes: np.ndarray, suffixes: np.ndarray) -> int:
     """Write each n-gram's prefix and suffix as rows of `below`, the n-grams of one word less. Return the number found."""
     before, after = below.beginning_longer(), below.ending_longer()
     before = before[np.argsort(below.suffixes[before], kind="stable")]

@@ -29,7 +29,7 @@ _UNIGRAM = np.dtype([("log_prob", "<f4"), ("backoff", "<f4"), ("next", "<u8")])
 _SLACK = 8  # bytes after each packed order, so that 64 bits can be read from the start of any field
 
 
-class _Order(NamedTuple):
+class _PackedOrder(NamedTuple):
     """The `size` n-grams of one order: their offset from the start of the file, and the widths of fields in bits."""
 
     size: int
@@ -49,15 +49,13 @@ class TrieLayout(NamedTuple):
     num_words: int
     quantised_bits: tuple[int, int] | None  # of a log-probability and of a backoff; None if they are floats
     unigrams: int
-    orders: tuple[_Order, ...]  # orders 2 and up
+    orders: tuple[_PackedOrder, ...]  # orders 2 and up
     end: int
 
 
 def trie_layout(header: Header, data: np.ndarray, at: int) -> TrieLayout:
-    """Return the positions of the parts of a trie whose search structure begins at offset `at`.
-
-    Raises:
-        NGramFormatError: a part has an unknown version, or the file is too short.
+    """Return the positions of the parts of a trie whose search structure begins at offset `at`. Raises NGramFormatError if a
+    part has an unknown version, or the file is too short.
     """
     counts, highest = header.counts, len(header.counts)
     quantised_bits, values = None, at + 8
@@ -84,7 +82,7 @@ def trie_layout(header: Header, data: np.ndarray, at: int) -> TrieLayout:
                 array, entries = -(-at // 8) * 8 + 8, (counts[n] >> pointer_bits) + 1
                 at += 8 * (1 + entries) + 7
         end = at + -(-(word_bits + weight_bits + pointer_bits) * (count + 1) // 8) + _SLACK
-        orders.append(_Order(count, at, end, word_bits, weight_bits, pointer_bits, values, array, entries))
+        orders.append(_PackedOrder(count, at, end, word_bits, weight_bits, pointer_bits, values, array, entries))
         at = end
         values += 4 * sum(1 << bits for bits in quantised_bits or ())
     return TrieLayout(counts[0], quantised_bits, unigrams, tuple(orders), at)
@@ -125,10 +123,8 @@ def _cut_bits(num_records: int, largest: int, most: int) -> int:
 
 
 def read_trie(layout: TrieLayout, data: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield the n-grams of each order: word ids int32 `[N, n]`, log-probabilities and backoffs (log10).
-
-    Raises:
-        NGramFormatError: nodes are out of order, a word is out of range, or the pointers don't partition the next order.
+    """Yield the n-grams of each order: word ids int32 `[N, n]`, log-probabilities and backoffs (log10). Raises NGramFormatError
+    if nodes are out of order, a word is out of range, or the pointers don't partition the next order.
     """
     unigrams = data[layout.unigrams :][: _UNIGRAM.itemsize * (layout.num_words + 1)].view(_UNIGRAM)
     words, pointers = np.arange(layout.num_words, dtype=np.int32)[:, None], unigrams["next"]
@@ -170,7 +166,7 @@ class _Packed:
         return out.view(np.int64)
 
 
-def _weights(layout: TrieLayout, order: _Order, data: np.ndarray, packed: _Packed) -> tuple[np.ndarray, np.ndarray]:
+def _weights(layout: TrieLayout, order: _PackedOrder, data: np.ndarray, packed: _Packed) -> tuple[np.ndarray, np.ndarray]:
     at, count, has_backoffs = order.word_bits, order.size, order.end < layout.end
     backoffs = np.zeros(count, dtype=np.float32)
     if layout.quantised_bits is None:

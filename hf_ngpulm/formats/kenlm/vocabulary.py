@@ -51,10 +51,7 @@ def _hash_spans(text: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np
 
 
 def word_ids(hashes: np.ndarray, words: Sequence[str]) -> np.ndarray:
-    """Return the ids of words, int64 `[N]`.
-
-    A word whose hash isn't in `hashes`, uint64 `[W - 1]`, gets 0, the id of `<unk>`.
-    """
+    """Return the ids of words, int64 `[N]`. A word whose hash isn't in `hashes`, uint64 `[W - 1]`, gets 0, that of `<unk>`."""
     wanted = hash_words([word.encode() for word in words])
     if len(hashes) == 0:
         return np.zeros(len(wanted), dtype=np.int64)

@@ -64,10 +64,8 @@ class Attrs:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Attrs:
-        """Read `attrs.json`; a missing entry becomes pyctcdecode's default and logs a warning.
-
-        Raises:
-            NGramFormatError: the file isn't JSON, or an entry has a wrong type or value.
+        """Read `attrs.json`; a missing entry becomes pyctcdecode's default and logs a warning. Raises NGramFormatError if the
+        file isn't JSON, or an entry has a wrong type or value.
         """
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -83,10 +81,7 @@ class Attrs:
 
 def read_unigrams(path: str | os.PathLike[str]) -> list[str] | None:
     """Return the words of `unigrams.txt`, one per line. Return None for a file without words, which doesn't restrict the
-    vocabulary.
-
-    Raises:
-        NGramFormatError: the file isn't UTF-8 text.
+    vocabulary. Raises NGramFormatError if the file isn't UTF-8 text.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -104,10 +99,8 @@ def words_of(unigrams: Iterable[str] | None) -> list[str] | None:
 
 
 def kenlm_file_in(folder: Path) -> Path:
-    """Return the KenLM file of a folder: a binary if there is one, otherwise an ARPA file, which takes longer to read.
-
-    Raises:
-        NGramFormatError: the folder has no such file, or several of the same kind.
+    """Return the KenLM file of a folder: a binary if there is one, otherwise an ARPA file, which takes longer to read. Raises
+    NGramFormatError if the folder has no such file, or several of the same kind.
     """
     names = sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")) if folder.is_dir() else []
     for kind in (KENLM, ARPA):
@@ -176,10 +169,8 @@ def piece_lengths(parts: LMParts) -> list[int]:
 
 
 def checked_attrs(values: dict[str, Any]) -> Attrs:
-    """Return the weights of a language model after checking them.
-
-    Raises:
-        ValueError: a weight isn't a finite number or is too large (`unk_score_offset` may be minus infinity).
+    """Return the weights of a language model after checking them. Raises ValueError if a weight isn't a finite number or is too
+    large (`unk_score_offset` may be minus infinity).
     """
     weights = {name: check(name, value, ATTRS[name]) for name, value in values.items() if name != "score_boundary"}
     return Attrs(**weights, score_boundary=values["score_boundary"])

@@ -21,7 +21,7 @@ from transformers.generation import EosTokenCriteria, MaxLengthCriteria, MaxTime
 from ...decoding.families import CACHE
 from ...search.attention_step.candidates import best_tokens
 from .greedy import probabilities, refuse_impossible
-from .model import Decoder
+from .model import SteppedDecoder
 from .states import Scoring
 
 CPU = torch.device("cpu")  # named because the caller may have set another default device
@@ -32,7 +32,7 @@ OUT = -1.0e9  # penalty of impossible hypotheses, as in Transformers
 LAST_ONLY = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria)  # criteria that need only the last token and the length
 
 
-class Step(NamedTuple):
+class BeamStep(NamedTuple):
     """Hold a step's `N` candidates of each recording, and the choice of the next beams."""
 
     # tokens, beams: [B, N], a candidate's token, and the beam that it continues
@@ -54,16 +54,14 @@ class Ended(NamedTuple):
 
 
 def beam_search(
-    decoder: Decoder,
+    decoder: SteppedDecoder,
     scoring: Scoring,
     stopping_criteria: StoppingCriteriaList,
     config: GenerationConfig,
     input_ids: Tensor,
 ) -> Any:
-    """Extend rows of tokens, int64 `[B * K, L]`, K beams per recording, until they end; return the result of `generate`.
-
-    Raises:
-        InvalidLogitsError: all tokens of a recording are ruled out, or its scores are NaN.
+    """Extend rows of tokens, int64 `[B * K, L]`, K beams per recording, until they end; return the result of `generate`. Raises
+    InvalidLogitsError if all tokens of a recording are ruled out, or its scores are NaN.
     """
     beams, prompt = config.num_beams, input_ids.shape[1]
     rows, device = len(input_ids), input_ids.device
@@ -81,7 +79,7 @@ def beam_search(
         torch.full((batch_size, beams), -1, device=device),
     )
     may_improve = torch.ones((batch_size, 1), dtype=torch.bool, device=device)
-    sequences, steps = input_ids, list[Step]()
+    sequences, steps = input_ids, list[BeamStep]()
     while True:
         scores = torch.log_softmax(decoder.logits(sequences), -1)
         scores = scoring(sequences, scores, decoder.unheard)
@@ -103,7 +101,7 @@ def beam_search(
         ended = _best_of(ended, Ended(scored, done & top, nodes.expand(batch_size, -1)), beams)
 
         running, chosen = torch.topk(found + done * OUT, beams)
-        steps.append(Step(tokens, of_beam, chosen, None if own is None else own.view_as(tokens)))
+        steps.append(BeamStep(tokens, of_beam, chosen, None if own is None else own.view_as(tokens)))
         parents, next_tokens = come_from.gather(1, chosen).flatten(), tokens.gather(1, chosen).flatten()
         sequences = torch.cat([sequences.index_select(0, parents), next_tokens[:, None]], 1)
         decoder.reorder(parents)
@@ -156,7 +154,9 @@ def _draw(scores: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, 
     return found, drawn % scores.shape[1], drawn // scores.shape[1]
 
 
-def _are_done(criteria: StoppingCriteriaList, sequences: Tensor, rows: Tensor, tokens: Tensor, decoder: Decoder) -> Tensor:
+def _are_done(
+    criteria: StoppingCriteriaList, sequences: Tensor, rows: Tensor, tokens: Tensor, decoder: SteppedDecoder
+) -> Tensor:
     """Return a bool mask `[B, N]` of the candidates that end."""
     last = tokens.reshape(-1, 1)
     if all(type(each) in LAST_ONLY for each in criteria):
@@ -172,7 +172,7 @@ def _best_of(ended: Ended, new: Ended, count: int) -> Ended:
     return Ended(scores, real.gather(1, best), nodes.gather(1, best))
 
 
-def _trace(steps: list[Step], nodes: Tensor, beams: int) -> dict[str, Tensor]:
+def _trace(steps: list[BeamStep], nodes: Tensor, beams: int) -> dict[str, Tensor]:
     """Return the hypotheses that end in the nodes `[B, R]`, on the CPU, as a dictionary.
 
     Each entry has `B * R` rows, one per hypothesis. The entries are "tokens"; "rows" (int32, the row of each token in its step,
@@ -181,7 +181,7 @@ def _trace(steps: list[Step], nodes: Tensor, beams: int) -> dict[str, Tensor]:
     batch_size, returned = nodes.shape
     count = steps[0].tokens.shape[1]
     last, candidates = nodes // count, nodes % count
-    names = [name for name in Step._fields if getattr(steps[0], name) is not None]
+    names = [name for name in BeamStep._fields if getattr(steps[0], name) is not None]
     fields = {name: torch.stack([getattr(step, name) for step in steps]).cpu() for name in names}
     tokens = torch.zeros((len(steps), batch_size, returned), dtype=torch.int64, device=CPU)
     rows = torch.full(tokens.shape, -1, dtype=torch.int32, device=CPU)

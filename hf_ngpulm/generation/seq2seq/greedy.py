@@ -10,22 +10,20 @@ from transformers import GenerationConfig, StoppingCriteriaList
 
 from ...errors import InvalidLogitsError
 from ...search.attention_step.candidates import best_tokens
-from .model import Decoder
+from .model import SteppedDecoder
 from .states import Scoring
 
 
 def greedy(
-    decoder: Decoder,
+    decoder: SteppedDecoder,
     scoring: Scoring,
     stopping_criteria: StoppingCriteriaList,
     config: GenerationConfig,
     input_ids: Tensor,
     streamer: Any = None,
 ) -> Any:
-    """Extend rows of tokens, int64 `[R, L]`, until they end; return the result of `generate`.
-
-    Raises:
-        InvalidLogitsError: all tokens of a row are ruled out, or its scores are NaN.
+    """Extend rows of tokens, int64 `[R, L]`, until they end; return the result of `generate`. Raises InvalidLogitsError if all
+    tokens of a row are ruled out, or its scores are NaN.
     """
     rows, length = input_ids.shape
     pad: Any = config._pad_token_tensor
@@ -72,10 +70,8 @@ def greedy(
 
 
 def probabilities(scores: Tensor) -> Tensor:
-    """Return probabilities from which to draw tokens.
-
-    Rows without a possible token get equal probabilities, so that drawing doesn't crash. `refuse_impossible` refuses such rows
-    later.
+    """Return probabilities from which to draw tokens. Rows without a possible token get equal probabilities, so that drawing
+    doesn't crash. `refuse_impossible` refuses such rows later.
     """
     possible = scores.amax(1, keepdim=True) > -torch.inf
     return torch.where(possible, torch.softmax(scores, -1), 1.0)

@@ -42,7 +42,7 @@ class JudgedBeamOutput(GenerateBeamEncoderDecoderOutput):
     own_log_probs: Tensor | None = None
 
 
-class Decoder:
+class SteppedDecoder:
     """Score the next token with a model, step by step.
 
     Args:
@@ -152,10 +152,8 @@ class Decoder:
         return (GenerateBeamEncoderDecoderOutput if beams else GenerateEncoderDecoderOutput)(**found)
 
     def _begin(self, input_ids: Tensor) -> Any:
-        """Run the first pass, whose main cost is the cross-attention to the encoder's frames.
-
-        All beams of a recording begin with equal tokens. So only one beam is run, if its cache can be copied for the other
-        beams.
+        """Run the first pass, whose main cost is the cross-attention to the encoder's frames. All beams of a recording begin
+        with equal tokens. So only one beam is run, if its cache can be copied for the other beams.
         """
         one_each = self._of_one_beam(len(input_ids)) if self.beams > 1 else None
         if one_each is None:

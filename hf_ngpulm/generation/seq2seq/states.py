@@ -35,11 +35,7 @@ class Scoring:
     """
 
     def __init__(
-        self,
-        processors: LogitsProcessorList,
-        lm: NGramLogitsProcessor | None,
-        recordings: list[int],
-        keeps_own: bool = False,
+        self, processors: LogitsProcessorList, lm: NGramLogitsProcessor | None, recordings: list[int], keeps_own: bool = False
     ) -> None:
         split = len(processors)
         while lm is not None and split and isinstance(processors[split - 1], AFTER):

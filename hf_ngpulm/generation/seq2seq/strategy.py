@@ -20,7 +20,7 @@ from ..transcripts import configs_of
 from ..whisper import Window
 from .beam import beam_search
 from .greedy import greedy
-from .model import Decoder
+from .model import SteppedDecoder
 from .states import Scoring
 
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
@@ -101,7 +101,7 @@ def seq2seq_generate(
             "with logprob_threshold, which asks for the model's own scores, pass lm= or an NGramLogitsProcessor, not both"
         )
     scoring = Scoring(processors, language_model, recordings, judged)
-    decoder = Decoder(model, generation_config, model_kwargs, rows if scoring.asks_unheard else None)
+    decoder = SteppedDecoder(model, generation_config, model_kwargs, rows if scoring.asks_unheard else None)
     if beams > 1:
         return beam_search(decoder, scoring, criteria, generation_config, input_ids)
     return greedy(decoder, scoring, criteria, generation_config, input_ids, streamer)
@@ -136,10 +136,8 @@ def _language_model(
 def _check_call(
     model: Any, config: GenerationConfig | None, input_ids: Tensor, assistant: Any, streamer: Any, synced_gpus: bool
 ) -> None:
-    """Refuse calls that the strategy doesn't support.
-
-    Raises:
-        ValueError: the model, the generation mode or a setting isn't supported, or the prompt leaves no room for a transcript.
+    """Refuse calls that the strategy doesn't support. Raises ValueError if the model, the generation mode or a setting isn't
+    supported, or the prompt leaves no room for a transcript.
     """
     name = type(model).__name__
     if hasattr(model, "joint"):

@@ -68,7 +68,7 @@ class Packing:
         return word, self.base ** (self.digits[word] - 1 - position)
 
 
-class Run(NamedTuple):
+class SortedRun(NamedTuple):
     """Distinct n-grams in ascending order: their words (int64 `[words, R]`) and counts (int64 `[R]`)."""
 
     words: Tensor

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...engines.native import Function, Struct
 from ...engines.threads import block_bounds, in_blocks
 from ..table import first_children, sorting
-from . import Packing, Run, TrieOrder
+from . import Packing, SortedRun, TrieOrder
 from .reference import left_extensions
 
 __all__ = ["count", "discount", "left_extensions", "merge", "pack", "suffix_rows", "trie"]
@@ -46,7 +46,7 @@ def pack(digits: Tensor, num_starts: int, packing: Packing) -> Tensor:
     return words
 
 
-def count(words: Tensor) -> Run:
+def count(words: Tensor) -> SortedRun:
     if len(words) == 1:
         words = torch.from_numpy(np.sort(words.numpy(), axis=1))
     else:
@@ -54,18 +54,18 @@ def count(words: Tensor) -> Run:
     distinct = _count_distinct(words, *words.shape)
     out, counts = words.new_empty(len(words), distinct), words.new_empty(distinct)
     _count_equal(words, *words.shape, distinct, out, counts)
-    return Run(out, counts)
+    return SortedRun(out, counts)
 
 
-def merge(first: Run, second: Run) -> Run:
+def merge(first: SortedRun, second: SortedRun) -> SortedRun:
     num_words = len(first.words)
     size = _merged_size(first.words, len(first), second.words, len(second), num_words)
     words, counts = first.words.new_empty(num_words, size), first.words.new_empty(size)
     _merge(*first, len(first), *second, len(second), num_words, size, words, counts)
-    return Run(words, counts)
+    return SortedRun(words, counts)
 
 
-def trie(run: Run, packing: Packing) -> list[TrieOrder]:
+def trie(run: SortedRun, packing: Packing) -> list[TrieOrder]:
     given, order = NgpulmPacking.of(packing), packing.order
     bounds = block_bounds(len(run), ELEMENTS_PER_THREAD)
     # Blocks begin where the first token changes, so that no n-gram is in two blocks.

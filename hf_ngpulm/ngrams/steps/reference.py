@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import Packing, Run, TrieOrder
+from . import Packing, SortedRun, TrieOrder
 
 
 def pack(digits: Tensor, num_starts: int, packing: Packing) -> Tensor:
@@ -27,17 +27,17 @@ def pack(digits: Tensor, num_starts: int, packing: Packing) -> Tensor:
     return words
 
 
-def count(words: Tensor) -> Run:
+def count(words: Tensor) -> SortedRun:
     """Return the distinct n-grams in ascending order with their counts."""
     return _sum_equal(words, torch.ones_like(words[0]))
 
 
-def merge(first: Run, second: Run) -> Run:
+def merge(first: SortedRun, second: SortedRun) -> SortedRun:
     """Return the n-grams of two runs; the counts of an n-gram in both runs are added."""
     return _sum_equal(torch.cat([first.words, second.words], 1), torch.cat([first.counts, second.counts]))
 
 
-def _sum_equal(words: Tensor, counts: Tensor) -> Run:
+def _sum_equal(words: Tensor, counts: Tensor) -> SortedRun:
     by_key = ascending(words)
     words = words[:, by_key]
     new = torch.ones(counts.numel(), dtype=torch.bool, device=counts.device)
@@ -45,7 +45,7 @@ def _sum_equal(words: Tensor, counts: Tensor) -> Run:
         new[1:] = (words[:, 1:] != words[:, :-1]).any(0)
     row = torch.cumsum(new, 0) - 1
     total = torch.zeros(int(new.sum()), dtype=torch.int64, device=counts.device).index_add_(0, row, counts[by_key])
-    return Run(words[:, new], total)
+    return SortedRun(words[:, new], total)
 
 
 def ascending(words: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def ascending(words: Tensor) -> Tensor:
     return by_key
 
 
-def trie(run: Run, packing: Packing) -> list[TrieOrder]:
+def trie(run: SortedRun, packing: Packing) -> list[TrieOrder]:
     """Return the n-grams of all orders, which are the prefixes of the n-grams in the run."""
     orders: list[TrieOrder] = []
     new = torch.zeros(len(run), dtype=torch.bool, device=run.counts.device)

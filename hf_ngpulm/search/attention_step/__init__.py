@@ -60,7 +60,7 @@ class Roles(NamedTuple):
         return Roles(self.roles.to(device), self.unscored.to(device), self.ends.to(device), self.holds)
 
 
-class Rows(NamedTuple):
+class FusedRows(NamedTuple):
     """The LM of each row."""
 
     tensors: AutomatonTensors  # tensors of one automaton, or of several automata in one pool
@@ -76,7 +76,7 @@ class Rows(NamedTuple):
 def fuse(
     scores: Tensor,
     input_ids: Tensor,
-    rows: Rows,
+    rows: FusedRows,
     roles: Roles,
     shared: bool = True,
     engine: str = "auto",
@@ -99,7 +99,7 @@ def fuse(
         _restore_sums(scores, sums, rows)
 
 
-def fuse_outside_loops(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bool, ends: Tensor) -> None:
+def fuse_outside_loops(scores: Tensor, input_ids: Tensor, rows: FusedRows, roles: Roles, shared: bool, ends: Tensor) -> None:
     """Apply `loops.end_loops` to the rows with an LM. Then apply `fuse` to the rows that aren't in a loop.
 
     Both are done in one call of the native core.
@@ -108,7 +108,7 @@ def fuse_outside_loops(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Rol
         load_engine(__package__, "cpu", scores.device).fuse(scores, input_ids, rows, roles, shared, ends)
 
 
-def read(input_ids: Tensor, rows: Rows, roles: Roles, engine: str = "auto") -> Tensor:
+def read(input_ids: Tensor, rows: FusedRows, roles: Roles, engine: str = "auto") -> Tensor:
     """Return the LM states after `input_ids`, int32 `[B]`; -1 for rows without an LM. The arguments are as for `fuse`."""
     if not input_ids.shape[1]:
         return rows.starts.clone()
@@ -120,11 +120,8 @@ def read(input_ids: Tensor, rows: Rows, roles: Roles, engine: str = "auto") -> T
 
 
 def text_of(input_ids: Tensor, roles: Roles) -> tuple[Tensor, Tensor, Tensor]:
-    """Move the tokens of each row's transcript to the front.
-
-    Returns:
-        The reordered tokens, int64 `[B, L]`; the number of transcript tokens, int64 `[B]`; and whether a HOLD token suspends
-        the row's LM, bool `[B]`.
+    """Move the tokens of each row's transcript to the front. Returns the reordered tokens, int64 `[B, L]`; the number of
+    transcript tokens, int64 `[B]`; and whether a HOLD token suspends the row's LM, bool `[B]`.
     """
     inside = (input_ids >= 0) & (input_ids < roles.roles.numel())
     kinds = torch.where(inside, roles.roles[torch.where(inside, input_ids, 0)], UNSCORED)
@@ -138,7 +135,7 @@ def text_of(input_ids: Tensor, roles: Roles) -> tuple[Tensor, Tensor, Tensor]:
 def fuse_at(
     scores: Tensor,
     states: Tensor,
-    rows: Rows,
+    rows: FusedRows,
     roles: Roles,
     shared: bool = True,
     engine: str = "auto",
@@ -152,7 +149,7 @@ def fuse_at(
 
 
 def fuse_less(
-    scores: Tensor, less: Tensor, states: Tensor, rows: Rows, roles: Roles, shared: bool = True, engine: str = "auto"
+    scores: Tensor, less: Tensor, states: Tensor, rows: FusedRows, roles: Roles, shared: bool = True, engine: str = "auto"
 ) -> None:
     """Do the same as `fuse_at`, and subtract weighted scores of other LMs from the TEXT classes.
 
@@ -181,19 +178,16 @@ def fuse_less(
     scores.copy_(fused)
 
 
-def _restore_sums(scores: Tensor, sums: Tensor | None, rows: Rows) -> None:
+def _restore_sums(scores: Tensor, sums: Tensor | None, rows: FusedRows) -> None:
     if sums is not None:
         gained = torch.logsumexp(scores, 1) - sums
         idle = (rows.starts < 0) | (rows.weights == 0) | ~torch.isfinite(gained)
         scores.sub_(gained.masked_fill(idle, 0.0)[:, None])
 
 
-def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles, engine: str = "auto") -> Tensor:
-    """Return the LM states after one more token of each row.
-
-    Args:
-        states: int32 `[B]`, the LM states before the token.
-        tokens: int64 `[B]`, the token of each row.
+def follow(states: Tensor, tokens: Tensor, rows: FusedRows, roles: Roles, engine: str = "auto") -> Tensor:
+    """Return the LM states after one more token of each row. `states`: int32 `[B]`, the LM states before the token. `tokens`:
+    int64 `[B]`, the token of each row.
     """
     return torch.ops.hf_ngpulm.follow(states, tokens, *_flat(rows, roles), engine) if len(states) else states
 
@@ -204,13 +198,13 @@ def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles, engine: str
 _FLAT = "Tensor[] automaton, int vocab_size, Tensor starts, Tensor weights, Tensor roles, Tensor unscored, Tensor ends"
 
 
-def _flat(rows: Rows, roles: Roles) -> tuple[Any, ...]:
+def _flat(rows: FusedRows, roles: Roles) -> tuple[Any, ...]:
     return list(rows.tensors), rows.vocab_size, rows.starts, rows.weights, roles.roles, roles.unscored, roles.ends
 
 
-def _grouped(flat: list[Any]) -> tuple[Rows, Roles]:
+def _grouped(flat: list[Any]) -> tuple[FusedRows, Roles]:
     automaton, vocab_size, starts, weights, roles, unscored, ends = flat
-    return Rows(AutomatonTensors(*automaton), vocab_size, 0, starts, starts, weights), Roles(roles, unscored, ends, False)
+    return FusedRows(AutomatonTensors(*automaton), vocab_size, 0, starts, starts, weights), Roles(roles, unscored, ends, False)
 
 
 def _fuse_at(scores: Tensor, states: Tensor, *rest: Any) -> None:

@@ -32,7 +32,7 @@ from ...automaton.gpu import (
     tile_size,
 )
 from ...engines.devices import current
-from . import END, HOLD, KINDS, START, TEXT, UNSCORED, Roles, Rows
+from . import END, HOLD, KINDS, START, TEXT, UNSCORED, FusedRows, Roles
 
 _UNSCORED, _TEXT, _END, _KINDS = (tl.constexpr(number) for number in (UNSCORED, TEXT, END, KINDS))
 _START, _HOLD = tl.constexpr(START), tl.constexpr(HOLD)
@@ -50,15 +50,15 @@ MOST_TILES = 1024
 FEWEST_TILES = 64  # `_share_kernel` has room for at least this many, so that one compiled kernel serves most batch sizes
 
 
-def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bool) -> None:
+def fuse(scores: Tensor, input_ids: Tensor, rows: FusedRows, roles: Roles, shared: bool) -> None:
     _fuse(scores, input_ids, rows.starts, rows, roles, shared, carried=False)
 
 
-def fuse_at(scores: Tensor, states: Tensor, rows: Rows, roles: Roles, shared: bool) -> None:
+def fuse_at(scores: Tensor, states: Tensor, rows: FusedRows, roles: Roles, shared: bool) -> None:
     _fuse(scores, states, states, rows, roles, shared, carried=True)
 
 
-def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
+def follow(states: Tensor, tokens: Tensor, rows: FusedRows, roles: Roles) -> Tensor:
     found = torch.empty_like(states)
     with current(states.device):
         _follow_kernel[(len(states),)](
@@ -68,7 +68,9 @@ def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
     return found
 
 
-def _fuse(scores: Tensor, input_ids: Tensor, starts: Tensor, rows: Rows, roles: Roles, shared: bool, *, carried: bool) -> None:
+def _fuse(
+    scores: Tensor, input_ids: Tensor, starts: Tensor, rows: FusedRows, roles: Roles, shared: bool, *, carried: bool
+) -> None:
     batch_size, classes = scores.shape
     tile = tile_size(batch_size, classes, processors(scores.device))
     tile = max(tile, triton.next_power_of_2(triton.cdiv(classes, MOST_TILES)))

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from ...automaton import reference
-from . import END, HOLD, KINDS, START, TEXT, UNSCORED, Roles, Rows
+from . import END, HOLD, KINDS, START, TEXT, UNSCORED, FusedRows, Roles
 
 LOG_2 = math.log(2)
 
 
-def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bool) -> None:
+def fuse(scores: Tensor, input_ids: Tensor, rows: FusedRows, roles: Roles, shared: bool) -> None:
     for row, tokens in enumerate(input_ids):
         if int(rows.starts[row]) < 0:
             continue
@@ -32,13 +32,13 @@ def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bo
         add(scores[row], rows, roles, row, states, shared)
 
 
-def fuse_at(scores: Tensor, states: Tensor, rows: Rows, roles: Roles, shared: bool) -> None:
+def fuse_at(scores: Tensor, states: Tensor, rows: FusedRows, roles: Roles, shared: bool) -> None:
     for row, state in enumerate(states.tolist()):
         if state >= 0:
             add(scores[row], rows, roles, row, states[row : row + 1], shared)
 
 
-def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
+def follow(states: Tensor, tokens: Tensor, rows: FusedRows, roles: Roles) -> Tensor:
     next_states = []
     for row, (state, token) in enumerate(zip(states, tokens.tolist())):
         role = int(roles.roles[token]) if 0 <= token < roles.roles.numel() else UNSCORED
@@ -57,7 +57,7 @@ def _after_last(marks: Tensor) -> int:
     return int(places[-1]) + 1 if len(places) else 0
 
 
-def lm_scores(rows: Rows, roles: Roles, states: Tensor) -> Tensor:
+def lm_scores(rows: FusedRows, roles: Roles, states: Tensor) -> Tensor:
     """Return the LM's scores of all classes in one state, `[C]`; 0 for unscored classes."""
     text = torch.zeros(roles.roles.shape, device=states.device)
     text[: rows.vocab_size] = reference.scores(rows.tensors, states, rows.vocab_size)[0]
@@ -66,7 +66,7 @@ def lm_scores(rows: Rows, roles: Roles, states: Tensor) -> Tensor:
     return torch.where(kinds == END, final, torch.where(kinds == TEXT, text, 0.0))
 
 
-def add(x: Tensor, rows: Rows, roles: Roles, row: int, states: Tensor, shared: bool) -> None:
+def add(x: Tensor, rows: FusedRows, roles: Roles, row: int, states: Tensor, shared: bool) -> None:
     weight = rows.weights[row]
     if weight == 0:
         return

@@ -35,7 +35,7 @@ class NgpulmBeamRules(Struct):
         )  # fmt: skip
 
 
-class _Ranked(Struct):
+class NgpulmRanked(Struct):
     """`hf_ngpulm.search.ctc_beam.ranking.Ranked` for the native core, with the sizes of the prefixes."""
 
 
@@ -111,7 +111,7 @@ def rank(
     """
     places, sizes = np.empty((rows, count), dtype=np.int32), np.empty((rows, count), dtype=np.int32)
     scores = np.empty((rows, count, 4))
-    ranked = _Ranked(places=places, sizes=sizes, scores=scores, count=count)
+    ranked = NgpulmRanked(places=places, sizes=sizes, scores=scores, count=count)
     on_rows(_rank, (automaton, models, batch, num_beams, joins_texts, ranked), rows, 0, REFUSAL)
     return places, sizes, scores
 

@@ -438,10 +438,8 @@ def _extended(
     line_scores, line_starts, weights, candidates, bonus, without_lm,
     NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """Give places to extensions that are worth more than what has them.
-
-    Returns the keys of the best so far, the prefix that each extends and its token (-1 for a prefix that stays), and the best
-    score.
+    """Give places to extensions that are worth more than what has them. Returns the keys of the best so far, the prefix that
+    each extends and its token (-1 for a prefix that stays), and the best score.
     """
     from_places = places
     tokens_added = places * 0 - 1
@@ -525,9 +523,7 @@ def _store_new(
     return before + log_probs - normaliser, extra
 
 
-@triton.jit(
-    do_not_specialize=["row_stride", "frame_stride", "frames", "classes", "num_beams", "blank", "vocab_size"],
-)
+@triton.jit(do_not_specialize=["row_stride", "frame_stride", "frames", "classes", "num_beams", "blank", "vocab_size"])
 def _search_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     logits, row_stride, frame_stride, class_stride, normalisers, frame_peaks, block_peaks,

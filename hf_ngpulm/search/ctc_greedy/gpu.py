@@ -147,10 +147,8 @@ def _choose_near(
     x, class_stride, before, stay_cost, highest, most, near, count, lm_scores, targets, states, weights,
     num_states, vocab_size, RULE: tl.constexpr, NUM_AUTOMATA: tl.constexpr,
 ):  # fmt: skip
-    """Return the same as `_choose`, or -1 if a token that isn't near the highest logit might win.
-
-    The scores and targets of the near tokens are written to `lm_scores` and `targets`, where `fill_row` writes the scores and
-    targets of all tokens.
+    """Return the same as `_choose`, or -1 if a token that isn't near the highest logit might win. The scores and targets of the
+    near tokens are written to `lm_scores` and `targets`, where `fill_row` writes the scores and targets of all tokens.
     """
     tl.debug_barrier()  # the states after the last label must have been written
     lanes = tl.arange(0, NEAR)

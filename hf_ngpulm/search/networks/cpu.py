@@ -15,7 +15,7 @@ from ...fusion.rows import RowModels
 from ..confidence import ALPHA, MEASURES, confidence_of_sums
 from .model import TransducerModel
 from .networks import ACTIVATIONS, TransducerNetworks
-from .search import STILL
+from .search import STILL, SearchSettings, TransducerSearch
 
 
 class Networks(Struct):
@@ -52,7 +52,7 @@ class Networks(Struct):
         return made
 
 
-class Slots(Struct):
+class NgpulmSlots(Struct):
     """States `[P, N, H]` and predictions `[N, D]` of the prediction network in N slots.
 
     The P parts of a state are the hidden states of all layers, followed by the cells of all layers. For a convolution, the
@@ -60,7 +60,7 @@ class Slots(Struct):
     """
 
     @classmethod
-    def of(cls, states: Tensor, predictions: Tensor) -> Slots:
+    def of(cls, states: Tensor, predictions: Tensor) -> NgpulmSlots:
         return cls(states=states, predictions=predictions, slots=states.shape[1], parts=states.shape[0])
 
 
@@ -135,6 +135,57 @@ class Trace:
             for array, new in zip(self._arrays, self._blocks(size)):
                 array[:size] = new
             self.used[:] = 0
+
+
+class CoreSearch(TransducerSearch):
+    """A transducer search whose state is in arrays that the core reads and writes.
+
+    The core also runs networks of the usual kind. It copies the model's weights again whenever rows begin, because they may
+    have changed. PyTorch runs other networks, and the core does the work between their calls.
+
+    Args:
+        slots: number of predictions that the search keeps.
+
+    Attributes:
+        predictions, state: `[slots, D]`, and the prediction network's state. The core's state is a single tensor of all parts.
+        laid_out: the weights in the core's layout; None if PyTorch runs the networks.
+    """
+
+    def __init__(
+        self, model: TransducerModel, like: Tensor, size: int, models: RowModels, settings: SearchSettings, slots: int
+    ) -> None:
+        super().__init__(model, like, size, models, settings)
+        self.trace, self.classes = Trace(size, settings.num_beams), Classes.of(model, settings.confidence)
+        self.networks, self.slots = served(model, like), slots
+        self.laid_out: Networks | None = None
+        self.predictions: Tensor | None = None
+        self.state: tuple[Tensor, ...] = ()
+        if self.networks is not None:
+            projection = self.networks.projection
+            self.width = projection.shape[0]
+            self.predictions = projection.new_empty((slots, self.width))
+            self.state = (projection.new_empty((self.networks.num_parts, slots, projection.shape[1])),)
+
+    def use(self, models: RowModels) -> None:
+        super().use(on_the_cpu(models))
+
+    def keep_start(self, slots: Tensor) -> None:
+        """Run the networks before the first token, and keep the results in some slots, int64 `[N]`."""
+        prediction, state = self.model.start(len(slots), self.like)
+        if self.predictions is None:
+            self.predictions = prediction.new_zeros((self.slots, *prediction.shape[1:]))
+            self.state = tuple(part.new_zeros((self.slots, *part.shape[1:])) for part in state)
+        self.keep(slots, prediction, state)
+
+    def keep(self, slots: Tensor, predictions: Tensor, state: tuple[Tensor, ...]) -> None:
+        """Keep new predictions and states in some slots, int64 `[N]`."""
+        assert self.predictions is not None
+        places = slots.to(predictions.device)
+        for buffer, values in zip((self.predictions, *self.state), (predictions, *state)):
+            buffer.index_copy_(0, places, values)
+
+    def steps(self) -> list[np.ndarray]:
+        return self.trace.steps(self.settings.confidence, self.model.vocab_size)
 
 
 def served(model: TransducerModel, like: Tensor) -> TransducerNetworks | None:

@@ -145,11 +145,8 @@ def overwrite(buffers: tuple[Tensor, ...], values: tuple[Tensor, ...]) -> None:
 def replace_where(
     condition: Tensor, buffers: tuple[Tensor, ...], values: tuple[Tensor, ...], others: tuple[Tensor, ...] | None = None
 ) -> None:
-    """Copy values to the rows of buffers for which a condition holds, and `others` to the other rows.
-
-    Args:
-        condition: bool `[R]`.
-        buffers, values, others: tensors of equal shapes, `[R, ...]`. If `others` is None, the other rows are unchanged.
+    """Copy values to the rows of buffers for which a condition holds, and `others` to the other rows. `condition`: bool `[R]`.
+    `buffers`, `values`, `others`: tensors of equal shapes, `[R, ...]`. If `others` is None, the other rows are unchanged.
     """
     for buffer, value, other in zip(buffers, values, others or buffers, strict=True):
         holds = condition.view(-1, *[1] * (buffer.dim() - 1))

@@ -117,12 +117,7 @@ def with_blank_head(networks: TransducerNetworks | None, blank_head: nn.Module) 
 
 
 def stateless_networks(
-    embedding: Any,
-    convolution: Any,
-    between: nn.Module,
-    projector: nn.Module,
-    activation: nn.Module,
-    head: nn.Module,
+    embedding: Any, convolution: Any, between: nn.Module, projector: nn.Module, activation: nn.Module, head: nn.Module
 ) -> TransducerNetworks | None:
     """Return the weights of a transducer with a convolution over the last tokens, or None, as for `networks_of`."""
     kinds: dict[nn.Module, type] = {

@@ -21,10 +21,8 @@ PACKAGES = {"greedy": f"{_ROOM}.transducer_greedy", "alsd": f"{_ROOM}.transducer
 
 
 def search_kind(settings: SearchSettings, engine: str, device: torch.device) -> Any:
-    """Return the class of the search for some settings, engine and device.
-
-    If there are no kernels for the device, or the beam is too large for the kernels, the search runs on the CPU and only the
-    networks run on the device.
+    """Return the class of the search for some settings, engine and device. If there are no kernels for the device, or the beam
+    is too large for the kernels, the search runs on the CPU and only the networks run on the device.
     """
     package = PACKAGES[settings.strategy]
     module = load_engine(package, engine, device, elsewhere="cpu")
@@ -36,11 +34,8 @@ def search_kind(settings: SearchSettings, engine: str, device: torch.device) -> 
 def open_search(
     model: TransducerModel, like: Tensor, size: int, models: RowModels, settings: SearchSettings, engine: str = "auto"
 ) -> TransducerSearch:
-    """Open a search of `size` rows.
-
-    Args:
-        model, like, size, models, settings: as for `TransducerSearch`.
-        engine: "auto" (by device), "reference", "cpu" or "gpu".
+    """Open a search of `size` rows. `model`, `like`, `size`, `models`, `settings`: as for `TransducerSearch`. `engine`: "auto"
+    (by device), "reference", "cpu" or "gpu".
     """
     return search_kind(settings, engine, like.device)(model, like, size, models, settings)
 
@@ -49,10 +44,8 @@ def open_search(
 def lent_search(
     model: TransducerModel, frames: Tensor, models: RowModels, settings: SearchSettings, engine: str, kept: Kept | None
 ) -> Iterator[TransducerSearch]:
-    """Lend a search for a batch of frames `[B, T, D]`.
-
-    Args:
-        kept: a dictionary that keeps buffers and CUDA graphs. Pass the same dictionary for the next batch. None keeps nothing.
+    """Lend a search for a batch of frames `[B, T, D]`. `kept`: a dictionary that keeps buffers and CUDA graphs. Pass the same
+    dictionary for the next batch. None keeps nothing.
     """
     kind, (size, longest) = search_kind(settings, engine, frames.device), frames.shape[:2]
     if not issubclass(kind, BufferedSearch):

@@ -79,10 +79,8 @@ class PlainSearch(TransducerSearch):
 
     @abstractmethod
     def search(self, paths: list[Path], frames: Tensor, of_row: RowOfModels, reach: int) -> list[Path]:
-        """Search the frames `[T, D]` of a row and return the row's new paths. See `run_on` for `reach`.
-
-        Raises:
-            BrokenFrame: a frame's logits contain NaN or infinity.
+        """Search the frames `[T, D]` of a row and return the row's new paths. See `run_on` for `reach`. Raises BrokenFrame if a
+        frame's logits contain NaN or infinity.
         """
 
     def begin(self, rows: np.ndarray, models: RowModels) -> None:
@@ -98,10 +96,7 @@ class PlainSearch(TransducerSearch):
             try:
                 if self.bad_frames[row] < 0:
                     paths = self.search(
-                        paths,
-                        frames[row, :length],
-                        RowOfModels(*of_models, float(self.ilm_weights[row])),
-                        reach,
+                        paths, frames[row, :length], RowOfModels(*of_models, float(self.ilm_weights[row])), reach
                     )
             except BrokenFrame as broken:
                 self.bad_frames[row] = broken.args[0]

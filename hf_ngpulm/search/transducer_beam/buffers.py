@@ -15,7 +15,7 @@ from ..networks.search import ilm_weights_of
 from . import FIRST_HASH
 
 
-class Beam(NamedTuple):
+class BeamTensors(NamedTuple):
     """Hypotheses of `B` rows, with `K` places per row. An empty place has the score -inf."""
 
     # scores, acoustic_scores: float64 [B, K]
@@ -40,7 +40,7 @@ class Beam(NamedTuple):
 class BeamBuffers(BufferedSearch):
     """Buffers of a beam search: the hypotheses, and the trace of a block of steps."""
 
-    beam: Beam
+    beam: BeamTensors
 
     def make_buffers(self, rows: int, num_automata: int) -> None:
         settings, num_beams, device = self.settings, self.settings.num_beams, self.device
@@ -61,7 +61,7 @@ class BeamBuffers(BufferedSearch):
         """Return the maximum number of extensions of a hypothesis."""
         return min(self.settings.most_extensions, self.model.vocab_size * max(self.durations.numel(), 1))
 
-    def first(self, states: Tensor) -> Beam:
+    def first(self, states: Tensor) -> BeamTensors:
         """Return beams with one empty hypothesis each. `states`, `[N, M]`, are the automata's states."""
         num_beams, device = self.settings.num_beams, self.device
         shape = (states.shape[0], num_beams)
@@ -70,7 +70,7 @@ class BeamBuffers(BufferedSearch):
         zeros = torch.zeros(shape, dtype=torch.int64, device=device)
         lm_states = states.to(torch.int32)[:, None].repeat(1, num_beams, 1)
         predictions, state = self.model.start(shape[0] * num_beams, self.frames)
-        return Beam(
+        return BeamTensors(
             scores, scores.clone(), zeros, zeros.clone(), zeros.clone(), zeros - 1, zeros + FIRST_HASH, zeros.clone(),
             lm_states, torch.zeros(lm_states.shape, device=device), predictions.clone(), zeros[:, 0] - 1,
             tuple(part.clone() for part in state),
@@ -84,7 +84,7 @@ class BeamBuffers(BufferedSearch):
         self.weights[numbers], self.ilm_weights[numbers] = models.weights, ilm_weights
         self.totals[numbers] = models.weights[:, : models.num_lms].sum(1) - ilm_weights
         new = self.first(models.states)
-        for name in set(Beam._fields) - {"predictions", "state"}:
+        for name in set(BeamTensors._fields) - {"predictions", "state"}:
             getattr(self.beam, name)[numbers] = getattr(new, name)
         num_beams = self.settings.num_beams
         places = (numbers[:, None] * num_beams + torch.arange(num_beams, device=self.device)).flatten()

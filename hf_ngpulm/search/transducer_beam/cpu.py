@@ -1,7 +1,5 @@
 """Run beam search for transducers on the CPU, with the native core (`csrc/transducer_beam.cpp`).
 
-The core also runs networks of the usual kind. PyTorch runs other networks step by step, on all hypotheses that go on.
-
 A prediction depends only on the tokens, so hypotheses with the same tokens share a prediction. A slot holds a prediction, and
 the LM scores of all classes after the same tokens. Each hypothesis points to a slot. A row has `SLOTS` times as many slots as
 hypotheses. A slot without a hypothesis is kept until the space is needed, because another hypothesis often gets the same tokens
@@ -20,9 +18,9 @@ from ...automaton.cpu import CPU, Automaton
 from ...engines.native import Function, Struct
 from ...engines.threads import in_threads, on_rows
 from ...fusion.rows import RowModels
-from ..networks.cpu import Classes, Networks, Slots, Trace, on_the_cpu, served, wider
+from ..networks.cpu import CoreSearch, Networks, NgpulmSlots, on_the_cpu, wider
 from ..networks.model import TransducerModel
-from ..networks.search import SearchSettings, TransducerSearch, ilm_weights_of
+from ..networks.search import SearchSettings, ilm_weights_of
 from . import FIRST_HASH
 
 SLOTS = 2  # number of slots per hypothesis
@@ -34,7 +32,7 @@ class BeamSettings(Struct):
 
 
 class NgpulmBeam(Struct):
-    """`Beam` for the native core."""
+    """`BeamArrays` for the native core."""
 
 
 class BeamRows(Struct):
@@ -54,7 +52,7 @@ _open = Function("ngpulm_beam_open")
 _step = Function("ngpulm_beam_step")
 
 
-class Beam:
+class BeamArrays:
     """Hypotheses of `B` rows, with `K` places per row, as arrays that the core changes in place.
 
     `slots` has the slot of each hypothesis's prediction. `lines` has the weighted LM scores of all classes, by slot.
@@ -103,7 +101,7 @@ class Beam:
         )  # fmt: skip
 
 
-class Search(TransducerSearch):
+class Search(CoreSearch):
     """Beam search whose beams are arrays.
 
     Attributes:
@@ -111,27 +109,15 @@ class Search(TransducerSearch):
     """
 
     def __init__(self, model: TransducerModel, like: Tensor, size: int, models: RowModels, settings: SearchSettings) -> None:
-        super().__init__(model, like, size, models, settings)
+        super().__init__(model, like, size, models, settings, SLOTS * size * settings.num_beams)
         num_beams, num_automata = settings.num_beams, models.states.shape[1]
-        self.slots = SLOTS * size * num_beams
         self.weights = np.zeros((size, num_automata), dtype=np.float32)
         self.totals, self.ilm_weights = (np.zeros(size, dtype=np.float32) for _ in range(2))
         self.lengths, self.limits, self.reaches, self.phases = (np.zeros(size, dtype=np.int64) for _ in range(4))
         has_lines = self.has_ilm or num_automata > 0
-        self.beam = Beam(size, num_beams, num_automata, model.vocab_size, has_lines)
-        self.trace, self.classes = Trace(size, num_beams), Classes.of(model, settings.confidence)
+        self.beam = BeamArrays(size, num_beams, num_automata, model.vocab_size, has_lines)
         self._tell()
-
-        self.networks = served(model, like)
-        self.laid_out: Networks | None = None
-        # Predictions and states by slot. If the core runs the networks, the state is a single tensor of all parts.
-        self.predictions: Tensor | None = None
-        self.state: tuple[Tensor, ...] = ()
         if self.networks is not None:
-            projection = self.networks.projection
-            self.width = projection.shape[0]
-            self.predictions = projection.new_empty((self.slots, self.width))
-            self.state = (projection.new_empty((self.networks.num_parts, self.slots, projection.shape[1])),)
             return
         # The rows of the logits, the slots and the frames of the hypotheses that go on.
         self.lines = np.full((size, num_beams), -1, dtype=np.int64)
@@ -155,9 +141,6 @@ class Search(TransducerSearch):
         self.native_beam = self.beam.native()
         self.use(models)
 
-    def use(self, models: RowModels) -> None:
-        super().use(on_the_cpu(models))
-
     def begin(self, rows: np.ndarray, models: RowModels) -> None:
         models = on_the_cpu(models)
         self.weights[rows] = models.weights.float()
@@ -166,16 +149,11 @@ class Search(TransducerSearch):
         self.beam.begin(rows, models.states.numpy())
         self._write_lines(rows)
         if self.networks is not None:
-            # The model's weights may have changed since earlier utterances.
             self.laid_out = Networks.of(self.networks)
             of_networks = (self.laid_out, self._of_slots())
             _begin(0, len(rows), rows, self.classes, self.rules, self.rows, self.native_beam, *of_networks)
             return
-        prediction, state = self.model.start(len(rows), self.like)
-        if self.predictions is None:
-            self.predictions = prediction.new_zeros((self.slots, *prediction.shape[1:]))
-            self.state = tuple(part.new_zeros((self.slots, *part.shape[1:])) for part in state)
-        self._keep(torch.from_numpy(rows) * SLOTS * self.settings.num_beams, prediction, state)
+        self.keep_start(torch.from_numpy(rows) * SLOTS * self.settings.num_beams)
 
     def _write_lines(self, rows: np.ndarray) -> None:
         """Write the LM scores of all classes after the hypotheses of some rows."""
@@ -188,15 +166,12 @@ class Search(TransducerSearch):
         """Return the core's structs besides the automata, with room for `steps` more steps."""
         return self.classes, self.rules, self.rows, self.native_beam, self.trace.native(steps)
 
-    def _of_slots(self) -> Slots:
+    def _of_slots(self) -> NgpulmSlots:
         assert self.predictions is not None
-        return Slots.of(self.state[0], self.predictions)
+        return NgpulmSlots.of(self.state[0], self.predictions)
 
-    def _keep(self, slots: Tensor, predictions: Tensor, state: tuple[Tensor, ...]) -> None:
-        assert self.predictions is not None
-        places = slots.to(predictions.device)
-        for buffer, values in zip((self.predictions, *self.state), (predictions, *state)):
-            buffer.index_copy_(0, places, values)
+    def keep(self, slots: Tensor, predictions: Tensor, state: tuple[Tensor, ...]) -> None:
+        super().keep(slots, predictions, state)
         if self.has_ilm:
             self._subtract_ilm(slots, predictions)
 
@@ -281,7 +256,4 @@ class Search(TransducerSearch):
         if len(tokens):
             device = self.state[0].device if self.state else self.like.device
             olds = tuple(part.index_select(0, sources.to(device)) for part in self.state)
-            self._keep(targets, *self.model.predict(tokens.to(device), olds))
-
-    def steps(self) -> list[np.ndarray]:
-        return self.trace.steps(self.settings.confidence, self.model.vocab_size)
+            self.keep(targets, *self.model.predict(tokens.to(device), olds))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...fusion.rows import RowModels, widened
 from ..networks.buffers import STEPS, BufferedSearch
-from .rows import GreedyBeam, Rows
+from .rows import GreedyBeam, LoopingRows
 
 WINDOW = 4  # number of frames per row and step
 
@@ -19,7 +19,7 @@ class LoopingBuffers(BufferedSearch):
     window = WINDOW
 
     def make_buffers(self, rows: int, num_automata: int) -> None:
-        self.rows = Rows.room(rows, num_automata, self.device)
+        self.rows = LoopingRows.room(rows, num_automata, self.device)
         self.beam = GreedyBeam(self.rows)
         prediction, state = self.model.start(rows, self.frames)
         self.prediction, self.state = prediction.clone(), tuple(part.clone() for part in state)

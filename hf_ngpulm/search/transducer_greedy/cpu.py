@@ -1,8 +1,4 @@
-"""Run label looping on the CPU, with the native core (`csrc/transducer_greedy.cpp`).
-
-If the core can't run the networks, PyTorch runs them, and the core does the work between the calls of the networks. The core
-copies the model's weights again whenever rows begin, because the weights may have changed.
-"""
+"""Run label looping on the CPU, with the native core (`csrc/transducer_greedy.cpp`)."""
 
 from __future__ import annotations
 
@@ -14,10 +10,10 @@ from ...automaton.cpu import Automaton
 from ...engines.native import Function, Struct
 from ...engines.threads import on_rows
 from ...fusion.rows import RowModels
-from ..networks.cpu import Classes, Networks, Slots, Trace, on_the_cpu, served, wider
+from ..networks.cpu import CoreSearch, Networks, NgpulmSlots, on_the_cpu, wider
 from ..networks.model import TransducerModel
-from ..networks.search import SearchSettings, TransducerSearch
-from .rows import GreedyBeam, Rows
+from ..networks.search import SearchSettings
+from .rows import GreedyBeam, LoopingRows
 
 WINDOW = 2  # number of frames per row and step if the core runs the networks, as its steps are cheap
 WINDOW_OF_OTHERS = 4  # number of frames per row and step if PyTorch runs the networks
@@ -29,14 +25,14 @@ class GreedyRules(Struct):
 
 
 class GreedyRows(Struct):
-    """`Rows` for the native core."""
+    """`LoopingRows` for the native core."""
 
 
 _window = Function("ngpulm_greedy_window")
 _rows = Function("ngpulm_greedy_rows")
 
 
-class Search(TransducerSearch):
+class Search(CoreSearch):
     """Label looping whose state is in arrays.
 
     Attributes:
@@ -44,23 +40,13 @@ class Search(TransducerSearch):
     """
 
     def __init__(self, model: TransducerModel, like: Tensor, size: int, models: RowModels, settings: SearchSettings) -> None:
-        super().__init__(model, like, size, models, settings)
-        self.rows, self.trace = Rows.room(size, models.states.shape[1]), Trace(size, 1)
-        self.classes = Classes.of(model, settings.confidence)
-        self.networks = served(model, like)
-        self.laid_out: Networks | None = None
-        # Predictions `[B, D]` and the prediction network's state. The core's state is a single tensor of all parts.
-        self.predictions: Tensor | None = None
-        self.state: tuple[Tensor, ...] = ()
+        super().__init__(model, like, size, models, settings, size)
+        self.rows = LoopingRows.room(size, models.states.shape[1])
         self.internal: Tensor | None = None  # `[B, V]`, if PyTorch runs the networks
         self.window = WINDOW_OF_OTHERS
-        if self.networks is not None:
-            self.window, projection = max(WINDOW, LINES // max(size, 1)), self.networks.projection
-            self.width = projection.shape[0]
-            self.begun = np.zeros(size, dtype=np.bool_)
-            self.predictions = projection.new_empty((size, self.width))
-            self.state = (projection.new_empty((self.networks.num_parts, size, projection.shape[1])),)
-            self.slots = Slots.of(self.state[0], self.predictions)
+        if self.predictions is not None:
+            self.window, self.begun = max(WINDOW, LINES // max(size, 1)), np.zeros(size, dtype=np.bool_)
+            self.native_slots = NgpulmSlots.of(self.state[0], self.predictions)
         self._tell()
 
     def _tell(self) -> None:
@@ -70,30 +56,20 @@ class Search(TransducerSearch):
         self.native_rows = GreedyRows(**self.rows._asdict(), num_automata=self.rows.lm_states.shape[1])
         self.use(self.models)
 
-    def use(self, models: RowModels) -> None:
-        super().use(on_the_cpu(models))
-
     def begin(self, rows: np.ndarray, models: RowModels) -> None:
         self.rows.begin(rows, on_the_cpu(models))
         if self.networks is not None:
             self.laid_out = Networks.of(self.networks)
             self.begun[rows] = False
             return
-        prediction, state = self.model.start(len(rows), self.like)
-        if self.predictions is None:
-            self.predictions = prediction.new_zeros((self.size, *prediction.shape[1:]))
-            self.state = tuple(part.new_zeros((self.size, *part.shape[1:])) for part in state)
-            if self.has_ilm:
-                self.internal = torch.zeros((self.size, self.model.vocab_size))
-        self._keep(torch.from_numpy(rows), prediction, state)
+        if self.internal is None and self.has_ilm:
+            self.internal = torch.zeros((self.size, self.model.vocab_size))
+        self.keep_start(torch.from_numpy(rows))
 
-    def _keep(self, rows: Tensor, prediction: Tensor, state: tuple[Tensor, ...]) -> None:
-        assert self.predictions is not None
-        places = rows.to(prediction.device)
-        for buffer, values in zip((self.predictions, *self.state), (prediction, *state)):
-            buffer.index_copy_(0, places, values)
+    def keep(self, slots: Tensor, predictions: Tensor, state: tuple[Tensor, ...]) -> None:
+        super().keep(slots, predictions, state)
         if self.internal is not None:
-            self.internal[rows] = self.model.internal_lm(prediction).cpu()
+            self.internal[slots] = self.model.internal_lm(predictions).cpu()
 
     def run_on(self, frames: Tensor, lengths: np.ndarray, reaches: np.ndarray) -> None:
         self.rows.ends[:] = lengths
@@ -109,7 +85,7 @@ class Search(TransducerSearch):
         longest, work = frames.shape[1], frames.shape[1] * networks.outputs * networks.width // 16
         while True:
             structs = (automaton, self.classes, self.rules, self.native_rows, self.trace.native(room))
-            of_networks = (networks, self.slots, self.begun, frames, longest, self.window)
+            of_networks = (networks, self.native_slots, self.begun, frames, longest, self.window)
             on_rows(_rows, (*structs, *of_networks), self.size, work, self._refusal)
             if not self._going().any():
                 return
@@ -138,13 +114,10 @@ class Search(TransducerSearch):
             if len(emits):
                 which = emits.to(device)
                 new = torch.from_numpy(tokens[tokens >= 0]).to(device)
-                self._keep(emits, *self.model.predict(new, tuple(part[which] for part in self.state)))
+                self.keep(emits, *self.model.predict(new, tuple(part[which] for part in self.state)))
 
     def _refusal(self, row: int) -> str:
         return f"an automaton has no state of {self.rows.lm_states[row].tolist()}, row {row}"
-
-    def steps(self) -> list[np.ndarray]:
-        return self.trace.steps(self.settings.confidence, self.model.vocab_size)
 
     def shift(self, frames: np.ndarray) -> None:
         self.rows.times[:] -= frames

@@ -19,7 +19,7 @@ _KINDS = {
 _OF_AUTOMATA = ("weights", "lm_states", "lm_scores")
 
 
-class Rows(NamedTuple):
+class LoopingRows(NamedTuple):
     """State of each row of a search: arrays on the CPU, or tensors on a GPU."""
 
     ends: Any  # int64 [B], number of frames
@@ -36,7 +36,7 @@ class Rows(NamedTuple):
     bad_frames: Any  # int64 [B], first frame with NaN or infinity in the logits, or -1 if there is none
 
     @classmethod
-    def room(cls, size: int, num_automata: int, device: torch.device | None = None) -> Rows:
+    def room(cls, size: int, num_automata: int, device: torch.device | None = None) -> LoopingRows:
         """Return `size` new rows without frames: tensors on `device`, or arrays if `device` is None."""
         library: Any = np if device is None else torch
         zeros = np.zeros if device is None else functools.partial(torch.zeros, device=device)
@@ -63,7 +63,7 @@ class Rows(NamedTuple):
 class GreedyBeam:
     """A view of rows as beams of one hypothesis; see `TransducerSearch.beam`."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: LoopingRows) -> None:
         self.rows, self.bad_frames = rows, rows.bad_frames
 
     @property

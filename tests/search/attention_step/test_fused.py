@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.search import attention_step as fused
-from hf_ngpulm.search.attention_step import END, HOLD, START, TEXT, UNSCORED, Roles, Rows
+from hf_ngpulm.search.attention_step import END, HOLD, START, TEXT, UNSCORED, FusedRows, Roles
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -19,7 +19,7 @@ RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 def added(scores, input_ids, rows, roles, shared, engine):
     if engine == "gpu":
         pytest.importorskip("triton")  # there is none but on Linux
-        rows = Rows(*(moved(part) for part in rows))
+        rows = FusedRows(*(moved(part) for part in rows))
         roles, scores, input_ids = moved(roles), moved(scores), moved(input_ids)
     scores = scores.clone()
     fused.fuse(scores, input_ids, rows, roles, shared, engine)
@@ -53,7 +53,7 @@ def problems(draw, sizes=None, longest=9, most_rows=4):
     scores = torch.where(impossible, -torch.inf, scores)
     input_ids = integers(-1, classes + 1, batch_size, length)
     which = integers(0, lm.roots.numel(), batch_size)
-    rows = Rows(
+    rows = FusedRows(
         lm.tensors,
         lm.vocab_size,
         lm.context_length,
@@ -116,7 +116,7 @@ def carried(scores, input_ids, rows, roles, shared, engine, known):
     """As `added`, the state being read off the first `known` tokens and carried along the others."""
     if engine == "gpu":
         pytest.importorskip("triton")
-        rows = Rows(*(moved(part) for part in rows))
+        rows = FusedRows(*(moved(part) for part in rows))
         roles, scores, input_ids = moved(roles), moved(scores), moved(input_ids)
     states = fused.read(input_ids[:, :known], rows, roles)
     for tokens in input_ids[:, known:].unbind(1):
@@ -152,7 +152,7 @@ def test_the_operators_are_what_they_say(engine):
     lm = NGramLM.train([[0, 1, 2, 3]] * 4, vocab_size=4, order=2)
     starts = lm.initial_states(3)
     roles = Roles.of(torch.tensor([TEXT, TEXT, TEXT, TEXT, UNSCORED + START, END], dtype=torch.int8))
-    rows = Rows(lm.tensors, 4, lm.context_length, starts, torch.zeros_like(starts), torch.tensor([0.5, 1.0, 0.0]))
+    rows = FusedRows(lm.tensors, 4, lm.context_length, starts, torch.zeros_like(starts), torch.tensor([0.5, 1.0, 0.0]))
     scores, tokens = torch.randn(3, 6), torch.tensor([1, 4, 5])
     operators = torch.ops.hf_ngpulm
     torch.library.opcheck(operators.fuse_at.default, (scores, starts, *fused._flat(rows, roles), True, engine))
@@ -174,7 +174,7 @@ def test_the_operators_are_what_they_say(engine):
 def test_states_that_do_not_exist_are_refused():
     lm = NGramLM.train([[0, 1, 2], [2, 2, 1]], vocab_size=3, order=2)
     starts, weights = lm.starts[:1].to(torch.int32), torch.ones(1)
-    rows = Rows(lm.tensors, 3, lm.context_length, starts, lm.roots[:1].to(torch.int32), weights)
+    rows = FusedRows(lm.tensors, 3, lm.context_length, starts, lm.roots[:1].to(torch.int32), weights)
     roles, none = Roles.of(torch.full((3,), TEXT, dtype=torch.int8)), torch.full((1,), lm.num_states, dtype=torch.int32)
     with pytest.raises(IndexError, match="no state"):
         fused.fuse_at(torch.zeros(1, 3), none, rows, roles, engine="cpu")
@@ -189,7 +189,7 @@ def test_states_that_do_not_exist_score_nan_on_a_gpu():
     pytest.importorskip("triton")
     lm = NGramLM.train([[0, 1, 2], [2, 2, 1]], vocab_size=3, order=2)
     starts = lm.initial_states(3)
-    rows = Rows(lm.tensors, 3, lm.context_length, starts, torch.zeros_like(starts), torch.tensor([1.0, 1.0, 0.5]))
+    rows = FusedRows(lm.tensors, 3, lm.context_length, starts, torch.zeros_like(starts), torch.tensor([1.0, 1.0, 0.5]))
     rows, roles = moved(rows), moved(Roles.of(torch.full((3,), TEXT, dtype=torch.int8)))
     for shared in (True, False):
         scores, states = moved(torch.zeros(3, 3)), moved(torch.tensor([0, lm.num_states, -1], dtype=torch.int32))

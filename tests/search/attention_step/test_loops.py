@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_ngpulm import NGramLM
-from hf_ngpulm.search.attention_step import END, START, Roles, Rows, fuse, fuse_outside_loops
+from hf_ngpulm.search.attention_step import END, START, FusedRows, Roles, fuse, fuse_outside_loops
 from hf_ngpulm.search.attention_step import TEXT as SCORED
 from hf_ngpulm.search.attention_step.loops import LONGEST, WINDOW, end_loops
 
@@ -71,7 +71,9 @@ def test_one_call_ends_loops_and_fuses_what_is_in_none(rows, data):
     kinds[0], kinds[10:] = START, END
     starts = torch.tensor(data.draw(st.lists(st.sampled_from([-1, int(lm.starts[0])]), min_size=size, max_size=size)))
     weights = torch.tensor(data.draw(st.lists(st.sampled_from([0.0, 0.5]), min_size=size, max_size=size)))
-    lms = Rows(lm.tensors, 10, lm.context_length, starts.to(torch.int32), lm.roots[:1].repeat(size).to(torch.int32), weights)
+    lms = FusedRows(
+        lm.tensors, 10, lm.context_length, starts.to(torch.int32), lm.roots[:1].repeat(size).to(torch.int32), weights
+    )
     expected, ends = torch.randn(size, CLASSES), torch.tensor(ENDS)
     found = expected.clone()
     begun = end_loops(expected, ids, kinds, (lms.starts >= 0) & (weights != 0), ends, "reference")
@@ -83,7 +85,7 @@ def test_one_call_ends_loops_and_fuses_what_is_in_none(rows, data):
 def test_one_call_refuses_ends_that_are_no_class():
     lm = NGramLM.train([[1, 2, 3]], vocab_size=10, order=2)
     one = torch.zeros(1, dtype=torch.int32)
-    rows = Rows(lm.tensors, 10, lm.context_length, one, one, torch.ones(1))
+    rows = FusedRows(lm.tensors, 10, lm.context_length, one, one, torch.ones(1))
     with pytest.raises(IndexError, match=r"an end among \[12\] is no class"):
         fuse_outside_loops(
             torch.zeros(1, CLASSES), torch.ones(1, 1).long(), rows, Roles.of(torch.ones(CLASSES).to(torch.int8)), True,
