@@ -30,7 +30,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import goals
 import measure
@@ -42,22 +42,14 @@ TRAINING_TOKENS = 30_000_000
 KEPT_LINES, SHOWN_LINES = 400, 40  # of what a part prints: in the results, and again at the end if it failed
 
 
-@dataclass(frozen=True)
-class Part:
-    """What is run in a process of its own.
-
-    Args:
-        command: arguments of Python.
-        limit: seconds.
-        result: name of its result file, without ".json".
-        goals: what to make of that.
-    """
+class Part(NamedTuple):
+    """What is run in a process of its own."""
 
     name: str
-    command: list[str]
-    limit: float
-    result: str | None = None
-    goals: Callable[[dict[str, Any]], list[goals.Goal]] | None = None
+    command: list[str]  # arguments of Python
+    limit: float  # seconds
+    result: str | None = None  # name of its result file, without ".json"
+    goals: Callable[[dict[str, Any]], list[goals.Goal]] | None = None  # what to make of that
 
 
 @dataclass
@@ -71,14 +63,10 @@ class Outcome:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = Path(os.environ["OUT"]) if os.environ.get("OUT") else measure.RESULTS
-    parser.add_argument("--out", type=Path, default=default, help="folder for the JSON results (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, help=f"for all parts together (default: {SECONDS}, or any if tiny)")
-    parser.add_argument("--tiny", action="store_true", help="tiny sizes, without a GPU")
-    parser.add_argument("--only", nargs="+", help="names of parts")
-    args = parser.parse_args()
-    args.out = args.out.resolve()
+    about = {"seconds": f"for all parts together (default: {SECONDS}, or any if tiny)", "tiny": "tiny sizes, without a GPU"}
+    options = {"threads": None, "seconds": float, "tiny": False, "only": (str,)}
+    args = measure.arguments(__doc__, None, None, {**about, "only": "names of parts"}, **options).parse_args()
+    args.out = (args.out or Path(os.environ.get("OUT") or measure.RESULTS)).resolve()
     args.seconds = args.seconds or (TINY_SECONDS if args.tiny else SECONDS)
     if args.tiny:
         os.environ.update({measure.STAND_IN: "1", "HF_NGPULM_ENGINE": "gpu"})
@@ -179,7 +167,7 @@ def run_part(part: Part, limit: float) -> Outcome:
 def pass_on(source: Any, lines: deque[str]) -> None:
     for line in source:
         lines.append(line.rstrip("\n"))
-        print(line, end="", flush=True)
+        print(lines[-1], flush=True)
 
 
 def kill(process: subprocess.Popen[Any]) -> None:

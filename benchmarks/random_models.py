@@ -1,16 +1,14 @@
-"""Models of real sizes with random weights, with LMs and inputs for them, for timing: a model's speed doesn't depend on its
-weights.
+"""Models of real sizes with random weights, with LMs and inputs for them: a model's speed doesn't depend on its weights.
 
 Parakeet's encoders of 600 and 110 million parameters; Parakeet RNN-T and TDT as Transformers has them (FastConformer of 17
 layers of 512, prediction and joint networks of 640, 1,024 tokens), and random frames, of which greedy search makes about as
-many tokens a second as of speech; decoders with attention (Whispers, a Canary, a decoder with Qwen's 151,936 tokens), whose
-encoders have one layer, as only their output is needed. `tiny` sizes are for seeing that a benchmark runs.
+many tokens a second as of speech; decoders with attention, whose encoders have one layer, as only their output is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import measure
@@ -20,6 +18,9 @@ import torch
 import transformers
 from corpora import RATE, Clip
 from recognisers import Heard
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Metaspace
 
 from hf_ngpulm import NGramLM, TransducerDecoder
 
@@ -34,16 +35,15 @@ ENCODERS = {
 
 
 class Sizes(NamedTuple):
-    """Of transducers: tokens, the encoder, width of the other networks, how long clips are (seconds)."""
+    """Of transducers; `TINY` ones are for seeing that a benchmark runs."""
 
     vocab_size: int
     encoder: str
     decoder_width: int
-    seconds: tuple[int, int]
+    seconds: tuple[int, int]  # of clips
 
 
-REAL = Sizes(1024, "110 M", 640, (5, 15))
-TINY = Sizes(24, "tiny", 16, (1, 1))
+REAL, TINY = Sizes(1024, "110 M", 640, (5, 15)), Sizes(24, "tiny", 16, (1, 1))
 
 
 def ctc_encoder(name: str) -> Any:
@@ -64,10 +64,6 @@ def peaked_logits(batch_size: int, frames: int, vocab_size: int) -> torch.Tensor
 
 def plain_tokenizer(vocab_size: int) -> Any:
     """Each token is a word of its own: the number i is the token i."""
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import Metaspace
-
     tokenizer = Tokenizer(WordLevel({f"▁{i}": i for i in range(vocab_size)}, unk_token="▁0"))
     tokenizer.pre_tokenizer = Metaspace()
     return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
@@ -174,28 +170,19 @@ ATTENTION = (*(f"whisper-{size}" for size in WHISPERS), "canary", "qwen-head")
 PROMPT_TOKENS = 20  # of the LLM; a recording's are more, but reading them is no step
 
 
-@dataclass
-class Subject:
-    """A model.
-
-    Args:
-        encoded: called with a batch size: what `generate` takes. Anew for each call: beam search changes what it is given.
-        text_tokens: its tokens below this id are text.
-        start: as for `NGramLogitsProcessor`.
-    """
+class Subject(NamedTuple):
+    """A decoder with attention."""
 
     model: Any
-    encoded: Callable[[int], dict[str, Any]]
-    text_tokens: int
-    start: list[int] | None = None
+    encoded: Callable[[int], dict[str, Any]]  # what `generate` takes for a batch size, anew: beam search changes it
+    text_tokens: int  # those below this id are text
+    start: list[int] | None = None  # as for `NGramLogitsProcessor`
 
 
 def subject_of(name: str, device: str, dtype: torch.dtype) -> Subject:
     """Return a decoder with attention by one of the names in `ATTENTION`."""
     torch.manual_seed(0)
-    if name.startswith("whisper-"):
-        return whisper(name.removeprefix("whisper-"), device, dtype)
-    return (canary if name == "canary" else qwen_head)(device, dtype)
+    return {"canary": canary, "qwen-head": qwen_head}.get(name, partial(whisper, name.removeprefix("whisper-")))(device, dtype)
 
 
 def made(kind: Any, config: Any, device: str, dtype: torch.dtype) -> Any:

@@ -34,11 +34,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import lm_queries
 import measure
+import numpy as np
 import random_models
 import torch
 import transformers
@@ -141,13 +142,14 @@ def transducers(args: argparse.Namespace) -> None:
     rows: list[Row] = []
     for kind in ("RNNT", "TDT"):
         heard = random_models.random_clips(kind, lengths, args.layers, args.device, of_model)
-        fused, beam = {"lm": lm, "lm_weight": LM_WEIGHT, "ilm_weight": 0.0}, {"strategy": "alsd", "num_beams": 6}
-        ways = [
-            Stock("stock generate", heard, sizes=sizes),
-            Way("greedy", heard, fixed={"strategy": "greedy"}, sizes=sizes),
-            Way("greedy + LM", heard, fixed={"strategy": "greedy", **fused}, sizes=sizes),
-            Way("ALSD 6 + LM", heard, fixed={**beam, **fused}, sizes=sizes),
-        ]
+        greedy, fused = {"strategy": "greedy"}, {"lm": lm, "lm_weight": LM_WEIGHT, "ilm_weight": 0.0}
+        searches = {
+            "greedy": greedy,
+            "greedy + LM": greedy | fused,
+            "ALSD 6 + LM": {"strategy": "alsd", "num_beams": 6, **fused},
+        }
+        ways = [Stock("stock generate", heard, sizes=sizes)]
+        ways += [Way(name, heard, fixed=fixed, sizes=sizes) for name, fixed in searches.items()]
         rows += timed([(way, {"model": kind, "decoder": way.name}) for way in ways], args.repeats)
         path = measure.save(args.name, {"layers": args.layers, "decoders": rows}, args.out)
     print(show(rows))
@@ -168,10 +170,9 @@ def attention(args: argparse.Namespace) -> None:
         MOST_ROWS_ON_CPU if args.device == "cpu" else [name for name in random_models.ATTENTION if name[-4:] != "none"]
     )
     rows: list[Row] = []
-    for name in models:
-        for row in step_times(name, args):
-            rows.append(row)
-            measure.save(args.name, {"rows": rows}, args.out)
+    for row in (row for name in models for row in step_times(name, args)):
+        rows.append(row)
+        measure.save(args.name, {"rows": rows}, args.out)
     measure.report(rows, args, {"rows": rows})
 
 
@@ -181,13 +182,11 @@ def step_times(name: str, args: argparse.Namespace) -> Iterator[Row]:
     lm = NGramLM.train(random_models.texts(subject.text_tokens), vocab_size=subject.text_tokens, order=5).to(args.device)
     ways, steps = ways_of(subject, lm, args.ways), StepClock(subject.model, args.steps)
     most_rows = args.most_rows or (MOST_ROWS_ON_CPU.get(name) if args.device == "cpu" else None) or float("inf")
-    compiles = True
-    for num_beams, batch_size in product(args.beams, args.batch_sizes):
-        if num_beams * batch_size <= most_rows:
-            row = {"model": name, **compared(subject, ways, steps, num_beams, batch_size, compiles, args)}
-            compiles = False
-            print(json.dumps(row), flush=True)
-            yield row
+    sizes = [(beams, size) for beams, size in product(args.beams, args.batch_sizes) if beams * size <= most_rows]
+    for place, of_batch in enumerate(sizes):
+        row = {"model": name, **compared(subject, ways, steps, *of_batch, place == 0, args)}
+        print(json.dumps(row), flush=True)
+        yield row
     steps.stop()
 
 
@@ -220,9 +219,9 @@ def compared(
     while turn < args.turns and (turn < LEAST_TURNS or time.perf_counter() - begin < args.seconds):
         for way in list(ways)[:: -1 if turn % 2 else 1]:
             subject.model.generate(**subject.encoded(batch_size), **settings, **ways[way])
-            seconds[way] += steps.seconds()
+            seconds[way] += steps.of_steps()
             if way in inside:  # the first call isn't within a step
-                inside[way] += ways[way]["logits_processor"][0].seconds()[1:]
+                inside[way] += np.diff(ways[way]["logits_processor"][0].marks.seconds())[2::2].tolist()
         if compiles:
             compiles = False
             for times in (*seconds.values(), *inside.values()):
@@ -239,56 +238,53 @@ def compared(
     return row
 
 
-class StepClock:
+class Marks:
+    """Times at which tensors are there; on a GPU nothing waits for them."""
+
+    def __init__(self) -> None:
+        self._taken: list[Any] = []
+
+    def add(self, made: torch.Tensor) -> None:
+        self._taken.append(torch.cuda.Event(enable_timing=True) if made.is_cuda else measure.now())
+        if made.is_cuda:
+            self._taken[-1].record()
+
+    def seconds(self) -> np.ndarray:
+        """Return the times since it was asked last."""
+        taken, self._taken = self._taken, []
+        if taken and not isinstance(taken[0], float):
+            torch.cuda.synchronize()
+            taken = [taken[0].elapsed_time(event) / 1e3 for event in taken]
+        return np.array(taken)
+
+
+class StepClock(Marks):
     """Tells how long each step takes: from one time that a model's output layer has run to the next."""
 
     def __init__(self, model: Any, steps: int) -> None:
-        self.steps, self._times = steps, list[Any]()
-        layer = model.get_output_embeddings()
-        self.stop = layer.register_forward_hook(lambda layer, inputs, output: self._times.append(now(output))).remove
+        super().__init__()
+        self.steps = steps
+        self.stop = model.get_output_embeddings().register_forward_hook(lambda *of_call: self.add(of_call[-1])).remove
 
-    def seconds(self) -> list[float]:
-        """Of the steps of the `generate` that has just ended."""
-        times, self._times = self._times, []
+    def of_steps(self) -> list[float]:
+        """Return the seconds of each step of the `generate` that has just ended."""
+        times = self.seconds()
         if len(times) not in (self.steps, 2 * self.steps):
             raise RuntimeError(f"generate should have taken {self.steps} steps, it took {len(times)}")
-        times = times[:: len(times) // self.steps]  # an internal LM's pass comes after each
-        return [between(begin, end) for begin, end in pairwise(times)]
+        return np.diff(times[:: len(times) // self.steps]).tolist()  # an internal LM's pass comes after each
 
 
 class Timed(transformers.LogitsProcessor):
-    """A processor that keeps how long its calls take."""
+    """A processor whose calls are timed."""
 
     def __init__(self, processor: Any) -> None:
-        self.processor, self._calls = processor, list[tuple[Any, Any]]()
+        self.processor, self.marks = processor, Marks()
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        begin = now(scores)
+        self.marks.add(scores)
         scores = self.processor(input_ids, scores)
-        self._calls.append((begin, now(scores)))
+        self.marks.add(scores)
         return scores
-
-    def seconds(self) -> list[float]:
-        """Of the calls since it was asked last."""
-        calls, self._calls = self._calls, []
-        return [between(begin, end) for begin, end in calls]
-
-
-def now(made: torch.Tensor) -> Any:
-    """Return the time at which a tensor is there; on a GPU nothing waits for it."""
-    if not made.is_cuda:
-        return measure.now()
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
-
-
-def between(begin: Any, end: Any) -> float:
-    """Return seconds."""
-    if isinstance(begin, float):
-        return end - begin
-    end.synchronize()
-    return begin.elapsed_time(end) / 1e3
 
 
 # Contexts
