@@ -4,7 +4,7 @@
         --other an4.jsonl speechocean.jsonl --every 5 --most 100 --fewer 60 --decibels quiet 6 --name real_commands_ctc
 
 The grammar is the benchmark's own (`data/rhino/coffee_maker.yaml`); nothing is trained or tuned. Recordings and noise are those
-of orders.py, whose docstring has the sources. An order is whole if its slots are those of the label. `--other` names manifests
+of tasks.py, whose docstring has the sources. An order is whole if its slots are those of the label. `--other` names manifests
 (manifests.py), whose recordings of the split "test" aren't orders: a false accept is one that is understood. The table has the
 modes "free" (no search in the grammar), "strict" (which accepts everything) and "reject" with its default; the result file also
 the confidence of every recording, and the curve of misses over false accepts an hour.
@@ -24,8 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import measure
 from corpora import RATE
-from orders import Orders
-from task import arguments, interval
+from tasks import Orders, interval
 from transformers import pipeline
 
 from hf_ngpulm import CTCDecoder, Grammar, GrammarDecoder, TransducerDecoder
@@ -78,22 +77,29 @@ def curve(of_orders: list[float], of_others: list[float], hours: float) -> list[
 
 
 def main() -> None:
-    parser = arguments(__doc__, "real_commands")
-    parser.add_argument("--decibels", nargs="+", default=["quiet", "6", "12", "24"], help="of noise, or quiet")
-    parser.add_argument("--noise", default="kitchen")
-    parser.add_argument("--other", nargs="+", type=Path, default=[], help="manifests of speech that isn't an order")
-    parser.add_argument("--every", type=int, default=1, help="take every n-th of the other recordings")
+    about = {
+        "most": "take so many orders only",
+        "fewer": "take so many with noise",
+        "other": "manifests of speech that isn't an order",
+        "every": "take every n-th of the other recordings",
+    }
+    decibels = ("quiet", "6", "12", "24")
+    options = {"model": "openai/whisper-tiny.en", "most": int, "fewer": int, "batch_size": 8, "beams": 1, "every": 1}
+    parser = measure.arguments(
+        __doc__, "real_commands", None, about, **options, decibels=decibels, noise="kitchen", other=(Path,)
+    )
+    parser.add_argument("data", type=Path, help="a clone of the benchmark's repository")
     parser.set_defaults(tuning=0, joined=1, drawn=0)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     orders = Orders(args)
     grammar = Grammar.from_rhino(args.data / "data/rhino/coffee_maker.yaml")
-    recogniser = Understander(args.model, grammar, args.batch_size, args.beams[0])
+    recogniser = Understander(args.model, grammar, args.batch_size, args.beams)
     rows: list[dict[str, Any]] = []
     results: dict[str, Any] = {"rows": rows, "confidence": {}}
     others = [
         read_audio(path.parent / line["audio"], RATE)
-        for path in args.other
+        for path in args.other or ()
         for line in [line for line in map(json.loads, path.read_text().splitlines()) if line["split"] == "test"][:: args.every]
     ]
     hours = sum(map(len, others)) / RATE / 3600
