@@ -2,13 +2,10 @@
 
     python benchmarks/plots.py
 
-On the development set, from `sweep.py ctc_beam` and `words`: `docs/errors_against_time.png`, the error rate over the time of
-decoding alone (in batches of 16, where a decoder knows batches), each decoder's beams joined by a line;
-`docs/speed_against_batch.png`, speed over the batch size. From `sweep.py knee`: `docs/knee.png`, the error rate over the time,
-each family's beams joined by a line. From `sweep.py blank_scoring`: `docs/blank_scoring.png`, errors and deletions over the
-LM's weight. From `real_speech/orders.py`: `docs/orders_against_noise.png`, orders that are whole over noise, in grey what the
-benchmark's authors published. From `real_speech/families.py`: `docs/real_errors_against_time.png`, the error rate over the time
-on real speech.
+`errors_against_time.png` and `speed_against_batch.png` are of `sweep.py ctc_beam` and `words`, decoding alone (in batches of
+16, where a decoder knows batches), each decoder's beams joined by a line; `knee.png` and `blank_scoring.png` of the experiments
+of these names; `orders_against_noise.png` of `real_speech/tasks.py orders`, in grey what the benchmark's authors published;
+`real_errors_against_time.png` of `real_speech/families.py`.
 """
 
 from __future__ import annotations
