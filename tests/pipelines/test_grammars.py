@@ -69,6 +69,6 @@ def test_the_command(tmp_path, capsys):
     assert found["understood"] and [(slot["name"], slot["value"]) for slot in found["slots"]] == [("who", "hm")]
     run([*command, "--grammar", str(tmp_path / "a.jsgf")])
     shown = capsys.readouterr().out
-    assert "who='hm'" in shown and "confidence 0." in shown
+    assert "who='hm'" in shown and "confidence " in shown
     assert run([*command, "--sensitivity", "0.5"]) == 2
     assert "--sensitivity" in capsys.readouterr().err

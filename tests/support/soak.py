@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import os
 import random
@@ -15,10 +16,22 @@ from typing import Any
 
 import numpy as np
 from aiohttp import ClientSession, ClientTimeout, FormData
-from serving import FORM, MODEL, RATE, append, clips, server, update, upload, wav
+from serving import HARBOUR, RATE, clips, server, upload, wav
 from wyoming.asr import Transcribe, Transcript
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.client import AsyncClient
+
+FORM = {"type": "audio/pcm", "rate": RATE}
+MODEL = HARBOUR.parents[1] / "models" / "ctc"
+
+
+def update(**heard: Any) -> dict[str, Any]:
+    return {"type": "session.update", "session": {"type": "transcription", "audio": {"input": heard}}}
+
+
+def append(samples: np.ndarray) -> dict[str, Any]:
+    return {"type": "input_audio_buffer.append", "audio": base64.b64encode(samples.tobytes()).decode()}
+
 
 # Clients that behave: what they are told.
 

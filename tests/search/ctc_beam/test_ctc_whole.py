@@ -115,7 +115,7 @@ def test_batches_of_other_classes_have_rules_of_their_own(tokenizer, lm):
     decoder(narrow)
     rules = decoder._kept[2].slots.prepared
     assert told(decoder(wide)) == told(fresh(wide))
-    assert {classes: rules.rules(classes)._alive["text_hashes"].shape[1] for classes in (257, 297)} == {257: 257, 297: 297}
+    assert {classes: rules.beam_rules(classes)._alive["text_hashes"].shape[1] for classes in (257, 297)} == {257: 257, 297: 297}
 
 
 def test_it_works_in_and_out_of_inference_mode(tokenizer, lm):
