@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 from ..common.checks import check, whole
 from ..common.pickling import WithoutCaches
 from ..common.shown import shown
+from .growing import GrowingTexts
 from .tree import Tree, trees_of
 
 REMEMBERED = 1 << 16  # scores
@@ -119,15 +120,23 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
             missing.append([key for key in dict.fromkeys(of_list) if key not in new])
             new.update(of_list)
         found |= self._computed([of_list for of_list in missing if of_list])
-        with self._lock:
-            self._known |= {key: found[key] for of_list in missing for key in of_list}
-            while len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)
+        self.remember({key: found[key] for of_list in missing for key in of_list})
         return [[found[key] for key in of_list] for of_list in keys]
 
-    def tokens(self, text: str) -> list[int]:
-        """Return the tokens of a text that are scored, those of `end` included."""
-        ids = self._ids(text if self.style is None else self.style(text)) + self._end
+    def growing(self, rows: int) -> GrowingTexts:
+        """Return an object that scores the texts of some utterances while they grow, for a search that is still going on."""
+        return GrowingTexts(self, rows)
+
+    def remember(self, scores: Mapping[Any, float]) -> None:
+        """Keep scores of texts, by their context and text."""
+        with self._lock:
+            self._known |= scores
+            while len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+
+    def tokens(self, text: str, end: Sequence[int] | None = None) -> list[int]:
+        """Return the tokens of a text that are scored, those of `end` (default: of the rescorer's own) included."""
+        ids = self._ids(text if self.style is None else self.style(text)) + list(self._end if end is None else end)
         most = getattr(self.model.config, "max_position_embeddings", None)
         if most is not None and len(ids) + self.max_history + 1 > most:
             raise ValueError(
@@ -218,6 +227,10 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
         for row, tree in enumerate(trees):
             kept[row, 0, : len(tree.tokens), : len(tree.tokens)] = tree.ancestors
             positions[row, : len(tree.tokens)] = tree.depths
+        return self.masked(kept, positions)
+
+    def masked(self, kept: np.ndarray, positions: np.ndarray) -> dict[str, Tensor]:
+        """Return the arguments of the model for tokens that see some others, bool `[B, 1, L, all]`, at positions `[B, L]`."""
         dtype = self.model.dtype
         mask = torch.zeros(kept.shape, dtype=dtype).masked_fill_(torch.from_numpy(~kept), torch.finfo(dtype).min)
         return {"attention_mask": mask.to(self.device), "position_ids": torch.from_numpy(positions).to(self.device)}
