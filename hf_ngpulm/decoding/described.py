@@ -52,6 +52,11 @@ OPTIONS = {
     "source_weight": Described("Weight of the source language model.", "half of the LM's"),
     "rescorer": Described("Causal language model (folder or Hub id) that ranks the beam's hypotheses anew."),
     "rescorer_weight": Described("Weight of the rescorer.", "0.3"),
+    "rescorer_every": Described(
+        "Seconds of audio after which the rescorer also ranks the beam's hypotheses during the search (delayed fusion), or "
+        "'word': as soon as one has another word.",
+        "at the end only",
+    ),
     "word_bonus": Described("With a rescorer: bonus for each word.", "0"),
     "pause_seconds": Described("For transducers: a new sentence begins where nothing is heard for so long, such as 0.32."),
     "num_return_sequences": Described("Hypotheses to show, with --num-beams."),

@@ -21,7 +21,7 @@ from ..search.networks.model import TransducerModel
 from ..search.networks.search import SearchSettings
 from . import guard
 from .described import OPTIONS
-from .second_pass import N_BEST, RESCORER_WEIGHT
+from .second_pass import EVERY_WORD, N_BEST, RESCORER_WEIGHT
 
 MOST_BEAMS, MOST_ACTIVE = 1024, 1 << 14
 NUM_BEAMS = 4  # of a transducer's beam search
@@ -74,6 +74,7 @@ KINDS: dict[str, Kind] = {
     "rescorer": Kind("a hf_ngpulm.Rescorer (pipelines also take its name)", lambda value: hasattr(value, "scores")),
     "rescorer_weight": ROW_WEIGHTS,
     "word_bonus": ROW_WEIGHTS,
+    "rescorer_every": either(one_of(EVERY_WORD), _SECONDS),
     "lm_guard": either(one_of(guard.AUTO, guard.OFF), number()),
 }
 
@@ -201,6 +202,7 @@ class FrameOptions(Options):
     rescorer: Any = None
     rescorer_weight: float | Tensor | None = None
     word_bonus: float | Tensor | None = None
+    rescorer_every: float | str | None = None
 
     @property
     def is_greedy(self) -> bool:
@@ -218,12 +220,25 @@ class FrameOptions(Options):
         weight = RESCORER_WEIGHT if self.rescorer_weight is None else self.rescorer_weight
         return self.rescorer, weight, 0.0 if self.word_bonus is None else self.word_bonus
 
+    @property
+    def rescorer_frames(self) -> int | None:
+        """Return the number of frames after which a rescorer scores the beam's hypotheses anew; None for the end alone."""
+        if self.rescorer_every is None or self.rescorer_every == EVERY_WORD:
+            return None if self.rescorer_every is None else 1
+        assert self.frame_seconds is not None and not isinstance(self.rescorer_every, str)
+        return max(1, round(self.rescorer_every / self.frame_seconds))
+
     def __post_init__(self) -> None:
         if self.rescorer is None:
-            of_rescorer = {name: getattr(self, name) for name in ("rescorer_weight", "word_bonus")}
+            of_rescorer = {name: getattr(self, name) for name in ("rescorer_weight", "word_bonus", "rescorer_every")}
             refuse_idle(of_rescorer, "given without rescorer=; pass the model too")
         elif self.is_greedy:
             raise ValueError("rescorer= has one hypothesis only to choose from; pass num_beams=8, for example, or leave it out")
+        elif self.rescorer_every not in (None, EVERY_WORD) and self.frame_seconds is None:
+            raise ValueError(
+                f"rescorer_every={self.rescorer_every} seconds needs the duration of a frame; pass frame_seconds= too, or "
+                f'rescorer_every="{EVERY_WORD}"'
+            )
         most = getattr(self, self.beam)
         kind = whole(1, most, f"a whole number from 1 to {most} ({self.beam})")
         check("num_return_sequences", self.num_return_sequences, kind)

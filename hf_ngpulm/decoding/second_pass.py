@@ -11,6 +11,7 @@ from torch import Tensor
 from .hypotheses import Hypothesis
 
 RESCORER_WEIGHT = 0.3
+EVERY_WORD = "word"
 N_BEST = 8  # of `num_beams="auto"` with a rescorer
 
 Weight = float | Tensor
@@ -29,7 +30,7 @@ def rescored(
     """
     if any(hypothesis.rescorer_score is not None for of_row in n_best for hypothesis in of_row):
         raise ValueError("these hypotheses have been rescored already; pass those of a decoder without rescorer=")
-    weights, bonuses = (_per_row(name, each, len(n_best)) for name, each in (("weight", weight), ("word_bonus", word_bonus)))
+    weights, bonuses = (per_row(name, each, len(n_best)) for name, each in (("weight", weight), ("word_bonus", word_bonus)))
     scores = rescorer.scores([[hypothesis.text for hypothesis in of_row] for of_row in n_best], history)
     return [
         sorted((_with(each, score, *of_row) for each, score in zip(hypotheses, found)), key=rank, reverse=True)
@@ -42,7 +43,7 @@ def _with(hypothesis: Hypothesis, score: float, weight: float, word_bonus: float
     return replace(hypothesis, score=hypothesis.score + added, rescorer_score=score)
 
 
-def _per_row(name: str, value: Weight, rows: int) -> list[float]:
+def per_row(name: str, value: Weight, rows: int) -> list[float]:
     if not isinstance(value, Tensor):
         return [float(value)] * rows
     if len(value) != rows:

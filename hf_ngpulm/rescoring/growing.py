@@ -37,7 +37,7 @@ class GrowingTree:
     def __init__(self, context: Sequence[int]) -> None:
         self.nodes: dict[tuple[int, int], int] = {}
         self.context = list(context)
-        self.tokens, self.depths, self.seen, self.is_read = [context[-1]], [len(context) - 1], [tuple[int, ...]()], [False]
+        self.tokens, self.depths, self.seen = [context[-1]], [len(context) - 1], [tuple[int, ...]()]
         self.edges: dict[tuple[int, int], float] = {}
         self.log_probs: dict[int, Tensor] = {}
         self.keys: list[Tensor] = []
@@ -56,7 +56,6 @@ class GrowingTree:
                 self.tokens.append(token)
                 self.depths.append(self.depths[path[-1]] + 1)
                 self.seen.append(())
-                self.is_read.append(False)
             path.append(node)
         return path
 
@@ -81,7 +80,6 @@ class GrowingTree:
         """
         for place, node in enumerate(nodes, start=self.length):
             self.seen[node] = (*(self.seen[above[node]] if node else ()), place)
-            self.is_read[node] = True
             yield self.seen[node]
 
     def parents(self) -> dict[int, int]:
@@ -102,9 +100,7 @@ class GrowingTree:
         places = sorted({place for node in kept for place in self.seen[node]})
         place_of = {place: new for new, place in enumerate(places)}
         self.seen = [tuple(place_of[place] for place in self.seen[node]) for node in kept]
-        self.tokens, self.depths, self.is_read = (
-            [of_node[node] for node in kept] for of_node in (self.tokens, self.depths, self.is_read)
-        )
+        self.tokens, self.depths = ([of_node[node] for node in kept] for of_node in (self.tokens, self.depths))
         self.nodes = {(number[above[node]], self.tokens[new]): new for node, new in number.items() if node}
         self.edges = {(number[node], token): score for (node, token), score in self.edges.items() if node in number}
         self.log_probs = {number[node]: values for node, values in self.log_probs.items()}
@@ -225,7 +221,7 @@ class GrowingTexts:
             for number, places in enumerate(tree.placed(nodes, above)):
                 kept[row, 0, number, [place + shift if place >= length else place for place in places]] = True
             rescorer.read_tokens += len(nodes)
-        cache = DynamicCache()
+        cache: Any = DynamicCache()
         for layer in range(max(len(tree.keys) for tree, *_ in batch)):
             like = next(tree.keys[layer] for tree, *_ in batch if tree.keys)
             keys, values = (like.new_zeros((len(batch), len(like), before, like.shape[-1])) for _ in range(2))
@@ -238,9 +234,9 @@ class GrowingTexts:
         for row, (tree, nodes, followers, ends) in enumerate(batch):
             log_probs = logits[row, : len(nodes)].float().log_softmax(1)
             at = [(place, node, token) for place, node in enumerate(nodes) for token in followers.get(node, ())]
-            places, parents, following = zip(*at)
-            values = log_probs[list(places), list(following)].double().tolist()
-            tree.edges |= dict(zip(zip(parents, following), values))
+            places, _, following = (list(column) for column in zip(*at))
+            values = log_probs[places, following].double().tolist()
+            tree.edges |= {(node, token): value for (_, node, token), value in zip(at, values)}
             tree.log_probs |= {node: log_probs[place].clone() for place, node in enumerate(nodes) if node in ends}
             new = [
                 tuple(each[row, :, before : before + len(nodes)] for each in (layer.keys, layer.values))

@@ -119,15 +119,11 @@ class BlockStream:
 
     def searched(self) -> list[list[Hypothesis]]:
         """Return the hypotheses that the search found for each row: those of `hypotheses` without a rescorer."""
-        options = self.decoder.options
-        return self._ranked(options.score_eos, options.num_searched)
+        return self.slots.searched(slice(None))
 
     def partials(self) -> list[Hypothesis]:
         """Return the best hypothesis of each row so far, without the score of `</s>`."""
-        return [best for (best,) in self._ranked(False, 1)]
-
-    def _ranked(self, score_eos: bool, most: int) -> list[list[Hypothesis]]:
-        return self.slots.written(self._rows, self.slots.ranked(slice(None), score_eos, most))
+        return [best for (best,) in self.slots.written(self._rows, self.slots.ranked(slice(None), False, 1))]
 
 
 def check_logits(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tensor:

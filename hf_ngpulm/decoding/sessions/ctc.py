@@ -17,6 +17,7 @@ from ...search.confidence import frame_confidence
 from ...search.ctc_beam import BeamRules
 from ...search.ctc_greedy import LabelRules
 from ..hypotheses import Hypothesis
+from .delayed import DelayedFusion
 from .session import Slots
 
 # Cost of continuing a label under the rule "stay", per unit of LM weight: about the LM's cost of an average token. Without it
@@ -71,6 +72,30 @@ class CTCSlots(Slots):
             unchanged.
         """
         self.classes = logits.shape[2]
+        if self.delayed is not None:
+            return self._feed_delayed(self.delayed, slots, logits, counts)
+        return self._feed(slots, logits, lengths, counts)
+
+    def _feed_delayed(self, delayed: DelayedFusion, slots: np.ndarray | None, logits: Tensor, counts: np.ndarray) -> np.ndarray:
+        """Decode frames, and let the rescorer score the hypotheses whenever it's their turn."""
+        rows, counts = np.arange(len(self.frames)) if slots is None else slots, counts.astype(np.int32)
+        is_bad = ~torch.isfinite(torch.logsumexp(logits.float(), -1)).cpu().numpy()
+        is_bad &= np.arange(logits.shape[1]) < counts[:, None]
+        bad_frames = np.where(is_bad.any(1), is_bad.argmax(1), -1).astype(np.int32)
+        left, done = np.where(bad_frames < 0, counts, 0), np.zeros_like(counts)
+        while left.any():
+            taken = np.minimum(left, delayed.left(self.frames[rows])).astype(np.int32)
+            places = np.minimum(done[:, None] + np.arange(taken.max()), logits.shape[1] - 1)
+            piece = logits[np.arange(len(rows))[:, None], places]
+            self._feed(slots, piece, torch.from_numpy(taken).to(logits.device), taken)
+            left, done = left - taken, done + taken
+            due = rows[(taken > 0) & (self.frames[rows] % delayed.every == 0)]
+            if len(due):
+                self.add_fused(due, delayed.rescore(due).astype(np.float32))
+        return bad_frames
+
+    def _feed(self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, counts: np.ndarray) -> np.ndarray:
+        """Run `feed` without a rescorer."""
         measure = self.decoder.options.confidence
         confidences = None if measure is None else self.confidences(logits, lengths, measure)
         bad_frames = self.search(slots, logits, lengths, counts, confidences)
@@ -93,6 +118,9 @@ class CTCSlots(Slots):
         self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, counts: np.ndarray, confidences: Tensor | None
     ) -> np.ndarray:
         """Run the search for `feed`, without counting frames. `confidences` is float32 `[N, T]`, or None."""
+
+    def add_fused(self, slots: np.ndarray, more: np.ndarray) -> None:
+        """Add scores, float32 `[N, K]`, to the hypotheses of some slots, in searches that keep several."""
 
     def finish(self, slot: int) -> list[Hypothesis]:
         return [hypothesis for hypothesis in super().finish(slot) if hypothesis.score > -np.inf]

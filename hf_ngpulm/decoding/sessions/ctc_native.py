@@ -96,6 +96,8 @@ class CoreSlots(CTCSlots):
     def begin_all(self) -> None:
         self.frames[:], self.sums[:] = 0, 0.0
         self.history.begin_all()
+        if self.delayed is not None:
+            self.delayed.begin_all()
         if any(transcript.ids for transcript in self.transcripts):
             self.transcripts = [Transcript(self.decoder.writing) for _ in self.transcripts]
         if self._first is None:
@@ -126,9 +128,6 @@ class CoreSlots(CTCSlots):
         self.add_fused(slots, (self.models.weights[rows, -1:] * back).numpy())
         super().switch(slots, contexts)
         self.prepared = None
-
-    def add_fused(self, slots: np.ndarray, more: np.ndarray) -> None:
-        """Add phrase scores, `[N, K]`, to the hypotheses of some slots."""
 
     def search(
         self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, counts: np.ndarray, confidences: Tensor | None

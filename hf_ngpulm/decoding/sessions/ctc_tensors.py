@@ -56,13 +56,10 @@ class TensorSlots(CTCSlots, Generic[State]):
         state, rows = self.state, torch.from_numpy(slots).to(self.state.lm_states.device)
         back = given_back(self.models, rows, state.lm_states[rows], self.engine)
         state.lm_scores[rows, :, -1] += back
-        self.add_fused(rows, self.models.weights[rows, -1:] * back)
+        self.add_fused(slots, (self.models.weights[rows, -1:] * back).cpu().numpy())
         state.lm_states[rows, :, -1] = contexts.states.to(state.lm_states.device)
         self.told = None
         super().switch(slots, contexts)
-
-    def add_fused(self, rows: Tensor, more: Tensor) -> None:
-        """Add phrase scores, `[N, K]`, to the hypotheses of some slots."""
 
     def begin(self, slot: int) -> None:
         super().begin(slot)
@@ -211,8 +208,10 @@ class BeamSlots(TensorSlots[beam.BeamState]):
             state.lm_states, lambda result: result[1][:2],
         )  # fmt: skip
 
-    def add_fused(self, rows: Tensor, more: Tensor) -> None:
-        self.state.fused[rows] += more
+    def add_fused(self, slots: np.ndarray, more: np.ndarray) -> None:
+        of_slots, device = torch.from_numpy(slots), self.state.fused.device
+        self.state.fused[of_slots.to(device)] += torch.from_numpy(more).to(device)
+        self.told = None
 
     def _ended(self, state: beam.BeamState) -> beam.BeamState:
         return with_joined_texts(state) if self.decoder.options.merge == "text" else state

@@ -44,9 +44,11 @@ class GraphSlots(TensorSlots[GraphState]):
         )  # fmt: skip
         return graph_search(models.tensors, state, logits, lengths.to(torch.int32), rules, self.engine)
 
-    def add_fused(self, rows: Tensor, more: Tensor) -> None:
-        self.state.fused[rows] += more
-        self.state.scores[rows] += more
+    def add_fused(self, slots: np.ndarray, more: np.ndarray) -> None:
+        rows, added = torch.from_numpy(slots), torch.from_numpy(more)
+        self.state.fused[rows] += added
+        self.state.scores[rows] += added
+        self.told = None
 
     def reported(self) -> dict[str, Tensor]:
         return {name: getattr(self.state, name) for name in ("scores", "last_tokens", "lm_states")}

@@ -17,6 +17,7 @@ from ...phrases import Booster
 from ...search.history import History
 from ..hypotheses import Hypothesis
 from ..partials import Transcript
+from .delayed import DelayedFusion
 
 
 class Found(NamedTuple):
@@ -57,6 +58,7 @@ class Slots(ABC):
 
     Attributes:
         frames: int64 `[S]`, number of frames of each slot's utterance so far.
+        delayed: the rescorer's part in the search; None if it ranks the hypotheses at the end only.
         transcripts: per slot, the tokens with which all hypotheses begin; `history` has the rest of each hypothesis.
     """
 
@@ -68,6 +70,8 @@ class Slots(ABC):
         self.frames = np.zeros(len(models.states), dtype=np.int64)
         writing = decoder.writing
         self.transcripts = [Transcript(writing) for _ in range(len(models.states))]
+        every = decoder.options.rescorer_frames
+        self.delayed = None if every is None else DelayedFusion(self, every)
 
     @property
     def has_phrases(self) -> bool:
@@ -117,6 +121,8 @@ class Slots(ABC):
         self.frames[slot] = 0
         self.history.begin(slot)
         self.transcripts[slot] = Transcript(self.decoder.writing)
+        if self.delayed is not None:
+            self.delayed.begin(slot)
 
     def begin_all(self) -> None:
         """Begin an utterance in every slot."""
@@ -183,11 +189,23 @@ class Slots(ABC):
         whether `</s>` counts. `most`: maximum number per slot; they differ in their tokens.
         """
 
+    def ended(self, rows: slice) -> list[list[Found]]:
+        """Return up to `num_searched` hypotheses of some slots, as if their utterances ended now; see `ranked`."""
+        options = self.decoder.options
+        ranked = self.ranked(rows, options.score_eos, options.num_searched)
+        return ranked if self.delayed is None else self.delayed.ended(np.arange(len(self.frames))[rows], ranked)
+
+    def searched(self, rows: slice) -> list[list[Hypothesis]]:
+        """Return the hypotheses of `ended` with their texts, which a rescorer hasn't ranked yet."""
+        slots = np.arange(len(self.frames))[rows]
+        hypotheses = self.written(slots, self.ended(rows))
+        if self.delayed is not None:
+            self.delayed.finish(slots, hypotheses)
+        return hypotheses
+
     def finish(self, slot: int) -> list[Hypothesis]:
         """End the utterance of a slot and return its hypotheses, the best one first."""
-        options = self.decoder.options
-        ranked = self.ranked(slice(slot, slot + 1), options.score_eos, options.num_searched)
-        return self.decoder.rescored([self.written(np.array([slot]), ranked)[0]])[0]
+        return self.decoder.rescored(self.searched(slice(slot, slot + 1)))[0]
 
     def still_open(self, slots: np.ndarray) -> np.ndarray:
         """Return whether the next frame may continue the last token of a slot's only hypothesis, bool `[N]`."""
