@@ -2,9 +2,9 @@
 #pragma once
 #include "frames.hpp"
 
-// Tails [S, K] of up to `room` tokens each: their sizes, their tokens (`ngpulm::Token`), and the hypotheses' origins.
+// Tails [S, K] of up to `room` tokens each: their sizes, and their tokens (`ngpulm::Token`).
 struct NgpulmTails {
-  int64_t *sizes, *origins;
+  int64_t* sizes;
   void* tokens;
   int64_t num_beams, room;
 };
@@ -62,9 +62,6 @@ class Following {
     }
     length_ = length;
     copy_tails(row);
-    int64_t* origins = tails_.origins + row * num_beams;
-    old_origins_.assign(origins, origins + num_beams);
-    for (int64_t k = 0; k < num_beams; ++k) origins[k] = old_origins_[origins_[k]];
   }
 
   bool is_live(int64_t k) const { return is_live_[k]; }
@@ -98,7 +95,7 @@ class Following {
 
   const NgpulmTails& tails_;
   int64_t length_ = 0;
-  std::vector<int64_t> origins_, old_origins_, old_sizes_;
+  std::vector<int64_t> origins_, old_sizes_;
   std::vector<uint8_t> is_live_;
   std::vector<int32_t> places_;
   std::vector<Token> aside_;

@@ -46,6 +46,16 @@ def evidence(value: Any) -> float | str:
         raise BadParameter(f"should be a number, auto or off; got {value!r}") from None
 
 
+def moments(value: Any) -> float | str:
+    """Parse when a rescorer takes part in a search: a number of seconds, or "word"."""
+    if value == "word":
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        raise BadParameter(f"should be a number of seconds, or word; got {value!r}") from None
+
+
 def argument(help: str, default: Any = MISSING) -> Any:
     """Describe a positional argument, as the default of a command's parameter."""
     return field(default=default, metadata={"make": Argument, "names": (), "more": {"help": help}})
@@ -141,6 +151,7 @@ class Rescoring:
     rescorer: str | None = of_decoders("rescorer")
     rescorer_weight: float | None = of_decoders("rescorer_weight")
     word_bonus: float | None = of_decoders("word_bonus")
+    rescorer_every: Any = of_decoders("rescorer_every", parser=moments, metavar="SECONDS|word")
 
 
 @dataclass(frozen=True)

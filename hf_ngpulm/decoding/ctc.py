@@ -66,6 +66,11 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
             then is 8 by default.
         rescorer_weight: weight of its log-probabilities, a number or a tensor `[B]` (default 0.3).
         word_bonus: added for each word then, a number or a tensor `[B]` (default 0).
+        rescorer_every: lets the rescorer take part in the search (delayed fusion, arXiv 2501.09258): after so many seconds of
+            audio, or after each frame with "word", the complete words of all hypotheses are scored. A hypothesis's place in the
+            beam depends on them from then on; final scores are as without this option. None (default): the rescorer ranks the
+            hypotheses at the end only. Each token is read once. In languages without spaces there are no complete words before
+            the end.
         repeats: rule by which greedy search with an LM continues the label of the frame before: "stay" (if that scores better;
             default), "label" (NeMo's rule) or "run"; see `hf_ngpulm.search.ctc_greedy`. "stay" has the lowest word error rate
             on the project's development set.

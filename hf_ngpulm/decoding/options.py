@@ -202,7 +202,6 @@ class FrameOptions(Options):
     rescorer: Any = None
     rescorer_weight: float | Tensor | None = None
     word_bonus: float | Tensor | None = None
-    rescorer_every: float | str | None = None
 
     @property
     def is_greedy(self) -> bool:
@@ -220,25 +219,12 @@ class FrameOptions(Options):
         weight = RESCORER_WEIGHT if self.rescorer_weight is None else self.rescorer_weight
         return self.rescorer, weight, 0.0 if self.word_bonus is None else self.word_bonus
 
-    @property
-    def rescorer_frames(self) -> int | None:
-        """Return the number of frames after which a rescorer scores the beam's hypotheses anew; None for the end alone."""
-        if self.rescorer_every is None or self.rescorer_every == EVERY_WORD:
-            return None if self.rescorer_every is None else 1
-        assert self.frame_seconds is not None and not isinstance(self.rescorer_every, str)
-        return max(1, round(self.rescorer_every / self.frame_seconds))
-
     def __post_init__(self) -> None:
         if self.rescorer is None:
-            of_rescorer = {name: getattr(self, name) for name in ("rescorer_weight", "word_bonus", "rescorer_every")}
+            of_rescorer = {name: getattr(self, name) for name in ("rescorer_weight", "word_bonus")}
             refuse_idle(of_rescorer, "given without rescorer=; pass the model too")
         elif self.is_greedy:
             raise ValueError("rescorer= has one hypothesis only to choose from; pass num_beams=8, for example, or leave it out")
-        elif self.rescorer_every not in (None, EVERY_WORD) and self.frame_seconds is None:
-            raise ValueError(
-                f"rescorer_every={self.rescorer_every} seconds needs the duration of a frame; pass frame_seconds= too, or "
-                f'rescorer_every="{EVERY_WORD}"'
-            )
         most = getattr(self, self.beam)
         kind = whole(1, most, f"a whole number from 1 to {most} ({self.beam})")
         check("num_return_sequences", self.num_return_sequences, kind)
@@ -259,6 +245,7 @@ class CTCOptions(FrameOptions):
     source_lm: Any = None
     source_weight: float | Tensor | None = None
     lm_guard: float | str = guard.AUTO
+    rescorer_every: float | str | None = None
 
     family = "ctc"
     in_grammar = 256
@@ -279,8 +266,23 @@ class CTCOptions(FrameOptions):
             raise ValueError(f"repeats={rule!r} is for greedy search only, got num_beams={beams}; leave one of them out")
         return given
 
+    @property
+    def rescorer_frames(self) -> int | None:
+        """Return the number of frames after which a rescorer scores the beam's hypotheses anew; None for the end alone."""
+        if self.rescorer_every is None or self.rescorer_every == EVERY_WORD:
+            return None if self.rescorer_every is None else 1
+        assert self.frame_seconds is not None and not isinstance(self.rescorer_every, str)
+        return max(1, round(self.rescorer_every / self.frame_seconds))
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.rescorer is None:
+            refuse_idle({"rescorer_every": self.rescorer_every}, "given without rescorer=; pass the model too")
+        if self.rescorer_every not in (None, EVERY_WORD) and self.frame_seconds is None:
+            raise ValueError(
+                f"rescorer_every={self.rescorer_every} seconds needs the duration of a frame; pass frame_seconds= too, or "
+                f'rescorer_every="{EVERY_WORD}"'
+            )
         if self.num_beams == 1:
             refuse_idle({"beta": self.beta}, "without a beam to act on: make the decoder with num_beams=8, for example")
 

@@ -71,6 +71,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             `hf_ngpulm.Rescorer`. `num_beams="auto"` is 8 then.
         rescorer_weight: weight of its log-probabilities (default 0.3).
         word_bonus: added for each word then (default 0).
+        rescorer_every: seconds of audio after which the rescorer also ranks the hypotheses during the search, or "word" (see
+            `hf_ngpulm.CTCDecoder`). CTC models only.
         num_return_sequences: number of transcripts in the list `hypotheses` of each result, with their scores, if it is above 1
             (for CTC models and transducers).
         grammar: a `hf_ngpulm.Grammar`. Results then have `understood`, `intent`, `slots`, `confidence` and `free_text`.
@@ -216,7 +218,10 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
                 raise ValueError("phrase_weight given without phrases=; pass the phrases too")
             settings, given = ({k: v for k, v in part.items() if k != "phrase_weight"} for part in (settings, given))
         # The pipeline's weights of a model that a call leaves out have no effect; those from this call are a mistake.
-        for model, weights in (("source_lm", {"source_weight"}), ("rescorer", {"rescorer_weight", "word_bonus"})):
+        for model, weights in (
+            ("source_lm", {"source_weight"}),
+            ("rescorer", {"rescorer_weight", "word_bonus", "rescorer_every"}),
+        ):
             if settings.get(model) is None:
                 left_out = {model} | (weights - given.keys())
                 settings, given = ({k: v for k, v in part.items() if k not in left_out} for part in (settings, given))

@@ -82,6 +82,14 @@ class GrowingTree:
             self.seen[node] = (*(self.seen[above[node]] if node else ()), place)
             yield self.seen[node]
 
+    def extend(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Append the keys and values, `[H, N, D]`, that each layer has computed for the latest places."""
+        if not self.keys:
+            self.keys, self.values = [key.clone() for key, _ in layers], [value.clone() for _, value in layers]
+            return
+        self.keys = [torch.cat([old, key], 1) for old, (key, _) in zip(self.keys, layers)]
+        self.values = [torch.cat([old, value], 1) for old, (_, value) in zip(self.values, layers)]
+
     def parents(self) -> dict[int, int]:
         return {node: parent for (parent, _), node in self.nodes.items()}
 
@@ -229,19 +237,19 @@ class GrowingTexts:
                 if tree.keys:
                     keys[row, :, : tree.length], values[row, :, : tree.length] = tree.keys[layer], tree.values[layer]
             cache.update(keys, values, layer)
-        more = {self._cache: cache, "use_cache": True, **rescorer.masked(kept, depths)}
+        more: dict[str, Any] = {"use_cache": True, **rescorer.masked(kept, depths)}
+        more[str(self._cache)] = cache
         logits = model(input_ids=torch.from_numpy(tokens).to(rescorer.device), **more).logits
         for row, (tree, nodes, followers, ends) in enumerate(batch):
             log_probs = logits[row, : len(nodes)].float().log_softmax(1)
             at = [(place, node, token) for place, node in enumerate(nodes) for token in followers.get(node, ())]
-            places, _, following = (list(column) for column in zip(*at))
-            values = log_probs[places, following].double().tolist()
+            at_places, _, following = (list(column) for column in zip(*at))
+            values = log_probs[at_places, following].double().tolist()
             tree.edges |= {(node, token): value for (_, node, token), value in zip(at, values)}
             tree.log_probs |= {node: log_probs[place].clone() for place, node in enumerate(nodes) if node in ends}
-            new = [
-                tuple(each[row, :, before : before + len(nodes)] for each in (layer.keys, layer.values))
-                for layer in cache.layers
-            ]
-            old = zip(tree.keys, tree.values) if tree.keys else [None] * len(new)
-            joined = [both if of is None else tuple(map(torch.cat, zip(of, both), [1, 1])) for of, both in zip(old, new)]
-            tree.keys, tree.values = [key.clone() for key, _ in joined], [value.clone() for _, value in joined]
+            tree.extend(
+                [
+                    (layer.keys[row, :, before : before + len(nodes)], layer.values[row, :, before : before + len(nodes)])
+                    for layer in cache.layers
+                ]
+            )

@@ -57,14 +57,12 @@ class History:
 
     Attributes:
         sizes: int64 `[S, K]`, number of tokens of each tail.
-        origins: int64 `[S, K]`, place of each hypothesis's ancestor when `mark` was last called.
         common: int64 `[S]`, number of leading tokens that all tails of a stream have in common.
     """
 
     def __init__(self, streams: int, num_beams: int, goes_on: bool) -> None:
         self.goes_on = goes_on
         self.sizes = np.zeros((streams, num_beams), dtype=np.int64)
-        self.origins = np.tile(np.arange(num_beams), (streams, 1))
         self.tails = np.zeros((streams, num_beams, 0), dtype=TOKEN)
         self._native: Tails | None = None
         self.common = np.zeros(streams, dtype=np.int64)
@@ -75,10 +73,6 @@ class History:
     def begin_all(self) -> None:
         self.sizes[...] = self.common[...] = 0
 
-    def mark(self, rows: np.ndarray) -> None:
-        """Let `origins` of some streams count from now on."""
-        self.origins[rows] = np.arange(self.origins.shape[1])
-
     def with_room(self, rows: np.ndarray | None, more: int) -> Tails:
         """Return the tails for the core, with room for `more` tokens in each tail of `rows` (None selects all rows)."""
         needed = int((self.sizes if rows is None else self.sizes[rows]).max(initial=0)) + more
@@ -88,9 +82,7 @@ class History:
             if room:
                 grown[:, :, :room] = self.tails
             self.tails = grown
-            self._native = Tails(
-                sizes=self.sizes, origins=self.origins, tokens=grown, num_beams=grown.shape[1], room=grown.shape[2]
-            )
+            self._native = Tails(sizes=self.sizes, tokens=grown, num_beams=grown.shape[1], room=grown.shape[2])
         return self._native
 
     def label(

@@ -38,10 +38,14 @@ class CTCSlots(Slots):
         self.classes: int | None = None
         # Sums of the confidences of all frames of each slot's utterance.
         self.sums = np.zeros(len(models.states))
+        every = getattr(decoder.options, "rescorer_frames", None)
+        self.delayed = None if every is None else DelayedFusion(self, every)
 
     def begin(self, slot: int) -> None:
         super().begin(slot)
         self.sums[slot] = 0.0
+        if self.delayed is not None:
+            self.delayed.begin(slot)
 
     def refusal(self, chunk: Tensor) -> str | None:
         if chunk.dim() != 2 or not chunk.dtype.is_floating_point or (self.classes or chunk.shape[1]) != chunk.shape[1]:
@@ -91,7 +95,7 @@ class CTCSlots(Slots):
             left, done = left - taken, done + taken
             due = rows[(taken > 0) & (self.frames[rows] % delayed.every == 0)]
             if len(due):
-                self.add_fused(due, delayed.rescore(due).astype(np.float32))
+                self.add_fused(due, delayed.rescore(due))
         return bad_frames
 
     def _feed(self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, counts: np.ndarray) -> np.ndarray:
@@ -122,8 +126,36 @@ class CTCSlots(Slots):
     def add_fused(self, slots: np.ndarray, more: np.ndarray) -> None:
         """Add scores, float32 `[N, K]`, to the hypotheses of some slots, in searches that keep several."""
 
+    def not_acoustic(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the scores of the hypotheses of some slots that aren't acoustic, in searches that keep several.
+
+        Returns:
+            All such scores, float64 `[N, K]`, and those of language models and phrases and of the bonuses for tokens.
+        """
+        raise TypeError("greedy search has no such scores")
+
+    def unscored(self) -> np.ndarray:
+        """Return the LM score for a class that no LM scores in each slot, `[S]`."""
+        return unscored(self.models).cpu().numpy()
+
+    def searched(self, rows: slice) -> list[list[Hypothesis]]:
+        if self.delayed is None:
+            return super().searched(rows)
+        slots, options = np.arange(len(self.frames))[rows], self.decoder.options
+        ranked = self.delayed.ended(slots, self.ranked(rows, options.score_eos, options.num_searched))
+        hypotheses = self.written(slots, ranked)
+        self.delayed.finish(slots, hypotheses)
+        return hypotheses
+
     def finish(self, slot: int) -> list[Hypothesis]:
         return [hypothesis for hypothesis in super().finish(slot) if hypothesis.score > -np.inf]
+
+
+def weighted_scores(slots: CTCSlots, rows: np.ndarray, lm_scores: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return the weighted scores of automata, and the bonuses, of hypotheses with so many tokens: float64 `[N, K]`."""
+    weights = slots.models.weights.cpu().double().numpy()[rows]
+    bonuses = slots.decoder.token_bonuses(slots.models).cpu().double().numpy()[rows]
+    return (weights[:, None] * lm_scores).sum(2) + bonuses[:, None] * sizes
 
 
 def label_rules(decoder: Any, models: RowModels) -> LabelRules:

@@ -19,7 +19,7 @@ from ...search.ctc_rows import GOES_ON, PHRASES, SENTENCE, CtcModels, CtcRows
 from ...search.frames import Frames
 from ...search.history import TOKEN
 from ..partials import Transcript
-from .ctc import BLOCK_FRAMES, CTCSlots, beam_rules, label_rules
+from .ctc import BLOCK_FRAMES, CTCSlots, beam_rules, label_rules, weighted_scores
 from .session import Found, Switch, given_back
 
 MOST_BYTES = 1 << 28  # of tails
@@ -212,6 +212,10 @@ class CoreBeamSlots(CoreSlots):
 
     def add_fused(self, slots: np.ndarray, more: np.ndarray) -> None:
         self.rows["fused"][slots] += more
+
+    def not_acoustic(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        lm_scores, sizes = (self.rows[name][slots] for name in ("lm_scores", "sizes"))
+        return self.rows["fused"][slots].astype(np.float64), weighted_scores(self, slots, lm_scores, sizes)
 
     def search_core(
         self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, confidences: np.ndarray | None

@@ -15,7 +15,7 @@ from ...search import ctc_beam as beam
 from ...search import ctc_greedy as greedy
 from ...search.ctc_beam.ranking import prefix_scores, rank, with_joined_texts
 from ...search.ctc_graph import GraphState
-from .ctc import BLOCK_FRAMES, CTCSlots, beam_rules, label_rules
+from .ctc import BLOCK_FRAMES, CTCSlots, beam_rules, label_rules, weighted_scores
 from .session import Found, Switch, given_back
 
 State = TypeVar("State", beam.BeamState, GraphState, "GreedyState")
@@ -212,6 +212,11 @@ class BeamSlots(TensorSlots[beam.BeamState]):
         of_slots, device = torch.from_numpy(slots), self.state.fused.device
         self.state.fused[of_slots.to(device)] += torch.from_numpy(more).to(device)
         self.told = None
+
+    def not_acoustic(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rows = torch.from_numpy(slots).to(self.state.fused.device)
+        fused, lm_scores, sizes = on_host([part[rows] for part in (self.state.fused, self.state.lm_scores, self.state.sizes)])
+        return fused.astype(np.float64), weighted_scores(self, slots, lm_scores, sizes)
 
     def _ended(self, state: beam.BeamState) -> beam.BeamState:
         return with_joined_texts(state) if self.decoder.options.merge == "text" else state

@@ -17,7 +17,6 @@ from ...phrases import Booster
 from ...search.history import History
 from ..hypotheses import Hypothesis
 from ..partials import Transcript
-from .delayed import DelayedFusion
 
 
 class Found(NamedTuple):
@@ -58,7 +57,6 @@ class Slots(ABC):
 
     Attributes:
         frames: int64 `[S]`, number of frames of each slot's utterance so far.
-        delayed: the rescorer's part in the search; None if it ranks the hypotheses at the end only.
         transcripts: per slot, the tokens with which all hypotheses begin; `history` has the rest of each hypothesis.
     """
 
@@ -70,8 +68,6 @@ class Slots(ABC):
         self.frames = np.zeros(len(models.states), dtype=np.int64)
         writing = decoder.writing
         self.transcripts = [Transcript(writing) for _ in range(len(models.states))]
-        every = decoder.options.rescorer_frames
-        self.delayed = None if every is None else DelayedFusion(self, every)
 
     @property
     def has_phrases(self) -> bool:
@@ -121,8 +117,6 @@ class Slots(ABC):
         self.frames[slot] = 0
         self.history.begin(slot)
         self.transcripts[slot] = Transcript(self.decoder.writing)
-        if self.delayed is not None:
-            self.delayed.begin(slot)
 
     def begin_all(self) -> None:
         """Begin an utterance in every slot."""
@@ -189,19 +183,10 @@ class Slots(ABC):
         whether `</s>` counts. `most`: maximum number per slot; they differ in their tokens.
         """
 
-    def ended(self, rows: slice) -> list[list[Found]]:
-        """Return up to `num_searched` hypotheses of some slots, as if their utterances ended now; see `ranked`."""
-        options = self.decoder.options
-        ranked = self.ranked(rows, options.score_eos, options.num_searched)
-        return ranked if self.delayed is None else self.delayed.ended(np.arange(len(self.frames))[rows], ranked)
-
     def searched(self, rows: slice) -> list[list[Hypothesis]]:
-        """Return the hypotheses of `ended` with their texts, which a rescorer hasn't ranked yet."""
-        slots = np.arange(len(self.frames))[rows]
-        hypotheses = self.written(slots, self.ended(rows))
-        if self.delayed is not None:
-            self.delayed.finish(slots, hypotheses)
-        return hypotheses
+        """Return up to `num_searched` hypotheses of some slots as if their utterances ended now, for a rescorer."""
+        options = self.decoder.options
+        return self.written(np.arange(len(self.frames))[rows], self.ranked(rows, options.score_eos, options.num_searched))
 
     def finish(self, slot: int) -> list[Hypothesis]:
         """End the utterance of a slot and return its hypotheses, the best one first."""
