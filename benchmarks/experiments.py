@@ -9,6 +9,7 @@ import random
 from collections.abc import Generator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import corpora
@@ -16,6 +17,7 @@ import measure
 import numpy as np
 from corpora import LM
 from recognisers import BATCH, Heard
+from torch import Tensor
 from ways import Peer, PeerProcess, Row, Stock, Way, experiment, grid, show
 
 from hf_ngpulm import NGramLM, PhraseBooster
@@ -103,19 +105,16 @@ def words(heard: Heard, args: argparse.Namespace, lm: Any) -> Ways:
 class Compat(Way):
     """`hf_ngpulm.compat`, which has pyctcdecode's API."""
 
-    def decoded(self, point: dict[str, float], size: int) -> list[str]:
-        if "made" not in self.__dict__:
-            pieces = self.heard.recogniser.tokenizer.convert_ids_to_tokens(list(range(self.heard.rows[0].shape[1] - 1)))
-            self.made = build_ctcdecoder([*pieces, ""], self.fixed["lm"], alpha=point["lm_weight"], beta=point["beta"])
-        rows, width = [row.numpy() for row in self.heard.rows], self.fixed["beam_width"]
-        parts = [rows[first : first + size] for first in range(0, len(rows), size)]
-        return [text for part in parts for text in self.made.decode_batch(None, part, beam_width=width)]
+    def make(self, point: dict[str, float]) -> Any:
+        pieces = self.heard.recogniser.tokenizer.convert_ids_to_tokens(list(range(self.heard.rows[0].shape[1] - 1)))
+        made = build_ctcdecoder([*pieces, ""], self.fixed["lm"], alpha=point["lm_weight"], beta=point["beta"])
 
-    def transcripts(self, point: dict[str, float]) -> list[str]:
-        return self.decoded(point, 1)
+        def decode(frames: Tensor, lengths: Tensor, contexts: None = None) -> list[Any]:
+            rows = [row[:length].numpy() for row, length in zip(frames, lengths)]
+            texts = made.decode_batch(None, rows, beam_width=self.fixed["beam_width"])
+            return [[SimpleNamespace(text=text)] for text in texts]
 
-    def seconds(self, point: dict[str, float], size: int) -> float:
-        return measure.seconds_of(lambda: self.decoded(point, size))
+        return SimpleNamespace(decode=decode)
 
 
 @experiment(
@@ -140,7 +139,6 @@ def transducer(heard: Heard, args: argparse.Namespace, lm: Any) -> Ways:
     if args.nemo_python:
         process = PeerProcess(args.nemo_python, heard)
         kinds = {"NeMo label looping": "greedy", f"NeMo malsd_batch {main}": "malsd"}
-        kinds |= {} if heard.recogniser.is_tdt else {f"NeMo maes_batch {main}": "maes"}
         for name, kind in kinds.items():
             settings = {"decoder": kind, "lm": args.of_model, "beams": main}
             sizes = args.batch_sizes if kind == "greedy" else args.batch_sizes[2:] or args.batch_sizes

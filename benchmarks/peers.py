@@ -21,18 +21,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import importlib
 import itertools
 import json
 import logging
 import math
 import os
-import platform
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,6 @@ import numpy as np
 NEMO_OFFSET = 100  # NeMo's ARPA files have chr(id + 100) as the unit of a token
 NEVER = -1e4  # a log-probability low enough never to be chosen
 MAX_SYMBOLS = 10
-AES_STEPS, AES_BETA, AES_GAMMA = 2, 2, 2.3  # NeMo's own
 
 
 class Outputs:
@@ -73,30 +71,18 @@ class Outputs:
 Decode = Callable[[], list[Any]]  # of all rows, in their order
 
 
-def pyctcdecode(outputs: Outputs, tokens: bool = False, **given: Any) -> Decode:
-    """pyctcdecode as Transformers' `Wav2Vec2ProcessorWithLM` runs it, with a model of words over pieces of words; or with one
-    of tokens: each is a word of its own, its id, since its label begins with '▁'."""
-    logging.disable(logging.WARNING)  # "Unigrams and labels don't seem to agree", which is so for ids
-    import pyctcdecode as library
-
-    labels = [f"▁{token}" for token in range(outputs.blank)] if tokens else outputs.pieces[:-1]
-    decode = _beams(library, labels, outputs, **given)
-    return (lambda: [outputs.text(map(int, text.split())) for text in decode()]) if tokens else decode
-
-
-def ctc_beam_decoder(outputs: Outputs, **given: Any) -> Decode:
-    """ctc-beam-decoder, a library in C++ with pyctcdecode's interface."""
-    import ctc_beam_decoder as library
-
-    return _beams(library, outputs.pieces[:-1], outputs, **given)
-
-
-def _beams(
-    library: Any, labels: list[str], outputs: Outputs, lm: str | None = None, lm_weight: float = 0.5, length_bonus: float = 1.5,
+def pyctcdecode(
+    library: str, tokens: bool, outputs: Outputs, lm: str | None = None, lm_weight: float = 0.5, length_bonus: float = 1.5,
     beam_width: int = 100,
 ) -> Decode:  # fmt: skip
-    decoder = library.build_ctcdecoder([*labels, ""], lm, alpha=lm_weight, beta=length_bonus)
-    return lambda: [decoder.decode_beams(row, beam_width=beam_width, prune_history=True)[0][0] for row in outputs.rows]
+    """pyctcdecode as Transformers' `Wav2Vec2ProcessorWithLM` runs it, or a library with its interface, with a model of words
+    over pieces of words; or with one of tokens: each is a word of its own, its id, since its label begins with '▁'."""
+    logging.disable(logging.WARNING)  # "Unigrams and labels don't seem to agree", which is so for ids
+    labels = [f"▁{token}" for token in range(outputs.blank)] if tokens else outputs.pieces[:-1]
+    make = importlib.import_module(library).build_ctcdecoder
+    beams = functools.partial(make([*labels, ""], lm, alpha=lm_weight, beta=length_bonus).decode_beams, prune_history=True)
+    text = (lambda of_ids: outputs.text(map(int, of_ids.split()))) if tokens else str
+    return lambda: [text(beams(row, beam_width=beam_width)[0][0]) for row in outputs.rows]
 
 
 def flashlight(
@@ -201,10 +187,9 @@ def collapse(labels: Iterable[int], blank: int) -> list[int]:
 def nemo_transducer(
     kind: str, outputs: Outputs, lm: str | None = None, lm_weight: float | None = None, beams: int = 6, batch_size: int = 16
 ) -> Decode:
-    """NeMo's label looping ("greedy"), `malsd_batch` or `maes_batch`, with late pruning and the blank weighted as the LM is;
-    all else is as NeMo has it by default, with CUDA graphs where there is CUDA."""
+    """NeMo's label looping ("greedy") or `malsd_batch`, with late pruning and the blank weighted as the LM is; all else is as
+    NeMo has it by default, with CUDA graphs where there is CUDA."""
     import torch
-    from nemo.collections.asr.parts.submodules import rnnt_maes_batched_computer as maes
     from nemo.collections.asr.parts.submodules import rnnt_malsd_batched_computer as rnnt_malsd
     from nemo.collections.asr.parts.submodules import tdt_malsd_batched_computer as tdt_malsd
     from nemo.collections.asr.parts.submodules.transducer_decoding import rnnt_label_looping, tdt_label_looping
@@ -212,22 +197,17 @@ def nemo_transducer(
 
     decoder, joint, durations = nemo_networks(outputs)
     model = None if lm_weight is None else nemo_automaton(lm, decoder.blank_idx, outputs.device)
-    of_model = {"decoder": decoder, "joint": joint, "blank_index": decoder.blank_idx}
-    of_beam = {"beam_size": beams, "blank_lm_score_mode": "lm_weighted_full", "pruning_mode": "late"}
-    if kind == "maes":
-        steps = {"maes_num_steps": AES_STEPS, "maes_expansion_beta": AES_BETA, "maes_expansion_gamma": AES_GAMMA}
-        fused = {"ngram_lm_model": model, "ngram_lm_alpha": lm_weight or 0.0}
-        search = maes.ModifiedAESBatchedRNNTComputer(**of_model, **of_beam, **steps, **fused)
+    of_search = {"decoder": decoder, "joint": joint, "blank_index": decoder.blank_idx, "max_symbols_per_step": MAX_SYMBOLS}
+    of_search |= {"durations": durations} if durations else {}
+    of_search |= {} if model is None else {"fusion_models": [model], "fusion_models_alpha": [lm_weight]}
+    of_search["allow_cuda_graphs"] = outputs.device == "cuda"
+    if kind == "greedy":
+        of_rnnt = rnnt_label_looping.GreedyBatchedRNNTLabelLoopingComputer
+        search = (tdt_label_looping.GreedyBatchedTDTLabelLoopingComputer if durations else of_rnnt)(**of_search)
     else:
-        greedy = rnnt_label_looping.GreedyBatchedRNNTLabelLoopingComputer
-        malsd = rnnt_malsd.ModifiedALSDBatchedRNNTComputer
-        if durations:
-            greedy = tdt_label_looping.GreedyBatchedTDTLabelLoopingComputer
-            malsd = tdt_malsd.ModifiedALSDBatchedTDTComputer
-        of_search = {**of_model, "max_symbols_per_step": MAX_SYMBOLS, "allow_cuda_graphs": outputs.device == "cuda"}
-        of_search |= {"durations": durations} if durations else {}
-        of_search |= {} if model is None else {"fusion_models": [model], "fusion_models_alpha": [lm_weight]}
-        search = greedy(**of_search) if kind == "greedy" else malsd(**of_search, **of_beam)
+        of_search |= {"beam_size": beams, "blank_lm_score_mode": "lm_weighted_full", "pruning_mode": "late"}
+        of_rnnt = rnnt_malsd.ModifiedALSDBatchedRNNTComputer
+        search = (tdt_malsd.ModifiedALSDBatchedTDTComputer if durations else of_rnnt)(**of_search)
     batches = []
     for rows in outputs.batches(batch_size):
         frames = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(outputs.rows[i]) for i in rows], batch_first=True)
@@ -238,11 +218,9 @@ def nemo_transducer(
         tokens = {}
         for rows, frames, lengths in batches:
             found, *_ = search(x=frames, out_len=lengths)
-            if kind == "greedy":
-                best = batched_hyps_to_hypotheses(found, len(rows))
-            else:
-                best = found.to_hyps_list(score_norm=True)[: len(rows)]
-            tokens |= zip(rows, (hypothesis.y_sequence.tolist() for hypothesis in best))
+            is_greedy = kind == "greedy"
+            best = batched_hyps_to_hypotheses(found, len(rows)) if is_greedy else found.to_hyps_list(score_norm=True)
+            tokens |= {row: hypothesis.y_sequence.tolist() for row, hypothesis in zip(rows, best)}
         return [tokens[row] for row in range(len(outputs.rows))]
 
     return decode
@@ -262,10 +240,8 @@ def nemo_networks(outputs: Outputs) -> tuple[Any, Any, list[int]]:
     # As in Transformers the first input is the blank's embedding: NeMo looks it up too, it is only its own training that keeps
     # it at zero.
     prefixes = {"decoder.embedding.": "prediction.embed.", "decoder.lstm.": "prediction.dec_rnn.lstm."}
-    named = [
-        (nemo + name.removeprefix(ours), name) for ours, nemo in prefixes.items() for name in weights if name.startswith(ours)
-    ]
-    decoder.load_state_dict({of_nemo: weights[name] for of_nemo, name in named})
+    named = [(name, ours, nemo) for ours, nemo in prefixes.items() for name in weights if name.startswith(ours)]
+    decoder.load_state_dict({nemo + name.removeprefix(ours): weights[name] for name, ours, nemo in named})
     sizes = dict.fromkeys(("encoder_hidden", "pred_hidden", "joint_hidden"), hidden) | {"activation": str(saved["activation"])}
     joint = RNNTJoint(sizes, num_classes=num_classes - 1, num_extra_outputs=len(durations))
     joint.enc = torch.nn.Identity()
@@ -316,19 +292,17 @@ def nemo_lm_queries(arpa: str, vocab_size: int, batches: list[int], seconds: flo
     return found
 
 
-# What makes each decoder, and the packages that it is in.
-PYCTCDECODE, NEMO = ("pyctcdecode", "kenlm", "numpy"), ("nemo_toolkit", "torch")
-DECODERS: dict[str, tuple[Callable[..., Decode], tuple[str, ...]]] = {
-    "pyctcdecode": (pyctcdecode, PYCTCDECODE),
-    "pyctcdecode-tokens": (functools.partial(pyctcdecode, tokens=True), PYCTCDECODE),
-    "ctc-beam-decoder": (ctc_beam_decoder, ("ctc-beam-decoder", "numpy")),
-    "flashlight": (flashlight, ("flashlight-text",)),
-    "flashlight-lexicon": (flashlight, ("flashlight-text",)),
-    "nemo-greedy": (nemo_ctc, NEMO),
-    "nemo-beam": (nemo_ctc, NEMO),
-    **{kind: (functools.partial(nemo_transducer, kind), NEMO) for kind in ("greedy", "malsd", "maes")},
+DECODERS: dict[str, Callable[..., Decode]] = {
+    "pyctcdecode": functools.partial(pyctcdecode, "pyctcdecode", False),
+    "pyctcdecode-tokens": functools.partial(pyctcdecode, "pyctcdecode", True),
+    "ctc-beam-decoder": functools.partial(pyctcdecode, "ctc_beam_decoder", False),  # in C++
+    "flashlight": flashlight,
+    "flashlight-lexicon": flashlight,
+    "nemo-greedy": nemo_ctc,
+    "nemo-beam": nemo_ctc,
+    **{kind: functools.partial(nemo_transducer, kind) for kind in ("greedy", "malsd")},
 }
-BATCHED = ("nemo-greedy", "nemo-beam", "greedy", "malsd", "maes")
+BATCHED = ("nemo-greedy", "nemo-beam", "greedy", "malsd")
 
 
 def main() -> None:
@@ -352,19 +326,17 @@ def main() -> None:
             if name == "nemo-lm":
                 print(json.dumps(nemo_lm_queries(**request)), file=answers, flush=True)
                 continue
-            make, packages = DECODERS[name]
             if name not in BATCHED:
                 request.pop("batch_size", None)
             key = json.dumps([name, request])
             if key not in made:
-                made[key] = make(outputs, **request)
+                made[key] = DECODERS[name](outputs, **request)
             times = []
             for _ in range(repeats):
                 begin = now(args)
                 found = made[key]()
                 times.append(now(args) - begin)
             answer = {"texts" if outputs.pieces else "tokens": found, "seconds": statistics.median(times)}
-            answer["versions"] = {"python": platform.python_version(), **{each: metadata.version(each) for each in packages}}
             print(json.dumps(answer), file=answers, flush=True)
 
 

@@ -21,9 +21,11 @@ from recognisers import Heard
 from ways import Row, experiment, show
 
 from hf_ngpulm import NGramLogitsProcessor, PhraseBooster, StreamingDecoder
-from hf_ngpulm.evaluation import tune_weights, word_errors
+from hf_ngpulm.evaluation import paired_significance, tune_weights, word_errors
+from hf_ngpulm.evaluation.significance import bootstrap
 from hf_ngpulm.generation import seq2seq_generate
 from hf_ngpulm.generation.alignment import cross_attention, followed, warped
+from hf_ngpulm.rescoring import load_rescorer
 from hf_ngpulm.text.words import WordSplitter
 
 WEIGHT, WARM_UP = 0.9, 10
@@ -313,3 +315,91 @@ def tuning(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
         row = {"model": heard.recogniser.name, "num_beams": beams, "sweep_seconds": of_sweep, "separate_seconds": separate}
         row |= {"ratio": separate / of_sweep, "best_weight": sweep.best.setting["lm_weight"], "best_wer": sweep.best.wer}
         yield {**row, "wer_without_lm": sweep.baseline.wer, "equal": found["wers"] == [point.wer for point in sweep.points]}
+
+
+# A second pass with a causal language model
+
+WEIGHTS, BONUSES = np.arange(0, 2.05, 0.1).tolist(), np.arange(-2, 8.5, 0.5).tolist()
+
+
+@experiment(
+    at_once=0, lm=(str,), lm_weight=float, rescorer=str, end="\n", beams=32, n_best=(8, 32), split=str, spread=int, alone=0
+)
+def second_pass(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
+    """What a second pass with a causal language model (--rescorer) gains over the first pass alone. The n-best lists of one
+    search are scored once, 8 at a time. The rescorer's weight and the bonus per word are chosen on the even recordings, errors
+    are those of the odd ones: of the first pass, of its --n-best best hypotheses rescored, and of the best choice that there is
+    in a list (oracle); p compares with the first pass. Seconds are of the processor, for a second of audio. With --alone
+    so many of the lists are scored text by text, too: "times faster", and by how much scores differ."""
+    clips = [clip for clip in heard.clips if args.split in (None, clip.split)]
+    clips = clips[:: max(1, len(clips) // (args.spread or len(clips)))][: args.spread]
+    given = {"lm": lm} | ({"lm_weight": args.lm_weight} if args.lm_weight else {}) if lm else {}
+    decoder = heard.recogniser.decoder(num_beams=args.beams, num_return_sequences=args.beams, **given)
+    begin = measure.now()
+    rows = heard.recogniser.hear(clips, 1).rows
+    encoded, lists = measure.now(), [decoder.decode(row[None])[0] for row in rows]
+    audio, references = sum(clip.seconds for clip in clips), [clip.text for clip in clips]
+    facts = {"model": heard.recogniser.name, "recordings": len(clips), "model_seconds": (encoded - begin) / audio}
+    facts["search_seconds"] = (measure.now() - encoded) / audio
+    divided = bool(getattr(decoder.options, "length_normalization", False))
+    first = [hypotheses[0].text for hypotheses in lists]
+
+    def told(way: str, texts: list[str], **more: Any) -> Row:
+        counts, of_first = (word_errors(references[1::2], found[1::2]) for found in (texts, first))
+        interval, p = bootstrap(counts), {"p": paired_significance(counts, of_first).p_value} if texts != first else {}
+        rates = {"wer": 100 * counts.rate, "low": 100 * interval.low, "high": 100 * interval.high}
+        return {**facts, "way": way, **rates, **p, **more}
+
+    yield told("first pass", first)
+    for most in args.n_best:
+        rescorer = load_rescorer(args.rescorer, end=args.end)
+        rescorer.scores([["warm up"]])
+        texts, rescorer.read_tokens = [[hypothesis.text for hypothesis in of_row[:most]] for of_row in lists], 0
+        begin = measure.now()
+        scores = together(rescorer, texts)
+        more = {"seconds": (measure.now() - begin) / audio, "tokens_read": rescorer.read_tokens}
+        best = {way: ranked(lists, scores, *way, divided) for way in itertools.product(WEIGHTS, BONUSES)}
+        errors = {way: word_errors(references[::2], found[::2]).errors for way, found in best.items()}
+        way = min(errors, key=lambda way: (errors[way], way[0], abs(way[1])))
+        yield told(f"{most}-best", best[way], weight=way[0], word_bonus=way[1], **more)
+        said_and_found = zip(references, texts)
+        oracle = [min(found, key=lambda t, s=said: word_errors([s], [t]).errors) for said, found in said_and_found]
+        yield told(f"{most}-best, oracle", oracle)
+    if args.alone:
+        texts = [list(dict.fromkeys(hypothesis.text for hypothesis in of_row)) for of_row in lists[: args.alone]]
+        rescorer = load_rescorer(args.rescorer, end=args.end)  # anew: it keeps what it has scored
+        rescorer.scores([["warm up"]])
+        rescorer.read_tokens, begin = 0, measure.now()
+        these, between = together(rescorer, texts), measure.now()
+        those, single = [alone(rescorer, of_row) for of_row in texts], measure.now() - between
+        apart = max(abs(a - b) for pair in zip(these, those) for a, b in zip(*pair))
+        row = {"way": "text by text", "lists": len(texts), "seconds together": between - begin, "seconds alone": single}
+        row |= {
+            "tokens_read": rescorer.read_tokens,
+            "tokens alone": sum(len(rescorer.tokens(t)) for of_row in texts for t in of_row),
+        }
+        yield {**row, "times faster": single / (between - begin), "largest difference": apart}
+
+
+def together(rescorer: Any, texts: list[list[str]]) -> list[list[float]]:
+    return [scores for at in range(0, len(texts), 8) for scores in rescorer.scores(texts[at : at + 8])]
+
+
+def ranked(lists: list[Any], scores: list[list[float]], weight: float, bonus: float, divided: bool) -> list[str]:
+    """Return the best text of each list, of those that have scores."""
+    texts = []
+    for hypotheses, of_row in zip(lists, scores):
+        totals = [h.score + weight * s + bonus * len(h.text.split()) for h, s in zip(hypotheses, of_row)]
+        if divided:
+            totals = [total / (len(h.token_ids) + 1) for total, h in zip(totals, hypotheses)]
+        texts.append(hypotheses[int(np.argmax(totals))].text)
+    return texts
+
+
+def alone(rescorer: Any, texts: list[str]) -> list[float]:
+    """Score each text by itself, in a forward pass of its own."""
+    scores = []
+    for ids in map(rescorer.tokens, texts):
+        logits = rescorer.model(input_ids=torch.tensor([[rescorer.first, *ids[:-1]]])).logits[0].log_softmax(1)
+        scores.append(float(logits[torch.arange(len(ids)), torch.tensor(ids)].double().sum()))
+    return scores

@@ -57,14 +57,14 @@ class Way:
     sizes: tuple[int, ...] = ()
     batch: int = BATCH
 
+    def make(self, point: Point) -> Any:
+        return self.heard.recogniser.decoder(**self.fixed, **point)
+
     def decoder(self, point: Point) -> Any:
         """Return the decoder at a point, the same one again for the same point: it keeps things for further batches."""
-        kept = self.__dict__.setdefault("_kept", {})
-        key = repr(point)
-        if key not in kept:
-            kept.clear()
-            kept[key] = self.heard.recogniser.decoder(**self.fixed, **point)
-        return kept[key]
+        if getattr(self, "_made", (None,))[0] != point:
+            self._made = point, self.make(point)
+        return self._made[1]
 
     def transcripts(self, point: Point) -> list[str]:
         return self.heard.decode(self.decoder(point), self.batch, self.contexts)

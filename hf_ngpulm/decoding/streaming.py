@@ -306,7 +306,8 @@ class StreamingDecoder:
             bad_frames = self._slots.step(slots, list(good.values()))
             for sid, frame in zip(good, bad_frames.tolist()):
                 if frame >= 0:
-                    problems[sid] = _broken(frame)
+                    what = "the chunk, or the model's output for it, contains NaN or infinity"
+                    problems[sid] = f"{what} at frame {frame} of the utterance"
             sound = np.flatnonzero(bad_frames < 0)
             if self._memories and isinstance(self.decoder, CTCDecoder):
                 for sid in good.keys() & self._memories.keys() - problems.keys():
@@ -423,7 +424,3 @@ def _endpoint(frames: int | None, seconds: float | None, frame_seconds: float | 
     if frame_seconds is None:
         raise ValueError("endpoint_seconds needs the duration of a frame; pass frame_seconds= to the decoder")
     return max(1, math.ceil(seconds / frame_seconds - 1e-6))
-
-
-def _broken(frame: int) -> str:
-    return f"the chunk, or the model's output for it, contains NaN or infinity at frame {frame} of the utterance"

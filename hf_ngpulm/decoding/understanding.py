@@ -68,7 +68,7 @@ class Weighing:
 
     @property
     def leaving(self) -> float:
-        """Return what leaving the grammar costs, natural log."""
+        """Return the cost of leaving the grammar, natural log."""
         return (PRICE if self.price is None else self.price) if self.mode == "soft" else FORBIDDEN
 
     @property
@@ -113,7 +113,7 @@ class SlotValue:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Hold one reading of the list that `Understanding.readings` is: its text, intent and slots, and the search's scores."""
+    """Hold one element of `Understanding.readings`: its text, intent and slots, and the search's scores."""
 
     text: str
     intent: str | None
@@ -149,7 +149,7 @@ class Understanding:
     readings: tuple[Candidate, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what a pipeline or a server tells: plain values only."""
+        """Return the result in plain values, as pipelines and the server show it."""
         slots = [{name: value for name, value in vars(slot).items() if value is not None} for slot in self.slots]
         told = {"text": self.text, "understood": self.understood, "intent": self.intent, "slots": slots}
         told |= {"confidence": self.confidence}
@@ -217,7 +217,7 @@ class GrammarDecoder(Generic[AnyDecoder]):
         return [understood(self.compiled, self.weighing, inside[row], None if free is None else free[row]) for row in rows]
 
     def decode(self, frames: Outputs, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Understanding]]:
-        """Return the same as a call, each in a list, as decoders return the hypotheses of a row."""
+        """Return the results of a call, each in a list, as other decoders return the hypotheses of a row."""
         return [[each] for each in self(frames, lengths, phrases)]
 
     def select(self, rows: Sequence[int]) -> GrammarDecoder[AnyDecoder]:
@@ -238,8 +238,8 @@ class GrammarDecoder(Generic[AnyDecoder]):
 def understood(
     grammar: CompiledGrammar, weighing: Weighing, inside: Sequence[Hypothesis], free: Sequence[Hypothesis] | None
 ) -> Understanding:
-    """Return what an utterance means. `inside`: hypotheses of the search in the grammar, the best one first; some may be
-    outside all the same. `free`: hypotheses of the search without it; None if there was none.
+    """Return the meaning of an utterance. `inside`: hypotheses of the search in the grammar, best first, some of which may be
+    outside the grammar. `free`: hypotheses of the search without the grammar; None if there was none.
     """
     readings = []
     for hypothesis in inside:

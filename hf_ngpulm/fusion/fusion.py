@@ -181,7 +181,8 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             pool = self._pool(device, followed)
             starts = [[0 if model is None else pool.places[_key(model)].start for model in row] for row in automata]
             states = torch.tensor(starts, dtype=torch.int32, device=device).view(batch_size, len(columns))
-            lazy = self._lazy_search(pool)
+            composed = [model.automaton for model in self.models if model.is_lazy]
+            lazy = LazySearch(pool, composed) if composed else None
             of_pool = (pool.tensors, pool.vocab_size, states, weighted, present, self.num_lms, lazy, lease)
             return RowModels(*of_pool, has_grammar=grammar is not None)
 
@@ -350,11 +351,6 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         if len(pool.places) > before:
             self._make_room(pool)
         return pool
-
-    def _lazy_search(self, pool: AutomatonPool) -> LazySearch | None:
-        """Return the search in a pool's lazily composed models; None if no model is composed lazily."""
-        lazy = [model.automaton for model in self.models if model.is_lazy]
-        return LazySearch(pool, lazy) if lazy else None
 
     def _make_room(self, pool: AutomatonPool) -> None:
         """Drop contexts without a lease, the least recently used first, until contexts and arcs are few enough."""

@@ -282,11 +282,11 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return next(iter(counts.values()), None)
 
     def roles(self, classes: int, device: torch.device) -> list[Roles]:
-        """Return the role of each of the model's classes (text, end of transcript and others), once per part.
+        """Return the roles of the model's classes (text, end of a transcript and others), one entry for each element of
+        `_columns`.
 
-        There is an entry for the language models and one for the phrases, if any. Language models whose roles differ have
-        separate entries: for example, one of them may never have seen a punctuation mark. `_columns` lists the models of each
-        entry.
+        Language models with equal roles share an entry; their roles differ if, for example, one of them has never seen a
+        punctuation mark. Phrases, if any, have the last entry.
         """
         if not self._roles or len(self._roles[0].roles) != classes:
             largest = max(automaton.vocab_size for automaton in self._known)

@@ -88,7 +88,8 @@ def follow_recordings(model: Any) -> None:
 def generate_with_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:
     stock = type(self).generate_with_fallback
     given = _bound("generate_with_fallback", self, args, kwargs).arguments
-    processors, config = _ours(given["logits_processor"]), given["generation_config"]
+    processors = [processor for processor in given["logits_processor"] or () if isinstance(processor, Windowed)]
+    config = given["generation_config"]
     if not processors:
         return stock(self, *args, **kwargs)
     prompt_length = given["decoder_input_ids"].shape[1]
@@ -140,10 +141,6 @@ def _bound(method: str, model: Any, args: Any, kwargs: Any) -> inspect.BoundArgu
     from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
     return inspect.signature(getattr(WhisperGenerationMixin, method)).bind(model, *args, **kwargs)
-
-
-def _ours(processors: Any) -> list[Any]:
-    return [processor for processor in processors or () if isinstance(processor, Windowed)]
 
 
 def _own_scores(window: Window, given: dict[str, Any]) -> list[Tensor]:

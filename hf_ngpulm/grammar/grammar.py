@@ -61,7 +61,7 @@ class Grammar:
 
     @classmethod
     def of_rules(cls, rules: Rules) -> Grammar:
-        """Return the grammar of what a reader returns."""
+        """Make a grammar from the rules that a reader of files returns."""
         return cls(rules.intents, rules.lists)
 
     @classmethod
@@ -131,7 +131,7 @@ class Grammar:
             return saving.push(Path(folder), repo_id, private, token)
 
     def with_lists(self, lists: Mapping[str, Any]) -> Grammar:
-        """Return a copy with other entries in some of its lists, as fast as they can be spelled.
+        """Return a copy with other entries in some of its lists. Only the new entries are spelled anew.
 
         Raises:
             GrammarError: the grammar has no list of this name, or the list is empty.
@@ -201,8 +201,8 @@ class Grammar:
 
 
 def _entries(name: str, entries: Any) -> list[tuple[Any, Value]]:
-    """Return the entries of a list in pairs. Raises GrammarError if there is none, or one is neither a text nor an expression,
-    nor a pair of one with a value.
+    """Return the entries of a list as pairs of what is said and the value. Raises GrammarError if there are none, or an entry
+    has another type.
     """
     if isinstance(entries, str):
         raise GrammarError(f"the list {name!r} should be a list of texts, got the text {entries!r}; write [{entries!r}]")

@@ -160,7 +160,7 @@ class _Grammar:
         self.imported.append(name.text)
 
     def rule(self, name: str) -> _Part:
-        """Return what a rule of this grammar stands for."""
+        """Return the expression of a rule of this grammar."""
         if name not in self.parts:
             if name in self.inside:
                 around = " -> ".join([*self.inside[self.inside.index(name) :], name])
@@ -171,7 +171,7 @@ class _Grammar:
         return self.parts[name]
 
     def referred(self, token: _Token) -> _Part:
-        """Return what a reference to a rule stands for."""
+        """Return the expression of the rule that a reference names."""
         if token.text in ("NULL", "VOID"):
             return _Part(Words("") if token.text == "NULL" else NOTHING, False)
         grammar, _, name = token.text.rpartition(".")

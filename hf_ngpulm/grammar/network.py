@@ -32,7 +32,7 @@ Entries = list[tuple[str, Value]]
 
 
 class Action(NamedTuple):
-    """Something that happens between words: "intent", "open" or "close" a slot; with the name, and a value."""
+    """An action between words: to name the "intent", or to "open" or "close" a slot; with the name and a value."""
 
     kind: str
     name: str | None
@@ -227,9 +227,8 @@ class Network:
         self.inlined.pop()
 
     def reading(self, units: list[int], symbols: Symbols) -> Reading | None:
-        """Return the reading of a transcript with the largest weight, or None if the grammar doesn't have it.
-
-        Of several with this weight it is the one whose arcs stand first.
+        """Return the reading of a transcript with the largest weight; in a tie, the one whose arcs come first. Return None if
+        the grammar doesn't have the transcript.
         """
         # Paths by place, then by weight, then by their order. Weights above 0 may be found late: states are settled again then.
         best: dict[tuple[int, int], float] = {(symbols.skipped(units, 0), 0): 0.0}

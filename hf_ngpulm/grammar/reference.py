@@ -1,4 +1,4 @@
-"""The definition of what a grammar means: every reading of a text, by going through the expressions word by word. Slow."""
+"""Define the meaning of a grammar: all readings of a text, found by walking through the expressions word by word. Slow."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
         return {(end, end - place, None, ()): 0.0 for end in range(place + 1, len(heard) + 1)}  # a wildcard
 
     def after(before: Ways, part: Expression) -> Ways:
-        """Return ways lengthened by a part."""
+        """Return the given ways, each followed by every way through a part."""
         return best(
             ((end, free + more_free, last if _known(last) else value, slots + more_slots), weight + more)
             for (place, free, value, slots), weight in before.items()
@@ -94,7 +94,9 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
         )
 
     def repeated(expression: Repeat, place: int) -> Ways:
-        """Return the ways through a repeated part. The first `least` times (and the first) may say nothing, later ones not."""
+        """Return the ways through a repeated part. The first repetition, and those up to `least`, may be without words; later
+        ones may not.
+        """
         part, least, most = expression.part, expression.least, expression.most
         here: Ways = {(place, 0, None, ()): 0.0}
         found = here if least == 0 else {}

@@ -113,17 +113,17 @@ class _Size(NamedTuple):
 
 
 def place(where: str, line: int | None = None, column: int | None = None) -> str:
-    """Return a place in a file, as messages name it."""
+    """Return a place in a file in the form that messages use."""
     return ":".join([where, *(str(number) for number in (line, column) if number is not None)])
 
 
 def text_and_name(source: str | Path, what: str, is_text: Callable[[str], bool]) -> tuple[str, str]:
-    """Return the text of a file, and the file's name for messages; or a text itself, and what it is.
+    """Return the content of a source, and its name for messages. A source is a file, or the text itself.
 
     Args:
         source: a path, or a text.
-        what: what the text is ("JSGF").
-        is_text: tells whether a string is the text rather than a path.
+        what: kind of the text ("JSGF"), which names it if it isn't from a file.
+        is_text: function that tells whether a string is a text; otherwise it is a path.
 
     Raises:
         GrammarError: the file can't be read, or isn't UTF-8.

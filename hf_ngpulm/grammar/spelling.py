@@ -122,7 +122,9 @@ def _merged(spellings: dict[Any, Spellings]) -> dict[Any, Any]:
 def _token_sequences(
     texts: list[str], speller: Speller
 ) -> tuple[dict[str, list[tuple[int, ...]]], dict[str, list[tuple[int, ...]]], dict[str, str]]:
-    """Return the token sequences of texts inside a transcript, those only at its beginning, and what can't be written."""
+    """Return the token sequences of each text: those anywhere in a transcript, and those only at its beginning. For texts that
+    can't be written also return the unknown characters.
+    """
     inside: dict[str, list[tuple[int, ...]]] = {text: [] for text in texts}
     beginning: dict[str, list[tuple[int, ...]]] = {text: [] for text in texts}
     unknown: dict[str, str] = {}
@@ -149,7 +151,7 @@ def _token_sequences(
 
 
 def _spelled_words(words: list[str], before: str, speller: Speller) -> tuple[dict[str, list[int]], dict[str, str]]:
-    """Return the tokens of words, with a text before each; and of words that can't be written the unknown characters."""
+    """Return the tokens of words after some text, and by index of words that can't be written the unknown characters."""
     every = list(zip(words, *speller.encode([before + word for word in words])))
     tokens = {word: ids for word, ids, missing in every if ids and not missing}
     return tokens, {word: missing or word for word, ids, missing in every if missing or not ids}

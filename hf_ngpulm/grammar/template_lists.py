@@ -60,11 +60,11 @@ class ListReader:
         return self.fills[name, slot]
 
     def is_wildcard(self, name: str) -> bool:
-        """Return whether a list that has been referred to is a wildcard."""
+        """Return whether a list is a wildcard. Some template must have referred to the list before."""
         return isinstance(self.contents.get(name), Wildcard)
 
     def _content(self, reference: Any, at: str) -> str | Wildcard | None:
-        """Return the name under which a list's entries are put, a wildcard, or None if the list can't be said."""
+        """Return the key of a list's entries; a wildcard if the list is one; None if it has no entries that can be said."""
         name = reference.list_name
         if name in self.given:
             return None if self.given[name] is None else name
@@ -179,8 +179,8 @@ def _fill(reader: ListReader, content: str | Wildcard | None, slot: str | None) 
 
 
 def glued(new: Mapping[str, list[Entry]], known: Iterable[str]) -> dict[str, list[Entry]]:
-    """Return the lists that stand for others with letters before or after their entries, for new entries. `new`: the new
-    entries, by list. `known`: names of all lists.
+    """Return the entries of derived lists (a list with letters before or after each entry) for new entries of the lists. `new`:
+    the new entries, by list. `known`: names of all lists.
     """
     found = {}
     for name in known:
@@ -196,7 +196,7 @@ def _with_letters(before: str, entries: list[Entry], after: str) -> list[Entry]:
 
 
 def plain_value(value: Any) -> Value:
-    """Return a value as slots have it: lists and mappings as JSON."""
+    """Return a value in the form that slots have: lists and mappings become JSON."""
     if isinstance(value, str):
         return str(value)
     return value if value is None or isinstance(value, int | float) else json.dumps(value, ensure_ascii=False)

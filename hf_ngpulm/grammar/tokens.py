@@ -39,7 +39,7 @@ Places = tuple[Place, ...]
 
 
 class _Backoff(NamedTuple):
-    """The backoff of a set; `rank` orders states so that backoff states come first."""
+    """The backoff of a set of places. States are numbered by `rank`, so that a backoff state comes before its users."""
 
     rank: int
     state: int
@@ -58,8 +58,8 @@ class _Arcs(NamedTuple):
 
 
 def compile_words(words: WordAutomaton, symbols: SpelledSymbols, speller: Speller, price: float) -> BackoffAutomaton:
-    """Return the automaton over tokens; its end of a sentence is the token V, as in a language model. `words`: the automaton
-    over classes of symbols. `price`: what leaving the grammar costs (natural log).
+    """Return the automaton over tokens. As in a language model, the token V ends a sentence. `words`: the automaton over
+    classes of symbols. `price`: cost of leaving the grammar (natural log).
     """
     return _Compiler(words, symbols, speller, price).compiled()
 
@@ -170,7 +170,7 @@ class _Compiler:
         self.arcs.add(sources, np.full(len(sources), self.vocab_size), weights, np.full(len(sources), OUTSIDE))
 
     def _entered(self, node: int, form: int, weight: float) -> list[Place]:
-        """Return the places after the token that leads to a node, or to the end of the spelling `form` if `node` is -1."""
+        """Return the places after the token that leads to a node. If `node` is -1, the token ends the spelling `form`."""
         places: list[Place] = []
         if node >= 0:
             places.append((NODE, node, weight))
@@ -272,7 +272,7 @@ class _Compiler:
             self._add_arcs(number, places, set(range(self.vocab_size)))
 
     def _is_lasting(self, places: list[Place]) -> bool:
-        """Return whether places inside free words stay the same, whatever other free word follows."""
+        """Return whether places inside free words stay the same after any further free word."""
         return self.delimiter is not None or all(self.defaults[which] == (0.0, which) for _, which, _ in places)
 
     def _node(self, kind: int, which: int) -> int:
@@ -290,7 +290,7 @@ class _Compiler:
         return weight + float(self.node_finals[which] if kind == NODE else self.finals[which])
 
     def _add_arcs(self, number: int, places: Places, wanted: set[int]) -> None:
-        """Add the arcs of a set for some tokens. Where no place is left, the grammar is left."""
+        """Add the arcs of a set for some tokens. A token after which no place is left leads outside the grammar."""
         tokens = sorted(wanted)
         ends = [self._after(places, token) for token in tokens]
         numbered = [self._numbered(end) if end else (-self.price, OUTSIDE) for end in ends]
@@ -375,7 +375,7 @@ class _Keys:
         self.is_single = np.diff(self._firsts) == 1
 
     def single(self, forms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the state of each of some spellings that lead to one, and the weight."""
+        """Return the target state and the weight of some spellings, each of which leads to a single state."""
         return self._targets[self._firsts[forms]], self._weights[self._firsts[forms]]
 
     def ends_of(self, form: int) -> list[tuple[int, float]]:

@@ -162,7 +162,7 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
         return ids
 
     def _context(self, history: Sequence[str]) -> tuple[int, ...]:
-        """Return the first token and the latest transcripts that fit."""
+        """Return the tokens before a text: the first token, and as many of the latest transcripts as fit."""
         if isinstance(history, str):
             raise ValueError(f"history should list the transcripts before each list of texts, got the text {history[:80]!r}")
         ids: list[int] = []
@@ -254,7 +254,7 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
             )
 
     def _reads_trees(self) -> bool:
-        """Return whether the model reads a tree as it reads the texts in it."""
+        """Return whether the model's outputs for a tree equal its outputs for the single texts."""
         if not {"attention_mask", "position_ids"} <= inspect.signature(self.model.forward).parameters.keys():
             return False
         ((_, tree),) = trees_of([5, 6], [[7, 8, 7], [9, 10, 7]], 8)

@@ -23,7 +23,7 @@ class Tree(NamedTuple):
 
 
 def tree_of(context: Sequence[int], sequences: Sequence[Sequence[int]]) -> Tree:
-    """Return the tree of sequences of tokens (one or more each) after a context of one or more tokens."""
+    """Return the tree of token sequences that follow one context. Each sequence and the context have at least one token."""
     tokens, parents = list(context), list(range(-1, len(context) - 1))
     nodes: dict[tuple[int, int], int] = {}
     edges: dict[tuple[int, int], int] = {}

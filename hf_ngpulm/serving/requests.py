@@ -187,7 +187,9 @@ def wanted(
     listed = form.get("keywords")
     keywords = listed[0] if listed is not None and len(listed) == 1 else listed
     settings = voices.settings({**one, "keywords": keywords}, limits, recognizer)
-    if beams is None and settings.get("phrases") and _is_unguided(recognizer):
+    # A recogniser without an LM and phrases may search greedily only for that reason.
+    unguided = recognizer.decoder.decoder.unguided if isinstance(recognizer, StreamingRecognizer) else None
+    if beams is None and settings.get("phrases") and unguided is not None:
         beams = min(_auto_beams(recognizer), limits.beams)
     language = one.get("language", "")[:40]
     return Wanted(settings, beams, answer, stream, frozenset(granularities or ["segment"]), language, task)
@@ -212,11 +214,6 @@ def of_attention(wanted: Wanted, recognizer: AttentionRecognizer) -> dict[str, A
     if wanted.response_format in ("verbose_json", "srt", "vtt") and recognizer.is_whisper:
         settings["times"] = "word" if "word" in wanted.granularities else True
     return settings
-
-
-def _is_unguided(recognizer: Any) -> bool:
-    """Return whether a recogniser searches greedily only because it has no LM and no phrases."""
-    return hasattr(recognizer, "decoder") and recognizer.decoder.decoder.unguided is not None
 
 
 def _auto_beams(recognizer: Any) -> int:

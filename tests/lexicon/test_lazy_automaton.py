@@ -16,8 +16,7 @@ from hf_ngpulm.lexicon import lazy_search, lazy_states
 from hf_ngpulm.lexicon.lazy_search import LazySearch
 from hf_ngpulm.search import ctc_beam as beam
 from hf_ngpulm.search.ctc_beam import cpu
-from hf_ngpulm.search.ctc_rows import CtcRows
-from hf_ngpulm.search.frames import Frames
+from hf_ngpulm.search.ctc_rows import CtcRows, Frames
 
 slow_to_draw = settings(
     deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]

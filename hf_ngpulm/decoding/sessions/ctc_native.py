@@ -15,8 +15,7 @@ from ...automaton.tensors import AutomatonTensors
 from ...fusion.rows import RowModels
 from ...search.ctc_beam import cpu as native_beam
 from ...search.ctc_greedy import cpu as native_greedy
-from ...search.ctc_rows import GOES_ON, PHRASES, SENTENCE, CtcModels, CtcRows
-from ...search.frames import Frames
+from ...search.ctc_rows import GOES_ON, PHRASES, SENTENCE, CtcModels, CtcRows, Frames
 from ...search.history import TOKEN
 from ..partials import Transcript
 from .ctc import BLOCK_FRAMES, CTCSlots, beam_rules, label_rules, weighted_scores

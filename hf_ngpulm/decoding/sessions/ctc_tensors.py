@@ -228,11 +228,8 @@ class BeamSlots(TensorSlots[beam.BeamState]):
             "scores": scores,
             "last_tokens": state.last_tokens,
             "parent_hashes": state.parent_hashes,
-            "live": self._is_there(),
+            "live": torch.maximum(self.state.blank_scores, self.state.token_scores) > -torch.inf,
         }
-
-    def _is_there(self) -> Tensor:
-        return torch.maximum(self.state.blank_scores, self.state.token_scores) > -torch.inf
 
     def live(self) -> np.ndarray:
         return self.heard("live")

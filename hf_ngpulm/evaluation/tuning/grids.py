@@ -159,9 +159,8 @@ class GridSearch:
         return [value for value in dict.fromkeys(found) if SETTINGS[self.names[axis]][1](value)]
 
     def _around(self, best: Setting, known: Iterable[Setting], values: dict[int, list[float]]) -> Iterable[Setting]:
-        """Combine new values of some weights with the best values of the other weights.
-
-        A joint search also combines them with the neighbours of these best values.
+        """Combine new values of some weights with the best values of the other weights, and in a joint search also with their
+        neighbours.
         """
         if self.joint:
             others = {axis: _next_to(best[axis], _on(axis, known)) for axis in self.swept if axis not in values}

@@ -272,7 +272,7 @@ def _add_kernel(
 
 @triton.jit
 def _more(best, total, values):
-    """Return the highest score and the sum of exp(score - highest score), updated with a block of scores."""
+    """Update the highest score and the sum of exp(score - highest score) with a block of scores, and return both."""
     highest = tl.maximum(best, tl.max(values, axis=0))
     shift = tl.where(highest > float("-inf"), highest, 0.0)
     return highest, total * tl.exp(best - shift) + tl.sum(tl.exp(values - shift), axis=0)

@@ -17,8 +17,7 @@ from ...automaton.cpu import Automaton
 from ...automaton.tensors import AutomatonTensors
 from ...engines.native import Function, Struct
 from ...engines.threads import on_rows
-from ..ctc_rows import CtcModels, CtcRows
-from ..frames import Frames
+from ..ctc_rows import CtcModels, CtcRows, Frames
 from ..history import Tails
 from . import FIRST_HASH, BeamFrames, BeamRules, BeamState
 

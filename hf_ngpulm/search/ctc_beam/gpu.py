@@ -1,17 +1,19 @@
-"""CTC prefix beam search with language models as Triton kernels: a program per utterance walks its frames.
+"""CTC prefix beam search with language models as Triton kernels. A program per utterance walks the frames.
 
-There are no launches per frame and nothing waits for the host. A first kernel normalises all frames of all rows in parallel and
-notes the highest logit of each block of classes, so that the walk looks at no class of a frame that can't bring a new prefix:
-as on the CPU, a prefix can't be extended to more than its own score plus a block's highest acoustic score plus the best LM
-score in its state, and what scores less than the worst of the best K so far is passed over, which changes nothing.
+There are no launches per frame, and nothing waits for the host. A first kernel normalises all frames of all rows in parallel,
+and stores the highest logit of each block of classes. So the walk reads no block that can't give a new prefix. As on the CPU,
+the score of an extension is at most the prefix's score plus the block's highest acoustic score plus the best LM score in the
+prefix's state. Extensions that can't score more than the worst of the best K so far are skipped, which doesn't change the
+result.
 
-The walk keeps the beam's small arrays in registers, padded to a power of two, and what only new prefixes change in the tensors
-that it returns. All prefixes are scored side by side, as `[place, token]` tiles. Each group of candidates (some of a place's
-tokens) offers its best one; to pick an extension the offers are compared, which fit in a warp, and not all candidates. What
-each token scores in a prefix's state and where it leads to is written to a line of global memory at the first frame that may
-extend the prefix, for all new prefixes at once: level by level, from their roots to ever longer contexts.
+The walk keeps the beam's small arrays in registers, padded to a power of two. Values that only new prefixes change stay in the
+tensors that it returns. All prefixes are scored in parallel, as `[place, token]` tiles. Each group of candidates (some of a
+place's tokens) offers its best one. To choose an extension only the offers are compared, which fit in a warp. The LM scores and
+targets of all tokens in a prefix's state are a line of global memory. A line is written at the first frame that may extend the
+prefix, for all new prefixes at once: level by level, from the roots to longer contexts.
 
-Within `if` what Triton functions return is assigned before it is used: Triton 3.3 takes their `return` for the kernel's.
+Within `if`, results of Triton functions are assigned before they are used, because Triton 3.3 takes such a `return` for the
+kernel's own.
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ def tiling(num_beams: int, classes: int) -> dict[str, int]:
 
 
 def peaks_of(logits: Tensor, lengths: Tensor, blank: int, tiles: dict[str, int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the logsumexp of each frame's logits and their highest one, `[B, T]`, and that of each block of classes."""
+    """Return each frame's logsumexp and maximum of the logits, `[B, T]`, and for each block of classes its maximum."""
     batch_size, frames, classes = logits.shape
     normalisers = torch.empty((batch_size, frames), device=logits.device)
     frame_peaks = torch.empty_like(normalisers)
@@ -109,7 +111,7 @@ def peaks_of(logits: Tensor, lengths: Tensor, blank: int, tiles: dict[str, int])
 
 
 def room_for_lines(lm_states: Tensor, places: int, candidates: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return lines for the states of hypotheses `[B, K, M]`: the score and target of each token in a state.
+    """Return room for lines of hypotheses' states `[B, K, M]`. A line has the score and the target of each token in a state.
 
     A line that no hypothesis needs any more is kept as long as others are free.
     """
@@ -126,7 +128,9 @@ def _peaks_kernel(
     logits, row_stride, frame_stride, class_stride, lengths, normalisers, frame_peaks, block_peaks, frames, classes, blank,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Per frame: logsumexp of its logits, the highest one but the blank's, and that of each block of classes. One warp."""
+    """Write for each frame the logsumexp of its logits, their maximum without the blank, and the maximum of each block of
+    classes.
+    """
     at = tl.program_id(0).to(tl.int64)
     row = at // frames
     frame = at % frames
@@ -166,7 +170,9 @@ def _extend_hash(hashes, tokens):
 
 @triton.jit
 def _take(values, at):
-    """Return `values[at]` of arrays by place; 0 where `at` is no place. Up to 32 lie in a warp, which waits for no other."""
+    """Return `values[at]` of arrays by place; 0 where `at` isn't a place. Up to 32 values fit in a warp, which doesn't wait for
+    others.
+    """
     is_place = (at >= 0) & (at < values.shape[0])
     return tl.where(is_place, tl.gather(values, tl.where(is_place, at, 0), 0), 0)
 
@@ -181,7 +187,7 @@ def _key_of(scores, indices):
 
 @triton.jit
 def _extension_index(tokens, order, PLACES: tl.constexpr):
-    """Return indices for the keys of extensions: higher for lower tokens, then for earlier places in an order."""
+    """Return indices for keys of extensions: higher for lower tokens, and then for earlier places in an order."""
     return STAYING - 1 - (tokens * PLACES + order)
 
 
@@ -194,7 +200,7 @@ def _extension_of(keys, PLACES: tl.constexpr):
 
 @triton.jit
 def _count_before(first, second, alive):
-    """Return each element's rank by the first numbers, then by the second ones."""
+    """Return each element's rank by the first numbers, and then by the second ones."""
     before = (first[None, :] < first[:, None]) | ((first[None, :] == first[:, None]) & (second[None, :] < second[:, None]))
     return tl.sum((before & alive[None, :]).to(tl.int32), axis=1)
 
@@ -207,8 +213,9 @@ def _score_of(key):
 
 @triton.jit
 def _find_parents(hashes, parent_hashes, sizes, last, alive, num_beams, places, PLACES: tl.constexpr):
-    """Return place of each prefix without its last token, -1 if the beam has lost it; whether both end in the same token; how
-    many have a lower hash; and the index of the prefix for its key, if it stays."""
+    """Return for each prefix: the place of its parent (the prefix without its last token), or -1 if that isn't in the beam;
+    whether both end in the same token; how many prefixes have a lower hash; and its index in keys of prefixes that stay.
+    """
     inside = places < num_beams
     own = tl.load(hashes + places, mask=inside, other=0)
     own_size = tl.load(sizes + places, mask=inside, other=0)
@@ -231,8 +238,8 @@ def _has_twins(texts, alive, places, inside):
 
 @triton.jit
 def _join_texts(texts, last, of_parent, added, by_blanks, by_tokens, places, PLACES: tl.constexpr):
-    """Give the scores of each text to its best prefix, see `hf_ngpulm.search.ctc_beam`; and tell whether one is left without
-    any.
+    """Give each text's scores to its best prefix (see `hf_ngpulm.search.ctc_beam`). Return these scores, and whether a prefix
+    has lost all of its own.
     """
     totals = _add(by_blanks, by_tokens)
     alive = totals > float("-inf")
@@ -252,7 +259,7 @@ def _join_texts(texts, last, of_parent, added, by_blanks, by_tokens, places, PLA
 
 @triton.jit
 def _place_in_order(numbers, order, alive, places):
-    """Return the places with given ranks in an order; 0 if there is none."""
+    """Return the places with the given ranks in an order; 0 for a rank that no place has."""
     return tl.sum(tl.where((numbers[:, None] == order[None, :]) & alive[None, :], places[None, :], 0), axis=1)
 
 
@@ -271,9 +278,10 @@ def _fill_lines(
     states, active, line_scores, line_targets, starts, weight, blank, candidates, vocab_size,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write what the tokens `0 .. candidates - 1` score in each active row's state, and their targets, to its line.
+    """Write to each active row's line the scores and the targets of the tokens `0 .. candidates - 1` in the row's state.
 
-    Returns no less than the best weighted score of a token of each row: of all that was written, even if it was written over.
+    Return an upper bound of each row's best weighted token score: the maximum of all written scores, including those that
+    longer contexts have overwritten.
     """
     columns = tl.arange(0, BLOCK)
     best = tl.full((ROWS, BLOCK), float("-inf"), tl.float32)
@@ -341,9 +349,11 @@ def lines_of(
     weights, blank, candidates, vocab_size,
     NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Give a line to each prefix that has none: one that holds its states, or else another that nobody needs, newly filled.
+    """Give a line to each prefix that has none: the line of the same states if there is one, otherwise an unused line, which is
+    then filled.
 
-    Returns the line of each prefix, where to look for a free line the next time, and the best score of a token in each.
+    Return the line of each prefix, the place from which to look for the next unused line, and the best token score in each
+    line.
     """
     NUM_LINES: tl.constexpr = 2 * PLACES
     ROWS: tl.constexpr = PLACES if PLACES < MOST_ROWS else MOST_ROWS
@@ -398,10 +408,11 @@ def _best_extensions(
     line_scores, line_starts, weights, candidates, bonus, without_lm,
     NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """Return keys of the best extensions of each group (some of the tokens of a place) below its limit, or `NOTHING`.
+    """Return the keys of each group's best extensions that are below the group's limit, or `NOTHING`. A group is some of the
+    tokens of a place.
 
-    Their indices are those of `_extension_index`, `order` that of the places. A token is worth the score of its place
-    (`by_same` after itself, else `by_other`) plus its log-probability, what LMs give and its bonus.
+    The indices in the keys are those of `_extension_index`; `order` has those of the places. The value of a token is the score
+    of its place (`by_same` for its last token, else `by_other`) plus the token's log-probability, the LM scores and the bonus.
     """
     columns = tl.arange(0, BLOCK)
     below = tl.broadcast_to(limits[:, None], (GROUPS, PLACES * BLOCK // GROUPS))
@@ -438,8 +449,8 @@ def _extended(
     line_scores, line_starts, weights, candidates, bonus, without_lm,
     NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """Give places to extensions that are worth more than what has them. Returns the keys of the best so far, the prefix that
-    each extends and its token (-1 for a prefix that stays), and the best score.
+    """Give the places of the worst prefixes to better extensions. Return the keys of the best K so far, for each its prefix and
+    its new token (-1 for a prefix that stays), and the best score.
     """
     from_places = places
     tokens_added = places * 0 - 1
@@ -489,7 +500,7 @@ def _store_new(
     hashes, parent_hashes, sizes, lm_scores, lm_states, texts, text_hashes, line_scores, line_targets,
     weights, classes, candidates, bonus, without_lm, NUM_AUTOMATA: tl.constexpr, JOINS: tl.constexpr,
 ):  # fmt: skip
-    """Store what new prefixes change. Returns their acoustic scores, and what LMs and bonuses add."""
+    """Store the values that change in new prefixes. Return their acoustic scores, and the scores that LMs and bonuses add."""
     token = tl.where(is_new, tokens_added, 0)
     log_probs = tl.load(x + token.to(tl.int64) * class_stride, mask=is_new, other=0.0).to(tl.float32)
     before = tl.where(token == _take(last, from_places), _take(by_blanks, from_places), _take(totals, from_places))

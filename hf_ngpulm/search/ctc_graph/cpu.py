@@ -9,7 +9,7 @@ from ...automaton.cpu import Automaton
 from ...automaton.tensors import AutomatonTensors
 from ...engines.native import Function, Struct
 from ...engines.threads import on_rows
-from ..frames import Frames
+from ..ctc_rows import Frames
 from . import GraphFrames, GraphRules, GraphState
 
 

@@ -13,8 +13,7 @@ from ...automaton.cpu import Automaton
 from ...automaton.tensors import AutomatonTensors
 from ...engines.native import Function
 from ...engines.threads import on_rows
-from ..ctc_rows import CtcRows
-from ..frames import Frames
+from ..ctc_rows import CtcRows, Frames
 from ..history import Tails
 from . import RULES, GreedyLabels, LabelRules
 
