@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .grammar.grammar import Grammar
     from .language_model.log_linear import LogLinear
     from .language_model.model import NGramLM
-    from .phrases import ArcBooster, PhraseBooster
+    from .phrases import ArcBooster, Phrase, PhraseBooster
     from .pipelines import CTCNGramPipeline, Seq2SeqNGramPipeline, TransducerNGramPipeline, register
     from .rescoring import Rescorer
     from .search.networks.model import TransducerModel
@@ -45,6 +45,7 @@ __all__ = [
     "NGramLM",
     "NGramLogitsProcessor",
     "Partial",
+    "Phrase",
     "PhraseBooster",
     "Rescorer",
     "Seq2SeqNGramPipeline",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -138,9 +138,10 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         """
         logits = tensor_of(logits, "logits")
         lengths = self.check(logits, lengths)
+        phrases = list(phrases) if isinstance(phrases, Iterator) else phrases
         hypotheses = self.guided(phrases).decode_checked(logits, lengths, phrases)
         refuse_probabilities(logits, lengths)  # last, since it waits for the GPU
-        return self.rescored(hypotheses)
+        return self.finished(hypotheses, phrases)
 
     def check(self, logits: Tensor, lengths: Outputs | None) -> Tensor:
         """Validate logits and return the lengths of their rows, int32 `[B]`. Probabilities are refused later."""

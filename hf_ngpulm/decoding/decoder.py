@@ -190,6 +190,12 @@ class Decoder(WithoutCaches):
             return rescored([hypotheses], rescorer, weight, word_bonus, self.rank, of_one)[0]
         return rescored(hypotheses, rescorer, weight, word_bonus, self.rank, history)
 
+    def finished(self, n_best: list[list[Hypothesis]], phrases: Any = None) -> list[list[Hypothesis]]:
+        """Return the lists that a search found as a caller gets them: rescored, and with phrases as their lists write them."""
+        phrases = self.fusion.phrases if phrases is None else phrases
+        n_best = self.rescored(n_best)
+        return n_best if phrases is None else in_forms(n_best, self.fusion.contexts.of_rows(phrases, len(n_best)))
+
     def rescored(self, n_best: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
         """Return the lists that a search found; with the option `rescorer`, rank them anew and keep `num_return_sequences`."""
         if self.options.rescorer is None:
@@ -257,6 +263,14 @@ class Decoder(WithoutCaches):
         other = copy.copy(self)
         vars(other).update(attributes)
         return other
+
+
+def in_forms(n_best: list[list[Hypothesis]], boosters: Sequence[Booster | None]) -> list[list[Hypothesis]]:
+    """Return the hypotheses of each row with its phrases as they are to be written."""
+    return [
+        [each.written(booster.forms) for each in of_row] if booster is not None and booster.forms else of_row
+        for of_row, booster in zip(n_best, boosters)
+    ]
 
 
 def refuse_broken(bad_frames: Any, what: str = "logits of", pieces: Sequence[tuple[int, int, int]] | None = None) -> None:

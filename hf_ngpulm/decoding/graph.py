@@ -16,7 +16,7 @@ from ..language_model.model import NGramLM
 from ..phrases import Booster
 from ..phrases.contexts import GraphContexts, checked_discounts, is_per_row
 from .ctc import CTCDecoder, blank_of, bonuses_of
-from .decoder import Decoder
+from .decoder import Decoder, in_forms
 from .hypotheses import Hypothesis
 from .options import GraphOptions, takes
 from .sessions.blocks import BlockStream, check_utterances, refuse_probabilities
@@ -106,20 +106,25 @@ class GraphDecoder(Decoder):
         logits = tensor_of(logits, "logits").cpu()
         lengths = check_utterances(logits, lengths, self.blank_id)
         refuse_probabilities(logits, lengths)
-        stream = self.stream(logits.shape[0], phrases=phrases)
+        contexts = self._contexts(logits.shape[0], phrases)
+        stream = self.stream(logits.shape[0], phrases=contexts)
         stream.add_checked(logits, lengths)
-        return stream.hypotheses()
+        return in_forms(stream.hypotheses(), contexts)
 
     def stream(self, batch_size: int = 1, device: torch.device | str = "cpu", phrases: Any = None) -> BlockStream:
         """Open a batch whose frames arrive in blocks. Arguments are as for `hf_ngpulm.CTCDecoder.stream`.
 
         `device` has no effect: frames may be on any device, and are searched on the CPU.
         """
-        lms, weights = self._lms(batch_size), self.lm_weights(batch_size)
-        contexts = self.contexts.of_rows(self.phrases if phrases is None else phrases, lms, weights)
+        contexts = self._contexts(batch_size, phrases)
         has_phrases = any(context is not None for context in contexts)
         models = self.fusion.rows(batch_size, torch.device("cpu"), contexts if has_phrases else None)
         return BlockStream(self.slots(models))
+
+    def _contexts(self, batch_size: int, phrases: Any) -> list[Booster | None]:
+        """Return the compiled phrases of each row."""
+        lms, weights = self._lms(batch_size), self.lm_weights(batch_size)
+        return self.contexts.of_rows(self.phrases if phrases is None else phrases, lms, weights)
 
     def slots(self, models: RowModels) -> GraphSlots:
         """Return the slots of a session, one for each row of the models."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from ..phrases.phrase import Forms, Match, edged
 from ..text.words import WordSplitter
 
 
@@ -46,6 +47,7 @@ class Hypothesis:
             of the search without it.
         token_frames: first frame of each token.
         token_ends: the frame after each token's last frame.
+        forms: what is written for phrases in `text` and `words`; `token_ids` are what was heard.
         token_confidences: for each token the mean confidence of its frames, from 0 to 1 (see `hf_ngpulm.search.confidence`).
     """
 
@@ -62,13 +64,22 @@ class Hypothesis:
     rescorer_score: float | None = None
     frame_seconds: float | None = field(default=None, repr=False)
     splitter: WordSplitter | None = field(default=None, repr=False, compare=False)
+    forms: Forms | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def words(self) -> list[Word]:
         """Return the words with their times and confidences; empty without a tokenizer."""
         if self.splitter is None:
             return []
-        return [self._span(text, first, last) for text, first, last in self.splitter.words(self.token_ids)]
+        split = self.splitter.words(self.token_ids)
+        if self.forms:
+            for match in reversed(self.forms.found([text for text, *_ in split])):
+                split[match.first : match.last] = _as_written(match, split[match.first : match.last])
+        return [self._span(text, first, last) for text, first, last in split]
+
+    def written(self, forms: Forms) -> Hypothesis:
+        """Return a copy in which phrases are written as their list has them, whichever form was heard."""
+        return replace(self, text=forms.written(self.text), forms=forms) if forms else self
 
     @cached_property
     def characters(self) -> list[Word]:
@@ -86,6 +97,14 @@ class Hypothesis:
             None if seconds is None else round(self.token_ends[last - 1] * seconds, 6),
             min(confidences, default=None),
         )
+
+
+def _as_written(match: Match, split: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+    """Return the words of a phrase; a single one, of the whole phrase, if another number of words was heard."""
+    wanted = match.text.split()
+    if len(wanted) != len(split):
+        wanted, split = [match.text], [(" ".join(text for text, *_ in split), split[0][1], split[-1][2])]
+    return [(edged(text, heard), first, last) for text, (heard, first, last) in zip(wanted, split)]
 
 
 class Writing(NamedTuple):

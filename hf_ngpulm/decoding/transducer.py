@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -187,10 +187,10 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         """
         frames = tensor_of(encoder_hidden_states, "encoder_hidden_states", self._device)
         lengths, writing = _checked(frames, lengths), self.writing
+        phrases = list(phrases) if isinstance(phrases, Iterator) else phrases
         paths = self.guided(phrases)._paths(frames, lengths, phrases)
-        return self.rescored(
-            [[path.written(writing, length) for path in of_row] for of_row, length in zip(paths, lengths.tolist())]
-        )
+        found = [[path.written(writing, length) for path in of_row] for of_row, length in zip(paths, lengths.tolist())]
+        return self.finished(found, phrases)
 
     def rank(self, hypothesis: Hypothesis) -> float:
         return hypothesis.score / (len(hypothesis.token_ids) + 1 if self.options.length_normalization else 1)

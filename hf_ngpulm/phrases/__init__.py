@@ -2,6 +2,7 @@
 
 from .arcs import ArcBooster
 from .booster import PhraseBooster
+from .phrase import Phrase
 from .phrases import Booster, Phrases
 
-__all__ = ["ArcBooster", "Booster", "PhraseBooster", "Phrases"]
+__all__ = ["ArcBooster", "Booster", "Phrase", "PhraseBooster", "Phrases"]

@@ -14,6 +14,7 @@ from ..common.checks import AT_LEAST_0, check, one_of, whole
 from ..language_model.model import NGramLM
 from ..text.spelling import CASES, Speller, speller_of
 from .automaton import Spellings, phrase_automaton
+from .phrase import Forms
 from .phrases import Booster, Phrases, Written, write
 
 # In vocabularies up to this size pieces are so short that a phrase is often the beginning of another word.
@@ -32,7 +33,7 @@ class PhraseBooster(Booster):
     all count (see `hf_ngpulm.phrases.reference`).
 
     Args:
-        phrases: texts, or pairs of a text and a weight, or a mapping from texts to weights.
+        phrases: texts, pairs of a text and a weight, `Phrase` objects, or a mapping from texts to weights.
         tokenizer: the ASR model's tokenizer, or a processor that has it.
         weight: bonus of phrases without their own weight (natural log), per token or per phrase, see `weight_per`. A negative
             weight suppresses a phrase.
@@ -102,12 +103,14 @@ class GraphBooster(Booster):
         tokenizer: the ASR model's tokenizer.
         lm: the language model, or None.
         lm_weight: the language model's weight in the search.
+        forms: what is written for the phrases.
     """
 
-    def __init__(self, phrases: Mapping[str, float], tokenizer: Any, lm: NGramLM | None, lm_weight: float) -> None:
+    def __init__(self, phrases: Mapping[str, float], tokenizer: Any, lm: NGramLM | None, lm_weight: float, forms: Forms) -> None:
         speller = speller_of(tokenizer, None if lm is None else lm.vocab_size)
         whole_words = _are_whole_words(speller)
         written = write(phrases, 0.0, speller, whole_words, "auto", 1, None, False)
+        written = written._replace(forms=forms)
         built = _automaton_of(_with_payments(written, lm, max(lm_weight, 0.0)), speller, whole_words)
         super().__init__(built, written, speller.vocabulary, "auto")
 

@@ -13,6 +13,7 @@ from ..common.pickling import WithoutCaches
 from ..engines.locks import lock_across_forks
 from ..language_model.model import NGramLM
 from .booster import GraphBooster, PhraseBooster
+from .phrase import Forms, Phrase
 from .phrases import Booster, Phrases, checked_phrases
 
 # A context is a booster, phrases to make a booster from, or None for a row without phrases.
@@ -90,7 +91,7 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": BoosterCach
         else:
             if self.tokenizer is None:
                 raise ValueError("phrases need a tokenizer: pass it, or a PhraseBooster instead of texts")
-            key = tuple(checked_phrases(context, 1.0).items())
+            key = _key(context)
             context = self._kept.found_or(key, lambda: self._made(key), self.most)
         with LOCK:
             self._accepted.add(context)
@@ -146,12 +147,13 @@ class GraphContexts(WithoutCaches, caches={"_kept": BoosterCache}):
         """
         if context is None or isinstance(context, Booster):
             return self.boosters.booster(context)
-        phrases = checked_discounts(context, self.discount)
-        key = (id(lm), lm_weight, *phrases.items())
+        context = context if isinstance(context, Mapping | str) else list(context)
+        phrases, forms = checked_discounts(context, self.discount), Forms.of(context)
+        key = (id(lm), lm_weight, *phrases.items(), *forms.spoken.items())
         # The entry keeps the model alive, so that no later model gets the same id.
         return self._kept.found_or(
             key,
-            lambda: GraphBooster(phrases, self.boosters.tokenizer, lm, lm_weight),
+            lambda: GraphBooster(phrases, self.boosters.tokenizer, lm, lm_weight, forms),
             min(KEPT_IN_GRAPHS, self.boosters.most),
             lm,
         )
@@ -165,7 +167,7 @@ class GraphContexts(WithoutCaches, caches={"_kept": BoosterCache}):
             contexts = list(phrases)
             _check_rows(contexts, len(models))
         elif not isinstance(phrases, Booster | Sequence | Mapping | None):  # may be read only once
-            contexts = [checked_discounts(phrases, self.discount)] * len(models)
+            contexts = [list(phrases)] * len(models)
         return [self.of(*row) for row in zip(contexts, models, lm_weights, strict=True)]
 
 
@@ -178,6 +180,15 @@ def checked_discounts(phrases: Phrases, discount: float) -> dict[str, float]:
     if below is not None:
         raise ValueError(f"a discount should be at least 0, that of {below!r} is {checked[below]}")
     return checked
+
+
+def _key(phrases: Phrases) -> tuple[Any, ...]:
+    """Return phrases as a key of caches, from which a booster can be made. Raises ValueError if they are invalid."""
+    if isinstance(phrases, Mapping | str):
+        return tuple(checked_phrases(phrases, 1.0).items())
+    listed = tuple(phrases)
+    checked = checked_phrases(listed, 1.0)
+    return listed if any(isinstance(item, Phrase) for item in listed) else tuple(checked.items())
 
 
 def _check_rows(contexts: Sequence[Any], batch_size: int) -> None:

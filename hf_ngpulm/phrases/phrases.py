@@ -15,13 +15,14 @@ from ..common.checks import WEIGHT, check
 from ..text.normalisation import normaliser
 from ..text.spelling import Speller, Spelling
 from ..text.vocabulary import Vocabulary, check_tokenizer
+from .phrase import Forms, Phrase
 
 # States back off at most twice per token, and an automaton limits backoff chains.
 MOST_TOKENS = 500
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
-Phrases = Iterable["str | tuple[str, float]"] | Mapping[str, float]
-"""Texts, pairs of a text and a weight, or a mapping from texts to weights."""
+Phrases = Iterable["str | tuple[str, float] | Phrase"] | Mapping[str, float]
+"""Texts, pairs of a text and a weight, `Phrase` objects, or a mapping from texts to weights."""
 
 
 class Written(NamedTuple):
@@ -30,6 +31,7 @@ class Written(NamedTuple):
     phrases: dict[str, float]  # from texts to weights
     spellings: list[Spelling]  # all spellings, which refer to phrases by index
     left_out: dict[str, str]  # from phrases that can't be written to their unknown characters
+    forms: Forms = Forms()
 
 
 class Booster(BackoffAutomaton):
@@ -37,6 +39,7 @@ class Booster(BackoffAutomaton):
 
     Attributes:
         phrases, left_out: see `Written`.
+        forms: what is written for `Phrase` objects; empty without them.
         vocabulary: the tokenizer's vocabulary.
     """
 
@@ -44,6 +47,7 @@ class Booster(BackoffAutomaton):
         super().__init__(built.tensors, built.vocab_size, built.context_length, built.roots, built.starts, engine)
         self.phrases = written.phrases
         self.left_out = written.left_out
+        self.forms = written.forms
         self.vocabulary = vocabulary
 
     @property
@@ -90,6 +94,7 @@ def write(
     strict: bool,
 ) -> Written:
     """Return phrases with their spellings. The arguments are those of `hf_ngpulm.PhraseBooster`."""
+    phrases = phrases if isinstance(phrases, str | Mapping) else list(phrases)
     checked = checked_phrases(phrases, check("weight", weight, WEIGHT))
     clean = normaliser(normalise, speller.tokenizer)
     texts = [unicodedata.normalize("NFC", clean(phrase)) for phrase in checked]
@@ -107,26 +112,38 @@ def write(
         raise ValueError(
             f"a phrase may have {MOST_TOKENS} tokens, but {names[longest.phrase][:60]!r}... has {len(longest.tokens)}"
         )
-    return Written(checked, spellings, left_out)
+    return Written(checked, spellings, left_out, Forms.of(phrases))
 
 
 def checked_phrases(phrases: Phrases, weight: float) -> dict[str, float]:
-    """Return a dictionary from phrases to weights; a duplicate phrase gets the larger weight."""
+    """Return a dictionary from phrases and their aliases to weights; a duplicate gets the larger weight."""
     if isinstance(phrases, str):
         raise TypeError(f"phrases should be a list of texts, got the text {phrases!r}; write [{phrases!r}]")
     found: dict[str, float] = {}
     items: Iterable[Any] = phrases.items() if isinstance(phrases, Mapping) else phrases
     for number, item in enumerate(items):
-        text, own = (item, weight) if isinstance(item, str) else _pair(item, number)
-        if not text.strip():
-            raise ValueError(f"phrase {number} is empty: {text!r}; leave it out")
-        if not text.isascii() and _SURROGATE.search(text):
-            raise ValueError(f"phrase {number} has half of a surrogate pair in it, which isn't text: {text!a}; write it anew")
-        found[text] = max(own, found.get(text, own))
+        if isinstance(item, Phrase):
+            if item.threshold is not None:
+                raise ValueError(
+                    f"the threshold of {item.text!r} is for a second look: pass false_alarms_per_hour= to the pipeline, or use "
+                    "a PhraseDecoder; or leave it out"
+                )
+            own = weight if item.weight is None else item.weight
+            texts = [item.text, *item.aliases]
+        else:
+            text, own = (item, weight) if isinstance(item, str) else _pair(item, number)
+            texts = [text]
+        for text in texts:
+            if not text.strip():
+                raise ValueError(f"phrase {number} is empty: {text!r}; leave it out")
+            if not text.isascii() and _SURROGATE.search(text):
+                message = f"phrase {number} has half of a surrogate pair in it, which isn't text: {text!a}; write it anew"
+                raise ValueError(message)
+            found[text] = max(own, found.get(text, own))
     return found
 
 
 def _pair(item: Any, number: int) -> tuple[str, float]:
     if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[0], str):
-        raise TypeError(f"phrase {number} should be a text or a pair of a text and a weight, got {item!r}")
+        raise TypeError(f"phrase {number} should be a text, a pair of a text and a weight, or a Phrase, got {item!r}")
     return item[0], check(f"the weight of phrase {number} ({item[0]!r})", item[1], WEIGHT)

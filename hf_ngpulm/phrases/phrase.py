@@ -1,0 +1,127 @@
+"""Define `Phrase`, and find phrases and their aliases among the words of a transcript."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..common.checks import WEIGHT, check
+
+# What may stand before or after a word, and isn't part of it.
+_EDGES = " \t\n.,;:!?\"()[]{}\u2026\u201c\u201d\u00bf\u00a1"
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """Hold one phrase with its settings.
+
+    A transcript has `text` as it is here, whichever alias was heard, in any case of letters.
+
+    Args:
+        text: what is written.
+        weight: its bonus (natural log, see `hf_ngpulm.PhraseBooster`); None for that of the list.
+        threshold: the least log-likelihood ratio (natural log) of a second look (see `hf_ngpulm.PhraseDecoder`); None for the
+            threshold that suits the length of the phrase and of the list. -inf always keeps the phrase.
+        aliases: other spellings, for example as it sounds: `Phrase("n8n", aliases=["n eight n", "enate en"])`.
+
+    Raises:
+        TypeError: an argument has another type. ValueError: a weight isn't a finite number, or a threshold isn't a number.
+    """
+
+    text: str
+    weight: float | None = None
+    threshold: float | None = None
+    aliases: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.aliases, str) or not all(isinstance(text, str) for text in (self.text, *self.aliases)):
+            raise TypeError(
+                f"a phrase has a text, and a list of texts as its aliases; got text={self.text!r}, aliases={self.aliases!r}"
+            )
+        object.__setattr__(self, "aliases", tuple(self.aliases))
+        if self.weight is not None:
+            check(f"the weight of {self.text!r}", self.weight, WEIGHT)
+        if self.threshold is not None and not float(self.threshold) == self.threshold:
+            raise ValueError(f"the threshold of {self.text!r} should be a number, got {self.threshold!r}")
+
+
+class Match(NamedTuple):
+    """Hold a phrase found in a transcript: the words `first .. last - 1`."""
+
+    first: int
+    last: int
+    text: str
+
+
+class Forms:
+    """Find phrases among words. `spoken`: a dictionary from folded words to what is written for them."""
+
+    def __init__(self, spoken: Mapping[tuple[str, ...], str] | None = None) -> None:
+        self.spoken = dict(spoken or {})
+        self.longest: dict[str, int] = {}  # by the first word
+        for words in self.spoken:
+            self.longest[words[0]] = max(len(words), self.longest.get(words[0], 0))
+
+    def __bool__(self) -> bool:
+        return bool(self.spoken)
+
+    @classmethod
+    def of(cls, phrases: Any, every: bool = False) -> Forms:
+        """Return the forms of the `Phrase` objects among phrases; with `every`, also those of texts and pairs.
+
+        If two phrases share a form, a phrase's own text counts before aliases, and the first phrase before later ones.
+        """
+        if isinstance(phrases, Mapping):
+            phrases = list(phrases) if every else []
+        own: dict[tuple[str, ...], str] = {}
+        others: dict[tuple[str, ...], str] = {}
+        for item in phrases:
+            if not isinstance(item, Phrase):
+                if not every:
+                    continue
+                item = Phrase(item if isinstance(item, str) else item[0])
+            for into, text in ((own, item.text), *((others, alias) for alias in item.aliases)):
+                words = folded(text.split())
+                if all(words) and words:
+                    into.setdefault(words, item.text)
+        return cls({**others, **own})
+
+    def found(self, words: Sequence[str]) -> list[Match]:
+        """Return the phrases among words, from left to right. Where several begin, the longest counts."""
+        matches: list[Match] = []
+        folds, place = folded(words), 0
+        while place < len(folds):
+            most = min(self.longest.get(folds[place], 0), len(folds) - place)
+            for count in range(most, 0, -1):
+                text = self.spoken.get(folds[place : place + count])
+                if text is not None:
+                    matches.append(Match(place, place + count, text))
+                    place += count
+                    break
+            else:
+                place += 1
+        return matches
+
+    def written(self, text: str) -> str:
+        """Return a transcript with what is to be written for its phrases. Everything else stays, spaces included."""
+        spans, end = [], 0
+        for word in text.split():
+            end = text.index(word, end) + len(word)
+            spans.append((end - len(word), end, word))
+        for first, last, wanted in reversed(self.found([word for *_, word in spans])):
+            begin, finish = spans[first][0], spans[last - 1][1]
+            text = text[:begin] + edged(wanted, text[begin:finish]) + text[finish:]
+        return text
+
+
+def folded(words: Iterable[str]) -> tuple[str, ...]:
+    """Return words in the form in which they are compared."""
+    return tuple(word.strip(_EDGES).casefold() for word in words)
+
+
+def edged(wanted: str, heard: str) -> str:
+    """Return a phrase with the punctuation that stands around what was heard."""
+    core = heard.strip(_EDGES)
+    before = heard[: len(heard) - len(heard.lstrip(_EDGES))]
+    return wanted if not core or core == wanted.strip(_EDGES) == wanted else f"{before}{wanted}{heard[len(before) + len(core) :]}"
