@@ -106,7 +106,9 @@ class GraphBooster(Booster):
         forms: what is written for the phrases.
     """
 
-    def __init__(self, phrases: Mapping[str, float], tokenizer: Any, lm: NGramLM | None, lm_weight: float, forms: Forms) -> None:
+    def __init__(
+        self, phrases: Mapping[str, float], tokenizer: Any, lm: NGramLM | None, lm_weight: float, forms: Forms
+    ) -> None:
         speller = speller_of(tokenizer, None if lm is None else lm.vocab_size)
         whole_words = _are_whole_words(speller)
         written = write(phrases, 0.0, speller, whole_words, "auto", 1, None, False)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..common.checks import WEIGHT, check
 
 # What may stand before or after a word, and isn't part of it.
-_EDGES = " \t\n.,;:!?\"()[]{}\u2026\u201c\u201d\u00bf\u00a1"
+_EDGES = ' \t\n.,;:!?"()[]{}\u2026\u201c\u201d\u00bf\u00a1'
 
 
 @dataclass(frozen=True)
@@ -124,4 +124,4 @@ def edged(wanted: str, heard: str) -> str:
     """Return a phrase with the punctuation that stands around what was heard."""
     core = heard.strip(_EDGES)
     before = heard[: len(heard) - len(heard.lstrip(_EDGES))]
-    return wanted if not core or core == wanted.strip(_EDGES) == wanted else f"{before}{wanted}{heard[len(before) + len(core) :]}"
+    return f"{before}{wanted}{heard[len(before) + len(core) :]}"

@@ -1,0 +1,344 @@
+"""Weigh each phrase that its bonus brought in against what the recogniser hears without it.
+
+A bonus lets phrases win that nobody said. Let A be the best transcript of a search with phrases, B that of the same search
+without them. Where their words differ and A has a phrase, the two readings of that region are compared over the same frames:
+
+    ratio = log p(A) + LM(A) - log p(A with the region as B has it) - LM(the same)
+
+natural log. p is the acoustic model's probability of a token sequence, summed over all alignments. LM(x) is the search's
+weighted score of the language models, with its bonus per token. What the readings share cancels out. The phrase stays if
+
+    ratio >= offset + slope ln(rate) + per_list ln(size of the list) + per_token / (number of tokens of the phrase),
+
+where `rate` is the number of false alarms per hour that the user accepts; otherwise the reading of B returns. The threshold
+of a region with several phrases is the sum of theirs. The four numbers are fitted to ordinary speech.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from itertools import pairwise
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..common.batches import Outputs, checked_lengths, tensor_of
+from ..common.checks import check, number
+from ..phrases import Booster, Phrase
+from ..phrases.contexts import is_per_row
+from ..phrases.phrase import Forms, Match, folded
+from ..phrases.phrases import checked_phrases
+from .ctc import CTCDecoder
+from .decoder import Decoder
+from .forced import ForcedScores
+from .hypotheses import Hypothesis
+from .transducer import TransducerDecoder
+
+AnyDecoder = TypeVar("AnyDecoder", bound=Decoder)
+_RATE = number(1e-6, 1e6, "a number above 0")
+
+
+class Thresholds(NamedTuple):
+    """Hold the numbers of a threshold (natural log); see `hf_ngpulm.decoding.second_look`."""
+
+    offset: float
+    slope: float
+    per_list: float
+    per_token: float
+
+    def of(self, rate: float, size: int, tokens: int) -> float:
+        """Return the threshold of a phrase. `size`: phrases in the list; `tokens`: tokens of the phrase."""
+        per_list = self.per_list * math.log(max(size, 1))
+        return self.offset + self.slope * math.log(rate) + per_list + self.per_token / max(tokens, 1)
+
+
+# Fitted to real speech (docs/phrases.md).
+THRESHOLDS = {"ctc": Thresholds(-10.0, -1.0, 0.5, 2.0), "transducer": Thresholds(-10.0, -1.0, 0.5, 2.0)}
+
+
+@dataclass(frozen=True)
+class PhraseReport:
+    """Hold what became of one phrase in one utterance.
+
+    Args:
+        text: the phrase, as the list has it.
+        heard: whether the transcript has it.
+        start, end: times in seconds; None if unknown.
+        ratio: see `hf_ngpulm.decoding.second_look`; None if it stands in the reading without phrases, too.
+        threshold: the least ratio with which it stays; None without a ratio.
+        instead: the words that stand there without phrases.
+    """
+
+    text: str
+    heard: bool
+    start: float | None = None
+    end: float | None = None
+    ratio: float | None = None
+    threshold: float | None = None
+    instead: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what a pipeline tells: plain values only, without those that are unknown."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+class Look(NamedTuple):
+    """Hold the result of a second look at an utterance."""
+
+    hypotheses: list[Hypothesis]
+    reports: list[PhraseReport]  # of the phrases that the search found, in their order
+
+
+class _Region(NamedTuple):
+    """Hold a region where two readings differ, as tokens of both. A last one is the token after it."""
+
+    first: int
+    last: int
+    other_first: int
+    other_last: int
+    matches: list[Match]
+    instead: str
+
+
+class _PhraseList:
+    """Hold one list of phrases.
+
+    Attributes:
+        boosted: the phrases that the search gets, without thresholds.
+        forms: all of them, as they may be spelled.
+        written: what is written for `Phrase` objects.
+    """
+
+    def __init__(self, phrases: Any) -> None:
+        if isinstance(phrases, Booster):
+            raise TypeError("a second look takes the phrases themselves, not a booster of them; pass their texts")
+        listed = [] if phrases is None else list(phrases.items() if isinstance(phrases, Mapping) else phrases)
+        self.size = len(checked_phrases([_without_threshold(item) for item in listed], 1.0))
+        self.own = {item.text: item.threshold for item in listed if isinstance(item, Phrase) and item.threshold is not None}
+        self.boosted = None if phrases is None else [_without_threshold(item) for item in listed]
+        self.forms = Forms.of([item for item in listed if _weight(item) >= 0], every=True)
+        self.written = Forms.of(listed)
+
+    def threshold(self, match: Match, tokens: int, thresholds: Thresholds, rate: float) -> float:
+        """Return the threshold of a phrase that was found as so many tokens."""
+        own = self.own.get(match.text)
+        return thresholds.of(rate, self.size, tokens) if own is None else own
+
+
+def _without_threshold(item: Any) -> Any:
+    return replace(item, threshold=None) if isinstance(item, Phrase) and item.threshold is not None else item
+
+
+def _weight(item: Any) -> float:
+    weight = item.weight if isinstance(item, Phrase) else item[1] if isinstance(item, tuple) else None
+    return 1.0 if weight is None else weight
+
+
+def _starts(hypothesis: Hypothesis) -> list[int]:
+    """Return the place of the first token of each word, and the number of tokens."""
+    assert hypothesis.splitter is not None
+    spans = hypothesis.splitter.words(hypothesis.token_ids)
+    return [*(first for _, first, _ in spans), len(hypothesis.token_ids)]
+
+
+def _words(hypothesis: Hypothesis) -> list[str]:
+    """Return the words that were heard."""
+    assert hypothesis.splitter is not None
+    return [text for text, *_ in hypothesis.splitter.words(hypothesis.token_ids)]
+
+
+def _regions(best: Hypothesis, plain: Hypothesis, matches: Sequence[Match]) -> list[_Region]:
+    """Return the regions where the words of two readings differ, and the first has phrases, from left to right."""
+    words, starts, others = _words(plain), _starts(best), _starts(plain)
+    matcher = SequenceMatcher(None, folded(_words(best)), folded(words), autojunk=False)
+    shared = [(one + n, other + n) for one, other, size in matcher.get_matching_blocks() for n in range(size)]
+    # What is the same word must be so at the same time.
+    shared = [pair for pair in shared if _meet(_frames(best, starts, pair[0]), _frames(plain, others, pair[1]))]
+    ends = [(-1, -1), *shared, (len(starts) - 1, len(others) - 1)]
+    gaps = [[a + 1, c, b + 1, d] for (a, b), (c, d) in pairwise(ends)]
+    differing = [gap for gap in gaps if gap[0] < gap[1] or gap[2] < gap[3]]
+    found: list[tuple[list[int], list[Match]]] = []
+    for match in matches:
+        own = [
+            spans
+            for spans in differing
+            if max(spans[0], match.first) < min(spans[1], match.last)
+            or (spans[0] == spans[1] and match.first <= spans[0] <= match.last)
+        ]
+        if not own:
+            continue
+        (first, _, other_first, _), (_, last, _, other_last) = own[0], own[-1]
+        if (found and first < found[-1][0][1]) or (found and [first, other_first] == found[-1][0][:3:2]):
+            span, before = found[-1]
+            span[1], span[3] = max(last, span[1]), max(other_last, span[3])
+            before.append(match)
+        else:
+            found.append(([first, last, other_first, other_last], [match]))
+    return [
+        _Region(starts[a], starts[b], others[c], others[d], of_region, " ".join(words[c:d]))
+        for (a, b, c, d), of_region in found
+    ]
+
+
+def _frames(hypothesis: Hypothesis, starts: list[int], word: int) -> tuple[int, int]:
+    """Return the first frame of a word, and the frame after it."""
+    return hypothesis.token_frames[starts[word]], hypothesis.token_ends[starts[word + 1] - 1]
+
+
+def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Return whether two spans of frames have a frame in common, or touch."""
+    return one[0] <= other[1] and other[0] <= one[1]
+
+
+def _spliced(values: Sequence[Any], others: Sequence[Any], regions: Sequence[_Region]) -> list[Any]:
+    """Return values (tokens, frames ...) of one reading, in some regions those of the other."""
+    spliced, end = [], 0
+    for region in regions:
+        spliced += [*values[end : region.first], *others[region.other_first : region.other_last]]
+        end = region.last
+    return [*spliced, *values[end:]]
+
+
+def _report(hypothesis: Hypothesis, match: Match) -> PhraseReport:
+    """Return a report on a phrase that stands in the transcript."""
+    starts = _starts(hypothesis)
+    word = hypothesis._span("", starts[match.first], starts[match.last])
+    return PhraseReport(match.text, True, word.start, word.end)
+
+
+class PhraseDecoder(Generic[AnyDecoder]):
+    """Decode with phrases, and look at each of them again.
+
+        decoder = PhraseDecoder(CTCDecoder(processor), ["Anna Kowalska", Phrase("n8n", aliases=["n eight n"])])
+        decoder(logits, lengths)
+
+    Args:
+        decoder: a `CTCDecoder` with tokens for its units of merging, or a `TransducerDecoder`; with a tokenizer.
+        phrases: texts, pairs of a text and a weight, or `Phrase` objects; or a list with one of these, or None, for each row.
+        phrase_weight: factor of the bonuses, a number or a tensor `[B]`.
+        false_alarms_per_hour: how many phrases that nobody said are accepted in an hour of speech (default 1).
+        thresholds: where that limit lies; default: those fitted to the family of models.
+
+    Raises:
+        ValueError: an argument is out of range, or the decoder can't tell what a given transcript scores.
+        TypeError: phrases are a booster instead of texts.
+    """
+
+    def __init__(
+        self,
+        decoder: AnyDecoder,
+        phrases: Any,
+        phrase_weight: float | Tensor = 1.0,
+        *,
+        false_alarms_per_hour: float = 1.0,
+        thresholds: Thresholds | None = None,
+    ) -> None:
+        if decoder.tokenizer is None:
+            raise ValueError("a second look at phrases needs the decoder's tokenizer; make the decoder with it")
+        if not isinstance(decoder, CTCDecoder | TransducerDecoder) or decoder.fusion.source is not None:
+            what = "with source_lm=" if isinstance(decoder, Decoder) else "here"
+            raise ValueError(
+                f"a second look at phrases takes a CTCDecoder or a TransducerDecoder, not {type(decoder).__name__} {what}"
+            )
+        self.rate = check("false_alarms_per_hour", false_alarms_per_hour, _RATE)
+        self.thresholds = THRESHOLDS[str(decoder.kind.family)] if thresholds is None else thresholds
+        self.per_row = is_per_row(phrases)
+        self.lists = [_PhraseList(each) for each in (phrases if self.per_row else [phrases])]
+        boosted = [each.boosted for each in self.lists]
+        self.decoder = decoder.with_phrases(boosted if self.per_row else boosted[0], phrase_weight)
+        self.without = self.decoder.with_phrases(None)  # with the beam that phrases bring
+
+    @property
+    def options(self) -> Any:
+        """Return the options of the search."""
+        return self.decoder.options
+
+    def __call__(self, frames: Outputs, lengths: Outputs | None = None) -> list[list[Hypothesis]]:
+        """Decode a batch. The arguments and the result are those of the decoder's `decode`."""
+        return [look.hypotheses for look in self.looks(frames, lengths)]
+
+    decode = __call__
+
+    @torch.inference_mode()
+    def looks(self, frames: Outputs, lengths: Outputs | None = None) -> list[Look]:
+        """Decode a batch, and report on the phrases that were found. Arguments are as for a call."""
+        frames = tensor_of(frames, "frames")
+        found = self.decoder.decode(frames, lengths)
+        lists = self.lists if self.per_row else self.lists * len(found)
+        matches = [own.forms.found(_words(of_row[0])) for own, of_row in zip(lists, found)]
+        rows = [row for row, each in enumerate(matches) if each]
+        looks = [Look(of_row, []) for of_row in found]
+        if not rows:
+            return looks
+        if lengths is None:
+            sizes = torch.full((len(found),), frames.shape[1])
+        else:
+            sizes = checked_lengths(lengths, len(found), frames.shape[1], torch.device("cpu"))
+        chosen = torch.tensor(rows, device=frames.device)
+        own_frames, own_lengths = frames[chosen], None if lengths is None else sizes[rows].to(frames.device)
+        plain = self.without.select(rows).decode(own_frames, own_lengths)
+        for row, others in zip(rows, plain):
+            scores = ForcedScores(self.without, frames[row, : int(sizes[row])], row)
+            looks[row] = self._look(found[row], others[0], matches[row], lists[row], scores)
+        return looks
+
+    def _look(
+        self, found: list[Hypothesis], plain: Hypothesis, matches: list[Match], own: _PhraseList, scores: ForcedScores
+    ) -> Look:
+        best = found[0]
+        regions = _regions(best, plain, matches)
+        weighed = [match for region in regions for match in region.matches]
+        reports = [_report(best, match) for match in matches if match not in weighed]
+        if not regions:
+            return Look(found, reports)
+        acoustic, _, added = scores.parts(
+            [best.token_ids, *(_spliced(best.token_ids, plain.token_ids, [region]) for region in regions)]
+        )
+        ratios = (acoustic[0] - acoustic + added[0] - added)[1:].tolist()
+        rejected, starts, rule = [], _starts(best), (self.thresholds, self.rate)
+        for place, (region, ratio) in enumerate(zip(regions, ratios), 1):
+            threshold = sum(own.threshold(match, starts[match.last] - starts[match.first], *rule) for match in region.matches)
+            if ratio < threshold:
+                rejected.append(place)
+            told = {"heard": ratio >= threshold, "ratio": ratio, "threshold": threshold, "instead": region.instead}
+            reports += [replace(_report(best, match), **told) for match in region.matches]
+        reports.sort(key=lambda report: report.start or 0.0)
+        if not rejected:
+            return Look(found, reports)
+        gone = [regions[place - 1] for place in rejected]
+        token_ids = _spliced(best.token_ids, plain.token_ids, gone)
+        result = plain if token_ids == plain.token_ids else self._respelled(best, plain, gone, scores)
+        result = result.written(own.written)
+        return Look([result, *(each for each in found[1:] if each.token_ids != token_ids)], reports)
+
+    def _respelled(self, best: Hypothesis, plain: Hypothesis, gone: list[_Region], scores: ForcedScores) -> Hypothesis:
+        """Return the best hypothesis with some regions as the other has them: times, confidences and scores, too."""
+        token_ids = _spliced(best.token_ids, plain.token_ids, gone)
+        names = [name for name in ("token_frames", "token_ends", "token_confidences") if getattr(best, name)]
+        parts: dict[str, Any] = {name: _spliced(getattr(best, name), getattr(plain, name), gone) for name in names}
+        changes = [float(values[1] - values[0]) for values in scores.parts([best.token_ids, token_ids])]
+        booster, weight = scores.boosted(self.decoder)
+        sums = booster.score_sequences(torch.tensor([token_ids], dtype=torch.int64), bos=True, eos=True)
+        bonus = float(sums[0]) - best.phrase_score
+        return replace(
+            best,
+            text=self.decoder.writing.text(token_ids),
+            token_ids=token_ids,
+            score=best.score + changes[0] + changes[2] + weight * bonus,
+            acoustic_score=best.acoustic_score + changes[0],
+            lm_score=best.lm_score + changes[1],
+            phrase_score=best.phrase_score + bonus,
+            **parts,
+        )
+
+    def select(self, rows: Sequence[int]) -> PhraseDecoder[AnyDecoder]:
+        """Return a copy for some rows of a batch, which selects from lists as the decoder's `select` does."""
+        changed = copy.copy(self)
+        changed.decoder, changed.without = self.decoder.select(rows), self.without.select(rows)
+        changed.lists = [self.lists[row] for row in rows] if self.per_row else self.lists
+        return changed
