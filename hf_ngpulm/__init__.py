@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .decoding.graph import GraphDecoder
     from .decoding.hypotheses import Hypothesis
     from .decoding.partials import Partial
+    from .decoding.second_look import PhraseDecoder
     from .decoding.streaming import StreamingDecoder
     from .decoding.transducer import TransducerDecoder
     from .decoding.understanding import GrammarDecoder
@@ -47,6 +48,7 @@ __all__ = [
     "Partial",
     "Phrase",
     "PhraseBooster",
+    "PhraseDecoder",
     "Rescorer",
     "Seq2SeqNGramPipeline",
     "StreamError",

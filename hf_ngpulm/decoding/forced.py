@@ -57,7 +57,7 @@ def transducer_forced(model: TransducerModel, frames: Tensor, readings: Sequence
     alphas = torch.full((len(frames) + 1, count, longest + 1), NO_SCORE, dtype=torch.float64)
     alphas[0, :, 0] = 0.0
     for time in range(len(frames)):
-        logits = model.join(frames[time].expand_as(predicted), predicted).double().cpu()
+        logits = model.join(frames[time].expand(count, longest + 1, -1), predicted).double().cpu()
         labels = logits[..., : model.vocab_size].log_softmax(-1)
         of_durations = logits[..., model.vocab_size :].log_softmax(-1)  # empty in an RNN-T
         blanks, chosen = labels[..., model.blank_id], labels[:, :-1].gather(2, tokens.cpu()[..., None])[..., 0]

@@ -8,7 +8,7 @@ without them. Where their words differ and A has a phrase, the two readings of t
 natural log. p is the acoustic model's probability of a token sequence, summed over all alignments. LM(x) is the search's
 weighted score of the language models, with its bonus per token. What the readings share cancels out. The phrase stays if
 
-    ratio >= offset + slope ln(rate) + per_list ln(size of the list) + per_token / (number of tokens of the phrase),
+    ratio >= offset - slope ln(rate) + per_list ln(size of the list) - per_token (number of tokens of the phrase),
 
 where `rate` is the number of false alarms per hour that the user accepts; otherwise the reading of B returns. The threshold
 of a region with several phrases is the sum of theirs. The four numbers are fitted to ordinary speech.
@@ -53,12 +53,35 @@ class Thresholds(NamedTuple):
 
     def of(self, rate: float, size: int, tokens: int) -> float:
         """Return the threshold of a phrase. `size`: phrases in the list; `tokens`: tokens of the phrase."""
-        per_list = self.per_list * math.log(max(size, 1))
-        return self.offset + self.slope * math.log(rate) + per_list + self.per_token / max(tokens, 1)
+        return self.offset - self.slope * math.log(rate) + self.per_list * math.log(max(size, 1)) - self.per_token * tokens
+
+    def fitted(self, false_alarms: Sequence[tuple[float, int, int]], hours: float) -> Thresholds:
+        """Return a copy with an offset and a slope for other speech.
+
+        In the tail that matters, false alarms become rarer exponentially as the threshold rises; half of them are the tail.
+
+        Args:
+            false_alarms: ratio, size of the list, and tokens of each phrase that a search found and nobody said.
+            hours: hours of the speech that was searched, counted once for each list.
+
+        Raises:
+            ValueError: there are fewer than 10 false alarms.
+        """
+        if len(false_alarms) < 10:
+            raise ValueError(
+                f"{len(false_alarms)} false alarms are too few to fit thresholds to, 10 are needed; take more speech, a longer "
+                "list of phrases, or a higher phrase_weight"
+            )
+        bare = self._replace(offset=0.0, slope=0.0)
+        margins = sorted((ratio - bare.of(1.0, size, tokens) for ratio, size, tokens in false_alarms), reverse=True)
+        tail = margins[: max(10, len(margins) // 2)]
+        slope = sum(tail) / len(tail) - tail[-1]
+        # In the tail, rate = (len(tail) / hours) exp((tail[-1] - threshold) / slope).
+        return self._replace(offset=tail[-1] + slope * math.log(len(tail) / hours), slope=slope)
 
 
 # Fitted to real speech (docs/phrases.md).
-THRESHOLDS = {"ctc": Thresholds(-10.0, -1.0, 0.5, 2.0), "transducer": Thresholds(-10.0, -1.0, 0.5, 2.0)}
+THRESHOLDS = {"ctc": Thresholds(0.0, 1.0, 2.2, 2.6), "transducer": Thresholds(0.0, 1.0, 2.2, 2.6)}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,192 @@
+"""The second look at phrases: exact ratios, results as without it at a threshold of -inf, readings that return whole."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from toys import Toy
+from transformers import AutoTokenizer
+
+from hf_ngpulm import CTCDecoder, NGramLM, Phrase, PhraseBooster, PhraseDecoder, TransducerDecoder
+from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.decoding.forced import ctc_forced, transducer_forced
+from hf_ngpulm.decoding.second_look import THRESHOLDS, Thresholds
+
+BLANK = 256
+NEVER, ALWAYS = Thresholds(1e6, 0, 0, 0), Thresholds(-math.inf, 0, 0, 0)
+PHRASES = ["call anna", Phrase("Weather", aliases=["the day"]), ("new york", 2.0), "a", "to"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
+
+
+@pytest.fixture(scope="module")
+def lm(tokenizer):
+    return NGramLM.from_arpa(bundled("examples/speech/harbour/lm.arpa.gz"), tokenizer, units="id")
+
+
+def log_probs_of(frames, classes, seed):
+    return torch.randn(frames, classes, generator=torch.Generator().manual_seed(seed)).double().log_softmax(-1)
+
+
+@given(st.integers(0, 5), st.lists(st.integers(1, 2), max_size=3), st.integers(0, 1000))
+def test_ctc_readings_sum_all_alignments(frames, reading, seed):
+    log_probs = log_probs_of(frames, 3, seed)
+    scores = [-math.inf]
+    for labels in itertools.product(range(3), repeat=frames):
+        if [label for label, _ in itertools.groupby(labels) if label] == reading:
+            total = float(
+                torch.logaddexp(torch.tensor(total).double(), sum(log_probs[t, c] for t, c in enumerate(labels)) + 0.0)
+            )
+    if frames:
+        (found,) = ctc_forced(log_probs, [reading], 0).tolist()
+        assert found == pytest.approx(total, abs=1e-9)
+
+
+def transducer_brute(model, frames, reading):
+    """The probability of a reading: a sum over all alignments, one after the other."""
+    predictions = [model.start(1, frames)]
+    for token in reading:
+        predictions.append(model.predict(torch.tensor([token]), predictions[-1][1]))
+    total = []
+
+    def go(time, place, score):
+        if time >= len(frames):
+            total.extend([score] if place == len(reading) else [])
+            return
+        logits = model.join(frames[time][None], predictions[place][0])[0].double()
+        labels = logits[: model.vocab_size].log_softmax(0)
+        steps = [(0, 0.0)] if model.durations is None else list(
+            zip(model.durations, logits[model.vocab_size :].log_softmax(0).tolist())
+        )  # fmt: skip
+        for step, log_prob in steps:
+            go(time + max(step, 1), place, score + float(labels[model.blank_id]) + log_prob)
+            if place < len(reading):
+                go(time + step, place + 1, score + float(labels[reading[place]]) + log_prob)
+
+    go(0, 0, 0.0)
+    return float(torch.tensor(total, dtype=torch.float64).logsumexp(0)) if total else -math.inf
+
+
+@pytest.mark.parametrize("durations", [None, (0, 1, 2), (1, 2)])
+def test_transducer_readings_sum_all_alignments(durations):
+    model = Toy(5, 4, durations, seed=3)
+    frames = torch.randn(3, 6, generator=torch.Generator().manual_seed(1))
+    readings = [[], [0], [1, 2], [3, 3, 1], [2, 0, 1, 3]]
+    found, internal = transducer_forced(model, frames, readings)
+    assert found.tolist() == pytest.approx([transducer_brute(model, frames, each) for each in readings], abs=1e-5)
+    prediction, state = model.start(1, frames)
+    first = model.internal_lm(prediction)[0, 1]
+    second = model.internal_lm(model.predict(torch.tensor([1]), state)[0])[0, 2]
+    assert float(internal[2]) == pytest.approx(float(first + second), abs=1e-5) and float(internal[0]) == 0
+
+
+def decoders(tokenizer, lm):
+    """Decoders with frames for them."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(4, 30, 257, generator=generator)
+    logits[..., BLANK] += 5 * torch.rand(4, 30, generator=generator)
+    frames = torch.randn(4, 20, 6, generator=generator)
+    rnnt = Toy(257, BLANK, seed=1, blank_bias=3.0)
+    tdt = Toy(257, BLANK, (0, 1, 2), seed=2, blank_bias=3.0)
+    models = {"lm": lm, "lm_weight": 0.4, "frame_seconds": 0.08}
+    yield CTCDecoder(tokenizer, num_beams=4, frame_seconds=0.08), logits
+    yield CTCDecoder(tokenizer, **models, num_beams=4, num_return_sequences=3), logits
+    yield CTCDecoder(tokenizer, **models, num_beams=1), logits
+    for model in (rnnt, tdt):
+        yield TransducerDecoder(model, tokenizer, **models, strategy="alsd"), frames
+
+
+def test_a_threshold_of_minus_infinity_changes_nothing(tokenizer, lm):
+    lengths = torch.tensor([20, 17, 9, 20])
+    for decoder, frames in decoders(tokenizer, lm):
+        flat = decoder.with_phrases(PHRASES, 3.0).decode(frames, lengths)
+        looked = PhraseDecoder(decoder, PHRASES, 3.0, thresholds=ALWAYS)
+        assert looked.decode(frames, lengths) == flat
+        assert any(report.ratio is not None for look in looked.looks(frames, lengths) for report in look.reports)
+
+
+def test_where_all_phrases_go_the_reading_without_them_returns(tokenizer, lm):
+    lengths = torch.tensor([20, 17, 9, 20])
+    for decoder, frames in decoders(tokenizer, lm):
+        flat = decoder.with_phrases(PHRASES, 3.0).decode(frames, lengths)
+        plain = decoder.decode(frames, lengths)
+        found = PhraseDecoder(decoder, PHRASES, 3.0, thresholds=NEVER).looks(frames, lengths)
+        assert any(not report.heard for look in found for report in look.reports)
+        for (best, *_), without, (with_bonus, *_), look in zip((look.hypotheses for look in found), plain, flat, found):
+            gone = [report for report in look.reports if report.ratio is not None]
+            if len(without[0].words) and len(gone) == len(look.reports) and best.token_ids == without[0].token_ids:
+                assert best.token_frames == without[0].token_frames and best.score == without[0].score
+            if not gone:
+                assert best.token_ids == with_bonus.token_ids
+
+
+def test_each_region_is_decided_alone_and_scores_are_those_of_its_tokens(tokenizer):
+    weak, strong = "bert", "anna"
+    ids = [tokenizer(word)["input_ids"] for word in (weak, "now", strong)]
+    other = [tokenizer(word)["input_ids"] for word in ("west", "now", "east")]
+    rows = []
+    for tokens, others, behind in zip(ids, other, (0.5, 0.0, 2.5)):
+        for n in range(max(len(tokens), len(others))):
+            frame = torch.full((BLANK + 1,), -15.0)
+            frame[tokens[n] if n < len(tokens) else BLANK] = 0.0
+            frame[others[n] if n < len(others) else BLANK] = behind
+            rows += [frame, torch.nn.functional.one_hot(torch.tensor(BLANK), BLANK + 1) * 9.0]
+    logits = torch.stack(rows)[None]
+    base = CTCDecoder(tokenizer, num_beams=16, frame_seconds=0.1, beam_threshold=60.0)
+    phrases = [Phrase(weak, threshold=-4.0), Phrase(strong, threshold=-6.0)]
+    decoder = PhraseDecoder(base, phrases, 3.0)
+    ((best, *_), reports) = decoder.looks(logits)[0]
+    assert base(logits)[0][0].text == "west now east"
+    assert [(report.text, report.heard, report.instead) for report in reports] == [
+        ("bert", True, "west"),
+        ("anna", False, "east"),
+    ]
+    assert best.text == "bert now east" and [word.text for word in best.words] == ["bert", "now", "east"]
+    acoustic = ctc_forced(logits[0].log_softmax(-1), [best.token_ids], BLANK)
+    assert best.acoustic_score == pytest.approx(float(acoustic[0]), abs=0.05)
+    booster = PhraseBooster([weak, strong], tokenizer)
+    bonus = float(booster.score_sequences(torch.tensor([best.token_ids]))[0])
+    assert best.phrase_score == pytest.approx(bonus)
+    assert best.score == pytest.approx(best.acoustic_score + 3 * bonus, abs=0.05)
+    spans = {report.text: report for report in reports}
+    assert spans["bert"].start == 0.0 and spans["anna"].ratio < -6 < -4 < spans["bert"].ratio
+    assert PhraseDecoder(base, [phrases[::-1]], 3.0).select([0]).looks(logits)[0].hypotheses[0].text == "bert now east"
+
+
+def test_thresholds_grow_with_the_list_and_with_shortness_and_fall_with_the_rate():
+    for thresholds in THRESHOLDS.values():
+        usual = thresholds.of(1.0, 100, 4)
+        assert thresholds.of(1.0, 1000, 4) > usual > thresholds.of(1.0, 100, 5)
+        assert thresholds.of(0.1, 100, 4) > usual > thresholds.of(10.0, 100, 4)
+
+
+def test_fitted_thresholds_let_through_as_many_false_alarms_as_they_say():
+    draws = torch.distributions.Exponential(0.5).sample((4000,)).tolist()
+    before = Thresholds(0.0, 0.0, 1.5, 0.7)
+    alarms = [(draw - 9 + before.of(1.0, 50, 3), 50, 3) for draw in draws]
+    fitted = before.fitted(alarms, 10.0)
+    assert fitted.slope == pytest.approx(2.0, rel=0.15)
+    for rate in (5.0, 50.0):
+        passed = sum(ratio >= fitted.of(rate, size, tokens) for ratio, size, tokens in alarms)
+        assert passed / 10 == pytest.approx(rate, rel=0.35)
+    with pytest.raises(ValueError, match="too few"):
+        before.fitted(alarms[:5], 10.0)
+
+
+def test_what_cannot_be_looked_at_is_refused(tokenizer, lm):
+    with pytest.raises(ValueError, match="CTCDecoder or a TransducerDecoder"):
+        PhraseDecoder(CTCDecoder(tokenizer, lm, source_lm=lm, num_beams=4), ["a"])
+    with pytest.raises(TypeError, match="pass their texts"):
+        PhraseDecoder(CTCDecoder(tokenizer), PhraseBooster(["a"], tokenizer))
+    with pytest.raises(ValueError, match="false_alarms_per_hour"):
+        PhraseDecoder(CTCDecoder(tokenizer), ["a"], false_alarms_per_hour=0)
+    with pytest.raises(ValueError, match="threshold of 'a' is for a second look"):
+        CTCDecoder(tokenizer, phrases=[Phrase("a", threshold=-1.0)])
