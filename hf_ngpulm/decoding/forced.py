@@ -14,7 +14,7 @@ from ..phrases import Booster
 from ..search.networks.model import TransducerModel
 from .ctc import CTCDecoder, bonuses_of
 
-NO_SCORE = -torch.inf
+NO_SCORE, IMPOSSIBLE = -torch.inf, -1e6
 
 
 def ctc_forced(log_probs: Tensor, readings: Sequence[Sequence[int]], blank: int) -> Tensor:
@@ -63,6 +63,7 @@ def transducer_forced(model: TransducerModel, frames: Tensor, readings: Sequence
         blanks, chosen = labels[..., model.blank_id], labels[:, :-1].gather(2, tokens.cpu()[..., None])[..., 0]
         if 0 in steps:  # tokens of the same frame, one after the other
             same = chosen + (of_durations[:, :-1, steps.index(0)] if model.durations else 0.0)
+            same = same.clamp(min=IMPOSSIBLE)  # the next lines subtract it
             before = torch.cat([same.new_zeros(count, 1), same.cumsum(1)], 1)
             alphas[time] = (alphas[time] - before).logcumsumexp(1) + before
         now = alphas[time].clone()
