@@ -163,6 +163,16 @@ class Boosting:
 
 
 @dataclass(frozen=True)
+class Looking:
+    """Options for the second look at phrases."""
+
+    false_alarms_per_hour: float | None = option(
+        "Look at each phrase again, and let so many in an hour of speech stay that nobody said."
+    )
+    explain: bool = option("Tell of each phrase whether it was heard, where, and why not.", default=False)
+
+
+@dataclass(frozen=True)
 class Chunks:
     """Options that set how live audio is cut into chunks; see `hf_ngpulm.StreamingRecognizer`."""
 

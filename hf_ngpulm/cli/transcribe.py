@@ -21,6 +21,7 @@ from .options import (
     Decoding,
     DeviceOption,
     JsonOption,
+    Looking,
     OverwriteOption,
     Rescoring,
     argument,
@@ -40,6 +41,7 @@ def transcribe(
     decoding: Decoding,
     adjusted: Adjusted,
     boosting: Boosting,
+    looking: Looking,
     grammar: str | None = option(
         "Understand recordings by a grammar: a file (JSGF, YAML of Rhino or Home Assistant, JSON of Vosk), or a folder."
     ),
@@ -91,6 +93,10 @@ def transcribe(
     phrases = read_phrases(boosting.phrases) or None
     boosted = {"phrases": phrases, "phrase_weight": boosting.phrase_weight, "num_return_sequences": n_best}
     settings = given(decoding, adjusted, rescoring, **boosted, **of_grammar)
+    if looking.false_alarms_per_hour is not None:
+        settings["false_alarms_per_hour"] = looking.false_alarms_per_hour
+    if looking.explain:
+        settings["explain"] = True
     if grammar is not None:
         settings["grammar"] = library.Grammar.load(grammar)
     asr = load_recogniser(model, device, **settings)
@@ -167,8 +173,19 @@ def _shown(result: dict[str, Any]) -> str:
         slots = ", ".join(f"{slot['name']}={slot['value']!r}" for slot in result["slots"])
         what = f"{result['intent'] or 'understood'}({slots})" if result["understood"] else "not understood"
         lines.append(f"  {what}, confidence {result['confidence']:.2f}")
+    lines += map(_explained, result.get("phrases", []))
     lines += [f"  {hypothesis['score']:9.2f}  {hypothesis['text']}" for hypothesis in result.get("hypotheses", [])]
     for chunk in result.get("chunks", []):
         begin, end = ("-" if time is None else f"{time:.2f}" for time in chunk["timestamp"])  # where a model doesn't say
         lines.append(f"  {begin:>7} {end:>7}  {chunk['text']}")
     return "\n".join(lines) + "\n"
+
+
+def _explained(report: dict[str, Any]) -> str:
+    """Return a line about a phrase."""
+    at = f" at {report['start']:.2f} s" if "start" in report else ""
+    weighed = ""
+    if "ratio" in report:
+        limit = f", threshold {report['threshold']:.2f}" if "threshold" in report else ""
+        weighed = f": ratio {report['ratio']:.2f}{limit}; without phrases {report['instead']!r}"
+    return f"  {'heard' if report['heard'] else 'not heard'}{at}  {report['text']}{weighed}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..phrases.phrase import Forms, Match, edged
 from ..text.words import WordSplitter
@@ -24,6 +24,32 @@ class Word(NamedTuple):
     start: float | None
     end: float | None
     confidence: float | None
+
+
+@dataclass(frozen=True)
+class PhraseReport:
+    """Hold what became of one phrase in one utterance.
+
+    Args:
+        text: the phrase, as the list has it.
+        heard: whether the transcript has it.
+        start, end: times in seconds; None if unknown.
+        ratio: see `hf_ngpulm.decoding.second_look`; None if it stands in the reading without phrases, too.
+        threshold: the least ratio with which it stays; None without a ratio.
+        instead: the words that stand there without phrases.
+    """
+
+    text: str
+    heard: bool
+    start: float | None = None
+    end: float | None = None
+    ratio: float | None = None
+    threshold: float | None = None
+    instead: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what a pipeline tells: plain values only, without those that are unknown."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -47,6 +73,7 @@ class Hypothesis:
             of the search without it.
         token_frames: first frame of each token.
         token_ends: the frame after each token's last frame.
+        phrases: reports on phrases by a `hf_ngpulm.PhraseDecoder`.
         forms: what is written for phrases in `text` and `words`; `token_ids` are what was heard.
         token_confidences: for each token the mean confidence of its frames, from 0 to 1 (see `hf_ngpulm.search.confidence`).
     """
@@ -64,6 +91,7 @@ class Hypothesis:
     rescorer_score: float | None = None
     frame_seconds: float | None = field(default=None, repr=False)
     splitter: WordSplitter | None = field(default=None, repr=False, compare=False)
+    phrases: tuple[PhraseReport, ...] = field(default=(), repr=False, compare=False)
     forms: Forms | None = field(default=None, repr=False, compare=False)
 
     @cached_property

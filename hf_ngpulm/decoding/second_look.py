@@ -10,8 +10,8 @@ weighted score of the language models, with its bonus per token. What the readin
 
     ratio >= offset - slope ln(rate) + per_list ln(size of the list) - per_token (number of tokens of the phrase),
 
-where `rate` is the number of false alarms per hour that the user accepts; otherwise the reading of B returns. The threshold
-of a region with several phrases is the sum of theirs. The four numbers are fitted to ordinary speech.
+where `rate` is the number of false alarms per hour that the user accepts; otherwise the reading of B returns: all of B if no
+region stays. The threshold of a region with several phrases is the sum of theirs. The four numbers are fitted to ordinary speech.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import SequenceMatcher
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -36,7 +36,7 @@ from ..phrases.phrases import checked_phrases
 from .ctc import CTCDecoder
 from .decoder import Decoder
 from .forced import ForcedScores
-from .hypotheses import Hypothesis
+from .hypotheses import Hypothesis, PhraseReport
 from .transducer import TransducerDecoder
 
 AnyDecoder = TypeVar("AnyDecoder", bound=Decoder)
@@ -84,39 +84,6 @@ class Thresholds(NamedTuple):
 THRESHOLDS = {"ctc": Thresholds(0.0, 1.0, 2.2, 2.6), "transducer": Thresholds(0.0, 1.0, 2.2, 2.6)}
 
 
-@dataclass(frozen=True)
-class PhraseReport:
-    """Hold what became of one phrase in one utterance.
-
-    Args:
-        text: the phrase, as the list has it.
-        heard: whether the transcript has it.
-        start, end: times in seconds; None if unknown.
-        ratio: see `hf_ngpulm.decoding.second_look`; None if it stands in the reading without phrases, too.
-        threshold: the least ratio with which it stays; None without a ratio.
-        instead: the words that stand there without phrases.
-    """
-
-    text: str
-    heard: bool
-    start: float | None = None
-    end: float | None = None
-    ratio: float | None = None
-    threshold: float | None = None
-    instead: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what a pipeline tells: plain values only, without those that are unknown."""
-        return {name: value for name, value in vars(self).items() if value is not None}
-
-
-class Look(NamedTuple):
-    """Hold the result of a second look at an utterance."""
-
-    hypotheses: list[Hypothesis]
-    reports: list[PhraseReport]  # of the phrases that the search found, in their order
-
-
 class _Region(NamedTuple):
     """Hold a region where two readings differ, as tokens of both. A last one is the token after it."""
 
@@ -135,6 +102,7 @@ class _PhraseList:
         boosted: the phrases that the search gets, without thresholds.
         forms: all of them, as they may be spelled.
         written: what is written for `Phrase` objects.
+        texts: the text of each phrase.
     """
 
     def __init__(self, phrases: Any) -> None:
@@ -142,15 +110,16 @@ class _PhraseList:
             raise TypeError("a second look takes the phrases themselves, not a booster of them; pass their texts")
         listed = [] if phrases is None else list(phrases.items() if isinstance(phrases, Mapping) else phrases)
         self.size = len(checked_phrases([_without_threshold(item) for item in listed], 1.0))
+        self.texts = [item.text if isinstance(item, Phrase) else item if isinstance(item, str) else item[0] for item in listed]
         self.own = {item.text: item.threshold for item in listed if isinstance(item, Phrase) and item.threshold is not None}
         self.boosted = None if phrases is None else [_without_threshold(item) for item in listed]
         self.forms = Forms.of([item for item in listed if _weight(item) >= 0], every=True)
         self.written = Forms.of(listed)
 
-    def threshold(self, match: Match, tokens: int, thresholds: Thresholds, rate: float) -> float:
-        """Return the threshold of a phrase that was found as so many tokens."""
+    def threshold(self, match: Match, tokens: int, thresholds: Thresholds, rate: float | None) -> float | None:
+        """Return the threshold of a phrase that was found as so many tokens; None if it stays in any case."""
         own = self.own.get(match.text)
-        return thresholds.of(rate, self.size, tokens) if own is None else own
+        return own if own is not None or rate is None else thresholds.of(rate, self.size, tokens)
 
 
 def _without_threshold(item: Any) -> Any:
@@ -241,11 +210,13 @@ class PhraseDecoder(Generic[AnyDecoder]):
         decoder(logits, lengths)
 
     Args:
-        decoder: a `CTCDecoder` with tokens for its units of merging, or a `TransducerDecoder`; with a tokenizer.
+        decoder: a `CTCDecoder` or a `TransducerDecoder`, with a tokenizer.
         phrases: texts, pairs of a text and a weight, or `Phrase` objects; or a list with one of these, or None, for each row.
         phrase_weight: factor of the bonuses, a number or a tensor `[B]`.
-        false_alarms_per_hour: how many phrases that nobody said are accepted in an hour of speech (default 1).
+        false_alarms_per_hour: how many phrases that nobody said are accepted in an hour of speech (default 1). None
+            keeps all phrases without a `threshold` of their own.
         thresholds: where that limit lies; default: those fitted to the family of models.
+        explain: report on all phrases of the list (`Hypothesis.phrases`), not only on those that the search found.
 
     Raises:
         ValueError: an argument is out of range, or the decoder can't tell what a given transcript scores.
@@ -258,8 +229,9 @@ class PhraseDecoder(Generic[AnyDecoder]):
         phrases: Any,
         phrase_weight: float | Tensor = 1.0,
         *,
-        false_alarms_per_hour: float = 1.0,
+        false_alarms_per_hour: float | None = 1.0,
         thresholds: Thresholds | None = None,
+        explain: bool = False,
     ) -> None:
         if decoder.tokenizer is None:
             raise ValueError("a second look at phrases needs the decoder's tokenizer; make the decoder with it")
@@ -268,7 +240,9 @@ class PhraseDecoder(Generic[AnyDecoder]):
             raise ValueError(
                 f"a second look at phrases takes a CTCDecoder or a TransducerDecoder, not {type(decoder).__name__} {what}"
             )
-        self.rate = check("false_alarms_per_hour", false_alarms_per_hour, _RATE)
+        rate = false_alarms_per_hour
+        self.rate = None if rate is None else check("false_alarms_per_hour", rate, _RATE)
+        self.explain = explain
         self.thresholds = THRESHOLDS[str(decoder.kind.family)] if thresholds is None else thresholds
         self.per_row = is_per_row(phrases)
         self.lists = [_PhraseList(each) for each in (phrases if self.per_row else [phrases])]
@@ -281,23 +255,18 @@ class PhraseDecoder(Generic[AnyDecoder]):
         """Return the options of the search."""
         return self.decoder.options
 
-    def __call__(self, frames: Outputs, lengths: Outputs | None = None) -> list[list[Hypothesis]]:
-        """Decode a batch. The arguments and the result are those of the decoder's `decode`."""
-        return [look.hypotheses for look in self.looks(frames, lengths)]
-
-    decode = __call__
-
     @torch.inference_mode()
-    def looks(self, frames: Outputs, lengths: Outputs | None = None) -> list[Look]:
-        """Decode a batch, and report on the phrases that were found. Arguments are as for a call."""
+    def __call__(self, frames: Outputs, lengths: Outputs | None = None) -> list[list[Hypothesis]]:
+        """Decode a batch. The arguments and the result are those of the decoder's `decode`. The first hypothesis of each row
+        has reports on its phrases.
+        """
         frames = tensor_of(frames, "frames")
         found = self.decoder.decode(frames, lengths)
         lists = self.lists if self.per_row else self.lists * len(found)
         matches = [own.forms.found(_words(of_row[0])) for own, of_row in zip(lists, found)]
         rows = [row for row, each in enumerate(matches) if each]
-        looks = [Look(of_row, []) for of_row in found]
         if not rows:
-            return looks
+            return self._told(found, lists)
         if lengths is None:
             sizes = torch.full((len(found),), frames.shape[1])
         else:
@@ -307,37 +276,52 @@ class PhraseDecoder(Generic[AnyDecoder]):
         plain = self.without.select(rows).decode(own_frames, own_lengths)
         for row, others in zip(rows, plain):
             scores = ForcedScores(self.without, frames[row, : int(sizes[row])], row)
-            looks[row] = self._look(found[row], others[0], matches[row], lists[row], scores)
-        return looks
+            found[row] = self._look(found[row], others[0], matches[row], lists[row], scores)
+        return self._told(found, lists)
+
+    decode = __call__
+
+    def _told(self, found: list[list[Hypothesis]], lists: list[_PhraseList]) -> list[list[Hypothesis]]:
+        """Return the hypotheses; with `explain`, report on the other phrases of each list, too."""
+        if not self.explain:
+            return found
+        told = []
+        for (best, *others), own in zip(found, lists):
+            known = {report.text for report in best.phrases}
+            missing = tuple(PhraseReport(text, False) for text in own.texts if text not in known)
+            told.append([replace(best, phrases=(*best.phrases, *missing)), *others])
+        return told
 
     def _look(
         self, found: list[Hypothesis], plain: Hypothesis, matches: list[Match], own: _PhraseList, scores: ForcedScores
-    ) -> Look:
+    ) -> list[Hypothesis]:
         best = found[0]
         regions = _regions(best, plain, matches)
         weighed = [match for region in regions for match in region.matches]
         reports = [_report(best, match) for match in matches if match not in weighed]
         if not regions:
-            return Look(found, reports)
+            return [replace(best, phrases=tuple(reports)), *found[1:]]
         acoustic, _, added = scores.parts(
             [best.token_ids, *(_spliced(best.token_ids, plain.token_ids, [region]) for region in regions)]
         )
         ratios = (acoustic[0] - acoustic + added[0] - added)[1:].tolist()
         rejected, starts, rule = [], _starts(best), (self.thresholds, self.rate)
         for place, (region, ratio) in enumerate(zip(regions, ratios), 1):
-            threshold = sum(own.threshold(match, starts[match.last] - starts[match.first], *rule) for match in region.matches)
-            if ratio < threshold:
-                rejected.append(place)
-            told = {"heard": ratio >= threshold, "ratio": ratio, "threshold": threshold, "instead": region.instead}
+            limits = [own.threshold(match, starts[match.last] - starts[match.first], *rule) for match in region.matches]
+            known = [limit for limit in limits if limit is not None]
+            threshold = sum(known) if len(known) == len(limits) else None
+            stays = threshold is None or ratio >= threshold
+            rejected += [] if stays else [place]
+            told = {"heard": stays, "ratio": ratio, "threshold": threshold, "instead": region.instead}
             reports += [replace(_report(best, match), **told) for match in region.matches]
         reports.sort(key=lambda report: report.start or 0.0)
         if not rejected:
-            return Look(found, reports)
+            return [replace(best, phrases=tuple(reports)), *found[1:]]
         gone = [regions[place - 1] for place in rejected]
-        token_ids = _spliced(best.token_ids, plain.token_ids, gone)
-        result = plain if token_ids == plain.token_ids else self._respelled(best, plain, gone, scores)
-        result = result.written(own.written)
-        return Look([result, *(each for each in found[1:] if each.token_ids != token_ids)], reports)
+        # Bonuses may have changed other words, too.
+        result = plain if len(gone) == len(regions) else self._respelled(best, plain, gone, scores)
+        result = replace(result.written(own.written), phrases=tuple(reports))
+        return [result, *(each for each in found[1:] if each.token_ids != result.token_ids)]
 
     def _respelled(self, best: Hypothesis, plain: Hypothesis, gone: list[_Region], scores: ForcedScores) -> Hypothesis:
         """Return the best hypothesis with some regions as the other has them: times, confidences and scores, too."""

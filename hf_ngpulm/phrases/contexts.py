@@ -214,6 +214,15 @@ def is_per_row(phrases: Any) -> bool:
     return any(item is None or isinstance(item, Booster | list | Mapping) for item in phrases)
 
 
+def has_thresholds(phrases: Any) -> bool:
+    """Return whether any phrase of a context, or of a list of contexts, has a threshold."""
+    if not isinstance(phrases, Sequence) or isinstance(phrases, str):
+        return False
+    contexts = phrases if is_per_row(phrases) else [phrases]
+    lists = [context for context in contexts if isinstance(context, Sequence)]
+    return any(isinstance(item, Phrase) and item.threshold is not None for context in lists for item in context)
+
+
 def is_any(phrases: Any) -> bool:
     """Return whether `phrases` holds phrases or contexts. The result is True for a list with a context per row, even if all
     contexts are empty. So a row is searched in the same way in any batch.

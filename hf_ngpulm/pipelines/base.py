@@ -21,9 +21,11 @@ from ..config.tuned import SETTINGS, with_remembered
 from ..decoding.families import encoded, frame_lengths, takes_one_channel, usual
 from ..decoding.hypotheses import Hypothesis
 from ..decoding.options import Options
+from ..decoding.second_look import PhraseDecoder
 from ..decoding.understanding import GrammarDecoder
 from ..grammar.grammar import Grammar
 from ..language_model.loading import configured_lm, loaded_models, located
+from ..phrases.contexts import has_thresholds
 from ..rescoring import load_rescorer
 from .inputs import readable
 from .keywords import refuse_unknown, with_our_names
@@ -32,6 +34,7 @@ from .precision import in_single_precision
 from .saving import save_settings
 
 NO_PHRASES: list[str] = []
+OF_LOOKS = ("false_alarms_per_hour", "explain")
 OF_GRAMMARS = ("grammar", "grammar_mode", "sensitivity")
 logger = logging.getLogger(__name__)
 
@@ -67,6 +70,9 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         phrases: phrases to boost (hotwords): a list of texts, or of pairs of a text and a weight, or a
             `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
         phrase_weight: factor of the phrases' bonuses (default 1); a list or a tensor has one per recording.
+        false_alarms_per_hour: looks at each phrase again, and lets so many in an hour of speech stay that nobody said (see
+            `hf_ngpulm.PhraseDecoder`; for CTC models and transducers).
+        explain: whether results have `phrases`, with a report on each phrase (for CTC models and transducers).
         rescorer: a causal language model that ranks all hypotheses of the beam anew: a Hub id, a folder, or a
             `hf_ngpulm.Rescorer`. `num_beams="auto"` is 8 then.
         rescorer_weight: weight of its log-probabilities (default 0.3).
@@ -193,6 +199,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         if grammar is None:
             return self._ngram_decoder(settings, given)
         refuse_idle({"rescorer=": settings.get("rescorer")}, "ranks transcripts, a grammar meanings; leave one of them out")
+        refuse_idle({name: settings.get(name) or None for name in OF_LOOKS}, "looks at phrases, not at a grammar; leave it out")
         if not isinstance(grammar, Grammar):
             raise TypeError(f"grammar should be a hf_ngpulm.Grammar (Grammar.load reads files), got {grammar!r}")
         return self._in_grammar(settings, given, grammar, "reject" if mode is None else mode, sensitivity)
@@ -214,9 +221,11 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             settings, given = {name: value for name, value in settings.items() if name != "lm"}, {}
         reasons = [name for name in self.reasons if settings.get(name) is not None]
         if settings.get("phrases") is None:
-            if given.get("phrase_weight") is not None:
-                raise ValueError("phrase_weight given without phrases=; pass the phrases too")
-            settings, given = ({k: v for k, v in part.items() if k != "phrase_weight"} for part in (settings, given))
+            named = [name for name in ("phrase_weight", *OF_LOOKS) if given.get(name)]
+            if named:
+                raise ValueError(f"{', '.join(named)} given without phrases=; pass the phrases too")
+            of_phrases = {"phrase_weight", *OF_LOOKS}
+            settings, given = ({k: v for k, v in part.items() if k not in of_phrases} for part in (settings, given))
         # The pipeline's weights of a model that a call leaves out have no effect; those from this call are a mistake.
         for model, weights in (
             ("source_lm", {"source_weight"}),
@@ -241,11 +250,15 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             raise ValueError(
                 f"{reasons[0]}= works with CTC models, transducers and encoder-decoders, but this pipeline decodes with {kind}"
             )
+        look = {name: settings.pop(name) for name in OF_LOOKS if name in settings}
         phrases = [settings.pop(name) for name in ("phrases", "phrase_weight") if settings.get(name) is not None]
         if not phrases:
             return self._made(settings)
         if all(settings.get(name) is None for name in {"lm", *self.reasons} - {"phrases"}):
             settings["phrases"] = NO_PHRASES  # what there is to decode for
+        if any(look.values()) or has_thresholds(phrases[0]):
+            explain, rate = bool(look.get("explain")), look.get("false_alarms_per_hour")
+            return PhraseDecoder(self._made(settings), *phrases, false_alarms_per_hour=rate, explain=explain)
         return self._made(settings).with_phrases(*phrases)
 
     @property
@@ -416,6 +429,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             return {**_shown(hypotheses[0].hypothesis, timestamps, True), **hypotheses[0].as_dict()}
         with_confidence = ngram_decoder.options.confidence is not None
         result = _shown(hypotheses[0], timestamps, with_confidence)
+        if isinstance(ngram_decoder, PhraseDecoder) and ngram_decoder.explain:
+            result["phrases"] = [report.as_dict() for report in hypotheses[0].phrases]
         if ngram_decoder.options.num_return_sequences > 1:
             result["hypotheses"] = [{**_shown(h, timestamps, with_confidence), "score": h.score} for h in hypotheses]
         for output in model_outputs:  # the caller's entries besides the audio

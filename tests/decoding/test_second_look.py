@@ -108,7 +108,7 @@ def test_a_threshold_of_minus_infinity_changes_nothing(tokenizer, lm):
         flat = decoder.with_phrases(PHRASES, 3.0).decode(frames, lengths)
         looked = PhraseDecoder(decoder, PHRASES, 3.0, thresholds=ALWAYS)
         assert looked.decode(frames, lengths) == flat
-        assert any(report.ratio is not None for look in looked.looks(frames, lengths) for report in look.reports)
+        assert any(report.ratio is not None for look in looked(frames, lengths) for report in look[0].phrases)
 
 
 def test_where_all_phrases_go_the_reading_without_them_returns(tokenizer, lm):
@@ -116,11 +116,11 @@ def test_where_all_phrases_go_the_reading_without_them_returns(tokenizer, lm):
     for decoder, frames in decoders(tokenizer, lm):
         flat = decoder.with_phrases(PHRASES, 3.0).decode(frames, lengths)
         plain = decoder.decode(frames, lengths)
-        found = PhraseDecoder(decoder, PHRASES, 3.0, thresholds=NEVER).looks(frames, lengths)
-        assert any(not report.heard for look in found for report in look.reports)
-        for (best, *_), without, (with_bonus, *_), look in zip((look.hypotheses for look in found), plain, flat, found):
-            gone = [report for report in look.reports if report.ratio is not None]
-            if len(without[0].words) and len(gone) == len(look.reports) and best.token_ids == without[0].token_ids:
+        found = PhraseDecoder(decoder, PHRASES, 3.0, thresholds=NEVER)(frames, lengths)
+        assert any(not report.heard for look in found for report in look[0].phrases)
+        for (best, *_), without, (with_bonus, *_), look in zip(found, plain, flat, found):
+            gone = [report for report in look[0].phrases if report.ratio is not None]
+            if len(without[0].words) and len(gone) == len(look[0].phrases) and best.token_ids == without[0].token_ids:
                 assert best.token_frames == without[0].token_frames and best.score == pytest.approx(without[0].score)
             if not gone:
                 assert best.token_ids == with_bonus.token_ids
@@ -141,7 +141,8 @@ def test_each_region_is_decided_alone_and_scores_are_those_of_its_tokens(tokeniz
     base = CTCDecoder(tokenizer, num_beams=16, frame_seconds=0.1, beam_threshold=60.0)
     phrases = [Phrase(weak, threshold=-4.0), Phrase(strong, threshold=-6.0)]
     decoder = PhraseDecoder(base, phrases, 3.0)
-    ((best, *_), reports) = decoder.looks(logits)[0]
+    ((best, *_),) = decoder(logits)
+    reports = best.phrases
     assert base(logits)[0][0].text == "west now east"
     assert [(report.text, report.heard, report.instead) for report in reports] == [
         ("bert", True, "west"),
@@ -156,7 +157,7 @@ def test_each_region_is_decided_alone_and_scores_are_those_of_its_tokens(tokeniz
     assert best.score == pytest.approx(best.acoustic_score + 3 * bonus, abs=0.05)
     spans = {report.text: report for report in reports}
     assert spans["bert"].start == 0.0 and spans["anna"].ratio < -6 < -4 < spans["bert"].ratio
-    assert PhraseDecoder(base, [phrases[::-1]], 3.0).select([0]).looks(logits)[0].hypotheses[0].text == "bert now east"
+    assert PhraseDecoder(base, [phrases[::-1]], 3.0).select([0])(logits)[0][0].text == "bert now east"
 
 
 def test_thresholds_grow_with_the_list_and_with_shortness_and_fall_with_the_rate():

@@ -1,0 +1,76 @@
+"""`false_alarms_per_hour=` and `explain=` in pipelines and on the command line, on the bundled models and recordings."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import soundfile
+from transformers import pipeline
+
+import hf_ngpulm
+from hf_ngpulm import Grammar, Phrase
+from hf_ngpulm.cli.app import run
+from hf_ngpulm.common.bundled import bundled
+
+TASK = "automatic-speech-recognition"
+PHRASES = [Phrase("Harbour Master"), "minute slate", "lighthouse"]
+
+
+@pytest.fixture(scope="module", params=["ctc", "rnnt", "tdt"])
+def asr(request):
+    return pipeline(TASK, model=str(bundled("examples/models") / request.param))
+
+
+def test_phrases_that_were_not_said_go_and_results_say_why(asr):
+    audio = hf_ngpulm.demo_recording()
+    plain = asr(audio, num_beams=4)
+    flat = asr(audio, phrases=PHRASES, phrase_weight=6.0, num_beams=4)
+    told = asr(audio, phrases=PHRASES, phrase_weight=6.0, explain=True, num_beams=4)
+    assert told["text"] == flat["text"] and "phrases" not in flat
+    assert sorted(report["text"] for report in told["phrases"] if report["heard"]) == sorted(
+        phrase for phrase in ("Harbour Master", "minute slate", "lighthouse") if phrase in flat["text"]
+    )
+    never = [
+        Phrase("Harbour Master", threshold=1e6),
+        Phrase("minute slate", threshold=1e6),
+        Phrase("lighthouse", threshold=1e6),
+    ]
+    gone = asr(audio, phrases=never, phrase_weight=6.0, explain=True, num_beams=4)
+    assert gone["text"].lower() == plain["text"].lower()
+    by_text = {report["text"]: report for report in gone["phrases"]}
+    assert set(by_text) == {"Harbour Master", "minute slate", "lighthouse"}
+    assert not by_text["lighthouse"]["heard"]
+    for report in gone["phrases"]:
+        assert "ratio" not in report or (not report["heard"] and report["threshold"] >= 1e6 and "instead" in report)
+    json.dumps(told)
+
+
+def test_each_recording_has_its_phrases_also_in_chunks(asr):
+    audio = hf_ngpulm.demo_recording()
+    lists = [PHRASES, None, ["lighthouse"]]
+    found = asr([audio] * 3, phrases=lists, false_alarms_per_hour=1.0, explain=True, batch_size=2)
+    assert [len(each["phrases"]) >= len(own or []) for each, own in zip(found, lists)] == [True] * 3
+    assert found[1]["phrases"] == []
+    (whole,) = asr([audio], phrases=[PHRASES], false_alarms_per_hour=1.0, chunk_length_s=30)
+    assert whole["text"] == found[0]["text"]
+
+
+def test_idle_settings_are_refused(asr):
+    audio = hf_ngpulm.demo_recording()
+    with pytest.raises(ValueError, match=r"false_alarms_per_hour given without phrases="):
+        asr(audio, false_alarms_per_hour=1.0)
+    with pytest.raises(ValueError, match="not at a grammar"):
+        asr(audio, phrases=["a"], false_alarms_per_hour=1.0, grammar=Grammar({"sail": ["drop the anchor"]}))
+    with pytest.raises(ValueError, match="false_alarms_per_hour"):
+        asr(audio, phrases=["a"], false_alarms_per_hour=-1.0)
+
+
+def test_command_line(capsys, tmp_path):
+    soundfile.write(tmp_path / "a.wav", hf_ngpulm.demo_recording(), 16000)
+    model = str(bundled("examples/models/ctc"))
+    arguments = [str(tmp_path / "a.wav"), "--model", model, "--phrases", "lighthouse", "--explain"]
+    run(["transcribe", *arguments])
+    assert "heard" in capsys.readouterr().out
+    run(["transcribe", *arguments, "--false-alarms-per-hour", "2", "--json"])
+    assert json.loads(capsys.readouterr().out)["phrases"][0]["text"] == "lighthouse"
