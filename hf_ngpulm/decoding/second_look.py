@@ -11,7 +11,7 @@ weighted score of the language models, with its bonus per token. What the readin
     ratio >= offset - slope ln(rate) + per_list ln(size of the list) - per_token (number of tokens of the phrase),
 
 where `rate` is the number of false alarms per hour that the user accepts; otherwise the reading of B returns: all of B if no
-region stays. The threshold of a region with several phrases is the sum of theirs. The four numbers are fitted to ordinary speech.
+region stays. The threshold of a region with several phrases is the sum of theirs. The numbers are fitted to ordinary speech.
 """
 
 from __future__ import annotations
