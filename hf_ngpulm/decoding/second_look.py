@@ -1,17 +1,18 @@
 """Weigh each phrase that its bonus brought in against what the recogniser hears without it.
 
-A bonus lets phrases win that nobody said. Let A be the best transcript of a search with phrases, B that of the same search
-without them. Where their words differ and A has a phrase, the two readings of that region are compared over the same frames:
+A bonus lets phrases win that nobody said, and crowds other words out of the beam. Let A be the best transcript of a search with
+phrases, B that of the same search without them. Where their words differ and A has a phrase, the two readings of that region are
+compared over the same frames:
 
-    ratio = log p(A) + LM(A) - log p(A with the region as B has it) - LM(the same)
+    ratio = log p(B with the region as A has it) + LM(the same) - log p(B) - LM(B)
 
 natural log. p is the acoustic model's probability of a token sequence, summed over all alignments. LM(x) is the search's
-weighted score of the language models, with its bonus per token. What the readings share cancels out. The phrase stays if
+weighted score of the language models, with its bonus per token. What the readings share cancels out. A phrase enters B if
 
     ratio >= offset - slope ln(rate) + per_list ln(size of the list) - per_token (number of tokens of the phrase),
 
-where `rate` is the number of false alarms per hour that the user accepts; otherwise the reading of B returns: all of B if no
-region stays. The threshold of a region with several phrases is the sum of theirs. The numbers are fitted to ordinary speech.
+where `rate` is the number of false alarms per hour that the user accepts. The threshold of a region with several phrases is the
+sum of theirs. Everything else stays as B has it, times and confidences included. The numbers are fitted to ordinary speech.
 """
 
 from __future__ import annotations
@@ -188,11 +189,11 @@ def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def _spliced(values: Sequence[Any], others: Sequence[Any], regions: Sequence[_Region]) -> list[Any]:
-    """Return values (tokens, frames ...) of one reading, in some regions those of the other."""
+    """Return values (tokens, frames ...) of the reading without phrases, in some regions those of the reading with them."""
     spliced, end = [], 0
     for region in regions:
-        spliced += [*values[end : region.first], *others[region.other_first : region.other_last]]
-        end = region.last
+        spliced += [*values[end : region.other_first], *others[region.first : region.last]]
+        end = region.other_last
     return [*spliced, *values[end:]]
 
 
@@ -214,7 +215,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
         phrases: texts, pairs of a text and a weight, or `Phrase` objects; or a list with one of these, or None, for each row.
         phrase_weight: factor of the bonuses, a number or a tensor `[B]`.
         false_alarms_per_hour: how many phrases that nobody said are accepted in an hour of speech (default 1). None
-            keeps all phrases without a `threshold` of their own.
+            changes nothing, but for phrases with a `threshold` of their own.
         thresholds: where that limit lies; default: those fitted to the family of models.
         explain: report on all phrases of the list (`Hypothesis.phrases`), not only on those that the search found.
 
@@ -263,20 +264,15 @@ class PhraseDecoder(Generic[AnyDecoder]):
         frames = tensor_of(frames, "frames")
         found = self.decoder.decode(frames, lengths)
         lists = self.lists if self.per_row else self.lists * len(found)
-        matches = [own.forms.found(_words(of_row[0])) for own, of_row in zip(lists, found)]
-        rows = [row for row, each in enumerate(matches) if each]
-        if not rows:
-            return self._told(found, lists)
+        plain = self.without.decode(frames, lengths)
         if lengths is None:
-            sizes = torch.full((len(found),), frames.shape[1])
+            sizes = [frames.shape[1]] * len(found)
         else:
-            sizes = checked_lengths(lengths, len(found), frames.shape[1], torch.device("cpu"))
-        chosen = torch.tensor(rows, device=frames.device)
-        own_frames, own_lengths = frames[chosen], None if lengths is None else sizes[rows].to(frames.device)
-        plain = self.without.select(rows).decode(own_frames, own_lengths)
-        for row, others in zip(rows, plain):
-            scores = ForcedScores(self.without, frames[row, : int(sizes[row])], row)
-            found[row] = self._look(found[row], others[0], matches[row], lists[row], scores)
+            sizes = checked_lengths(lengths, len(found), frames.shape[1], torch.device("cpu")).tolist()
+        for row, own in enumerate(lists):
+            matches = own.forms.found(_words(found[row][0]))
+            scores = ForcedScores(self.without, frames[row, : sizes[row]], row) if matches else None
+            found[row] = self._look(found[row], plain[row], matches, own, scores)
         return self._told(found, lists)
 
     decode = __call__
@@ -293,53 +289,50 @@ class PhraseDecoder(Generic[AnyDecoder]):
         return told
 
     def _look(
-        self, found: list[Hypothesis], plain: Hypothesis, matches: list[Match], own: _PhraseList, scores: ForcedScores
+        self, found: list[Hypothesis], plain: list[Hypothesis], matches: list[Match], own: _PhraseList, scores: Any
     ) -> list[Hypothesis]:
-        best = found[0]
-        regions = _regions(best, plain, matches)
+        """Return the hypotheses of a row. `scores`: `ForcedScores`, if there are matches."""
+        best, base = found[0], plain[0]
+        regions = _regions(best, base, matches)
         weighed = [match for region in regions for match in region.matches]
         reports = [_report(best, match) for match in matches if match not in weighed]
-        if not regions:
-            return [replace(best, phrases=tuple(reports)), *found[1:]]
-        acoustic, _, added = scores.parts(
-            [best.token_ids, *(_spliced(best.token_ids, plain.token_ids, [region]) for region in regions)]
-        )
-        ratios = (acoustic[0] - acoustic + added[0] - added)[1:].tolist()
-        rejected, starts, rule = [], _starts(best), (self.thresholds, self.rate)
-        for place, (region, ratio) in enumerate(zip(regions, ratios), 1):
-            limits = [own.threshold(match, starts[match.last] - starts[match.first], *rule) for match in region.matches]
-            known = [limit for limit in limits if limit is not None]
-            threshold = sum(known) if len(known) == len(limits) else None
-            stays = threshold is None or ratio >= threshold
-            rejected += [] if stays else [place]
-            told = {"heard": stays, "ratio": ratio, "threshold": threshold, "instead": region.instead}
-            reports += [replace(_report(best, match), **told) for match in region.matches]
+        entering, starts, rule = [], _starts(best), (self.thresholds, self.rate)
+        if regions:
+            acoustic, _, added = scores.parts(
+                [base.token_ids, *(_spliced(base.token_ids, best.token_ids, [r]) for r in regions)]
+            )
+            ratios = (acoustic + added - acoustic[0] - added[0])[1:].tolist()
+            for region, ratio in zip(regions, ratios):
+                limits = [own.threshold(match, starts[match.last] - starts[match.first], *rule) for match in region.matches]
+                known = [limit for limit in limits if limit is not None]
+                threshold = sum(known) if len(known) == len(limits) else None
+                stays = threshold is None or ratio >= threshold
+                entering += [region] if stays else []
+                told = {"heard": stays, "ratio": ratio, "threshold": threshold, "instead": region.instead}
+                reports += [replace(_report(best, match), **told) for match in region.matches]
         reports.sort(key=lambda report: report.start or 0.0)
-        if not rejected:
+        token_ids = _spliced(base.token_ids, best.token_ids, entering)
+        if token_ids == best.token_ids or (self.rate is None and len(entering) == len(regions)):
             return [replace(best, phrases=tuple(reports)), *found[1:]]
-        gone = [regions[place - 1] for place in rejected]
-        # Bonuses may have changed other words, too.
-        result = plain if len(gone) == len(regions) else self._respelled(best, plain, gone, scores)
-        result = replace(result.written(own.written), phrases=tuple(reports))
-        return [result, *(each for each in found[1:] if each.token_ids != result.token_ids)]
+        result = self._respelled(base, best, entering, scores) if entering else base
+        return [replace(result.written(own.written), phrases=tuple(reports)), *plain[1:]]
 
-    def _respelled(self, best: Hypothesis, plain: Hypothesis, gone: list[_Region], scores: ForcedScores) -> Hypothesis:
-        """Return the best hypothesis with some regions as the other has them: times, confidences and scores, too."""
-        token_ids = _spliced(best.token_ids, plain.token_ids, gone)
-        names = [name for name in ("token_frames", "token_ends", "token_confidences") if getattr(best, name)]
-        parts: dict[str, Any] = {name: _spliced(getattr(best, name), getattr(plain, name), gone) for name in names}
-        changes = [float(values[1] - values[0]) for values in scores.parts([best.token_ids, token_ids])]
+    def _respelled(self, base: Hypothesis, best: Hypothesis, entering: list[_Region], scores: ForcedScores) -> Hypothesis:
+        """Return the reading without phrases with some regions as the other has them: times, confidences and scores, too."""
+        token_ids = _spliced(base.token_ids, best.token_ids, entering)
+        names = [name for name in ("token_frames", "token_ends", "token_confidences") if getattr(base, name)]
+        parts: dict[str, Any] = {name: _spliced(getattr(base, name), getattr(best, name), entering) for name in names}
+        changes = [float(values[1] - values[0]) for values in scores.parts([base.token_ids, token_ids])]
         booster, weight = scores.boosted(self.decoder)
-        sums = booster.score_sequences(torch.tensor([token_ids], dtype=torch.int64), bos=True, eos=True)
-        bonus = float(sums[0]) - best.phrase_score
+        bonus = float(booster.score_sequences(torch.tensor([token_ids], dtype=torch.int64))[0])
         return replace(
-            best,
+            base,
             text=self.decoder.writing.text(token_ids),
             token_ids=token_ids,
-            score=best.score + changes[0] + changes[2] + weight * bonus,
-            acoustic_score=best.acoustic_score + changes[0],
-            lm_score=best.lm_score + changes[1],
-            phrase_score=best.phrase_score + bonus,
+            score=base.score + changes[0] + changes[2] + weight * bonus,
+            acoustic_score=base.acoustic_score + changes[0],
+            lm_score=base.lm_score + changes[1],
+            phrase_score=bonus,
             **parts,
         )
 

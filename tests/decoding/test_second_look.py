@@ -16,6 +16,7 @@ from hf_ngpulm import CTCDecoder, NGramLM, Phrase, PhraseBooster, PhraseDecoder,
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.decoding.forced import ctc_forced, transducer_forced
 from hf_ngpulm.decoding.second_look import THRESHOLDS, Thresholds
+from hf_ngpulm.phrases.phrase import Forms
 
 BLANK = 256
 NEVER, ALWAYS = Thresholds(1e6, 0, 0, 0), Thresholds(-math.inf, 0, 0, 0)
@@ -106,24 +107,23 @@ def test_a_threshold_of_minus_infinity_changes_nothing(tokenizer, lm):
     lengths = torch.tensor([20, 17, 9, 20])
     for decoder, frames in decoders(tokenizer, lm):
         flat = decoder.with_phrases(PHRASES, 3.0).decode(frames, lengths)
-        looked = PhraseDecoder(decoder, PHRASES, 3.0, thresholds=ALWAYS)
+        looked = PhraseDecoder(decoder, PHRASES, 3.0, false_alarms_per_hour=None)
         assert looked.decode(frames, lengths) == flat
         assert any(report.ratio is not None for look in looked(frames, lengths) for report in look[0].phrases)
 
 
-def test_where_all_phrases_go_the_reading_without_them_returns(tokenizer, lm):
+def test_where_no_phrase_enters_the_reading_without_them_returns(tokenizer, lm):
     lengths = torch.tensor([20, 17, 9, 20])
     for decoder, frames in decoders(tokenizer, lm):
-        flat = decoder.with_phrases(PHRASES, 3.0).decode(frames, lengths)
-        plain = decoder.decode(frames, lengths)
+        plain = PhraseDecoder(decoder, PHRASES, 3.0).without.decode(frames, lengths)
         found = PhraseDecoder(decoder, PHRASES, 3.0, thresholds=NEVER)(frames, lengths)
-        assert any(not report.heard for look in found for report in look[0].phrases)
-        for (best, *_), without, (with_bonus, *_), look in zip(found, plain, flat, found):
-            gone = [report for report in look[0].phrases if report.ratio is not None]
-            if len(without[0].words) and len(gone) == len(look[0].phrases) and best.token_ids == without[0].token_ids:
-                assert best.token_frames == without[0].token_frames and best.score == pytest.approx(without[0].score)
-            if not gone:
-                assert best.token_ids == with_bonus.token_ids
+        assert any(not report.heard for of_row in found for report in of_row[0].phrases)
+        written = Forms.of(PHRASES)
+        assert found == [[of_row[0].written(written), *of_row[1:]] for of_row in plain]
+        everything = PhraseDecoder(decoder, PHRASES, 3.0, thresholds=ALWAYS)(frames, lengths)
+        for (best, *_), (without, *_) in zip(everything, plain):
+            weighed = [report for report in best.phrases if report.ratio is not None]
+            assert all(report.heard for report in weighed) and bool(weighed) == (best.token_ids != without.token_ids)
 
 
 def test_each_region_is_decided_alone_and_scores_are_those_of_its_tokens(tokenizer):

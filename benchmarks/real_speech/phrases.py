@@ -1,0 +1,140 @@
+"""Measure phrases on real speech: the flat boost, and the second look (`hf_ngpulm.PhraseDecoder`).
+
+    python benchmarks/real_speech/phrases.py speechocean.jsonl --models whisper-base-ctc whisper-base-tdt --frames frames --books *.txt
+
+Phrases are the words of the test clips that no training text has, in one list with so many words of books that no clip has; and
+those other words alone, which are then all false alarms. Thresholds are fitted on one half of the speakers, by the false alarms
+of the other words alone, and measured on the other half, in turn.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from families import Corpus, Recogniser, heard_once, measure
+from recognisers import BATCH, Heard
+
+from hf_ngpulm import PhraseDecoder
+from hf_ngpulm.decoding.hypotheses import Hypothesis
+from hf_ngpulm.decoding.second_look import THRESHOLDS
+from hf_ngpulm.evaluation import word_errors
+
+SIZES, WEIGHTS = (100, 1000, 10_000), (0.5, 1.0, 1.5, 2.0, 3.0)
+LOOK_WEIGHT, RATES = 3.0, (1.0, 3.0, 10.0, 30.0, 100.0)
+Row = dict[str, Any]
+
+
+def decoded(heard: Heard, decoder: Any) -> tuple[list[Hypothesis], float]:
+    """Return the best hypothesis of each clip, and the seconds that it took."""
+    found: dict[int, Hypothesis] = {}
+    begin = time.process_time()
+    for numbers, frames, lengths in heard.batches(BATCH):
+        found |= {number: n_best[0] for number, n_best in zip(numbers, decoder.decode(frames, lengths))}
+    return [found[number] for number in range(len(heard.rows))], time.process_time() - begin
+
+
+def figures(corpus: Corpus, texts: list[str], phrases: set[str], seconds: float) -> Row:
+    """Return error rates in %, precision, recall and F of phrases in %, and false insertions an hour."""
+    said_of = [clip.text.split() for clip in corpus.clips]
+    hits = heard = said = errors = words = 0
+    for reference, text in zip(said_of, texts):
+        ours, theirs = Counter(w for w in text.split() if w in phrases), Counter(w for w in reference if w in phrases)
+        hits, heard, said = hits + (ours & theirs).total(), heard + ours.total(), said + theirs.total()
+        rest, others = " ".join(w for w in text.split() if w not in phrases), [w for w in reference if w not in phrases]
+        counted = word_errors([" ".join(others)], [rest])
+        errors, words = errors + counted.rate * len(others), words + len(others)
+    total = word_errors([clip.text for clip in corpus.clips], texts).rate
+    found: Row = {"wer": 100 * total, "u_wer": 100 * errors / words, "false an hour": (heard - hits) / (seconds / 3600)}
+    if said:
+        precision, recall = hits / max(heard, 1), hits / said
+        f1 = 2 * precision * recall / max(precision + recall, 1e-9)
+        found |= {"b_wer": 100 * (1 - recall), "precision": 100 * precision, "recall": 100 * recall, "f1": 100 * f1}
+    return found
+
+
+def false_alarms(corpus: Corpus, found: list[Hypothesis], half: list[int], size: int, tokenizer: Any) -> list[Any]:
+    """Return the false alarms of a half of the clips in the form that `Thresholds.fitted` takes."""
+    alarms = []
+    for number in half:
+        for report in found[number].phrases:
+            if report.ratio is not None and report.ratio < float("inf"):
+                alarms.append((report.ratio, size, len(tokenizer(report.text, add_special_tokens=False)["input_ids"])))
+    return alarms
+
+
+def rows_of(corpus: Corpus, heard: Heard, others: list[str], name: str) -> Any:
+    """Yield the rows of a model."""
+    base = heard.recogniser.decoder(num_beams=4 if heard.recogniser.family == "CTC" else 3)
+    rare = sorted({word for words in corpus.rare for word in words})
+    family = heard.recogniser.family.lower()
+    tokenizer = heard.recogniser.tokenizer
+    plain, before = decoded(heard, base)
+    texts = [best.text for best in plain]
+    yield {"model": name, "way": "none", "seconds": before, **figures(corpus, texts, set(rare), heard.seconds)}
+    fits = []
+    for half in corpus.halves:
+        alarms, hours = [], 0.0
+        for size in SIZES:
+            look = PhraseDecoder(base, others[:size], LOOK_WEIGHT, false_alarms_per_hour=None)
+            alarms += false_alarms(corpus, decoded(heard, look)[0], half, size, tokenizer)
+            hours += sum(corpus.clips[n].seconds for n in half) / 3600
+        fits.append(THRESHOLDS[family].fitted(alarms, hours))
+        yield {"model": name, "way": "fitted", "false alarms": len(alarms), "hours": hours, **fits[-1]._asdict()}
+    for size in (0, *SIZES):
+        for own in (True, False) if size else (True,):
+            phrases = [*others[:size], *(rare if own else [])]
+            about = {"model": name, "distractors": size, "own": own}
+            for weight in WEIGHTS:
+                flat, seconds = decoded(heard, base.with_phrases(phrases, weight))
+                numbers = figures(corpus, [best.text for best in flat], set(phrases), heard.seconds)
+                yield {**about, "way": "flat", "weight": weight, "seconds": seconds, **numbers}
+            for rate in RATES:
+                halves, seconds = [""] * len(corpus.clips), 0.0
+                for fit, half in zip(fits, reversed(corpus.halves)):
+                    look = PhraseDecoder(base, phrases, LOOK_WEIGHT, false_alarms_per_hour=rate, thresholds=fit)
+                    found, took = decoded(heard, look)
+                    seconds += took / 2
+                    for number in half:
+                        halves[number] = found[number].text
+                numbers = figures(corpus, halves, set(phrases), heard.seconds)
+                yield {**about, "way": "look", "rate": rate, "weight": LOOK_WEIGHT, "seconds": seconds, **numbers}
+
+
+def main() -> None:
+    parser = measure.arguments(__doc__, "real_phrases")
+    parser.add_argument("manifest", type=Path)
+    parser.add_argument("--models", nargs="+", required=True)
+    parser.add_argument("--books", type=Path, nargs="+", required=True, help="text files, for words that nobody says")
+    parser.add_argument("--frames", type=Path, help="Whisper's frames of the clips (examples/train_on_whisper/features.py)")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    corpus = Corpus(args.manifest, [], None, [])
+    known = {word for text in corpus.texts["in-domain"] for word in text.split()}
+    known |= {word for clip in corpus.clips for word in clip.text.split()}
+    words = {w for book in args.books for w in re.findall("[a-z']{3,}", book.read_text(errors="ignore").lower())}
+    others = sorted(words - known)
+    random.Random(0).shuffle(others)
+    lines = [json.loads(line) for line in args.manifest.read_text(encoding="utf-8").splitlines()]
+    rows = []
+    facts = {"clips": len(corpus.clips), "seconds": sum(clip.seconds for clip in corpus.clips)}
+    for source in args.models:
+        recogniser = Recogniser(source)
+        recogniser.paths = [str(args.manifest.parent / line["audio"]) for line in lines if line["split"] == "test"]
+        with torch.inference_mode():
+            heard = heard_once(recogniser, corpus.clips, args.frames)
+            for row in rows_of(corpus, heard, others, recogniser.name):
+                rows.append(row)
+                print({key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()}, flush=True)
+                path = measure.save(args.name, {**facts, "rows": rows}, args.out)
+    print("results in", path)
+
+
+if __name__ == "__main__":
+    main()
