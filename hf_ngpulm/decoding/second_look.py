@@ -1,8 +1,8 @@
 """Weigh each phrase that its bonus brought in against what the recogniser hears without it.
 
 A bonus lets phrases win that nobody said, and crowds other words out of the beam. Let A be the best transcript of a search with
-phrases, B that of the same search without them. Where their words differ and A has a phrase, the two readings of that region are
-compared over the same frames:
+phrases, B that of the same search without them. Where their words differ and A has a phrase, the two readings of that region
+are compared over the same frames:
 
     ratio = log p(B with the region as A has it) + LM(the same) - log p(B) - LM(B)
 
@@ -298,9 +298,8 @@ class PhraseDecoder(Generic[AnyDecoder]):
         reports = [_report(best, match) for match in matches if match not in weighed]
         entering, starts, rule = [], _starts(best), (self.thresholds, self.rate)
         if regions:
-            acoustic, _, added = scores.parts(
-                [base.token_ids, *(_spliced(base.token_ids, best.token_ids, [r]) for r in regions)]
-            )
+            readings = [_spliced(base.token_ids, best.token_ids, [region]) for region in regions]
+            acoustic, _, added = scores.parts([base.token_ids, *readings])
             ratios = (acoustic + added - acoustic[0] - added[0])[1:].tolist()
             for region, ratio in zip(regions, ratios):
                 limits = [own.threshold(match, starts[match.last] - starts[match.first], *rule) for match in region.matches]
