@@ -26,7 +26,7 @@ from hf_ngpulm.decoding.hypotheses import Hypothesis
 from hf_ngpulm.decoding.second_look import THRESHOLDS
 from hf_ngpulm.evaluation import word_errors
 
-SIZES, WEIGHTS = (100, 1000, 10_000), (0.5, 1.0, 1.5, 2.0, 3.0)
+SIZES, WEIGHTS = (100, 1000, 10_000), (0.5, 1.0, 1.5, 2.0)
 LOOK_WEIGHT, RATES = 3.0, (1.0, 10.0, 30.0, 100.0)
 Row = dict[str, Any]
 

@@ -149,21 +149,17 @@ def phrases_and_entities(given: Sequence[str] | None) -> tuple[list[str], bool]:
     return read_phrases([text for text in given or [] if text != FROM_ENTITIES]), FROM_ENTITIES in (given or [])
 
 
-def read_phrases(given: Sequence[str] | None) -> list[str]:
-    """Return phrases. An argument that names a file gives the file's non-empty lines; any other argument is a phrase.
+def read_phrases(given: Sequence[str] | None) -> list[Any]:
+    """Return phrases. An argument that names a file gives its phrases; any other argument is a phrase.
 
     Raises:
         FileNotFoundError: a text looks like a file's name ("names.txt"), and there is no such file.
         ValueError: a file has no phrases.
     """
-    phrases: list[str] = []
+    phrases: list[Any] = []
     for text in given or []:
         if os.path.isfile(text):
-            with open(text, encoding="utf-8") as file:
-                lines = [line.strip() for line in file if line.strip()]
-            if not lines:
-                raise ValueError(f"{text}: holds no phrases (one a line)")
-            phrases += lines
+            phrases += library.read_phrase_file(text)
         elif _is_like_a_file(text):
             folder, name = os.path.split(text)
             near = difflib.get_close_matches(name, os.listdir(folder or "."), n=1) if os.path.isdir(folder or ".") else []

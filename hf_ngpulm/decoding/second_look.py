@@ -59,7 +59,7 @@ class Thresholds(NamedTuple):
     def fitted(self, false_alarms: Sequence[tuple[float, int, int]], hours: float) -> Thresholds:
         """Return a copy with an offset and a slope for other speech.
 
-        In the tail that matters, false alarms become rarer exponentially as the threshold rises; half of them are the tail.
+        In the tail that matters, false alarms become rarer exponentially as the threshold rises; a tenth of them is the tail.
 
         Args:
             false_alarms: ratio, size of the list, and tokens of each phrase that a search found and nobody said.
@@ -75,14 +75,14 @@ class Thresholds(NamedTuple):
             )
         bare = self._replace(offset=0.0, slope=0.0)
         margins = sorted((ratio - bare.of(1.0, size, tokens) for ratio, size, tokens in false_alarms), reverse=True)
-        tail = margins[: max(10, len(margins) // 2)]
+        tail = margins[: max(10, len(margins) // 10)]
         slope = sum(tail) / len(tail) - tail[-1]
         # In the tail, rate = (len(tail) / hours) exp((tail[-1] - threshold) / slope).
         return self._replace(offset=tail[-1] + slope * math.log(len(tail) / hours), slope=slope)
 
 
-# Fitted to real speech (docs/phrases.md).
-THRESHOLDS = {"ctc": Thresholds(0.0, 1.0, 2.2, 2.6), "transducer": Thresholds(0.0, 1.0, 2.2, 2.6)}
+# Fitted to a CTC model and real speech (docs/phrases.md); transducers have no measurement of their own yet.
+THRESHOLDS = dict.fromkeys(("ctc", "transducer"), Thresholds(-1.4, 2.5, 2.2, 2.6))
 
 
 class _Region(NamedTuple):
