@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from ..phrases.phrases import Booster, Written
 from ..text.spelling import Speller
 from .network import Network, Reading
+from .progress import Beginnings, Progress
 from .spelling import spelled
 from .tokens import compile_words
 from .words import determinised, minimised
@@ -47,3 +50,11 @@ class CompiledGrammar(Booster):
     def reading(self, token_ids: list[int]) -> Reading | None:
         """Return the reading of a transcript in token ids, or None if it isn't in the grammar."""
         return self.network.reading(list(token_ids), self.symbols)
+
+    def progress(self, token_ids: list[int]) -> Progress | None:
+        """Return how far the beginning of a transcript has come, or None if no sentence begins with it."""
+        return self._beginnings.progress(list(token_ids))
+
+    @cached_property
+    def _beginnings(self) -> Beginnings:
+        return Beginnings(self.network, self.symbols)

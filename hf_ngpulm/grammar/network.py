@@ -230,6 +230,14 @@ class Network:
         """Return the reading of a transcript with the largest weight; in a tie, the one whose arcs come first. Return None if
         the grammar doesn't have the transcript.
         """
+        best, before = self.reached(units, symbols)
+        last = (len(units), 1)
+        return self.traced(last, before, best[last]) if last in best else None
+
+    def reached(self, units: list[int], symbols: Symbols) -> tuple[dict[tuple[int, int], float], dict[Any, Any]]:
+        """Return the places and states that paths reach, with the weight of the best path to each; and each one's last step,
+        which `traced` follows back.
+        """
         # Paths by place, then by weight, then by their order. Weights above 0 may be found late: states are settled again then.
         best: dict[tuple[int, int], float] = {(symbols.skipped(units, 0), 0): 0.0}
         before: dict[tuple[int, int], tuple[tuple[int, int], Action | None, Value, int]] = {}
@@ -251,8 +259,7 @@ class Network:
                         best[there], before[there] = weight, (here, arc.action, value, end)
                         order += 1
                         heapq.heappush(waiting, (there[0], -weight, order, there[1]))
-        last = (len(units), 1)
-        return self._traced(last, before, best[last]) if last in best else None
+        return best, before
 
     def _ends(self, arc: Arc, units: list[int], place: int, symbols: Symbols) -> Iterable[tuple[int, Value]]:
         if arc.symbol is None:
@@ -262,7 +269,7 @@ class Network:
             return [(end, None)] if end > place else []
         return symbols.matches(arc.symbol, units, place)
 
-    def _traced(self, last: tuple[int, int], before: Mapping[Any, Any], weight: float) -> Reading:
+    def traced(self, last: tuple[int, int], before: Mapping[Any, Any], weight: float) -> Reading:
         steps = []
         while last in before:
             steps.append(before[last])
