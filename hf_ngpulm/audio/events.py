@@ -2,38 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from ..decoding.grammar_streams import PartialUnderstanding
 from ..decoding.hypotheses import Hypothesis
 from ..decoding.partials import Partial
+from ..decoding.understanding import Understanding
 from .recognizer import StreamingRecognizer
 
 
 def partial_event(recognizer: StreamingRecognizer, sid: int, partial: Partial) -> dict[str, Any]:
     """Return the utterance so far.
 
-    The event has its `text`, the part that can no longer change (`stable`), and the end of the decoded audio (`end`).
+    The event has its `text`, the part that can no longer change (`stable`), and the end of the decoded audio (`end`). For a
+    stream with a grammar, it has the `intent` and `slots` so far.
     """
-    end = recognizer.utterance_begin(sid) + partial.frames * (recognizer.frame_seconds or 0.0)
-    return {"type": "partial", "end": round(end, 3), "text": partial.text, "stable": partial.stable_text}
+    begin = recognizer.utterance_begin(sid)
+    end = begin + partial.frames * (recognizer.frame_seconds or 0.0)
+    told = {"type": "partial", "end": round(end, 3), "text": partial.text, "stable": partial.stable_text}
+    if not isinstance(partial, PartialUnderstanding):
+        return told
+    return {**told, "intent": partial.intent, "slots": [slot.as_dict(begin) for slot in partial.slots]}
 
 
-def final_event(hypotheses: list[Hypothesis], begin: float, has_words: bool = True) -> dict[str, Any] | None:
+def final_event(
+    hypotheses: Sequence[Hypothesis | Understanding], begin: float, has_words: bool = True
+) -> dict[str, Any] | None:
     """Return the event of a finished utterance; None if its transcript is empty.
 
+    For a stream with a grammar, it has what `Understanding.as_dict` has.
+
     Args:
-        hypotheses: a result of `StreamingRecognizer.close` or `reset`.
+        hypotheses: a result of `StreamingRecognizer.close` or `reset`; for a stream with a grammar, its understanding.
         begin: the begin of the utterance, in seconds.
         has_words: whether to list the words; this takes longer than the text alone.
     """
-    if not hypotheses or not hypotheses[0].token_ids:
+    best = hypotheses[0] if hypotheses else None
+    meant = best.as_dict(begin) if isinstance(best, Understanding) else {}
+    hypothesis = best.hypothesis if isinstance(best, Understanding) else best
+    if hypothesis is None or not hypothesis.token_ids:
         return None
     words: list[dict[str, Any]] = []
-    for word in hypotheses[0].words if has_words else ():
+    for word in hypothesis.words if has_words else ():
         shown: dict[str, Any] = {"text": word.text}
         for name, time in (("start", word.start), ("end", word.end)):
             if time is not None:
                 shown[name] = round(begin + time, 3)
         words.append(shown | ({} if word.confidence is None else {"confidence": round(word.confidence, 3)}))
-    segments = getattr(hypotheses[0], "segments", None)  # from models that segment the text themselves
-    return {"type": "final", "text": hypotheses[0].text, "words": words, **({"segments": segments} if segments else {})}
+    segments = getattr(hypothesis, "segments", None)  # from models that segment the text themselves
+    return {"type": "final", "text": hypothesis.text, **meant, "words": words, **({"segments": segments} if segments else {})}

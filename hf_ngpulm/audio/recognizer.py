@@ -15,11 +15,11 @@ from ..config.tuned import with_remembered
 from ..decoding.ctc import CTCDecoder
 from ..decoding.families import is_ctc, is_transducer
 from ..decoding.graph import GraphDecoder, ctc_decoder
-from ..decoding.hypotheses import Hypothesis
 from ..decoding.partials import Partial
 from ..decoding.streaming import StreamingDecoder
 from ..decoding.transducer import TransducerDecoder
 from ..errors import StreamError
+from ..grammar.grammar import Grammar
 from ..language_model.loading import loaded_models
 from ..rescoring import load_rescorer
 from .buffered import BufferedEncoder
@@ -154,7 +154,8 @@ class StreamingRecognizer:
         """Open a stream.
 
         Args:
-            settings: settings of this stream, as for `StreamingDecoder.open`: phrases, phrase_weight, lm and lm_weight.
+            settings: settings of this stream, as for `StreamingDecoder.open`: phrases, phrase_weight, lm, lm_weight, grammar,
+                grammar_mode and sensitivity.
 
         Returns:
             The stream's number; numbers are never reused.
@@ -171,6 +172,20 @@ class StreamingRecognizer:
         """Replace a stream's phrases from the next step on, also in mid-utterance; see `StreamingDecoder.set_context`."""
         self._check_open(sid)
         self.decoder.set_context(sid, phrases)
+
+    def set_grammar(self, sid: int, grammar: Grammar) -> None:
+        """Switch a stream that was opened with a grammar to another one.
+
+        If nothing has been said yet in the current utterance, a new one begins. Otherwise the new grammar is that of the next
+        utterance, which `reset` begins.
+
+        Raises:
+            StreamError: the stream isn't open, or was opened without a grammar.
+        """
+        self._check_open(sid)
+        self.decoder.set_grammar(sid, grammar)
+        if not self.decoder.has_heard(sid):
+            self.reset(sid)
 
     def unwritable(self, phrases: Any) -> dict[str, str]:
         """Return the phrases that the tokenizer can't write, each with the part that it can't write."""
@@ -296,20 +311,20 @@ class StreamingRecognizer:
         self._check_open(sid)
         return self._begins[sid] * (self.frame_seconds or 0.0)
 
-    def reset(self, sid: int) -> list[Hypothesis]:
+    def reset(self, sid: int) -> list[Any]:
         """End a stream's utterance after the last decoded frame, and begin a new utterance; see `StreamingDecoder.reset`.
 
         The stream keeps its audio and the encoder's context.
 
         Returns:
-            Hypotheses of the ended utterance, the best first.
+            Hypotheses of the ended utterance, the best first. For a stream with a grammar, its `Understanding`.
         """
         self._check_open(sid)
         hypotheses = self.decoder.reset(sid)
         self._begins[sid] = self._frames[sid]
         return hypotheses
 
-    def close(self, sid: int) -> list[Hypothesis]:
+    def close(self, sid: int) -> list[Any]:
         """Decode the rest of a stream, and close the stream.
 
         Returns:
@@ -329,7 +344,7 @@ class StreamingRecognizer:
         return hypotheses
 
     @torch.inference_mode()
-    def discard(self, sid: int) -> list[Hypothesis]:
+    def discard(self, sid: int) -> list[Any]:
         """Close a stream without decoding the rest; return the hypotheses of its last utterance, the best first."""
         self._check_open(sid)
         self.encoder.close(sid)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import library
-from .options import FROM_ENTITIES, Chunks, Decoding, Rescoring, given
+from .options import FROM_ENTITIES, Chunks, Decoding, Rescoring, Understanding, given
 
 NORMALISATIONS = {"none": None, "basic": "whisper", "english": "whisper-en"}
 NO_RESCORER = Rescoring()
@@ -147,6 +147,17 @@ def warm_up(recognizer: Any, **settings: Any) -> None:
 def phrases_and_entities(given: Sequence[str] | None) -> tuple[list[str], bool]:
     """Return the phrases of all recordings, and whether each recording's own entities are boosted, too."""
     return read_phrases([text for text in given or [] if text != FROM_ENTITIES]), FROM_ENTITIES in (given or [])
+
+
+def grammar_settings(options: Understanding) -> dict[str, Any]:
+    """Return the settings of a pipeline or a stream, with the grammar itself. Raises ValueError if there are settings of a
+    grammar but no grammar.
+    """
+    if options.grammar is None:
+        idle = {"--grammar-mode": options.grammar_mode, "--sensitivity": options.sensitivity}
+        library.refuse_idle(idle, "is about a grammar; add --grammar")
+        return {}
+    return given(options, grammar=library.Grammar.load(options.grammar))
 
 
 def read_phrases(given: Sequence[str] | None) -> list[Any]:

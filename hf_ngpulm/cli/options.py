@@ -173,6 +173,17 @@ class Looking:
 
 
 @dataclass(frozen=True)
+class Understanding:
+    """Options for a grammar, and for when something is in it."""
+
+    grammar: str | None = option(
+        "Understand speech by a grammar: a file (JSGF, YAML of Rhino or Home Assistant, JSON of Vosk), or a folder."
+    )
+    grammar_mode: str | None = option("reject, strict, soft or free [default: reject].")
+    sensitivity: float | None = option("From 0 to 1: the higher, the more is understood [default: 0.5].", min=0, max=1)
+
+
+@dataclass(frozen=True)
 class Chunks:
     """Options that set how live audio is cut into chunks; see `hf_ngpulm.StreamingRecognizer`."""
 

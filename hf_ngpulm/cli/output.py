@@ -56,3 +56,10 @@ def print_table(
 def percent(rate: float | None, digits: int = 1) -> str:
     """Return a ratio as text in percent; "-" for None."""
     return "-" if rate is None else f"{100 * rate:.{digits}f}%"
+
+
+def meaning(result: dict[str, Any]) -> str:
+    """Return what `Understanding.as_dict` says of the meaning, in a line."""
+    slots = ", ".join(f"{slot['name']}={slot['value']!r}" for slot in result["slots"])
+    what = f"{result['intent'] or 'understood'}({slots})" if result["understood"] else "not understood"
+    return f"{what}, confidence {result['confidence']:.2f}"

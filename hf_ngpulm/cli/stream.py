@@ -13,9 +13,21 @@ from rich.text import Text
 
 from ..sound.files import file_pieces
 from . import library
-from .models import load_streaming, read_phrases, warm_up
-from .options import Boosting, Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, Rescoring, argument, given, option
-from .output import print_json
+from .models import grammar_settings, load_streaming, read_phrases, warm_up
+from .options import (
+    Boosting,
+    Chunks,
+    Decoding,
+    DeviceOption,
+    JsonOption,
+    ModelArgument,
+    Rescoring,
+    Understanding,
+    argument,
+    given,
+    option,
+)
+from .output import meaning, print_json
 
 
 def stream(
@@ -23,6 +35,7 @@ def stream(
     model: ModelArgument,
     decoding: Decoding,
     boosting: Boosting,
+    understanding: Understanding,
     chunks: Chunks,
     rescoring: Rescoring,
     audio: str | None = argument("An audio file (WAV, FLAC, Ogg, MP3 ...).", default=None),
@@ -46,6 +59,7 @@ def stream(
     if boosting.phrase_weight is not None and not boosting.phrases:
         raise ValueError("--phrase-weight without --phrases; give the phrases, too")
     context = given(phrases=read_phrases(boosting.phrases) or None, phrase_weight=boosting.phrase_weight)
+    context |= grammar_settings(understanding)
     recognizer = load_streaming(model, device, decoding, chunks, rescoring=rescoring)
     if not no_wait:
         warm_up(recognizer)
@@ -105,6 +119,8 @@ def _show(events: Iterable[dict[str, Any]]) -> None:
                 if live:
                     live.update("")
                 console.print(Text(event["text"]), soft_wrap=True)
+                if "understood" in event:
+                    console.print(Text(f"  {meaning(event)}"), soft_wrap=True)
             elif live:
                 stable, text = event["stable"], event["text"]
                 fixed = len(stable) if text.startswith(stable) else 0

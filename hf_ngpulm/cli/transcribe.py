@@ -13,7 +13,7 @@ from ..common.files import write_beside
 from ..sound.files import read_audio
 from . import library
 from .files import KINDS, audio_of, refuse_existing, transcript_files
-from .models import load_recogniser, read_phrases
+from .models import grammar_settings, load_recogniser, read_phrases
 from .options import (
     MISSING,
     Adjusted,
@@ -24,12 +24,13 @@ from .options import (
     Looking,
     OverwriteOption,
     Rescoring,
+    Understanding,
     argument,
     given,
     of_decoders,
     option,
 )
-from .output import interruptible, print_json, tell
+from .output import interruptible, meaning, print_json, tell
 
 
 def transcribe(
@@ -42,11 +43,7 @@ def transcribe(
     adjusted: Adjusted,
     boosting: Boosting,
     looking: Looking,
-    grammar: str | None = option(
-        "Understand recordings by a grammar: a file (JSGF, YAML of Rhino or Home Assistant, JSON of Vosk), or a folder."
-    ),
-    grammar_mode: str | None = option("reject, strict, soft or free [default: reject]."),
-    sensitivity: float | None = option("From 0 to 1: the higher, the more is understood [default: 0.5].", min=0, max=1),
+    understanding: Understanding,
     rescoring: Rescoring,
     n_best: int | None = of_decoders("num_return_sequences", min=1),
     batch_size: int = option("Files decoded together.", default=8, min=1),
@@ -84,11 +81,8 @@ def transcribe(
     subtitled = kind in ("srt", "vtt")
     if subtitled:
         library.refuse_idle({"--timestamps": timestamps, "--n-best": n_best}, f"has no place in {kind} files; leave it out")
-    of_grammar = {"grammar_mode": grammar_mode, "sensitivity": sensitivity}
-    if grammar is None:
-        idle = {"--grammar-mode": grammar_mode, "--sensitivity": sensitivity}
-        library.refuse_idle(idle, "is about a grammar; add --grammar")
-    elif subtitled:
+    of_grammar = grammar_settings(understanding)
+    if of_grammar and subtitled:
         raise ValueError(f"--grammar understands recordings as a whole, which {kind} files can't tell; leave one of them out")
     phrases = read_phrases(boosting.phrases) or None
     boosted = {"phrases": phrases, "phrase_weight": boosting.phrase_weight, "num_return_sequences": n_best}
@@ -97,8 +91,6 @@ def transcribe(
         settings["false_alarms_per_hour"] = looking.false_alarms_per_hour
     if looking.explain:
         settings["explain"] = True
-    if grammar is not None:
-        settings["grammar"] = library.Grammar.load(grammar)
     asr = load_recogniser(model, device, **settings)
     rate = asr.feature_extractor.sampling_rate
     read: list[tuple[str, float]] = []  # with their lengths in seconds
@@ -170,9 +162,7 @@ def _shown(result: dict[str, Any]) -> str:
     """Return the text, followed by lines with the hypotheses and times that the user requested."""
     lines = [result["text"]]
     if "understood" in result:
-        slots = ", ".join(f"{slot['name']}={slot['value']!r}" for slot in result["slots"])
-        what = f"{result['intent'] or 'understood'}({slots})" if result["understood"] else "not understood"
-        lines.append(f"  {what}, confidence {result['confidence']:.2f}")
+        lines.append(f"  {meaning(result)}")
     lines += map(_explained, result.get("phrases", []))
     lines += [f"  {hypothesis['score']:9.2f}  {hypothesis['text']}" for hypothesis in result.get("hypotheses", [])]
     for chunk in result.get("chunks", []):

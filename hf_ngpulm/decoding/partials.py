@@ -112,9 +112,22 @@ class Partial:
     @cached_property
     def stable_text(self) -> str:
         """Return the text of the tokens that can no longer change."""
+        if not self.stable:
+            return ""
         return self._transcript.text(self._count, self._of_tail().ids[: self.stable - self._count].tolist())
 
     @cached_property
+    def hypothesis(self) -> Hypothesis:
+        """Return the transcript as a hypothesis, whose parts of the score aren't known."""
+        return self._transcript.hypothesis(self._count, self._of_tail(), self.frames, (self.score, 0.0, 0.0, 0.0))
+
+    @property
     def words(self) -> list[Word]:
         """Return the words with their times and confidences; an unknown time or confidence is None."""
-        return self._transcript.hypothesis(self._count, self._of_tail(), self.frames, (self.score, 0.0, 0.0, 0.0)).words
+        return self.hypothesis.words
+
+    @property
+    def pause(self) -> int | None:
+        """Return the number of frames since the end of the last token; None before the first token."""
+        ends = [*self._transcript.ends[: self._count][-1:], *self._of_tail().ends.tolist()]
+        return max(0, self.frames - ends[-1]) if ends else None

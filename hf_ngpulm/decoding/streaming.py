@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,21 +18,23 @@ from ..config.tuned import tell_once
 from ..engines.devices import numbered
 from ..errors import InvalidLogitsError, StreamError
 from ..fusion.fusion import Fusion
-from ..fusion.rows import RowModels
+from ..fusion.rows import Lease, RowModels
+from ..grammar.compiled import CompiledGrammar
+from ..grammar.grammar import Grammar
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
 from ..phrases import Booster
 from ..phrases.contexts import is_any, is_per_row
 from . import guard
 from .ctc import CTCDecoder
+from .grammar_streams import GrammarStreams
 from .graph import GraphDecoder
 from .hypotheses import Hypothesis
 from .partials import Partial
 from .sessions.session import Follower, Slots
+from .stream_settings import DECODERS_LM, DECODERS_PHRASES, endpoint_of, lm_and_weight
 from .transducer import TransducerDecoder
 
-DECODERS_LM: Any = object()  # defaults, where None means no model or no phrases
-DECODERS_PHRASES: Any = object()
 MOST_STREAMS = 1 << 16
 
 
@@ -54,6 +56,9 @@ class StreamingDecoder:
     hypotheses with fewer tokens are at later frames. All hypotheses wait until the audio for the hypothesis at the latest frame
     has arrived. The lag is one frame per token by which their lengths differ; in a TDT, it is up to the longest duration per
     token. `close` and `reset` decode the rest.
+
+    A stream can follow a grammar: `open(grammar=...)`. Its results are then those of `GrammarDecoder`, and its partials are
+    `hf_ngpulm.decoding.grammar_streams.PartialUnderstanding`s.
 
     Args:
         decoder: a `CTCDecoder` or `GraphDecoder`, whose chunks are logits `[T, C]`; or a `TransducerDecoder`, whose chunks are
@@ -92,7 +97,7 @@ class StreamingDecoder:
             )
         self.decoder = decoder
         self.max_streams = check("max_streams", max_streams, whole(1, MOST_STREAMS))
-        self.endpoint_frames = _endpoint(endpoint_frames, endpoint_seconds, decoder.frame_seconds)
+        self.endpoint_frames = endpoint_of(endpoint_frames, endpoint_seconds, decoder.frame_seconds)
         self._fusion: Fusion = decoder.fusion
         listed = isinstance(decoder.phrases, list) if isinstance(decoder, GraphDecoder) else is_per_row(self._fusion.phrases)
         if listed or isinstance(self._fusion.phrase_weight, Tensor):
@@ -107,6 +112,7 @@ class StreamingDecoder:
         if dtype is None:
             dtype = next((weight.dtype for weight in weights if weight.dtype.is_floating_point), torch.float32)
         self._searched_on = torch.device("cpu") if isinstance(decoder, GraphDecoder) else self.device
+        self._dtype = None if not isinstance(decoder, TransducerDecoder) else dtype
         row = self._fusion.row(None, 0.0, self._searched_on)
         repeated = {name: getattr(row, name).repeat(self.max_streams, 1) for name in ("states", "weights", "present")}
         silent = torch.zeros(self.max_streams, dtype=torch.bool, device=self._searched_on) if decoder.is_guarded else None
@@ -124,6 +130,8 @@ class StreamingDecoder:
         # By stream: how well its language model has predicted its utterances; and the streams that do without it now.
         self._memories: dict[int, guard.Memory] = {}
         self._without_lm: set[int] = set()
+        self._leases: dict[int, Lease | None] = {}  # of grammars, by stream
+        self._with_grammars: GrammarStreams | None = None
         self._free = list(range(self.max_streams - 1, -1, -1))
         self._opened = 0
 
@@ -142,6 +150,9 @@ class StreamingDecoder:
         lm_weight: float | None = None,
         phrases: Any = DECODERS_PHRASES,
         phrase_weight: float | None = None,
+        grammar: Grammar | None = None,
+        grammar_mode: str | None = None,
+        sensitivity: float | None = None,
     ) -> int:
         """Open a stream.
 
@@ -151,13 +162,19 @@ class StreamingDecoder:
             phrases: phrases to favour: a `PhraseBooster`, or its arguments; None for none. The default is the decoder's.
             phrase_weight: factor of the phrases' bonuses, also for phrases that the stream switches to later. The default is
                 the decoder's factor. In a graph it is the discount of phrases without their own discount.
+            grammar, grammar_mode, sensitivity: a grammar, and `mode` and `sensitivity` as for `GrammarDecoder`.
 
         Returns:
             The stream's number, which is never used again.
 
         Raises:
             ValueError: `max_streams` streams are open, or the decoder doesn't have this LM.
+            GrammarError: the recogniser can write no sentence of the grammar.
         """
+        if grammar is not None:
+            settings = {"lm": lm, "lm_weight": lm_weight, "phrases": phrases, "phrase_weight": phrase_weight}
+            return self._open_in_grammar(grammar, grammar_mode, sensitivity, settings)
+        refuse_idle({"grammar_mode": grammar_mode, "sensitivity": sensitivity}, "is about a grammar; pass grammar=, too")
         if phrase_weight is not None:
             phrase_weight = check("phrase_weight", phrase_weight, WEIGHT)
         if self.decoder.unguided is not None and phrases is not DECODERS_PHRASES and is_any(phrases):
@@ -166,7 +183,7 @@ class StreamingDecoder:
                 "this stream's phrases are searched greedily, as the decoder was made without a language model and phrases; "
                 'they gain more in a beam: make the decoder with num_beams="auto"',
             )
-        own, weight = self._lm(lm, lm_weight)
+        own, weight = lm_and_weight(self._fusion, lm, lm_weight)
         models = self._fusion.row(own, weight, self._searched_on)
         fused_with = (own, float(np.float32(weight)), phrase_weight)
         followed = None
@@ -174,14 +191,8 @@ class StreamingDecoder:
             followed = self.decoder.followed(
                 self.decoder.given_phrases if phrases is DECODERS_PHRASES else phrases, *fused_with
             )
-        if not self._free:
-            raise ValueError(
-                f"{len(self)} streams are open (max_streams={self.max_streams}); close one, or make a StreamingDecoder with "
-                "a higher max_streams"
-            )
-        sid, slot = self._opened, self._free.pop()
-        self._opened += 1
-        self._slot_of[sid], self._fused_with[sid] = slot, fused_with
+        sid = self._numbered(fused_with)
+        slot = self._slot_of[sid]
         if followed is not None and followed[0] is not None:
             self._follower.widen()
         self._slots.place(slot, self._in_pool(models))
@@ -192,6 +203,79 @@ class StreamingDecoder:
             self._follower.follow(np.array([slot]), [followed])
             self._slots.begin(slot)
         return sid
+
+    def _numbered(self, fused_with: tuple[Any, float, float | None]) -> int:
+        """Return the number of a new stream, which has a slot from now on. Raises ValueError if no slot is free."""
+        if not self._free:
+            raise ValueError(
+                f"{len(self)} streams are open (max_streams={self.max_streams}); close one, or make a StreamingDecoder with "
+                "a higher max_streams"
+            )
+        sid = self._opened
+        self._opened += 1
+        self._slot_of[sid], self._fused_with[sid] = self._free.pop(), fused_with
+        return sid
+
+    def _open_in_grammar(
+        self, grammar: Grammar, mode: str | None, sensitivity: float | None, settings: Mapping[str, Any]
+    ) -> int:
+        """Open a stream with a grammar. Its slot here stays unused, as both of its searches have their own."""
+        if self._with_grammars is None:
+            make = partial(
+                StreamingDecoder, max_streams=self.max_streams, endpoint_frames=self.endpoint_frames, device=self.device,
+                dtype=self._dtype,
+            )  # fmt: skip
+            self._with_grammars = GrammarStreams(self.decoder, make)
+        sid = self._numbered((None, 0.0, None))
+        try:
+            self._with_grammars.open(sid, grammar, mode, sensitivity, settings)
+        except Exception:
+            self._forget(sid)
+            raise
+        return sid
+
+    def _in_grammar(self, sid: int) -> GrammarStreams | None:
+        """Return what follows the grammar of a stream; None for a stream without a grammar."""
+        grammars = self._with_grammars
+        return grammars if grammars is not None and sid in grammars else None
+
+    def set_grammar(self, sid: int, grammar: Grammar) -> None:
+        """Switch a stream that was opened with a grammar to another one, from its next utterance on.
+
+        `reset` begins the next utterance. An utterance without frames follows the new grammar at once.
+
+        Raises:
+            StreamError: the stream isn't open, or was opened without a grammar.
+        """
+        grammars = self._in_grammar(sid)
+        if grammars is None:
+            raise StreamError({sid: "it was opened without a grammar" if sid in self._slot_of else "it isn't open"})
+        grammars.set_grammar(sid, grammar)
+
+    def has_heard(self, sid: int) -> bool:
+        """Return whether a token has been heard in the utterance of a stream with a grammar."""
+        grammars = self._in_grammar(sid)
+        return grammars is not None and grammars.has_heard(sid)
+
+    @torch.inference_mode()
+    def place_grammar(self, sid: int, grammar: CompiledGrammar) -> None:
+        """Let a stream follow another grammar, and begin an utterance in it. The decoder must be one in a grammar."""
+        slot, (lm, lm_weight, _) = self._slot_of[sid], self._fused_with[sid]
+        row = self._fusion.with_grammar(grammar).row(lm, lm_weight, self._searched_on)
+        if row.tensors is not self._slots.models.tensors:
+            self._slots.use(row.tensors)
+        mine, column = self._slots.models.of(slice(slot, slot + 1)), row.num_lms
+        for name in ("states", "weights", "present"):
+            getattr(mine, name)[0, column] = getattr(row, name)[0, column]
+        self._slots.place(slot, mine)
+        self._slots.begin(slot)
+        self._leases[sid] = row.lease
+
+    def so_far(self, sid: int) -> list[Hypothesis]:
+        """Return the hypotheses of a stream as if its utterance had ended after the last frame that was searched."""
+        slot, options = self._slot_of[sid], self.decoder.options
+        ranked = self._slots.ranked(slice(slot, slot + 1), options.score_eos, options.num_searched)
+        return self._slots.written(np.array([slot]), ranked)[0]
 
     @torch.inference_mode()
     def context(
@@ -216,7 +300,7 @@ class StreamingDecoder:
         Raises:
             ValueError: see `PhraseBooster`.
         """
-        own, weight = self._lm(lm, lm_weight) if isinstance(self.decoder, GraphDecoder) else (None, 0.0)
+        own, weight = lm_and_weight(self._fusion, lm, lm_weight) if isinstance(self.decoder, GraphDecoder) else (None, 0.0)
         made, _ = self.decoder.followed(phrases, own, float(np.float32(weight)), phrase_weight)
         self._fusion.contexts.prepare(made)
         return made
@@ -243,32 +327,12 @@ class StreamingDecoder:
         unknown = {sid: "it isn't open" for sid in contexts if sid not in self._slot_of}
         if unknown:
             raise StreamError(unknown)
+        if self._with_grammars is not None:
+            self._with_grammars.set_contexts({sid: of for sid, of in contexts.items() if sid in self._with_grammars})
+            contexts = {sid: of for sid, of in contexts.items() if sid not in self._with_grammars}
         followed = [self.decoder.followed(phrases, *self._fused_with[sid]) for sid, phrases in contexts.items()]
         if followed:
             self._follower.follow(np.array([self._slot_of[sid] for sid in contexts]), followed)
-
-    def _lm(self, lm: NGramLM | LogLinear | None, lm_weight: float | None) -> tuple[NGramLM | LogLinear | None, float]:
-        """Return the language model of a stream and its weight."""
-        fusion = self._fusion
-        if not fusion.lms:
-            if lm is not DECODERS_LM and lm is not None:
-                raise ValueError("the decoder has no language model; pass lm=... when you make the decoder")
-            refuse_idle({"lm_weight": lm_weight}, "without a language model to act on: the decoder has none")
-            return None, 0.0
-        if lm is DECODERS_LM:
-            if fusion.per_row is not None:
-                raise ValueError(
-                    f"the decoder has {len(fusion.lms)} language models in a list; name this stream's: open(lm=...), "
-                    "None for none"
-                )
-            lm = fusion.of_all
-        if lm_weight is None:
-            if isinstance(fusion.weight, Tensor):
-                raise ValueError(
-                    "the decoder has one lm_weight per row of a batch, but streams have no rows; pass open(lm_weight=...)"
-                )
-            lm_weight = fusion.weight
-        return lm, 0.0 if lm is None else lm_weight
 
     @torch.inference_mode()
     def step(self, chunks: Mapping[int, Outputs]) -> dict[int, Partial]:
@@ -301,6 +365,11 @@ class StreamingDecoder:
             else:
                 problems[sid] = problem
         partials: dict[int, Partial] = {}
+        if self._with_grammars is not None and any(sid in self._with_grammars for sid in good):
+            partials, refused = self._with_grammars.step(
+                {sid: good.pop(sid) for sid in list(good) if sid in self._with_grammars}
+            )
+            problems |= refused
         if good:
             slots = np.array([self._slot_of[sid] for sid in good])
             bad_frames = self._slots.step(slots, list(good.values()))
@@ -314,7 +383,7 @@ class StreamingDecoder:
                     self._memories[sid].hear(good[sid])
             if len(sound):
                 sids = list(good)
-                partials = self._partials([sids[place] for place in sound.tolist()], slots[sound])
+                partials |= self._partials([sids[place] for place in sound.tolist()], slots[sound])
         if problems:
             raise StreamError(problems, partials)
         return partials
@@ -352,30 +421,39 @@ class StreamingDecoder:
         return {sid: Partial(*row) for sid, *row in zip(sids, *columns, transcripts, *counts)}
 
     @torch.inference_mode()
-    def close(self, sid: int) -> list[Hypothesis]:
+    def close(self, sid: int) -> list[Any]:
         """End a stream.
 
         Returns:
-            Up to `num_return_sequences` hypotheses, the best one first: the same as the decoder's for all frames at once. An
-            empty list if the model's outputs contained NaN or infinity.
+            Up to `num_return_sequences` hypotheses, the best one first: the same as the decoder's for all frames at once. For a
+            stream with a grammar, its `Understanding`. An empty list if the model's outputs contained NaN or infinity.
 
         Raises:
             StreamError: the stream isn't open.
         """
-        hypotheses = self._end(sid)
+        grammars = self._in_grammar(sid)
+        said = self._end(sid) if grammars is None else grammars.end(sid, closes=True)
+        self._forget(sid)
+        return said
+
+    def _forget(self, sid: int) -> None:
+        """Free the slot of a stream."""
         self._follower.release(self._slot_of[sid])
         self._free.append(self._slot_of.pop(sid))
         del self._fused_with[sid]
-        self._memories.pop(sid, None)
+        for kept in (self._memories, self._leases):
+            kept.pop(sid, None)
         self._without_lm.discard(sid)
-        return hypotheses
 
     @torch.inference_mode()
-    def reset(self, sid: int) -> list[Hypothesis]:
+    def reset(self, sid: int) -> list[Any]:
         """End a stream's utterance as `close` does, and begin a new one with the same language model and phrases.
 
         Frames and times start at 0 again.
         """
+        grammars = self._in_grammar(sid)
+        if grammars is not None:
+            return grammars.end(sid, closes=False)
         hypotheses = self._end(sid)
         memory = self._memories.get(sid)
         if memory is not None:
@@ -409,18 +487,3 @@ class StreamingDecoder:
             lm, weight = (None, 0.0) if memory.leaves_out else (lm, weight)
             row = self._fusion.row(lm, weight, self._searched_on)
             self._slots.place_lms(self._slot_of[sid], self._in_pool(row), memory.leaves_out)
-
-
-def _endpoint(frames: int | None, seconds: float | None, frame_seconds: float | None) -> int | None:
-    """Return the endpoint rule as a number of frames; None for no endpoints."""
-    if frames is not None and seconds is not None:
-        raise ValueError("endpoint_frames and endpoint_seconds set the same rule; pass one of them")
-    if frames is not None:
-        return check("endpoint_frames", frames, whole())
-    if seconds is None:
-        return None
-    if not 0 < seconds < float("inf"):
-        raise ValueError(f"endpoint_seconds should be above 0, got {seconds!r}")
-    if frame_seconds is None:
-        raise ValueError("endpoint_seconds needs the duration of a frame; pass frame_seconds= to the decoder")
-    return max(1, math.ceil(seconds / frame_seconds - 1e-6))

@@ -110,6 +110,12 @@ class SlotValue:
     end: float | None = None
     confidence: float | None = None
 
+    def as_dict(self, begin: float = 0.0) -> dict[str, Any]:
+        """Return what is known of the slot. `begin`: seconds to add to its times."""
+        times = {"start": self.start, "end": self.end}
+        later = {name: round(begin + time, 3) for name, time in times.items() if time is not None}
+        return {name: value for name, value in {**vars(self), **later}.items() if value is not None}
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -148,9 +154,9 @@ class Understanding:
     hypothesis: Hypothesis
     readings: tuple[Candidate, ...]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the result in plain values, as pipelines and the server show it."""
-        slots = [{name: value for name, value in vars(slot).items() if value is not None} for slot in self.slots]
+    def as_dict(self, begin: float = 0.0) -> dict[str, Any]:
+        """Return what a pipeline or a server tells: plain values only. `begin`: seconds to add to the times of slots."""
+        slots = [slot.as_dict(begin) for slot in self.slots]
         told = {"text": self.text, "understood": self.understood, "intent": self.intent, "slots": slots}
         told |= {"confidence": self.confidence}
         return told if self.free_text is None else {**told, "free_text": self.free_text}
@@ -271,12 +277,12 @@ def evidence_of(inside: Hypothesis, free: Hypothesis) -> float:
 
 
 def _candidate(hypothesis: Hypothesis, reading: Reading) -> Candidate:
-    slots = tuple(_slot(hypothesis, *filled) for filled in reading.slots)
+    slots = tuple(slot_of(hypothesis, *filled) for filled in reading.slots)
     scores = (hypothesis.score, hypothesis.acoustic_score, reading.weight)
     return Candidate(hypothesis.text, reading.intent, slots, *scores)
 
 
-def _slot(hypothesis: Hypothesis, name: str, value: Value, first: int, last: int) -> SlotValue:
+def slot_of(hypothesis: Hypothesis, name: str, value: Value, first: int, last: int) -> SlotValue:
     """Return a slot with the text and times of its tokens, `first .. last - 1`."""
     if first >= last or hypothesis.splitter is None:
         return SlotValue(name, value, "")

@@ -1,0 +1,198 @@
+"""Follow grammars in streams: two searches side by side, in the grammar and without it, as `GrammarDecoder` does offline.
+
+An utterance in a grammar may end before the pause of `endpoint_frames`, because the grammar says when a sentence is complete.
+If the sentence so far is understood, a share of that pause is enough: `LAST` if no word may follow, `MAY_GO_ON` if more may.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from ..errors import StreamError
+from ..grammar.compiled import CompiledGrammar
+from ..grammar.grammar import Grammar
+from ..grammar.progress import Progress
+from .partials import Partial
+from .understanding import NUM_READINGS, SlotValue, Understanding, Weighing, slot_of, understood
+
+if TYPE_CHECKING:
+    from .streaming import StreamingDecoder
+
+LAST, MAY_GO_ON = 0.25, 0.5
+
+
+@dataclass(frozen=True)
+class PartialUnderstanding(Partial):
+    """Hold the utterance so far of a stream with a grammar.
+
+    The text is what was heard without the grammar, if that is searched, too. It isn't stable then, because in the end the
+    grammar's sentence may replace it. `intent` is None while several intents are possible, `slots` are the complete ones.
+    """
+
+    _inside: Partial
+    _compiled: CompiledGrammar
+
+    @cached_property
+    def progress(self) -> Progress | None:
+        """Return how far the sentence in the grammar has come; None if what was heard begins no sentence."""
+        return self._compiled.progress(self._inside.token_ids)
+
+    @property
+    def intent(self) -> str | None:
+        return None if self.progress is None else self.progress.intent
+
+    @property
+    def slots(self) -> tuple[SlotValue, ...]:
+        """Return the slots so far, as in `Understanding`."""
+        if self.progress is None or not self.progress.slots:
+            return ()
+        return tuple(slot_of(self._inside.hypothesis, *filled) for filled in self.progress.slots)
+
+
+@dataclass
+class _Stream:
+    """A stream's numbers in both searches, and what it follows."""
+
+    weighing: Weighing
+    compiled: CompiledGrammar
+    free: int | None
+    inside: int | None
+    next: CompiledGrammar | None = None  # of the next utterance, if it is another one
+    last: Partial | None = None  # of this utterance
+
+
+class GrammarStreams:
+    """The streams of a `StreamingDecoder` that follow grammars.
+
+    Args:
+        decoder: the decoder of all streams.
+        make: returns a `StreamingDecoder` of another decoder, with as many streams.
+    """
+
+    def __init__(self, decoder: Any, make: Callable[[Any], StreamingDecoder]) -> None:
+        self.decoder, self._make = decoder, make
+        # As in `GrammarDecoder`: likelihoods are compared, so both searches sum over alignments.
+        self.free = make(decoder if decoder.unguided is None else decoder.with_beam())
+        self.inside: StreamingDecoder | None = None
+        self._streams: dict[int, _Stream] = {}
+
+    def __contains__(self, sid: int) -> bool:
+        return sid in self._streams
+
+    def open(
+        self, sid: int, grammar: Grammar, mode: str | None, sensitivity: float | None, settings: Mapping[str, Any]
+    ) -> None:
+        """Open a stream. `settings`: the language model, phrases and weights, as for `StreamingDecoder.open`."""
+        weighing = Weighing("reject" if mode is None else mode, sensitivity)
+        compiled = self._compiled(grammar, weighing)
+        if weighing.needs_inside and self.inside is None:
+            self.inside = self._make(self.decoder.in_grammar(compiled, None, NUM_READINGS))
+        stream = _Stream(weighing, compiled, None, None)
+        stream.free = self.free.open(**settings) if weighing.needs_free else None
+        if weighing.needs_inside and self.inside is not None:
+            stream.inside = self.inside.open(**settings)
+            self.inside.place_grammar(stream.inside, compiled)
+        self._streams[sid] = stream
+
+    def set_grammar(self, sid: int, grammar: Grammar) -> None:
+        """Switch a stream to another grammar from its next utterance on, which is this one as long as it has no frames."""
+        stream = self._streams[sid]
+        stream.next = self._compiled(grammar, stream.weighing)
+        if stream.last is None or not stream.last.frames:
+            self._begin(stream)
+
+    def has_heard(self, sid: int) -> bool:
+        """Return whether a token has been heard in a stream's utterance."""
+        last = self._streams[sid].last
+        return last is not None and last.pause is not None
+
+    def set_contexts(self, contexts: Mapping[int, Any]) -> None:
+        """Switch streams to other phrases; see `StreamingDecoder.set_contexts`."""
+        for decoder, numbers in self._searches([*contexts]):
+            decoder.set_contexts({number: contexts[sid] for sid, number in numbers.items()})
+
+    def step(self, chunks: Mapping[int, Tensor]) -> tuple[dict[int, Partial], dict[int, str]]:
+        """Decode a chunk of some streams; return the results so far, and the problems of the others."""
+        problems: dict[int, str] = {}
+        found: list[dict[int, Partial]] = []
+        for decoder, numbers in self._searches([*chunks]):
+            try:
+                partials = decoder.step({number: chunks[sid] for sid, number in numbers.items()})
+            except StreamError as error:
+                partials = error.partials
+                problems |= {sid: error.problems[number] for sid, number in numbers.items() if number in error.problems}
+            found.append({sid: partials[number] for sid, number in numbers.items() if number in partials})
+        free, inside = found
+        return {sid: self._partial(sid, free.get(sid), inside.get(sid)) for sid in chunks if sid not in problems}, problems
+
+    def end(self, sid: int, closes: bool) -> list[Understanding]:
+        """End the utterance of a stream, and the stream, too, if it `closes`; return what it means, in a list."""
+        stream = self._streams[sid]
+        heard = [
+            [] if not numbers else decoder.close(numbers[sid]) if closes else decoder.reset(numbers[sid])
+            for decoder, numbers in self._searches([sid])
+        ]
+        meant = self._understood(stream, *heard)
+        if closes:
+            del self._streams[sid]
+        else:
+            self._begin(stream)
+        return meant
+
+    def _begin(self, stream: _Stream) -> None:
+        stream.last = None
+        if stream.next is not None:
+            stream.compiled, stream.next = stream.next, None
+            if self.inside is not None and stream.inside is not None:
+                self.inside.place_grammar(stream.inside, stream.compiled)
+
+    def _compiled(self, grammar: Any, weighing: Weighing) -> CompiledGrammar:
+        if not isinstance(grammar, Grammar):
+            raise TypeError(f"grammar should be a hf_ngpulm.Grammar (Grammar.load reads files), got {grammar!r}")
+        if self.decoder.tokenizer is None:
+            raise ValueError("a grammar needs the decoder's tokenizer; make the decoder with it")
+        return grammar.compiled(self.decoder.tokenizer, self.decoder.fusion.contexts.vocab_size, weighing.leaving)
+
+    def _searches(self, sids: list[int]) -> list[tuple[StreamingDecoder, dict[int, int]]]:
+        """Return the search without a grammar and that in grammars, each with the numbers of the streams that have it."""
+        streams = {sid: self._streams[sid] for sid in sids}
+        free = {sid: stream.free for sid, stream in streams.items() if stream.free is not None}
+        inside = {sid: stream.inside for sid, stream in streams.items() if stream.inside is not None}
+        return [(self.free, free), (self.inside or self.free, inside)]
+
+    @staticmethod
+    def _understood(stream: _Stream, free: list[Any], inside: list[Any]) -> list[Understanding]:
+        """Return what hypotheses of both searches mean; nothing if there are none."""
+        inside = inside if stream.inside is not None else free
+        if not inside or (stream.free is not None and not free):
+            return []
+        return [understood(stream.compiled, stream.weighing, inside, None if stream.free is None else free)]
+
+    def _partial(self, sid: int, free: Partial | None, inside: Partial | None) -> Partial:
+        stream, shown = self._streams[sid], free or inside
+        assert shown is not None
+        known = {field.name: getattr(shown, field.name) for field in fields(Partial)}
+        if free is not None and inside is not None:
+            known["stable"] = 0
+        stream.last = shown
+        partial = PartialUnderstanding(**known, _inside=inside or shown, _compiled=stream.compiled)
+        return replace(partial, endpoint=True) if not shown.endpoint and self._has_ended(sid, partial) else partial
+
+    def _has_ended(self, sid: int, partial: PartialUnderstanding) -> bool:
+        """Return whether the pause so far is enough for what was said."""
+        stream, enough, pause = self._streams[sid], self.free.endpoint_frames, partial.pause
+        if enough is None or pause is None or pause < math.ceil(enough * LAST):
+            return False
+        progress = partial.progress
+        if progress is None or not progress.is_complete:
+            return False
+        if progress.may_go_on and pause < math.ceil(enough * MAY_GO_ON):
+            return False
+        so_far = [decoder.so_far(numbers[sid]) if numbers else [] for decoder, numbers in self._searches([sid])]
+        return all(each.understood for each in self._understood(stream, *so_far))
