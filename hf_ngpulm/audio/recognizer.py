@@ -192,8 +192,14 @@ class StreamingRecognizer:
         made = self.context(phrases)
         return {} if made is None else made.left_out
 
-    def context(self, phrases: Any, **settings: Any) -> Any:
-        """Compile phrases for streams, as `StreamingDecoder.context` does. Other threads may call this while one decodes."""
+    def context(self, phrases: Any, grammar: Grammar | None = None, **settings: Any) -> Any:
+        """Compile phrases for streams, as `StreamingDecoder.context` does, and a grammar, which keeps the result.
+
+        Other threads may call this while one decodes.
+        """
+        if grammar is not None:
+            own = self.decoder.decoder
+            grammar.compiled(own.tokenizer, own.fusion.contexts.vocab_size)
         return self.decoder.context(phrases, **settings)
 
     def keep_contexts(self, most: int) -> None:

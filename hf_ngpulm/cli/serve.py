@@ -80,6 +80,9 @@ def serve(
     also_lm: list[str] | None = option(
         "Another language model, as NAME=LM, that clients may choose by its name (--lm is 'default'); several times."
     ),
+    grammar: list[str] | None = option(
+        "A grammar, as NAME=FILE (or a folder), that clients may choose by its name; several times. Wyoming has the first."
+    ),
     served_name: list[str] | None = option(
         "The model's name for clients, in place of its folder or id; several times. OpenAI's (whisper-1 ...) work, too."
     ),
@@ -100,7 +103,8 @@ def serve(
 
     hf-ngpulm serve nvidia/parakeet-tdt-0.6b-v3 --lm org/my-lm --port 8765
     """
-    named = dict(_named(text) for text in also_lm or ())
+    named = dict(_named("--also-lm", text) for text in also_lm or ())
+    grammars = dict(_named("--grammar", text) for text in grammar or ())
     if named and (decoding.lm is None or "default" in named or len(named) < len(also_lm or ())):
         raise ValueError("--also-lm is for names of their own, besides the language model of --lm, whose name is default")
     library.certificate(address.tls_cert, address.tls_key)  # before the model is loaded
@@ -108,6 +112,7 @@ def serve(
         library.host_and_port(address.wyoming, address.workers > 1)
     options: dict[str, Any] = {
         "model": model, "decoding": decoding, "chunks": chunks, "rescoring": rescoring, "lms": named,
+        "grammars": {name: library.Grammar.load(file) for name, file in grammars.items()},
         "names": served_name or [_name_of(model)], "limits": Limits(**vars(most)), "host": address.host,
         "wyoming": address.wyoming, "keys": _keys(address.api_key, address.api_key_file),
         "tls": (address.tls_cert, address.tls_key), "origins": address.origin or (), "proxies": address.proxy or (),
@@ -119,7 +124,8 @@ def serve(
 
 
 def work(
-    *, model: str, decoding: Decoding, chunks: Chunks, rescoring: Rescoring, lms: dict[str, str], names: list[str],
+    *, model: str, decoding: Decoding, chunks: Chunks, rescoring: Rescoring, lms: dict[str, str],
+    grammars: dict[str, library.Grammar], names: list[str],
     limits: Limits, host: str, port: int, wyoming: str | None, keys: list[str], tls: tuple[str | None, str | None],
     origins: list[str], proxies: list[str], tick: float, json_logs: bool, device: str | None, as_json: bool, shared: bool,
     number: int = 0,
@@ -129,7 +135,9 @@ def work(
         log_json()
     recognizer = load_serving(model, device, decoding, chunks, limits.clients, list(lms.values()), rescoring)
     known = dict(zip(["default", *lms], getattr(recognizer, "language_models", ())))
-    voices = library.Voices(names, known, [chunks.language] if chunks.language else ["en"])
+    voices = library.Voices(names, known, [chunks.language] if chunks.language else ["en"], grammars=grammars)
+    if grammars and isinstance(recognizer, library.AttentionRecognizer):
+        raise ValueError("--grammar is for CTC models and transducers; this model has neither of their searches")
     warm_up(recognizer, **({"lm": known["default"]} if len(known) > 1 else {}))
     access = library.Access(origins, library.local_hosts(host, origins), proxies, keys)
     app = library.make_app(recognizer, limits, access, voices=voices, tick=tick, wyoming=wyoming, reuse_port=shared)
@@ -175,10 +183,11 @@ def _keys(given: list[str] | None, file: str | None) -> list[str]:
     return keys
 
 
-def _named(text: str) -> tuple[str, str]:
+def _named(option: str, text: str) -> tuple[str, str]:
     name, _, source = text.partition("=")
     if not name or not source or name == "none":
-        raise ValueError(f"--also-lm should be NAME=LM, of a name other than none, got {text!r}")
+        what = "LM" if option == "--also-lm" else "FILE"
+        raise ValueError(f"{option} should be NAME={what}, of a name other than none, got {text!r}")
     return name, source
 
 

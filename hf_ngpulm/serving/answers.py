@@ -14,6 +14,7 @@ _NO_SPACES = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff
 _UNFINISHED = re.compile(rf"\s*[^\s{_NO_SPACES}]*\Z")
 
 Answer = dict[str, Any]
+MEANING = ("understood", "intent", "slots", "confidence", "free_text")
 
 
 def answer(
@@ -32,21 +33,27 @@ def answer(
     """
     text = "" if final is None else final["text"]
     usage = {"type": "duration", "seconds": round(seconds, 3)}
+    meant = meaning(final)
     if kind == "json":
-        return {"text": text, "usage": usage, **warned}
+        return {"text": text, **meant, "usage": usage, **warned}
     if kind == "text":
         return text + "\n"
     spans = [] if final is None else final.get("segments") or segments(text, final["words"])
     if kind != "verbose_json":
         return subtitles(spans, kind)
     heard_in = "english" if task == "translate" else language or "unknown"
-    shown: Answer = {"task": task, "language": heard_in, "duration": round(seconds, 3), "text": text}
+    shown: Answer = {"task": task, "language": heard_in, "duration": round(seconds, 3), "text": text, **meant}
     if "segment" in granularities:
         shown["segments"] = [_verbose(number, segment) for number, segment in enumerate(spans)]
     if "word" in granularities:
         words = [] if final is None else final["words"]
         shown["words"] = [{"word": word["text"], "start": word.get("start"), "end": word.get("end")} for word in words]
     return {**shown, "usage": usage, **warned}
+
+
+def meaning(final: Answer | None) -> Answer:
+    """Return what a `final_event` says about a grammar; nothing without one."""
+    return {} if final is None else {name: final[name] for name in MEANING if name in final}
 
 
 def warnings(context: Any) -> Answer:

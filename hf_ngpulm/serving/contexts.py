@@ -54,14 +54,24 @@ class ContextMaker:
         return await asyncio.wrap_future(future)
 
     async def compiled(self, settings: dict[str, Any], budget: PhraseBudget) -> dict[str, Any]:
-        """Return settings with compiled phrases, as soon as the client's budget allows the compilation. Raises Problem if the
-        phrases are invalid.
+        """Return settings with compiled phrases, and compile the grammar, as soon as the client's budget allows it. Raises
+        Problem if the phrases or the grammar are invalid.
         """
         texts = texts_of(settings.get("phrases"))
         cost = budget.cost(len(texts), sum(len(text.encode()) for text in texts))
         await asyncio.sleep(budget.take(cost))
+        grammar = settings.get("grammar")
+        if grammar is not None:
+            sentences = getattr(grammar.intents.get(None), "options", ())  # of a client's own grammar
+            size = budget.cost(len(sentences), 0)
+            await asyncio.sleep(budget.take(size))
+            try:
+                await self.of({"phrases": None, "grammar": grammar}, size)  # the grammar keeps what is compiled
+            except ValueError as error:
+                raise Problem(str(error), "grammar") from None
         try:
-            return {**settings, "phrases": await self.of(settings, cost)} if texts else settings
+            of_phrases = {name: value for name, value in settings.items() if name != "grammar"}
+            return {**settings, "phrases": await self.of(of_phrases, cost)} if texts else settings
         except ValueError as error:
             raise Problem(str(error), "keywords") from None
 

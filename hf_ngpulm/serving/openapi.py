@@ -14,10 +14,13 @@ from .requests import FIELDS, FORMATS, NO_LM, Voices
 _NUMBER, _TEXT = {"type": "number"}, {"type": "string"}
 _WORD = {"type": "object", "properties": {"word": _TEXT, "start": _NUMBER, "end": _NUMBER}}
 _SEGMENT = {"type": "object", "properties": {"id": {"type": "integer"}, "text": _TEXT, "start": _NUMBER, "end": _NUMBER}}
+_SLOT = {"type": "object", "properties": {"name": _TEXT, "value": {}, "text": _TEXT, "start": _NUMBER, "end": _NUMBER}}
 _USAGE = {"type": "object", "properties": {"type": {"const": "duration"}, "seconds": _NUMBER}}
 _WARNINGS = {"type": "array", "items": _TEXT, "description": "Such as phrases that the model can't write."}
 _TRANSCRIPT = {"type": "object", "required": ["text"], "properties": {
     "text": _TEXT, "usage": _USAGE, "warnings": _WARNINGS, "task": _TEXT, "language": _TEXT, "duration": _NUMBER,
+    "understood": {"type": "boolean"}, "intent": {"type": ["string", "null"]}, "slots": {"type": "array", "items": _SLOT},
+    "confidence": _NUMBER, "free_text": _TEXT,
     "segments": {"type": "array", "items": _SEGMENT}, "words": {"type": "array", "items": _WORD},
 }}  # fmt: skip
 _ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "object", "properties": {
@@ -55,6 +58,8 @@ def form(voices: Voices, limits: Limits) -> dict[str, Any]:
     fields = {name: dict(schema) for name, schema in FIELDS.items()}
     fields["model"]["examples"] = list(voices.models)
     fields["num_beams"]["anyOf"] = [{"type": "integer", "minimum": 1, "maximum": limits.beams}, {"const": "auto"}]
+    if voices.grammars:
+        fields["grammar"]["examples"] = list(voices.grammars)
     if voices.lms:
         fields["lm"] |= {"enum": [*voices.lms, NO_LM], "default": next(iter(voices.lms))}
     else:

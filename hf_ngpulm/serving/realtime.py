@@ -21,7 +21,7 @@ import numpy as np
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from ..sound.files import Resampler
-from .answers import warnings, whole_words
+from .answers import MEANING, warnings, whole_words
 from .connection import Connection
 from .engine import Engine, Session
 from .limits import Limits, PhraseBudget
@@ -258,7 +258,7 @@ class Realtime(Connection):
                 self._until = event["until"]  # the last partials may have been skipped
                 return self._committed()
             case "done" if self._is_committed:  # the item contains no speech
-                return self._completed("", [])
+                return self._completed("", [], {})
             case "begin":
                 self._stream_begins, self._until, self._begin = event["before"], 0.0, 0.0
                 self._next_item()
@@ -280,7 +280,8 @@ class Realtime(Connection):
         yield from self._delta(whole_words(event["stable"]))
         if self._config.partials:
             end = self._milliseconds(event["end"])
-            yield {**self._transcription("partial"), "text": event["text"], "stable": event["stable"], "audio_end_ms": end}
+            text = {"text": event["text"], "stable": event["stable"], **self._meaning(event)}
+            yield {**self._transcription("partial"), **text, "audio_end_ms": end}
 
     def _delta(self, text: str) -> Iterable[Event]:
         if text.startswith(self._sent) and text != self._sent:
@@ -294,7 +295,7 @@ class Realtime(Connection):
                 yield {"type": "input_audio_buffer.speech_stopped", "audio_end_ms": at, "item_id": self._item}
             yield from self._committed()
         yield from self._delta(event["text"])
-        yield from self._completed(event["text"], event["words"])
+        yield from self._completed(event["text"], event["words"], self._meaning(event))
 
     def _committed(self) -> Iterable[Event]:
         self._is_committed = True
@@ -305,13 +306,20 @@ class Realtime(Connection):
         for kind in ("added", "done"):
             yield {"type": f"conversation.item.{kind}", "item": item, **previous}
 
-    def _completed(self, text: str, words: list[Event]) -> Iterable[Event]:
+    def _meaning(self, event: Event) -> Event:
+        """Return what an event says about a grammar, with times in seconds of the session."""
+        known = {name: event[name] for name in MEANING if name in event}
+        for slot in known.get("slots", ()):
+            slot.update({name: round(self._stream_begins + slot[name], 3) for name in ("start", "end") if name in slot})
+        return known
+
+    def _completed(self, text: str, words: list[Event], meant: Event) -> Iterable[Event]:
         usage = {"type": "duration", "seconds": round(self._until - self._begin, 3)}
         times = [
             {name: round(self._stream_begins + word[name], 3) for name in ("start", "end") if name in word} for word in words
         ]
         timed = [{"word": word["text"], **of_word} for word, of_word in zip(words, times)]
-        yield {**self._transcription("completed"), "transcript": text, "usage": usage, "words": timed}
+        yield {**self._transcription("completed"), "transcript": text, **meant, "usage": usage, "words": timed}
         self._previous, self._begin = self._item, self._until
         self._next_item()
 

@@ -12,6 +12,7 @@ from ..audio import StreamingRecognizer
 from ..config.tuned import with_remembered
 from ..decoding.described import OPTIONS
 from ..decoding.options import AttentionOptions
+from ..grammar.grammar import Grammar
 from .attention import AttentionRecognizer
 from .limits import Limits
 from .messages import checked_number, checked_phrases
@@ -25,7 +26,7 @@ FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
 TRANSCRIBE, TRANSLATE = "transcribe", "translate"
 GRANULARITIES = ("segment", "word")
 NO_LM = "none"
-OF_SEARCH = ("prompt", "hotwords", "keywords", "lm", "lm_weight", "phrase_weight")
+OF_SEARCH = ("prompt", "hotwords", "keywords", "lm", "lm_weight", "phrase_weight", "grammar")
 # The fields of a form as JSON Schema. Requests are checked against it, and `openapi` publishes it.
 _PHRASES = "Phrases to listen for (hotwords): separated by commas, semicolons or line ends, or a JSON list, also with weights."
 _IGNORED = "Ignored."
@@ -49,6 +50,10 @@ FIELDS: dict[str, dict[str, Any]] = {
     "phrase_weight": {"type": "number", **OPTIONS["phrase_weight"].schema()},
     "lm": {"type": "string", "description": "A language model by its name; none for none."},
     "lm_weight": {"type": "number", **OPTIONS["lm_weight"].schema()},
+    "grammar": {
+        "type": "string",
+        "description": "A grammar by its name, or a JSON list of sentences; the answer then says what was understood.",
+    },
     "num_beams": {"type": ["integer", "string"], **OPTIONS["num_beams"].schema()},
     "language": {"type": "string", "description": "The spoken language: a code such as de. Ignored by models of one language."},
     "languages": {"type": "array", "items": {"type": "string"}, "description": _IGNORED},
@@ -68,12 +73,14 @@ class Voices:
         languages: the model's languages, for Wyoming clients.
         aliases: further names of the model, which no list shows. The default is the names of OpenAI's models, for programs that
             were written for OpenAI.
+        grammars: grammars by name. Wyoming clients have the first.
     """
 
     models: Sequence[str] = ("hf-ngpulm",)
     lms: Mapping[str, Any] = field(default_factory=dict)
     languages: Sequence[str] = ("en",)
     aliases: Sequence[str] = OPENAI_MODELS
+    grammars: Mapping[str, Grammar] = field(default_factory=dict)
 
     def check_model(self, name: Any) -> None:
         if name is not None and name not in (*self.models, *self.aliases):
@@ -100,6 +107,8 @@ class Voices:
         for weight in ("phrase_weight", "lm_weight"):
             if given.get(weight) is not None:
                 settings[weight] = _number(weight, given[weight])
+        if given.get("grammar") is not None:
+            settings["grammar"] = self._grammar(given["grammar"], limits, recognizer)
         name = given.get("lm")
         if name is not None and not isinstance(name, str):
             raise Problem(f"lm should be a text, the name of a language model, got {str(name)[:100]}", "lm")
@@ -117,6 +126,23 @@ class Voices:
                 remembered = with_remembered(lm, recognizer.model, {"lm_weight": None})["lm_weight"]
                 settings |= {} if remembered is None else {"lm_weight": remembered}
         return settings
+
+    def _grammar(self, given: Any, limits: Limits, recognizer: StreamingRecognizer | AttentionRecognizer) -> Grammar:
+        """Return a grammar by its name, or one of a client's own sentences."""
+        if isinstance(recognizer, AttentionRecognizer):
+            raise Problem("this server understands grammars with CTC models and transducers only; leave grammar out", "grammar")
+        if isinstance(given, str) and given in self.grammars:
+            return self.grammars[given]
+        if isinstance(given, str) and not given.lstrip().startswith("["):
+            names = ", ".join(map(repr, self.grammars)) or "none"
+            raise Problem(
+                f"there is no grammar {given[:100]!r}; this server has {names}. Or give a JSON list of sentences", "grammar"
+            )
+        sentences = checked_phrases(_phrases(given, "grammar"), limits, "grammar")
+        try:
+            return Grammar.from_phrases(sentences)
+        except ValueError as error:
+            raise Problem(str(error), "grammar") from None
 
 
 @dataclass(frozen=True)

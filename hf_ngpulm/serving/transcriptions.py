@@ -16,7 +16,7 @@ from aiohttp import web
 from ..sound.containers import HEAD, container_of
 from ..sound.files import file_pieces
 from ..sound.waves import Wave
-from .answers import answer, warnings, whole_words
+from .answers import answer, meaning, warnings, whole_words
 from .attention import AttentionRecognizer
 from .connection import SHUTTING_DOWN, timeout
 from .forms import Form, Forms, is_gone
@@ -153,7 +153,7 @@ class Transcriptions:
             async with timeout(self.limits.send_seconds):
                 await response.write(f"data: {json.dumps(event, ensure_ascii=False)}\n\n".encode())
 
-        text, task = "", asyncio.current_task()
+        text, task, meant = "", asyncio.current_task(), dict[str, Any]()
         assert task is not None
         self._streaming.add(task)
         try:
@@ -163,8 +163,8 @@ class Transcriptions:
                     await send({"type": "transcript.text.delta", "delta": fixed[len(text) :]})
                     text = fixed
                 if event["type"] == "final":
-                    text = fixed
-            await send({"type": "transcript.text.done", "text": text, **warned})
+                    text, meant = fixed, meaning(event)
+            await send({"type": "transcript.text.done", "text": text, **meant, **warned})
         except (asyncio.TimeoutError, ConnectionError):  # the client doesn't read
             if request.transport is not None:
                 request.transport.abort()

@@ -18,11 +18,13 @@ import numpy as np
 from wyoming.asr import Transcript
 from wyoming.error import Error
 from wyoming.event import Event, async_write_event
-from wyoming.info import AsrModel, AsrProgram, Attribution, Info
+from wyoming.info import AsrModel, AsrProgram, Attribution, Info, IntentModel, IntentProgram
+from wyoming.intent import Entity, Intent, NotRecognized
 from wyoming.ping import Pong
 
 from ..sound.files import Resampler
 from .access import counted_address
+from .attention import AttentionRecognizer
 from .connection import SHUTTING_DOWN, timeout
 from .limits import Full, Limits, PhraseBudget, Places
 from .messages import HIGHEST_RATE, LOWEST_RATE
@@ -138,6 +140,8 @@ class _Client:
             elif event.type in ("audio-start", "audio-chunk"):
                 await self._send(await self._transcribe(asked, event))
                 asked = {}
+            elif event.type == "recognize":
+                await self._send(self._recognized(event.data))
 
     async def _transcribe(self, asked: dict[str, Any], event: Event | None) -> Event:
         """Read audio until it ends; return the transcript as an event."""
@@ -146,7 +150,10 @@ class _Client:
         names = [asked.get(field) or [] for field in ("transcript_names", "transcript_terms")]
         if not all(isinstance(listed, list) for listed in names):
             raise Problem("transcript_names and transcript_terms should be lists of texts")
-        settings = voices.settings({"keywords": [*names[0], *names[1]]}, self.limits, recordings.recognizer)
+        given: dict[str, Any] = {"keywords": [*names[0], *names[1]]}
+        if voices.grammars and not isinstance(recordings.recognizer, AttentionRecognizer):
+            given["grammar"] = next(iter(voices.grammars))
+        settings = voices.settings(given, self.limits, recordings.recognizer)
         resample, form = None, None
         async with recordings.engine(None) as engine:
             settings = await engine.contexts.compiled(settings, self.budget)
@@ -167,6 +174,20 @@ class _Client:
                 rest = [] if resample is None else [resample(np.zeros(0, dtype=np.float32), last=True)]
                 finals = [said["text"] async for said in take.events(rest) if said["type"] == "final"]
         return Transcript(text=" ".join(finals)).event()
+
+    def _recognized(self, asked: dict[str, Any]) -> Event:
+        """Return the meaning of a text, `asked["text"]`, in the first grammar that has it."""
+        text = asked.get("text")
+        if not isinstance(text, str):
+            raise Problem("recognize should have a text")
+        for grammar in self.server.voices.grammars.values():
+            reading = grammar.reading(text[: self.limits.phrase_bytes])
+            if reading is not None:
+                words = text.split()
+                said = [" ".join(words[slot.first : slot.last]) for slot in reading.slots]
+                slots = [(slot.name, each if slot.value is None else slot.value) for slot, each in zip(reading.slots, said)]
+                return Intent(reading.intent or "", [Entity(*slot) for slot in slots]).event()
+        return NotRecognized().event()
 
     def _check(self) -> None:
         if self.writer.is_closing():
@@ -208,7 +229,12 @@ class _Client:
             for name in self.server.voices.models
         ]
         program = AsrProgram(name="hf-ngpulm", description="Speech recognition with a language model", models=models, **about)
-        return Info(asr=[program]).event()
+        grammars = [
+            IntentModel(name=name, description=name, languages=list(self.server.voices.languages), **about)
+            for name in self.server.voices.grammars
+        ]
+        intents = [IntentProgram(name="hf-ngpulm", description="Grammars", models=grammars, **about)] if grammars else []
+        return Info(asr=[program], intent=intents).event()
 
 
 async def _send(writer: asyncio.StreamWriter, event: Event, limits: Limits) -> None:

@@ -60,7 +60,7 @@ def test_a_command_is_understood_and_ends_before_its_pause(recognizer):
 
 
 @pytest.mark.parametrize("is_silent", [True, False])
-def test_a_switch_in_silence_is_followed_at_once(recognizer, is_silent, monkeypatch):
+def test_a_switch_in_silence_begins_an_utterance(recognizer, is_silent, monkeypatch):
     """These small models hear a word in silence, so here it is said what was heard."""
     sid = recognizer.open(grammar=OTHER)
     for _ in followed(recognizer, sid, np.zeros(2 * 16000, dtype=np.float32)):
@@ -69,12 +69,7 @@ def test_a_switch_in_silence_is_followed_at_once(recognizer, is_silent, monkeypa
     monkeypatch.setattr(recognizer.decoder, "has_heard", lambda sid: not is_silent)
     recognizer.set_grammar(sid, GRAMMAR)
     assert (recognizer.utterance_begin(sid) > 1) == is_silent
-    if not is_silent:
-        recognizer.reset(sid)
-    for _ in followed(recognizer, sid, hf_ngpulm.demo_recording()):
-        pass
-    (meant,) = recognizer.close(sid)
-    assert meant.understood and {slot.name: slot.value for slot in meant.slots} == SLOTS
+    recognizer.discard(sid)
 
 
 def test_the_command(tmp_path, capsys):
