@@ -149,14 +149,15 @@ def phrases_and_entities(given: Sequence[str] | None) -> tuple[list[str], bool]:
     return read_phrases([text for text in given or [] if text != FROM_ENTITIES]), FROM_ENTITIES in (given or [])
 
 
-def grammar_settings(options: Understanding) -> dict[str, Any]:
-    """Return the settings of a pipeline or a stream, with the grammar itself. Raises ValueError if there are settings of a
-    grammar but no grammar.
+def grammar_settings(options: Understanding, may_explain: bool = False) -> dict[str, Any]:
+    """Return the settings of a pipeline or a stream, with the grammar itself. `may_explain`: whether there is something else to
+    explain. Raises ValueError if there are settings of a grammar but no grammar.
     """
     if options.grammar is None:
-        idle = {"--grammar-mode": options.grammar_mode, "--sensitivity": options.sensitivity}
+        explains = None if may_explain else options.explain or None
+        idle = {"--grammar-mode": options.grammar_mode, "--sensitivity": options.sensitivity, "--explain": explains}
         library.refuse_idle(idle, "is about a grammar; add --grammar")
-        return {}
+        return given(explain=options.explain)
     return given(options, grammar=library.Grammar.load(options.grammar))
 
 

@@ -163,16 +163,6 @@ class Boosting:
 
 
 @dataclass(frozen=True)
-class Looking:
-    """Options for the second look at phrases."""
-
-    false_alarms_per_hour: float | None = option(
-        "Look at each phrase again, and let so many in an hour of speech stay that nobody said."
-    )
-    explain: bool = option("Tell of each phrase whether it was heard, where, and why not.", default=False)
-
-
-@dataclass(frozen=True)
 class Understanding:
     """Options for a grammar, and for when something is in it."""
 
@@ -181,6 +171,10 @@ class Understanding:
     )
     grammar_mode: str | None = option("reject, strict, soft or free [default: reject].")
     sensitivity: float | None = option("From 0 to 1: the higher, the more is understood [default: 0.5].", min=0, max=1)
+    explain: bool = option(
+        "Also tell why: with a grammar the best readings, and what was heard without it; of phrases, whether each was heard.",
+        default=False,
+    )
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,15 @@ def percent(rate: float | None, digits: int = 1) -> str:
 
 
 def meaning(result: dict[str, Any]) -> str:
-    """Return what `Understanding.as_dict` says of the meaning, in a line."""
+    """Return what `Understanding.as_dict` says of the meaning, in a line, and its explanation in lines of their own."""
     slots = ", ".join(f"{slot['name']}={slot['value']!r}" for slot in result["slots"])
     what = f"{result['intent'] or 'understood'}({slots})" if result["understood"] else "not understood"
-    return f"{what}, confidence {result['confidence']:.2f}"
+    lines = [f"{what}, confidence {result['confidence']:.2f}"]
+    told = result.get("explanation", {})
+    if "evidence" in told:
+        lines.append(f"  evidence {told['evidence']:.2f}, understood from {told['least_evidence']:.2f}")
+    for name, of in (*(("in the grammar", each) for each in told.get("readings", ())), ("free", told.get("free"))):
+        if of is not None:
+            scores = ", ".join(f"{kind.removesuffix('_score')} {of[kind]:.2f}" for kind in of if kind.endswith("_score"))
+            lines.append(f"  {name}: {of['text']} ({scores})")
+    return "\n  ".join(lines)

@@ -21,7 +21,6 @@ from .options import (
     Decoding,
     DeviceOption,
     JsonOption,
-    Looking,
     OverwriteOption,
     Rescoring,
     Understanding,
@@ -42,7 +41,9 @@ def transcribe(
     decoding: Decoding,
     adjusted: Adjusted,
     boosting: Boosting,
-    looking: Looking,
+    false_alarms_per_hour: float | None = option(
+        "Look at each phrase again, and let so many in an hour of speech stay that nobody said."
+    ),
     understanding: Understanding,
     rescoring: Rescoring,
     n_best: int | None = of_decoders("num_return_sequences", min=1),
@@ -81,16 +82,14 @@ def transcribe(
     subtitled = kind in ("srt", "vtt")
     if subtitled:
         library.refuse_idle({"--timestamps": timestamps, "--n-best": n_best}, f"has no place in {kind} files; leave it out")
-    of_grammar = grammar_settings(understanding)
-    if of_grammar and subtitled:
+    of_grammar = grammar_settings(understanding, may_explain=bool(boosting.phrases))
+    if understanding.grammar is not None and subtitled:
         raise ValueError(f"--grammar understands recordings as a whole, which {kind} files can't tell; leave one of them out")
     phrases = read_phrases(boosting.phrases) or None
     boosted = {"phrases": phrases, "phrase_weight": boosting.phrase_weight, "num_return_sequences": n_best}
     settings = given(decoding, adjusted, rescoring, **boosted, **of_grammar)
-    if looking.false_alarms_per_hour is not None:
-        settings["false_alarms_per_hour"] = looking.false_alarms_per_hour
-    if looking.explain:
-        settings["explain"] = True
+    if false_alarms_per_hour is not None:
+        settings["false_alarms_per_hour"] = false_alarms_per_hour
     asr = load_recogniser(model, device, **settings)
     rate = asr.feature_extractor.sampling_rate
     read: list[tuple[str, float]] = []  # with their lengths in seconds

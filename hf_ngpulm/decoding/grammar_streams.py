@@ -85,11 +85,8 @@ class GrammarStreams:
     def __contains__(self, sid: int) -> bool:
         return sid in self._streams
 
-    def open(
-        self, sid: int, grammar: Grammar, mode: str | None, sensitivity: float | None, settings: Mapping[str, Any]
-    ) -> None:
+    def open(self, sid: int, grammar: Grammar, weighing: Weighing, settings: Mapping[str, Any]) -> None:
         """Open a stream. `settings`: the language model, phrases and weights, as for `StreamingDecoder.open`."""
-        weighing = Weighing("reject" if mode is None else mode, sensitivity)
         compiled = self._compiled(grammar, weighing)
         if weighing.needs_inside and self.inside is None:
             self.inside = self._make(self.decoder.in_grammar(compiled, None, NUM_READINGS))

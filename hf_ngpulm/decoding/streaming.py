@@ -34,6 +34,7 @@ from .partials import Partial
 from .sessions.session import Follower, Slots
 from .stream_settings import DECODERS_LM, DECODERS_PHRASES, endpoint_of, lm_and_weight
 from .transducer import TransducerDecoder
+from .understanding import Weighing
 
 MOST_STREAMS = 1 << 16
 
@@ -153,6 +154,7 @@ class StreamingDecoder:
         grammar: Grammar | None = None,
         grammar_mode: str | None = None,
         sensitivity: float | None = None,
+        explain: bool = False,
     ) -> int:
         """Open a stream.
 
@@ -162,7 +164,7 @@ class StreamingDecoder:
             phrases: phrases to favour: a `PhraseBooster`, or its arguments; None for none. The default is the decoder's.
             phrase_weight: factor of the phrases' bonuses, also for phrases that the stream switches to later. The default is
                 the decoder's factor. In a graph it is the discount of phrases without their own discount.
-            grammar, grammar_mode, sensitivity: a grammar, and `mode` and `sensitivity` as for `GrammarDecoder`.
+            grammar, grammar_mode, sensitivity, explain: a grammar; the others are as for `GrammarDecoder`.
 
         Returns:
             The stream's number, which is never used again.
@@ -173,8 +175,9 @@ class StreamingDecoder:
         """
         if grammar is not None:
             settings = {"lm": lm, "lm_weight": lm_weight, "phrases": phrases, "phrase_weight": phrase_weight}
-            return self._open_in_grammar(grammar, grammar_mode, sensitivity, settings)
-        refuse_idle({"grammar_mode": grammar_mode, "sensitivity": sensitivity}, "is about a grammar; pass grammar=, too")
+            return self._open_in_grammar(grammar, (grammar_mode or "reject", sensitivity, explain), settings)
+        idle = {"grammar_mode": grammar_mode, "sensitivity": sensitivity, "explain": explain or None}
+        refuse_idle(idle, "is about a grammar; pass grammar=, too")
         if phrase_weight is not None:
             phrase_weight = check("phrase_weight", phrase_weight, WEIGHT)
         if self.decoder.unguided is not None and phrases is not DECODERS_PHRASES and is_any(phrases):
@@ -216,9 +219,7 @@ class StreamingDecoder:
         self._slot_of[sid], self._fused_with[sid] = self._free.pop(), fused_with
         return sid
 
-    def _open_in_grammar(
-        self, grammar: Grammar, mode: str | None, sensitivity: float | None, settings: Mapping[str, Any]
-    ) -> int:
+    def _open_in_grammar(self, grammar: Grammar, rules: tuple[Any, Any, Any], settings: Mapping[str, Any]) -> int:
         """Open a stream with a grammar. Its slot here stays unused, as both of its searches have their own."""
         if self._with_grammars is None:
             make = partial(
@@ -228,7 +229,7 @@ class StreamingDecoder:
             self._with_grammars = GrammarStreams(self.decoder, make)
         sid = self._numbered((None, 0.0, None))
         try:
-            self._with_grammars.open(sid, grammar, mode, sensitivity, settings)
+            self._with_grammars.open(sid, grammar, Weighing(rules[0], rules[1], explain=rules[2]), settings)
         except Exception:
             self._forget(sid)
             raise

@@ -56,6 +56,7 @@ class Weighing:
     sensitivity: float | None = None
     price: float | None = None
     evidence: Evidence = EVIDENCE
+    explain: bool = False
 
     def __post_init__(self) -> None:
         check("mode", self.mode, one_of(*MODES))
@@ -85,6 +86,12 @@ class Weighing:
         """Return the confidence for an evidence."""
         value = (evidence - self.evidence.middle) / self.evidence.width
         return 1 / (1 + math.exp(-max(min(value, 500.0), -500.0)))
+
+    @property
+    def least_evidence(self) -> float:
+        """Return the least evidence of utterances that are understood."""
+        least = min(max(1 - (SENSITIVITY if self.sensitivity is None else self.sensitivity), 1e-9), 1 - 1e-9)
+        return self.evidence.middle + self.evidence.width * math.log(least / (1 - least))
 
     def accepts(self, confidence: float) -> bool:
         """Return whether an utterance with a confidence is understood."""
@@ -127,6 +134,12 @@ class Candidate:
     score: float
     acoustic_score: float
     grammar_weight: float
+    lm_score: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, with the scores by name (natural log, unweighted except for the total `score`)."""
+        meant = {"text": self.text, "intent": self.intent, "slots": {slot.name: slot.value for slot in self.slots}}
+        return {**meant, **_scores(self, grammar_score=self.grammar_weight)}
 
 
 @dataclass(frozen=True)
@@ -142,6 +155,8 @@ class Understanding:
         free_text: what was heard without the grammar; None where no search without it ran ("strict").
         hypothesis: the hypothesis that `text` is of, with words and times.
         readings: the best sentences of the grammar that were found, whether or not one was understood.
+        explanation: with `explain`, what `as_dict` tells besides: the `evidence`, the least evidence of what is understood
+            (`least_evidence`), the `readings`, and the `free` transcript, with their scores.
     """
 
     understood: bool
@@ -153,13 +168,15 @@ class Understanding:
     free_text: str | None
     hypothesis: Hypothesis
     readings: tuple[Candidate, ...]
+    explanation: dict[str, Any] | None = None
 
     def as_dict(self, begin: float = 0.0) -> dict[str, Any]:
         """Return what a pipeline or a server tells: plain values only. `begin`: seconds to add to the times of slots."""
         slots = [slot.as_dict(begin) for slot in self.slots]
         told = {"text": self.text, "understood": self.understood, "intent": self.intent, "slots": slots}
         told |= {"confidence": self.confidence}
-        return told if self.free_text is None else {**told, "free_text": self.free_text}
+        told |= {} if self.free_text is None else {"free_text": self.free_text}
+        return told if self.explanation is None else {**told, "explanation": self.explanation}
 
 
 class GrammarDecoder(Generic[AnyDecoder]):
@@ -183,6 +200,7 @@ class GrammarDecoder(Generic[AnyDecoder]):
         num_readings: the most readings per row (default 5).
         evidence: the curve of confidence; default: that fitted to CTC models and transducers.
         strict: raise an error for words of the grammar that the recogniser can't write, instead of a warning.
+        explain: results have an `explanation`: why something was understood or not.
 
     Raises:
         GrammarError: the recogniser can write no sentence of the grammar.
@@ -201,10 +219,11 @@ class GrammarDecoder(Generic[AnyDecoder]):
         num_readings: int = NUM_READINGS,
         evidence: Evidence = EVIDENCE,
         strict: bool = False,
+        explain: bool = False,
     ) -> None:
         if decoder.tokenizer is None:
             raise ValueError("a grammar needs the decoder's tokenizer; make the decoder with it")
-        self.weighing = Weighing(mode, sensitivity, price, evidence)
+        self.weighing = Weighing(mode, sensitivity, price, evidence, explain)
         self.decoder = decoder
         self.num_readings = check("num_readings", num_readings, whole())
         size = decoder.fusion.contexts.vocab_size
@@ -263,11 +282,23 @@ def understood(
         evidence = evidence_of(best[0], heard)
         confidence = weighing.confidence(evidence)
     free_text = None if weighing.mode == "strict" else heard.text
+    shown: dict[str, Any] = {"readings": candidates}
+    if weighing.explain:
+        shown["explanation"] = {
+            "readings": [candidate.as_dict() for candidate in candidates[:NUM_READINGS]],
+            **({"evidence": evidence, "least_evidence": weighing.least_evidence} if evidence is not None else {}),
+            **({"free": {"text": heard.text, **_scores(heard)}} if free else {}),
+        }
     if best is None or not weighing.accepts(confidence):
-        return Understanding(False, heard.text, None, (), confidence, evidence, free_text, heard, candidates)
+        return Understanding(False, heard.text, None, (), confidence, evidence, free_text, heard, **shown)
     hypothesis, reading = best
     slots = candidates[readings.index(best)].slots
-    return Understanding(True, hypothesis.text, reading.intent, slots, confidence, evidence, free_text, hypothesis, candidates)
+    return Understanding(True, hypothesis.text, reading.intent, slots, confidence, evidence, free_text, hypothesis, **shown)
+
+
+def _scores(scored: Any, **more: float) -> dict[str, float]:
+    of = {"score": scored.score, "acoustic_score": scored.acoustic_score, **more, "lm_score": scored.lm_score}
+    return {name: round(value, 3) for name, value in of.items()}
 
 
 def evidence_of(inside: Hypothesis, free: Hypothesis) -> float:
@@ -278,7 +309,7 @@ def evidence_of(inside: Hypothesis, free: Hypothesis) -> float:
 
 def _candidate(hypothesis: Hypothesis, reading: Reading) -> Candidate:
     slots = tuple(slot_of(hypothesis, *filled) for filled in reading.slots)
-    scores = (hypothesis.score, hypothesis.acoustic_score, reading.weight)
+    scores = (hypothesis.score, hypothesis.acoustic_score, reading.weight, hypothesis.lm_score)
     return Candidate(hypothesis.text, reading.intent, slots, *scores)
 
 

@@ -72,7 +72,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         phrase_weight: factor of the phrases' bonuses (default 1); a list or a tensor has one per recording.
         false_alarms_per_hour: looks at each phrase again, and lets so many in an hour of speech stay that nobody said (see
             `hf_ngpulm.PhraseDecoder`; for CTC models and transducers).
-        explain: whether results have `phrases`, with a report on each phrase (for CTC models and transducers).
+        explain: with phrases, whether results have `phrases`, with a report on each phrase (for CTC models and transducers);
+            with a grammar, whether they have an `explanation`: the best readings with their scores, and the free transcript's.
         rescorer: a causal language model that ranks all hypotheses of the beam anew: a Hub id, a folder, or a
             `hf_ngpulm.Rescorer`. `num_beams="auto"` is 8 then.
         rescorer_weight: weight of its log-probabilities (default 0.3).
@@ -96,7 +97,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
 
     # `settings` names the settings of the family's decoder. With one of `reasons`, decoding takes place here instead of in the
     # stock pipeline.
-    settings: ClassVar[tuple[str, ...]] = ("lm", "lm_weight", "phrases", "phrase_weight", *OF_GRAMMARS)
+    settings: ClassVar[tuple[str, ...]] = ("lm", "lm_weight", "phrases", "phrase_weight", "explain", *OF_GRAMMARS)
     reasons: ClassVar[tuple[str, ...]] = ("lm", "phrases")
     of_an_lm: ClassVar[frozenset[str]] = frozenset({"lm_weight", "source_lm", "source_weight"})
     takes_what_lms_come_with: ClassVar[bool] = False
@@ -196,22 +197,28 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         if grammar is None and idle:
             raise ValueError(f"{', '.join(idle)} given without grammar=; pass the grammar too")
         settings, given = ({k: v for k, v in part.items() if k not in OF_GRAMMARS} for part in (settings, given))
+        explain = bool(settings.get("explain"))
+        has_looks = OF_LOOKS[0] in self.settings
+        if grammar is None and given.get("explain") and not (has_looks and settings.get("phrases") is not None):
+            others = "grammar= or phrases=; pass one of them" if has_looks else "grammar=; pass the grammar"
+            raise ValueError(f"explain given without {others} too")
+        if grammar is not None or not has_looks:
+            settings, given = ({k: v for k, v in part.items() if k != "explain"} for part in (settings, given))
         if grammar is None:
             return self._ngram_decoder(settings, given)
         refuse_idle({"rescorer=": settings.get("rescorer")}, "ranks transcripts, a grammar meanings; leave one of them out")
-        refuse_idle({name: settings.get(name) or None for name in OF_LOOKS}, "looks at phrases, not at a grammar; leave it out")
+        refuse_idle({OF_LOOKS[0]: settings.get(OF_LOOKS[0])}, "looks at phrases, not at a grammar; leave it out")
         if not isinstance(grammar, Grammar):
             raise TypeError(f"grammar should be a hf_ngpulm.Grammar (Grammar.load reads files), got {grammar!r}")
-        return self._in_grammar(settings, given, grammar, "reject" if mode is None else mode, sensitivity)
+        weighing = {"mode": "reject" if mode is None else mode, "sensitivity": sensitivity, "explain": explain}
+        return self._in_grammar(settings, given, grammar, weighing)
 
-    def _in_grammar(
-        self, settings: dict[str, Any], given: dict[str, Any], grammar: Grammar, mode: str, sensitivity: float | None
-    ) -> Any:
-        """Return a decoder with a grammar."""
+    def _in_grammar(self, settings: dict[str, Any], given: dict[str, Any], grammar: Grammar, weighing: dict[str, Any]) -> Any:
+        """Return a decoder with a grammar. `weighing`: fields of `Weighing`."""
         decoder = self._ngram_decoder(settings, given)
         if decoder is None:
             decoder = self._made({name: value for name, value in settings.items() if name not in self.of_an_lm})
-        return GrammarDecoder(decoder, grammar, mode, sensitivity=sensitivity)
+        return GrammarDecoder(decoder, grammar, **weighing)
 
     def _ngram_decoder(self, settings: dict[str, Any], given: dict[str, Any]) -> Any:
         """Return the decoder for the pipeline's and a call's settings."""

@@ -9,7 +9,7 @@ from ..decoding.families import is_ctc
 from ..decoding.graph import GraphDecoder, ctc_decoder
 from ..decoding.options import CTCOptions
 from ..fusion.fusion import LM_WEIGHT
-from .base import OF_LOOKS, NGramPipeline, settings_of
+from .base import NGramPipeline, settings_of
 
 
 class CTCNGramPipeline(NGramPipeline):
@@ -33,7 +33,7 @@ class CTCNGramPipeline(NGramPipeline):
     """
 
     serves = staticmethod(is_ctc)
-    settings = (*NGramPipeline.settings, "strategy", *OF_LOOKS, *settings_of(CTCOptions))
+    settings = (*NGramPipeline.settings, "strategy", "false_alarms_per_hour", *settings_of(CTCOptions))
     reasons = ("lm", "phrases", "rescorer", "num_beams", "confidence")
     of_an_lm = NGramPipeline.of_an_lm | {"repeats", "score_eos", "strategy", "lm_guard"}
     shared_with_generation = ("num_beams", "num_return_sequences")

@@ -98,10 +98,10 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         return NGramLogitsProcessor(weight=settings.pop("lm_weight"), **settings, model=self.model, tokenizer=self.tokenizer)
 
     def _in_grammar(
-        self, settings: dict[str, Any], given: dict[str, Any], grammar: Grammar, mode: str, sensitivity: float | None
+        self, settings: dict[str, Any], given: dict[str, Any], grammar: Grammar, weighing: dict[str, Any]
     ) -> GeneratedGrammar:
-        weighing = Weighing(mode, sensitivity, evidence=EVIDENCE)
-        return GeneratedGrammar(self._ngram_decoder(settings, given), grammar, weighing, self.model, self.tokenizer)
+        rules = Weighing(**weighing, evidence=EVIDENCE)
+        return GeneratedGrammar(self._ngram_decoder(settings, given), grammar, rules, self.model, self.tokenizer)
 
     # The stock parameters stay; `ngram_decoder` goes to `_forward`, which generates.
 

@@ -10,7 +10,7 @@ from ..decoding.families import is_transducer
 from ..decoding.options import TransducerOptions
 from ..decoding.transducer import TransducerDecoder
 from ..fusion.fusion import LM_WEIGHT
-from .base import OF_LOOKS, NGramPipeline, settings_of
+from .base import NGramPipeline, settings_of
 
 _FOR_THE_ENCODER = ("prompt_ids", "num_lookahead_tokens")
 
@@ -37,7 +37,7 @@ class TransducerNGramPipeline(NGramPipeline):
     """
 
     serves = staticmethod(is_transducer)
-    settings = (*NGramPipeline.settings, *OF_LOOKS, *settings_of(TransducerOptions))
+    settings = (*NGramPipeline.settings, "false_alarms_per_hour", *settings_of(TransducerOptions))
     reasons = ("lm", "phrases", "rescorer", "num_beams", "strategy", "pause_seconds", "confidence")
     of_an_lm = NGramPipeline.of_an_lm | {"blank_scoring", "score_eos", "lm_guard"}
     shared_with_generation = ("num_beams", "num_return_sequences")

@@ -20,7 +20,7 @@ _WARNINGS = {"type": "array", "items": _TEXT, "description": "Such as phrases th
 _TRANSCRIPT = {"type": "object", "required": ["text"], "properties": {
     "text": _TEXT, "usage": _USAGE, "warnings": _WARNINGS, "task": _TEXT, "language": _TEXT, "duration": _NUMBER,
     "understood": {"type": "boolean"}, "intent": {"type": ["string", "null"]}, "slots": {"type": "array", "items": _SLOT},
-    "confidence": _NUMBER, "free_text": _TEXT,
+    "confidence": _NUMBER, "free_text": _TEXT, "explanation": {"type": "object"},
     "segments": {"type": "array", "items": _SEGMENT}, "words": {"type": "array", "items": _WORD},
 }}  # fmt: skip
 _ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "object", "properties": {

@@ -26,7 +26,7 @@ FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
 TRANSCRIBE, TRANSLATE = "transcribe", "translate"
 GRANULARITIES = ("segment", "word")
 NO_LM = "none"
-OF_SEARCH = ("prompt", "hotwords", "keywords", "lm", "lm_weight", "phrase_weight", "grammar")
+OF_SEARCH = ("prompt", "hotwords", "keywords", "lm", "lm_weight", "phrase_weight", "grammar", "explain")
 # The fields of a form as JSON Schema. Requests are checked against it, and `openapi` publishes it.
 _PHRASES = "Phrases to listen for (hotwords): separated by commas, semicolons or line ends, or a JSON list, also with weights."
 _IGNORED = "Ignored."
@@ -54,6 +54,7 @@ FIELDS: dict[str, dict[str, Any]] = {
         "type": "string",
         "description": "A grammar by its name, or a JSON list of sentences; the answer then says what was understood.",
     },
+    "explain": {"type": "boolean", "default": False, "description": "With grammar: also tell why it was understood or not."},
     "num_beams": {"type": ["integer", "string"], **OPTIONS["num_beams"].schema()},
     "language": {"type": "string", "description": "The spoken language: a code such as de. Ignored by models of one language."},
     "languages": {"type": "array", "items": {"type": "string"}, "description": _IGNORED},
@@ -109,6 +110,10 @@ class Voices:
                 settings[weight] = _number(weight, given[weight])
         if given.get("grammar") is not None:
             settings["grammar"] = self._grammar(given["grammar"], limits, recognizer)
+        if _switch("explain", str(given.get("explain", False))):
+            if "grammar" not in settings:
+                raise Problem("explain is about a grammar; give grammar, too", "explain")
+            settings["explain"] = True
         name = given.get("lm")
         if name is not None and not isinstance(name, str):
             raise Problem(f"lm should be a text, the name of a language model, got {str(name)[:100]}", "lm")

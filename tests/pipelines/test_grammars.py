@@ -44,6 +44,19 @@ def test_what_was_said_is_understood_and_other_speech_is_not(asr):
     assert "understood" not in asr(audio)
 
 
+def test_it_tells_why(asr):
+    told = asr(hf_ngpulm.demo_recording(), grammar=GRAMMAR, explain=True)
+    why = told["explanation"]
+    assert why["readings"][0]["text"] == told["text"] and why["readings"][0]["slots"] == SLOTS
+    assert why["free"]["text"].strip() == told["free_text"].strip() and why["evidence"] >= why["least_evidence"]
+    tokens = -why["evidence"]
+    assert why["free"]["acoustic_score"] - why["readings"][0]["acoustic_score"] >= tokens - 1e-3
+    never = asr(hf_ngpulm.demo_recording(), grammar=OTHER, explain=True)
+    assert never["explanation"]["evidence"] < never["explanation"]["least_evidence"] and not never["understood"]
+    with pytest.raises(ValueError, match="explain given without grammar= or phrases="):
+        asr(hf_ngpulm.demo_recording(), explain=True)
+
+
 def test_beside_a_language_model(asr):
     found = asr(hf_ngpulm.demo_recording(), grammar=GRAMMAR, lm=hf_ngpulm.demo_lm())
     assert {slot["name"]: slot["value"] for slot in found["slots"]} == SLOTS
@@ -69,6 +82,9 @@ def test_the_command(tmp_path, capsys):
     assert found["understood"] and [(slot["name"], slot["value"]) for slot in found["slots"]] == [("who", "hm")]
     run([*command, "--grammar", str(tmp_path / "a.jsgf")])
     shown = capsys.readouterr().out
-    assert "who='hm'" in shown and "confidence " in shown
+    assert "who='hm'" in shown and "confidence " in shown and "in the grammar" not in shown
+    run([*command, "--grammar", str(tmp_path / "a.jsgf"), "--explain"])
+    shown = capsys.readouterr().out
+    assert "in the grammar: tell the harbour" in shown and "  free: " in shown and "understood from -3.10" in shown
     assert run([*command, "--sensitivity", "0.5"]) == 2
     assert "--sensitivity" in capsys.readouterr().err

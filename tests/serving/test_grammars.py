@@ -52,6 +52,9 @@ def test_recordings(demo):
             assert 0.5 < told["confidence"] <= 1 and told["slots"][0]["start"] < told["slots"][0]["end"]
         own = await ask(server, audio, grammar=json.dumps([SENTENCE, "all stop"]))
         assert own["understood"] and own["intent"] is None and own["text"] == SENTENCE
+        why = (await ask(server, audio, grammar="harbour", explain="true"))["explanation"]
+        assert why["readings"][0]["text"] == SENTENCE and why["evidence"] > why["least_evidence"] and why["free"]["score"] < 0
+        assert (await ask(server, audio, 400, explain="true"))["error"]["param"] == "explain"
         other = await ask(server, audio, grammar='["drop the anchor"]')
         assert not other["understood"] and other["text"] == other["free_text"] and not other["slots"]
         assert "understood" not in await ask(server, audio)
