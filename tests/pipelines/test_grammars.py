@@ -52,8 +52,15 @@ def test_it_tells_why(asr):
     tokens = -why["evidence"]
     assert why["free"]["acoustic_score"] - why["readings"][0]["acoustic_score"] >= tokens - 1e-3
     never = asr(hf_ngpulm.demo_recording(), grammar=OTHER, explain=True)
-    assert never["explanation"]["evidence"] < never["explanation"]["least_evidence"] and not never["understood"]
-    with pytest.raises(ValueError, match="explain given without grammar= or phrases="):
+    why = never["explanation"]
+    assert not never["understood"] and why["free"]["text"].strip() == never["free_text"].strip()
+    if asr.type == "seq2seq":  # this small model's search in the grammar finds no sentence, so there is nothing to compare
+        assert why["readings"] == [] and "evidence" not in why
+    else:
+        assert why["readings"][0]["text"] in ("drop the anchor", "start the engine")
+        assert why["evidence"] < why["least_evidence"]
+    what = "grammar=;" if asr.type == "seq2seq" else "grammar= or phrases=;"
+    with pytest.raises(ValueError, match=f"explain given without {what}"):
         asr(hf_ngpulm.demo_recording(), explain=True)
 
 
