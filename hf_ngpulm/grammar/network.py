@@ -118,7 +118,7 @@ class Network:
             self._add(expression, state, 1)
 
     def with_lists(self, lists: Mapping[str, list[tuple[Any, Value]]]) -> Network:
-        """Return a copy with other entries of lists, which are texts; the rest isn't made anew."""
+        """Return a copy in which some lists have other entries, all texts. The copy shares everything else."""
         changed = copy.copy(self)
         changed.lists = {**self.lists, **lists}
         return changed

@@ -1,7 +1,7 @@
 """Spell the symbols of a grammar in the tokens of a recogniser.
 
-Each word may have any case that the recogniser can write. Entries of lists are spelled whole. Punctuation marks and word
-delimiters between words carry nothing and are skipped.
+Each word may have any case that the recogniser can write. An entry of a list is spelled as one unit. Punctuation marks and word
+delimiters between words have no meaning and are skipped.
 """
 
 from __future__ import annotations

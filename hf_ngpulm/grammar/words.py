@@ -100,8 +100,8 @@ def determinised(network: Network, classes: Mapping[Any, Any]) -> WordAutomaton:
 
 
 def _reached(network: Network, state: int) -> dict[int, float]:
-    """Return the states that a state leads to without reading, itself among them, with their weights. Raises GrammarError if
-    weights above 0 add up without end.
+    """Follow arcs without a symbol from a state. Return the end and the states with other arcs among those reached, itself
+    included, with their highest weights. Raises GrammarError if a cycle of such arcs has a weight above 0.
     """
     found, waiting, steps = {state: 0.0}, [state], 0
     while waiting:
