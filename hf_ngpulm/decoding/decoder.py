@@ -174,10 +174,10 @@ class Decoder(WithoutCaches):
         them.
 
         Args:
-            hypotheses: those of an utterance, or a list with those of each row of a batch.
+            hypotheses: the hypotheses of an utterance, or a list of such lists, one for each row of a batch.
             rescorer: a `hf_ngpulm.Rescorer`.
             weight, word_bonus: numbers, or tensors `[B]`.
-            history: the transcripts before the utterance, the latest last; or a list with those of each row.
+            history: the transcripts before the utterance, the latest last; or a list of such lists, one for each row.
 
         Returns:
             The same hypotheses with `rescorer_score`, the best one first.
@@ -234,7 +234,7 @@ class Decoder(WithoutCaches):
             judged: the best hypothesis of each row.
             phrases: phrases of each row; None selects the decoder's own phrases.
             search: decodes rows, int64 `[N]` on `device`, with a decoder made for them, and phrases.
-            acoustic_score: returns that of one of the search's results.
+            acoustic_score: function from a result of the search to its acoustic score.
 
         Yields:
             Each such row, and its result.

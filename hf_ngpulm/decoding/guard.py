@@ -91,8 +91,9 @@ def kept_models(fusion: Fusion, judged: Sequence[Judged], lm_guard: float | str)
         lm_guard: the option, which isn't "off".
 
     Returns:
-        The rows in which a model has too little evidence, and the models that remain in each, None if none remains; and the
-        other rows whose models may cost too much, with the acoustic score that they have to fall short of.
+        Two dictionaries by row. The first has the rows in which a model has too little evidence, with the remaining models
+        (None if none remains). The second has the other rows whose models may cost too much, with an acoustic score: the models
+        cost too much if the best hypothesis without LMs scores above it.
     """
     models: list[Any] = [fusion.of_all] * len(judged) if fusion.per_row is None else fusion.per_row
     weights = fusion.weight.tolist() if isinstance(fusion.weight, Tensor) else [fusion.weight] * len(judged)

@@ -151,7 +151,7 @@ def _token_sequences(
 
 
 def _spelled_words(words: list[str], before: str, speller: Speller) -> tuple[dict[str, list[int]], dict[str, str]]:
-    """Return the tokens of words after some text, and by index of words that can't be written the unknown characters."""
+    """Return the tokens of each word after the text `before`; and the unknown characters of each word that can't be written."""
     every = list(zip(words, *speller.encode([before + word for word in words])))
     tokens = {word: ids for word, ids, missing in every if ids and not missing}
     return tokens, {word: missing or word for word, ids, missing in every if missing or not ids}

@@ -51,7 +51,7 @@ class GeneratedGrammar:
         self.grammar = NGramLogitsProcessor(phrases=self.compiled, normalise_phrases=False, model=model, tokenizer=tokenizer)
 
     def select(self, recordings: Sequence[int]) -> GeneratedGrammar:
-        """Return a copy for some recordings; the grammar is that of all."""
+        """Return a copy for some of the recordings."""
         changed = copy.copy(self)
         changed.processor = None if self.processor is None else self.processor.select(recordings)
         return changed
