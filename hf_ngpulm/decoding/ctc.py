@@ -54,8 +54,8 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
             3.3 at weight 0.7 and 3.8 at weight 1. Without an LM, or with a word bonus in the LM (`word_bonus`, see
             `hf_ngpulm.lexicon.compose`), the default is 0. A grammar counts as an LM of weight 1.
         beam_threshold: drops prefixes that score this much less than the best one (natural log). Beam search only.
-        blank_threshold: treats a frame as blank if its blank is more probable than this, which saves time; None treats none so.
-            Beam search only.
+        blank_threshold: frames whose blank is more probable than this count as blank frames, which saves time; None turns this
+            off. Beam search only.
         score_eos: adds the LM's score of `</s>` when the hypotheses are ranked. Set it to False for utterances that may stop in
             mid-sentence. Beam search only.
         merge: "tokens" (default) merges alignments of the same tokens; "text" also merges prefixes that spell the same text

@@ -50,7 +50,7 @@ EVIDENCE = Evidence(-3.1, 0.3)
 
 @dataclass(frozen=True)
 class Weighing:
-    """Hold the rules by which utterances are in a grammar or not; arguments are as for `GrammarDecoder`."""
+    """Decide whether an utterance is in the grammar. Arguments are as for `GrammarDecoder`."""
 
     mode: str = "reject"
     sensitivity: float | None = None
