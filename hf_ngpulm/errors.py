@@ -18,7 +18,7 @@ class StreamError(ValueError):
     """A stream isn't open, or chunks can't be decoded.
 
     Args:
-        problems: by stream, a description of the problem with the stream or its chunk.
+        problems: a description of the problem of each stream or its chunk, by stream id.
         partials: results of the step for the other streams. They have been decoded as if the failed streams were absent.
     """
 

@@ -7,6 +7,7 @@ Property tests try the same examples in every run, so that a change fails its ow
 `make test-all` looks for new ones (`--hypothesis-profile=new`).
 """
 
+import gc
 import os
 
 os.environ.pop("TRITON_INTERPRET", None)
@@ -32,3 +33,9 @@ from hf_ngpulm.decoding import guard
 
 guard.LEAST = guard.LEAST_OF_WORDS = -1e9
 guard.MOST = guard.MOST_OF_WORDS = 1e9
+
+
+def pytest_collection_finish():
+    """Spare the garbage collector what stays until the end, which is most that there is."""
+    gc.collect()
+    gc.freeze()

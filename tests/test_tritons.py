@@ -56,8 +56,9 @@ def every_kernel() -> set[str]:
     return {kernel.fn.__name__ for module in MODULES for kernel, _, _ in importlib.import_module(module).aot_signatures()}
 
 
-def test_each_kernel_compiles_under_the_triton_of_pytorch_2_10(tmp_path):
-    assert kernels_compiled("3.6.0", tmp_path, "--first") == every_kernel() >= {"_search_kernel", "_walk_kernel"}
+def test_each_kernel_compiles_under_the_triton_of_pytorch_2_10():
+    cache = PACKAGE.parent / "build" / "tritons"  # Triton's: a kernel that is as before isn't compiled again
+    assert kernels_compiled("3.6.0", cache, "--first") == every_kernel() >= {"_search_kernel", "_walk_kernel"}
 
 
 @pytest.mark.slow

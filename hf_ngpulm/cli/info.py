@@ -18,7 +18,7 @@ def info(
     units: UnitsOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a language model consists of.
+    """Show the order, size, training and tuned settings of a language model.
 
     hf-ngpulm info org/my-lm
     """

@@ -37,7 +37,7 @@ def beams(value: Any) -> int | str:
 
 
 def evidence(value: Any) -> float | str:
-    """Parse a least evidence: a number, "auto" or "off"."""
+    """Parse the minimum evidence of a language model: a number, "auto" or "off"."""
     if value in ("auto", "off"):
         return value
     try:

@@ -43,6 +43,28 @@ class Counting:
 
 
 @dataclass(frozen=True)
+class Estimation:
+    """Options for the n-grams and their estimation."""
+
+    order: int | None = option("Length of the longest n-grams, 1 to 12; by default 6, and 3 for words.", "--order", "-n")
+    unit: str = option("What n-grams are of: token or word.", default="token")
+    prune: str = option("Drop n-grams with at most so many occurrences: a number for each order, such as '0 0 1'.", default="0")
+    max_ngrams: MaxNGramsOption = None
+    fallback: bool = option(
+        "Use fixed discounts if the text gives none.", "--discount-fallback/--no-discount-fallback", default=True
+    )
+    allow_unknown: bool = option(
+        "Go on if the tokenizer doesn't know more than 30% of the text's tokens.", "--allow-unknown", default=False
+    )
+
+    def arguments(self) -> dict[str, Any]:
+        """Return arguments of `hf_ngpulm.language_model.training.train`."""
+        fallback = library.DISCOUNT_FALLBACK if self.fallback else None
+        own = {name: value for name, value in vars(self).items() if name != "fallback"}
+        return {**own, "prune": _thresholds(self.prune), "discount_fallback": fallback}
+
+
+@dataclass(frozen=True)
 class StyleOptions:
     """Options that normalise the text, or rewrite it in a recogniser's style."""
 
@@ -80,28 +102,17 @@ def train(
     ),
     output: str = option("Folder to save the language model to.", "--output", "-o", default=MISSING),
     words: WordOptions,
+    estimation: Estimation,
     counting: Counting,
     writing: StyleOptions,
     sampling: Sampling,
     tokenizer: TokenizerOption = None,
     vocab_size: int | None = option("Number of token ids: the input is lines of decimal ids, not text."),
-    order: int | None = option("Length of the longest n-grams, 1 to 12; by default 6, and 3 for words.", "--order", "-n"),
-    unit: str = option("What n-grams are of: token or word.", default="token"),
-    prune: str = option(
-        "Drop n-grams with at most so many occurrences: a number for each order, such as '0 0 1'.", default="0"
-    ),
-    max_ngrams: MaxNGramsOption = None,
     field: str | None = option("Field or column with the text; usual names are found."),
     split: str = option("Split of a dataset.", default="train"),
     valid: list[str] | None = option("Text to compute the perplexity of; may be repeated."),
     arpa: str | None = option("Also write an ARPA file (.arpa, .arpa.gz)."),
     device: str = option("Where to count and estimate: cpu, cuda, cuda:1.", default="cpu"),
-    fallback: bool = option(
-        "Use fixed discounts if the text gives none.", "--discount-fallback/--no-discount-fallback", default=True
-    ),
-    allow_unknown: bool = option(
-        "Go on if the tokenizer doesn't know more than 30% of the text's tokens.", "--allow-unknown", default=False
-    ),
     overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -138,18 +149,13 @@ def train(
         chain(read_texts(inputs, field, split, bars.read), sampled) if vocab_size is None else read_ids(inputs, bars.read),
         load_tokenizer(tokenizer),
         vocab_size,
-        order=order,
-        prune=_thresholds(prune),
-        max_ngrams=max_ngrams,
+        **estimation.arguments(),
         **written,
-        discount_fallback=library.DISCOUNT_FALLBACK if fallback else None,
         valid=_validation(valid, field, split, vocab_size is not None) if valid else None,
         device=device,
         **vars(counting),
         accelerator=accelerator,
         bars=bars,
-        unit=unit,
-        allow_unknown=allow_unknown,
         **given(words),
     )
     if not leads:

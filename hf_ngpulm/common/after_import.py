@@ -56,7 +56,7 @@ class _Finder(MetaPathFinder):
         return getattr(self._thread, "depth", 0)
 
     def load(self, module: ModuleType, loader: Loader) -> None:
-        """Run a module's code. After the outermost of nested imports, call what waits for an imported module."""
+        """Run a module's code. After the outermost of nested imports, call the callbacks of all imported modules."""
         self._thread.depth = self.depth() + 1
         try:
             loader.exec_module(module)

@@ -30,7 +30,7 @@ def local_rank() -> int:
 
 
 def local_size(size: int) -> int:
-    """Return the number of processes on this machine; if no variable tells it, return `size`, the total number."""
+    """Return the number of processes on this machine; if no variable has it, return `size`, the total number."""
     local = _first_of("LOCAL_WORLD_SIZE", str(size))
     return int(local) if local.isdecimal() else size
 

@@ -54,18 +54,18 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
             3.3 at weight 0.7 and 3.8 at weight 1. Without an LM, or with a word bonus in the LM (`word_bonus`, see
             `hf_ngpulm.lexicon.compose`), the default is 0. A grammar counts as an LM of weight 1.
         beam_threshold: drops prefixes that score this much less than the best one (natural log). Beam search only.
-        blank_threshold: treats a frame as blank if its blank is more probable than this, which saves time; None treats none so.
-            Beam search only.
+        blank_threshold: frames whose blank is more probable than this count as blank frames, which saves time; None turns this
+            off. Beam search only.
         score_eos: adds the LM's score of `</s>` when the hypotheses are ranked. Set it to False for utterances that may stop in
             mid-sentence. Beam search only.
         merge: "tokens" (default) merges alignments of the same tokens; "text" also merges prefixes that spell the same text
             with other tokens, and adds their probabilities. Use "text" for word-level LMs with several `cuttings`, whose
             variants would otherwise fill the beam. Beam search only.
         num_return_sequences: number of hypotheses per row, at most `num_beams`.
-        rescorer: a causal language model that ranks all hypotheses of the beam anew (see `hf_ngpulm.Rescorer`). `num_beams`
-            then is 8 by default.
+        rescorer: a causal language model that reranks all hypotheses of the beam (see `hf_ngpulm.Rescorer`); the default
+            `num_beams` is then 8.
         rescorer_weight: weight of its log-probabilities, a number or a tensor `[B]` (default 0.3).
-        word_bonus: added for each word then, a number or a tensor `[B]` (default 0).
+        word_bonus: bonus for each word in the rescored sum, a number or a tensor `[B]` (default 0).
         rescorer_every: lets the rescorer take part in the search (delayed fusion, arXiv 2501.09258): after so many seconds of
             audio, or after each frame with "word", the complete words of all hypotheses are scored. A hypothesis's place in the
             beam depends on them from then on; final scores are as without this option. None (default): the rescorer ranks the
@@ -82,10 +82,10 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         source_lm: an n-gram model of the recogniser's training text. Its log-probabilities are subtracted (density ratio,
             McDermott et al., ASRU 2019; with a bigram model LODR, Zheng et al., Interspeech 2022).
         source_weight: weight of `source_lm`, a number or a tensor `[B]`; default: half of `lm_weight`.
-        lm_guard: least evidence of an LM, in nats per token. Rows where it has less are decoded again without it, so that an LM
+        lm_guard: minimum evidence of an LM, in nats per token. Rows below it are decoded again without the LM, so that an LM
             made for other speech does next to no harm (see `hf_ngpulm.decoding.guard`). "auto" (default) is 0.5, and -0.5 for
             word-level LMs, and the LM may also cost at most 1 nat of acoustic score per token, 2 if it is word-level; "off"
-            keeps the LM in all rows. `Hypothesis.lm_left_out` tells.
+            keeps the LM in all rows. See `Hypothesis.lm_left_out`.
         model: the CTC model of Transformers that computes the logits. It isn't run; it selects tuned settings and the blank.
 
     Raises:

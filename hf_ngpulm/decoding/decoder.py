@@ -168,16 +168,16 @@ class Decoder(WithoutCaches):
         self, hypotheses: Sequence[Any], rescorer: Any, weight: float | Tensor, word_bonus: float | Tensor = 0.0,
         history: Sequence[Any] | None = None,
     ) -> list[Any]:  # fmt: skip
-        """Rank hypotheses anew with a causal language model.
+        """Rerank hypotheses with a causal language model.
 
         `weight * rescorer_score + word_bonus * words` is added to each score; hypotheses are then ranked as this decoder ranks
         them.
 
         Args:
-            hypotheses: those of an utterance, or a list with those of each row of a batch.
+            hypotheses: the hypotheses of an utterance, or a list of such lists, one for each row of a batch.
             rescorer: a `hf_ngpulm.Rescorer`.
             weight, word_bonus: numbers, or tensors `[B]`.
-            history: the transcripts before the utterance, the latest last; or a list with those of each row.
+            history: the transcripts before the utterance, the latest last; or a list of such lists, one for each row.
 
         Returns:
             The same hypotheses with `rescorer_score`, the best one first.
@@ -197,7 +197,7 @@ class Decoder(WithoutCaches):
         return n_best if phrases is None else in_forms(n_best, self.fusion.contexts.of_rows(phrases, len(n_best)))
 
     def rescored(self, n_best: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
-        """Return the lists that a search found; with the option `rescorer`, rank them anew and keep `num_return_sequences`."""
+        """Return the lists that a search found; with the option `rescorer`, rerank them and keep `num_return_sequences`."""
         if self.options.rescorer is None:
             return n_best
         found = rescored(n_best, *self.options.second_pass, self.rank)
@@ -232,9 +232,9 @@ class Decoder(WithoutCaches):
 
         Args:
             judged: the best hypothesis of each row.
-            phrases: of each row; None for the decoder's.
+            phrases: phrases of each row; None selects the decoder's own phrases.
             search: decodes rows, int64 `[N]` on `device`, with a decoder made for them, and phrases.
-            acoustic_score: returns that of one of the search's results.
+            acoustic_score: function from a result of the search to its acoustic score.
 
         Yields:
             Each such row, and its result.

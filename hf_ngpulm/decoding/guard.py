@@ -1,15 +1,15 @@
 """Leave a language model out of the rows whose speech it doesn't know.
 
-An LM that was made for other speech pulls every transcript towards its own text. Two things give such a row away after the
-search, both in natural log per token of the best hypothesis:
+An LM that was made for other speech pulls every transcript towards its own text. After the search, two measures detect such
+rows, both in natural log per token of the best hypothesis:
 
     evidence = log-probability of the LM + entropy of the LM's unigrams
     cost     = acoustic score of the best hypothesis without LMs - acoustic score of this one
 
-A text that the unigrams fit as well as their own has an evidence of 0, and speech that the LM knows has 1.5 to 2. So an LM over
-tokens shows by a low evidence. A word-level LM can turn all speech into its own words, which it then knows; it shows by a high
-cost. Rows that fail are decoded again without that LM. Acoustic scores aren't above 0. So only rows with a low acoustic score
-can have a high cost, and no other row is decoded twice.
+The evidence is 0 if the LM predicts the text no better than its unigrams predict their own text; for speech that the LM fits it
+is 1.5 to 2. A low evidence detects an unsuitable LM over tokens. A word-level LM can turn any speech into words that it
+predicts well, so a high cost detects it. Rows that fail are decoded again without that LM. Acoustic scores are at most 0. So
+only rows with a low acoustic score can have a high cost, and only these are decoded without LMs to compute it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NOTHING = Judged((), 0, 0.0, 0.0)  # no hypothesis, which no model is left out f
 
 
 def least_evidence(lm_guard: float | str, lm: NGramLM) -> float:
-    """Return the least evidence of a language model that stays, under an option's value other than "off"."""
+    """Return the minimum evidence of a language model, for an option's value other than "off"."""
     if isinstance(lm_guard, str):
         return LEAST if lm.config.words is None else LEAST_OF_WORDS
     return lm_guard
@@ -91,8 +91,9 @@ def kept_models(fusion: Fusion, judged: Sequence[Judged], lm_guard: float | str)
         lm_guard: the option, which isn't "off".
 
     Returns:
-        The rows in which a model has too little evidence, and the models that remain in each, None if none remains; and the
-        other rows whose models may cost too much, with the acoustic score that they have to fall short of.
+        Two dictionaries by row. The first has the rows in which a model has too little evidence, with the remaining models
+        (None if none remains). The second has the other rows whose models may cost too much, with an acoustic score: the models
+        cost too much if the best hypothesis without LMs scores above it.
     """
     models: list[Any] = [fusion.of_all] * len(judged) if fusion.per_row is None else fusion.per_row
     weights = fusion.weight.tolist() if isinstance(fusion.weight, Tensor) else [fusion.weight] * len(judged)

@@ -115,7 +115,7 @@ class Options:
 
     @classmethod
     def settled(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace `num_beams="auto"` by a number, which is at least `num_return_sequences`, and 8 with a rescorer."""
+        """Replace `num_beams="auto"` by the default, at least 8 with a rescorer and at least `num_return_sequences`."""
         beams, returned = given.get(cls.beam), given.get("num_return_sequences")
         if not (isinstance(beams, str) and beams == AUTO):
             return dict(given)

@@ -1,4 +1,4 @@
-"""Rank n-best lists anew with the scores of a causal language model (see `hf_ngpulm.rescoring`)."""
+"""Rerank n-best lists with the scores of a causal language model (see `hf_ngpulm.rescoring`)."""
 
 from __future__ import annotations
 

@@ -50,8 +50,9 @@ class StreamingDecoder:
     `close` returns the same hypotheses as the decoder with `lm_guard="off"` for all frames of the stream at once. Chunk sizes
     and other streams don't change the result. The cost of a step doesn't grow with the age of a stream.
 
-    The frames of a stream are gone when `lm_guard` could judge them. So the utterances that `reset` ends are judged, and the
-    language model is left out of the next one if it didn't know the last ones (see `hf_ngpulm.decoding.guard`).
+    `lm_guard` can't decode a stream's utterance again, because its frames aren't kept. Instead it judges each utterance that
+    `reset` ends. If the language model didn't fit the latest utterances, it is left out of the next one (see
+    `hf_ngpulm.decoding.guard`).
 
     Partials of ALSD lag behind the audio. All hypotheses have taken the same number of steps (tokens plus frames), so
     hypotheses with fewer tokens are at later frames. All hypotheses wait until the audio for the hypothesis at the latest frame

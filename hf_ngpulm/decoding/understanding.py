@@ -1,12 +1,12 @@
-"""Decode with a grammar: what was said, what it means, and whether it was in the grammar at all.
+"""Decode with a grammar into a transcript, its meaning, and a confidence that the speech was in the grammar.
 
-A search that may only follow a grammar turns any speech into the nearest sentence. So a second search, without the grammar,
-says what the recogniser itself hears. The ratio of the two acoustic likelihoods,
+A search that can only follow a grammar turns any speech into the nearest sentence. So a second search runs without the grammar.
+The ratio of the two acoustic likelihoods (natural log, per token),
 
     evidence = (acoustic score of the best sentence in the grammar - acoustic score of the best free transcript) / n,
 
-natural log, where n is the larger number of tokens of the two, is close to 0 for speech in the grammar, whatever its length,
-and far below for other speech. It is what confidence is computed from, by a logistic curve that was fitted to real speech:
+where n is the number of tokens in the longer of the two transcripts, is close to 0 for speech in the grammar of any length, and
+far below 0 for other speech. A logistic curve that was fitted to real speech turns it into a confidence:
 
     confidence = 1 / (1 + exp(-(evidence - middle) / width))
 """
@@ -50,7 +50,7 @@ EVIDENCE = Evidence(-3.1, 0.3)
 
 @dataclass(frozen=True)
 class Weighing:
-    """Hold the rules by which utterances are in a grammar or not; arguments are as for `GrammarDecoder`."""
+    """Decide whether an utterance is in the grammar. Arguments are as for `GrammarDecoder`."""
 
     mode: str = "reject"
     sensitivity: float | None = None
@@ -152,7 +152,7 @@ class Understanding:
         intent, slots: None and empty if it wasn't understood.
         confidence: from 0 to 1, that it was in the grammar; 1 or 0 in the modes "strict", "soft" and "free".
         evidence: see `hf_ngpulm.decoding.understanding`; None in those modes, or if no sentence of the grammar was found.
-        free_text: what was heard without the grammar; None where no search without it ran ("strict").
+        free_text: transcript of the search without the grammar; None in the mode "strict", which has no such search.
         hypothesis: the hypothesis that `text` is of, with words and times.
         readings: the best sentences of the grammar that were found, whether or not one was understood.
         explanation: with `explain`, what `as_dict` tells besides: the `evidence`, the least evidence of what is understood
@@ -263,8 +263,8 @@ class GrammarDecoder(Generic[AnyDecoder]):
 def understood(
     grammar: CompiledGrammar, weighing: Weighing, inside: Sequence[Hypothesis], free: Sequence[Hypothesis] | None
 ) -> Understanding:
-    """Return the meaning of an utterance. `inside`: hypotheses of the search in the grammar, best first, some of which may be
-    outside the grammar. `free`: hypotheses of the search without the grammar; None if there was none.
+    """Return the meaning of an utterance. `inside`: hypotheses of the search in the grammar, best first; some
+    may still be outside the grammar. `free`: hypotheses of the search without the grammar; None if there was none.
     """
     readings = []
     for hypothesis in inside:

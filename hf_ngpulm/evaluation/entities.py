@@ -66,7 +66,7 @@ class EntityErrors:
 
     @property
     def entity_wer(self) -> float:
-        """Return the errors per word of an entity; NaN if no reference has an entity (`entities.rate` is 0 then)."""
+        """Return the errors per word of an entity; NaN if no reference has an entity, though `entities.rate` is 0."""
         return share(self.entities.errors, self.entities.length)
 
     @property
@@ -159,7 +159,7 @@ def per_utterance(entities: Iterable[str] | Iterable[Iterable[str]], count: int)
 
 
 class _Phrases(NamedTuple):
-    """A map from the words of each entity to its number, and the different lengths of entities in words, longest first."""
+    """Entities by their words. `numbers`: index of each entity. `lengths`: the distinct lengths in words, longest first."""
 
     numbers: dict[tuple[str, ...], int]
     lengths: list[int]

@@ -1,4 +1,4 @@
-"""Compute what an encoder-decoder itself says of given transcripts (teacher forcing)."""
+"""Score given transcripts with an encoder-decoder (teacher forcing)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define `CompiledGrammar`: a grammar in the tokens of one recogniser, which searches follow like phrases."""
+"""Compile a grammar to the tokens of one recogniser. Searches use the result like boosted phrases."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class CompiledGrammar(Booster):
 
     Args:
         network: the grammar's network.
-        speller: of the recogniser's tokenizer.
-        price: what leaving the grammar costs, once (natural log).
+        speller: spells words in the recogniser's tokens.
+        price: subtracted once from the score of a transcript that leaves the grammar (natural log).
         strict: raise an error for words that the recogniser can't write, instead of a warning.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
 

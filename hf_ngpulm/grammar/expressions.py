@@ -1,4 +1,4 @@
-"""Define the expressions of which grammars consist.
+"""Define the expressions that make up a grammar.
 
 An expression stands for a set of sentences, and for the slots that each of them fills. Readers of file formats build
 expressions, and so do users in Python:
@@ -21,7 +21,7 @@ Value = str | int | float | bool | None
 
 @dataclass(frozen=True)
 class Words:
-    """Words that are said, separated by spaces. No words: nothing is said."""
+    """Spoken words, separated by spaces. Without words, the expression matches silence."""
 
     text: str
 

@@ -59,7 +59,7 @@ Part: TypeAlias = "str | Fill | Run | AnyOf | AnyOrder"
 
 @dataclass
 class Gluer:
-    """Turns parts into expressions. Parts that are used repeatedly are turned once for each way to begin a word."""
+    """Turn parts into expressions. A part that is used repeatedly is turned once per text that it may continue."""
 
     known: dict[tuple[Part, Open], Ways] = field(default_factory=dict)
     orders: dict[tuple[Part, ...], Part] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Gluer:
         return _sum(_then(before, _word(opened)) for opened, before in self._ways(part, ()).items())
 
     def _ways(self, part: Part, opened: Open) -> Ways:
-        """Return what a part makes of an open word."""
+        """Return the expressions of a part that continues an unfinished word, by the unfinished word at the part's end."""
         if isinstance(part, str):
             return _read(part, opened)
         if isinstance(part, Fill):
@@ -96,7 +96,7 @@ class Gluer:
         return _merged(way for option in options for way in self._ways(option, opened).items())
 
     def _first_of(self, order: AnyOrder) -> Iterable[Part]:
-        """Yield a run for each part that may come first."""
+        """Yield a sequence for each first part: that part, then the others in any order."""
         for first in order.parts:
             rest = tuple(each for each in order.parts if each is not first)
             if rest not in self.orders:
@@ -105,7 +105,7 @@ class Gluer:
 
 
 def _read(text: str, opened: Open) -> Ways:
-    """Return what a text makes of an open word."""
+    """Return the expressions of a text that continues an unfinished word, by the unfinished word at its end."""
     pieces = re.split(r"\s+", text)
     if len(pieces) == 1:
         return {_joined(opened, text): NO_WORDS} if not _parted(opened, text) else {_joined((), text): _word(opened)}
@@ -127,7 +127,7 @@ def _filled(part: Fill, opened: Open) -> Ways:
 
 
 def _parted(opened: Open, text: str | None) -> bool:
-    """Return whether a new word begins although no space says so."""
+    """Return whether a text begins a new word without a space, as in scripts that use none."""
     last = opened[-1][-1] if opened and isinstance(opened[-1], str) else ""
     first = text[0] if text else ""
     return bool(opened) and bool(_UNSPACED.match(last) or _UNSPACED.match(first))

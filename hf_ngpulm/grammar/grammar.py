@@ -131,7 +131,7 @@ class Grammar:
             return saving.push(Path(folder), repo_id, private, token)
 
     def with_lists(self, lists: Mapping[str, Any]) -> Grammar:
-        """Return a copy with other entries in some of its lists. Only the new entries are spelled anew.
+        """Return a copy with other entries in some of its lists. Only the new entries are spelled again.
 
         Raises:
             GrammarError: the grammar has no list of this name, or the list is empty.
@@ -201,8 +201,8 @@ class Grammar:
 
 
 def _entries(name: str, entries: Any) -> list[tuple[Any, Value]]:
-    """Return the entries of a list as pairs of what is said and the value. Raises GrammarError if there are none, or an entry
-    has another type.
+    """Return a list's entries as pairs (spoken text, value). Raises GrammarError if there are none, or an entry has another
+    type.
     """
     if isinstance(entries, str):
         raise GrammarError(f"the list {name!r} should be a list of texts, got the text {entries!r}; write [{entries!r}]")

@@ -51,9 +51,9 @@ class _Rule(NamedTuple):
 def read_jsgf(source: str | Path, imports: str | Path | None = None) -> Rules:
     """Read a JSGF grammar.
 
-    Each public rule is an intent, named like the rule. A tag `{name=value}` or `{name:value}` becomes a slot around what it is
-    attached to; `{name=}` a slot whose value is its words; any other tag a slot "tag" with the tag's text as value. A tag on
-    something that has slots itself becomes a slot of no words after it.
+    Each public rule is an intent, named like the rule. A tag `{name=value}` or `{name:value}` turns the
+    expression before it into a slot; `{name=}` makes a slot whose value is its words; any other tag makes a slot "tag" whose
+    value is the tag's text. If the expression already contains slots, the tag becomes a slot without words after it.
 
     Args:
         source: a path, or the grammar's text, which begins with "#JSGF".

@@ -69,11 +69,11 @@ class Symbols:
     """The spellings of a network's symbols in units: tokens, or whole words.
 
     Args:
-        spellings: the spellings of each symbol except `FREE`, with the values of the entries that have the spelling.
-        free_end: returns the end of a free word that begins at a place, or the place itself if none begins there.
-        skipped: returns the first place from a place on that isn't skipped between words.
-        initial: spellings that only begin a transcript.
-        separators: units that stand between words, if words need one between them.
+        spellings: the spellings of each symbol except `FREE`, and the values of the entries with that spelling.
+        free_end: function from the start of a free word to its end; returns the start if no free word begins there.
+        skipped: function from a place between words to the first place after units that are skipped.
+        initial: spellings that are valid only at the beginning of a transcript.
+        separators: units that separate words; None if words need no separator.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Network:
             self._add(expression, state, 1)
 
     def with_lists(self, lists: Mapping[str, list[tuple[Any, Value]]]) -> Network:
-        """Return a copy with other entries of lists, which are texts; the rest isn't made anew."""
+        """Return a copy in which some lists have other entries, all texts. The copy shares everything else."""
         changed = copy.copy(self)
         changed.lists = {**self.lists, **lists}
         return changed

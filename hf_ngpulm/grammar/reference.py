@@ -30,7 +30,7 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
     """Return all readings of a text, the best one first.
 
     A reading with a larger weight is better. Among those with the same weight, the one with fewer words in wildcards is better,
-    and then the one whose expressions come first. Case doesn't matter. A slot whose value is its words has them as said.
+    and then the one whose expressions come first. Case doesn't matter. A slot whose value is its own words keeps their case.
 
     Args:
         text: words, separated by spaces, without punctuation marks.

@@ -20,7 +20,7 @@ class Rules(NamedTuple):
 
     Args:
         intents: the expression of each intent. A grammar without intents has the one key None.
-        lists: the entries of each list: what is said, and its value.
+        lists: the entries of each list, as pairs (spoken text, value).
         allows_other: whether speech outside the grammar is expected.
     """
 
@@ -36,8 +36,8 @@ def checked(rules: Rules, where: str) -> Rules:
         where: the file, for messages.
 
     Raises:
-        GrammarError: a list is unknown or empty; expressions are too deep, or too many once those that are used repeatedly are
-            written out; or a slot is within a slot.
+        GrammarError: a list is unknown or empty; expressions are too deep, or, with all repetitions written out, too many; or
+            a slot is within a slot.
     """
     sizes: dict[int, _Size] = {}
     sizes_of_lists: dict[str, _Size | None] = {}  # None: it is being measured
@@ -118,12 +118,12 @@ def place(where: str, line: int | None = None, column: int | None = None) -> str
 
 
 def text_and_name(source: str | Path, what: str, is_text: Callable[[str], bool]) -> tuple[str, str]:
-    """Return the content of a source, and its name for messages. A source is a file, or the text itself.
+    """Return the text of a source and the source's name for messages.
 
     Args:
-        source: a path, or a text.
-        what: kind of the text ("JSGF"), which names it if it isn't from a file.
-        is_text: function that tells whether a string is a text; otherwise it is a path.
+        source: a path, or the text itself.
+        what: name of a source that isn't a file, such as "JSGF".
+        is_text: returns True for strings that are the text itself, and False for paths.
 
     Raises:
         GrammarError: the file can't be read, or isn't UTF-8.

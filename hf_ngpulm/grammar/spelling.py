@@ -1,7 +1,7 @@
 """Spell the symbols of a grammar in the tokens of a recogniser.
 
-Each word may have any case that the recogniser can write. Entries of lists are spelled whole. Punctuation marks and word
-delimiters between words carry nothing and are skipped.
+Each word may have any case that the recogniser can write. An entry of a list is spelled as one unit. Punctuation marks and word
+delimiters between words have no meaning and are skipped.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _token_sequences(
 
 
 def _spelled_words(words: list[str], before: str, speller: Speller) -> tuple[dict[str, list[int]], dict[str, str]]:
-    """Return the tokens of words after some text, and by index of words that can't be written the unknown characters."""
+    """Return the tokens of each word after the text `before`; and the unknown characters of each word that can't be written."""
     every = list(zip(words, *speller.encode([before + word for word in words])))
     tokens = {word: ids for word, ids, missing in every if ids and not missing}
     return tokens, {word: missing or word for word, ids, missing in every if missing or not ids}

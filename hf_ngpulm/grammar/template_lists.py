@@ -20,14 +20,14 @@ MOST_TEXTS, MOST_NUMBERS = 10_000, 20_000
 
 
 class ListReader:
-    """Reads the lists that templates refer to.
+    """Read the lists that templates refer to.
 
     Args:
-        written: the lists of the file, as it has them.
-        given: entries that the user gives.
-        language: of numbers in words.
-        where: the file, for messages.
-        made: where the lists' entries are put, by name.
+        written: the contents of the file's lists, by name.
+        given: the user's entries, which replace those of the file.
+        language: language of number words.
+        where: the file's name, for messages.
+        made: dictionary of the entries by list, to which the reader adds the lists it reads.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ListReader:
         return reader
 
     def fill(self, reference: Any, at: str) -> Fill:
-        """Return what a reference to a list stands for."""
+        """Return the part of a template that replaces a reference to a list."""
         name, slot = reference.list_name, None if reference.is_capture else reference.slot_name
         if (name, slot) not in self.fills:
             if name not in self.contents:

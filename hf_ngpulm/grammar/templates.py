@@ -26,11 +26,11 @@ def read_templates(
     Args:
         source: a YAML file in Home Assistant's format, or a folder of them; its contents as a mapping; or a list of templates,
             which have no intent.
-        lists: entries of lists that the templates refer to, or that replace their own: what is said, or pairs of this and the
-            value. None for a list: it has no entries, and whatever refers to it is left out.
-        language: language of numbers in words; None: the file's language, or else "en".
-        context: what is known when the sentence is said, such as `{"area": "kitchen"}`. Sentences that require another value of
-            it, or exclude it, are left out. None: all sentences are read, whatever they require.
+        lists: entries of lists by name; they replace entries in the file. An entry is a text, or a pair of a text and its
+            value. A list that is None has no entries, and sentences that need it are left out.
+        language: language of number words; the default is the file's language, or else "en".
+        context: the situation in which the sentences are spoken, such as `{"area": "kitchen"}`. Sentences that require another
+            value, or exclude this one, are left out. By default all sentences are read.
 
     Raises:
         GrammarError: the templates are invalid. The message names the file, line and column if there is one.
@@ -65,7 +65,7 @@ def _read_files(path: Path) -> dict[str, Any]:
 
 
 class _Scope(NamedTuple):
-    """The rules and lists of a block of sentences, as they are written and as they have been read."""
+    """The rules and lists that a block of sentences can use. `parts`: the rules that have been read."""
 
     rules: Mapping[str, Any]
     lists: ListReader
@@ -73,7 +73,7 @@ class _Scope(NamedTuple):
 
 
 class _Reader:
-    """Reads the contents of one source."""
+    """Read the contents of one source."""
 
     def __init__(
         self, contents: Mapping[str, Any], where: str, lists: Lists, language: str | None, context: Mapping[str, Any] | None
@@ -134,7 +134,7 @@ class _Reader:
             yield Sequence(before, Choice(*options), after, *filled)
 
     def _sentence(self, template: Any, scope: _Scope) -> tuple[tuple[bool, bool], Expression]:
-        """Return whether a sentence begins and ends with a wildcard, and its expression."""
+        """Return two flags, whether a sentence begins and whether it ends with a wildcard, and the sentence's expression."""
         at = place_of(template, self.where)
         try:
             parsed = self._parsed(template, at)

@@ -4,14 +4,14 @@ All spellings after all states form one trie, whose first level is the states. A
 state between words; where a spelling ends, its node backs off to the state between words that it leads to. So most of the
 result is the trie itself, and lists of 100,000 entries take about a second.
 
-Where that isn't deterministic, a state of the result is a set of *places* (subset construction): a node that ends a spelling
-and goes on with tokens that may follow it as well ("new", "new york" before "york road"), spellings that lead to two states,
-and all states under a wildcard. Free words are a place of their own, "inside a free word", which every token keeps; that set is
-a root that backs off to itself. Other sets back off to it, and so any token may follow.
+This isn't deterministic in three cases: a spelling's last node continues with tokens that may also follow the spelling ("new"
+and "new york" before "york road"), a spelling leads to two states, or a state is under a wildcard. There, a state of the result
+is a set of *places* (subset construction). Free words have their own place, "inside a free word", which every token keeps; that
+set is a root that backs off to itself. Other sets back off to it, so any token may follow.
 
-State 0 is outside the grammar. Every state without another backoff leads there, once, for the price of leaving; from there on
-all tokens cost nothing. A transcript that isn't in the grammar so scores minus that price (and the weights of the words
-before).
+State 0 is outside the grammar; every token leads back to it and costs nothing. A state without another backoff backs off to
+state 0, at the price of leaving. So a transcript that leaves the grammar scores minus that price, plus the weights of the words
+before.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class _Compiler:
         return self._assembled(start)
 
     def _add_trie(self) -> None:
-        """Add the states between words and the nodes of the trie, as far as they are deterministic by themselves."""
+        """Add the states between words and the trie's nodes, except nodes that need a set of places."""
         trie = self.trie
         parents = np.repeat(np.arange(trie.num_nodes), np.diff(trie.child_offsets))
         of_states = np.full(trie.num_nodes, -1, dtype=np.int64)  # the state between words of a node of the first level
@@ -216,7 +216,7 @@ class _Compiler:
         return self._entered(int(self.trie.child_nodes[child]), int(self.trie.child_forms[child]), weight)
 
     def _after(self, places: Places, token: int) -> list[Place]:
-        """Return the places after a token. This is the definition of what a set of places accepts."""
+        """Return the places after a token. This defines the tokens that a set of places accepts."""
         is_delimiter = token == self.delimiter
         # With a delimiter, any other token may begin a free word; without one, a free word's first token shows that.
         begins = not is_delimiter if self.delimiter is not None else bool(self.begins[token])
@@ -375,7 +375,7 @@ class _Keys:
         self.is_single = np.diff(self._firsts) == 1
 
     def single(self, forms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the target state and the weight of some spellings, each of which leads to a single state."""
+        """Return the target states and the weights of spellings that lead to a single state each."""
         return self._targets[self._firsts[forms]], self._weights[self._firsts[forms]]
 
     def ends_of(self, form: int) -> list[tuple[int, float]]:

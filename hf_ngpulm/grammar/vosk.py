@@ -17,8 +17,8 @@ def read_vosk(source: str | Path | Iterable[str]) -> Rules:
     """Read a list of phrases. Phrases have no intents and slots.
 
     Args:
-        source: the phrases, JSON text with a list of them, or the path of such a file. The phrase "[unk]" says that other
-            speech is expected: `Rules.allows_other`.
+        source: the phrases, JSON text with a list of them, or the path of such a file. The phrase "[unk]" allows
+            speech outside the grammar (`Rules.allows_other`).
 
     Raises:
         GrammarError: it isn't such a list; the message names line and column if it isn't JSON.

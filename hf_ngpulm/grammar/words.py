@@ -100,8 +100,8 @@ def determinised(network: Network, classes: Mapping[Any, Any]) -> WordAutomaton:
 
 
 def _reached(network: Network, state: int) -> dict[int, float]:
-    """Return the states that a state leads to without reading, itself among them, with their weights. Raises GrammarError if
-    weights above 0 add up without end.
+    """Follow arcs without a symbol from a state. Return the end and the states with other arcs among those reached, itself
+    included, with their highest weights. Raises GrammarError if a cycle of such arcs has a weight above 0.
     """
     found, waiting, steps = {state: 0.0}, [state], 0
     while waiting:
@@ -120,8 +120,8 @@ def _reached(network: Network, state: int) -> dict[int, float]:
 def minimised(automaton: WordAutomaton) -> WordAutomaton:
     """Return the automaton with the fewest states that accepts the same with the same weights.
 
-    States that can't reach an end are left out first. Then states are parted until those of a part have the same end, and the
-    same arcs to the same parts (Moore's algorithm).
+    States that can't reach an end are left out first. Then classes of states are split until all states of a class
+    have the same end and the same arcs to the same classes (Moore's algorithm).
     """
     automaton = _pushed(_trimmed(automaton))
     ends = [None if final is None else round(final, DIGITS) for final in automaton.finals]

@@ -1,9 +1,9 @@
 """Compose a word-level LM with a lexicon into a backoff automaton over tokens.
 
 The words in the n-grams after an LM state h, spelled in tokens, form a trie. Node (h, x), prefix x under state h, is a state of
-the automaton. It backs off to (h', x), the same prefix under another state. That state is h', the backoff state of h, or if h'
-lacks the prefix the next state of the backoff chain that has it. The root has all prefixes. The last token of a word leads to
-(g, empty), where g is the state after the word in h. Weights are pushed towards the start of words: with
+the automaton. It backs off to (h', x), the same prefix under h', the first state of h's backoff chain that has the prefix. The
+root has all prefixes. The last token of a word leads to (g, empty), where g is the state after the word in h. Weights are
+pushed towards the start of words: with
 
     mass(h, x) = sum of p(w | h) over all words w, in h's n-grams or not, whose spellings begin with x;    mass(h, empty) = 1
 
@@ -24,13 +24,13 @@ prefix of another. The last word of an utterance may lack it: `</s>` at a node b
 A delimiter where no word has begun scores like a token of an unknown word and leaves the state unchanged.
 
 With a *mark* at the start of words (`▁`, `Ġ`) a word ends when the next word starts, or at `</s>`; and `▁a` may continue to
-`▁ab`. A token with a mark can't continue a word, and a token without a mark can't begin one. If no longer word begins with a
-word, its last token leads to (g, empty), since nothing else can follow. If x is a word w and a prefix of longer words, (h, x)
-needs two backoffs with different weights: to (h', x) for continuing the word, and to (g, empty) for the next word. But a state
-has only one backoff. If h has no n-gram with w, both backoffs agree: (h', x) leads to g, and p(w | h) is b(h) * p(w | h'). If h
-has such an n-gram, (h, x) backs off to (g, empty) with the weight p(w | h) / mass(h, x), and has arcs for *all* tokens that
-continue words, whichever context has n-grams with these words. (Arcs for all beginnings of next words would be several times as
-many.)
+`▁ab`. A token with a mark can't continue a word, and a token without a mark can't begin one. If a word isn't a prefix of
+another word, its last token leads to (g, empty), since nothing else can follow. If x is a word w and a prefix of longer words,
+(h, x) needs two backoffs with different weights: to (h', x) for continuing the word, and to (g, empty) for the next word. But a
+state has only one backoff. If h has no n-gram with w, both backoffs agree: (h', x) leads to g, and p(w | h) is b(h) * p(w |
+h'). If h has such an n-gram, (h, x) backs off to (g, empty) with the weight p(w | h) / mass(h, x), and has arcs for *all*
+tokens that continue words, whichever context has n-grams with these words. (Arcs for all beginnings of next words would be
+several times as many.)
 
 **Unknown words.** An unknown word of n tokens (without its delimiter) scores log p(<unk> | h) + offset - n * cost, and leads to
 the state after <unk>. N-grams that end in <unk> are left out. So p(<unk> | h) always results from backing off to the unigram,

@@ -221,7 +221,7 @@ class LazyStates:
         return {"made": self._native, "lm": lm, "words": words, "trie": trie}
 
     def _compose(self, compose: Function, *arguments: Any) -> bool:
-        """Call a composing function, again with more room until it suffices. Return whether it composed any state."""
+        """Call a composing function, with more room each time it runs out. Return whether it composed any state."""
         has_grown = np.zeros(1, dtype=np.uint8)
         while (why := compose(self._native, *self._parts, *arguments, has_grown)) != DONE:
             if why == BAD_STATE:

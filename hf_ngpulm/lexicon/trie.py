@@ -22,8 +22,8 @@ KEY = np.dtype(">i4")  # big-endian, so that the bytes sort like the tokens
 class Trie(NamedTuple):
     """The prefixes of `F` distinct spellings. `N` inner nodes are the proper prefixes of spellings; node 0 is the root.
 
-    Spellings are sorted by their tokens, so a walk through the spellings visits the nodes in order. Leaves have no number. If
-    an arc leads to a leaf, no longer word begins with the word that ends there.
+    Spellings are sorted by their tokens, so a walk through the spellings visits the nodes in order. Leaves have no number. An
+    arc that leads to a leaf ends a word that isn't a prefix of another word.
     """
 
     path_offsets: np.ndarray  # int64 [F + 1]: the nodes along spelling f, the root not among them, begin at path_offsets[f]

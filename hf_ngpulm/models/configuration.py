@@ -86,7 +86,7 @@ class StatelessTransducerConfig(_TransducerConfig):
 
 
 class WhisperTopConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
-    """Configuration of a `WhisperTopEncoder`: that of a `ParakeetEncoder`'s layers, and
+    """Configuration of a `WhisperTopEncoder`. It has the entries of a `ParakeetEncoderConfig` for the layers, and two more.
 
     Args:
         whisper: configuration of the Whisper model whose encoder is below them, as a dict.
@@ -127,7 +127,7 @@ class WhisperTopConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
 
 
 class WhisperTopCTCConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
-    """Configuration of a `WhisperTopForCTC`: that of a `ParakeetForCTC` with a `WhisperTopConfig` as its encoder's."""
+    """Configuration of a `WhisperTopForCTC`: a `ParakeetCTCConfig` whose encoder has a `WhisperTopConfig`."""
 
     model_type = "whisper_top_ctc"
     sub_configs_defaults: ClassVar[dict[str, Any]] = {"encoder_config": WhisperTopConfig}
@@ -141,7 +141,7 @@ class WhisperTopCTCConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
 
 
 class WhisperTopRNNTConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
-    """Configuration of a `WhisperTopForRNNT`: that of a `ParakeetForRNNT` with a `WhisperTopConfig` as its encoder's."""
+    """Configuration of a `WhisperTopForRNNT`: a `ParakeetRNNTConfig` whose encoder has a `WhisperTopConfig`."""
 
     model_type = "whisper_top_rnnt"
     sub_configs_defaults: ClassVar[dict[str, Any]] = {"encoder_config": WhisperTopConfig}
@@ -159,7 +159,7 @@ class WhisperTopRNNTConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
 
 
 class WhisperTopTDTConfig(WhisperTopRNNTConfig):
-    """Configuration of a `WhisperTopForTDT`: that of a `WhisperTopForRNNT`, and
+    """Configuration of a `WhisperTopForTDT`. It has the entries of a `WhisperTopRNNTConfig` and one more.
 
     Args:
         durations: frames that a token or a blank may last.

@@ -71,7 +71,7 @@ class StatelessPrediction(nn.Module):
         self.decoder_projector = nn.Linear(size, size)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """Return the network's outputs `[B, U, D]` after the tokens `[B, U]`. Blanks stand before the first token."""
+        """Return the network's outputs `[B, U, D]` after the tokens `[B, U]`. The context before the first token is blanks."""
         return self.of_contexts(nn.functional.pad(input_ids, (self.context_size - 1, 0), value=self.blank_token_id))
 
     def of_contexts(self, tokens: Tensor) -> Tensor:

@@ -74,10 +74,10 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             `hf_ngpulm.PhraseDecoder`; for CTC models and transducers).
         explain: with phrases, whether results have `phrases`, with a report on each phrase (for CTC models and transducers);
             with a grammar, whether they have an `explanation`: the best readings with their scores, and the free transcript's.
-        rescorer: a causal language model that ranks all hypotheses of the beam anew: a Hub id, a folder, or a
-            `hf_ngpulm.Rescorer`. `num_beams="auto"` is 8 then.
+        rescorer: a causal language model that reranks all hypotheses of the beam: a Hub id, a folder, or a
+            `hf_ngpulm.Rescorer`. With a rescorer `num_beams="auto"` means 8.
         rescorer_weight: weight of its log-probabilities (default 0.3).
-        word_bonus: added for each word then (default 0).
+        word_bonus: bonus for each word, in the rescored sum (default 0).
         rescorer_every: seconds of audio after which the rescorer also ranks the hypotheses during the search, or "word" (see
             `hf_ngpulm.CTCDecoder`). CTC models only.
         num_return_sequences: number of transcripts in the list `hypotheses` of each result, with their scores, if it is above 1

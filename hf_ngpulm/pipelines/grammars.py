@@ -1,4 +1,4 @@
-"""Understand recordings by a grammar with encoder-decoders, whose search is Transformers' `generate`."""
+"""Apply grammars to encoder-decoders, which search with Transformers' `generate`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Generate = Callable[[list[Any]], Tensor]
 
 
 class GeneratedGrammar:
-    """A grammar beside the language models and phrases of a logits processor.
+    """Add a grammar to a logits processor's language models and phrases.
 
     Args:
-        processor: that of the language models and phrases; None without them.
+        processor: the processor of the language models and phrases; None if there are none.
         grammar: the grammar of all recordings.
-        weighing: the rules by which a recording is in the grammar or not.
+        weighing: decides whether a recording is in the grammar.
         model, tokenizer: the recogniser.
 
     Raises:
@@ -51,13 +51,13 @@ class GeneratedGrammar:
         self.grammar = NGramLogitsProcessor(phrases=self.compiled, normalise_phrases=False, model=model, tokenizer=tokenizer)
 
     def select(self, recordings: Sequence[int]) -> GeneratedGrammar:
-        """Return a copy for some recordings; the grammar is that of all."""
+        """Return a copy for some of the recordings."""
         changed = copy.copy(self)
         changed.processor = None if self.processor is None else self.processor.select(recordings)
         return changed
 
     def understood(self, generate: Generate, attention_mask: Tensor | None) -> list[Understanding]:
-        """Return what the recordings of a batch mean. `generate`: returns the tokens of the batch, int64 `[B, L]`, for a list
+        """Return the meanings of a batch's recordings. `generate`: returns the tokens of the batch, int64 `[B, L]`, for a list
         of logits processors. `attention_mask`: mask of the encoder's inputs.
         """
         own = [] if self.processor is None else [self.processor]

@@ -39,10 +39,10 @@ class SecondPass(NamedTuple):
 
     @contextlib.contextmanager
     def in_place(self, model: Any, tokenizer: Any) -> Iterator[None]:
-        """Within the block, let the model's `generate` return for each row the best of its beams by both models.
+        """Make the model's `generate` rerank its beams with the rescorer, within the `with` block.
 
-        `generate` ranks its beams by score / length ** `length_penalty`. So the rescorer's weighted score, with the bonuses, is
-        divided likewise, by the number of the transcript's tokens and 1 for its end.
+        `generate` ranks beams by score / length ** `length_penalty`, where the length counts the transcript's tokens and its
+        end. The rescorer's weighted score and the word bonuses are divided by the same power before they are added.
 
         Raises:
             ValueError: there is one beam only, or the model is Whisper, whose `generate` decodes windows by itself.

@@ -41,7 +41,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     Args:
         ilm_weight, prompt_context, unscored, score_eos, engine: as for `hf_ngpulm.NGramLogitsProcessor`.
 
-    `rescorer` ranks the beams of `generate` anew, except Whisper's.
+    `rescorer` reranks the beams of `generate`; Whisper models refuse it.
     """
 
     serves = staticmethod(is_seq2seq)
@@ -146,7 +146,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     def _understood(
         self, grammar: GeneratedGrammar, model_inputs: dict[str, Any], word_times: bool, kwargs: dict[str, Any]
     ) -> dict[str, Any]:
-        """Return what the recordings of a batch mean, as `understandings`."""
+        """Return a batch's outputs with the meanings of its recordings, as `understandings`."""
         if word_times or kwargs.get("return_timestamps") or "stride" in model_inputs:
             raise ValueError("grammar= understands recordings as a whole: leave out return_timestamps and chunk_length_s")
         last: dict[str, Any] = {}

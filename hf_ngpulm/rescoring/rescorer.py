@@ -27,9 +27,9 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
     """Score texts with a causal language model of Transformers, many at once.
 
     The score of a text is the log-probability (natural log) of its tokens and of `end`, after the model's first token (`bos`,
-    or else `eos`) and the history. Each text is tokenised by itself. A list's texts are read as a tree: a beginning that
-    several texts share is read once, and several trees form a batch. Models that don't read trees (those without attention
-    masks of four dimensions) read each text separately; `shares_prefixes` tells. Scores equal those of single texts to within
+    or else `eos`) and the history. Each text is tokenised by itself. A list's texts are read as a tree, in which
+    each shared prefix is read once; several trees form a batch. Models that can't read trees (those without four-dimensional
+    attention masks) read each text separately; see `shares_prefixes`. Scores equal those of single texts to within
     rounding (about 1e-4 in float32). The latest 65,536 scores are kept.
 
     Args:
@@ -37,8 +37,8 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
         tokenizer: the model's tokenizer.
         max_tokens: the most tokens, padding included, that the model reads at once; this limits memory. A longer text is read
             alone.
-        style: a function that writes a transcript in the model's style (case, punctuation) before it is scored. None scores
-            transcripts as they are.
+        style: a function that writes a transcript in the model's style (case, punctuation) before it is scored. By
+            default transcripts are scored unchanged.
         end: text after each text and each transcript of the history; its score counts. Pass `tokenizer.eos_token` for a model
             that was trained on separate sentences, "" for transcripts that may stop in mid-sentence.
         max_history: the most tokens of history; older transcripts are left out.

@@ -18,9 +18,9 @@ def sampled_sentences(
     lm: Rescorer, prompts: Sequence[str], count: int, *, shots: int = 8, longest: int = 48, top_p: float = 0.95,
     seed: int = 0, progress: Callable[[int], object] | None = None,
 ) -> list[str]:  # fmt: skip
-    """Return different sentences like the prompts, none of which is among the prompts.
+    """Sample sentences that resemble the prompts. Duplicates and the prompts themselves are left out.
 
-    The model reads a few prompts, drawn at random, a line each, and continues with another line.
+    For each sample the model reads a few random prompts, one per line, and writes the next line.
 
     Args:
         lm: the model; its `end` separates sentences.
@@ -29,11 +29,11 @@ def sampled_sentences(
         shots: number of prompts before each sample.
         longest: the most tokens of a sample; longer ones are dropped.
         top_p: samples from the most probable tokens with this total probability.
-        seed: of the samples.
+        seed: seed of the random choices.
         progress: called with the number of sentences so far.
 
     Returns:
-        `count` sentences; fewer if the model repeats itself: it samples 4 times as many at most.
+        Up to `count` sentences. After 4 * `count` samples there may be fewer, if the model repeats itself.
 
     Raises:
         ValueError: there are no prompts, `end` is empty, or an argument is out of range.

@@ -65,7 +65,8 @@ class Speller:
     def spell(
         self, texts: Sequence[str], whole_words: bool, case: str = "auto", tokenizations: int = 1
     ) -> tuple[list[Spelling], dict[int, str]]:
-        """Return the spellings of phrases, and by index of phrases without one the characters that can't be written."""
+        """Return the spellings of phrases. For phrases without a spelling, return the characters that can't be written, by the
+        phrase's index."""
         found: dict[int, list[Spelling]] = {}
         unknown: dict[int, str] = {}
         forms = [(n, form) for n, text in enumerate(texts) for form in (_forms(text) if case == "any" else [text])]

@@ -36,7 +36,7 @@ def found(model, frames, *arguments, **settings):
 def test_a_share_of_the_lms_weight_where_nothing_is_said(search, engine, lms, frames):
     model, settings = Modules(9, 8, seed=3), {**search, "engine": engine}
     lm, other = lms
-    frames = frames if engine == "cpu" else frames[:2, :8]
+    frames = frames if engine == "cpu" else frames[:2, :4]
     assert found(model, frames, lm, 0.8, **settings) == found(model, frames, lm, 0.8, ilm_weight=0.56, **settings)
     assert found(model, frames, lm, 0.8, **settings) != found(model, frames, lm, 0.8, ilm_weight=0.0, **settings)
     both = LogLinear([lm, other], [0.75, 0.5])

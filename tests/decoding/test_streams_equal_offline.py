@@ -207,7 +207,7 @@ def test_networks_of_the_usual_kind(data, layers, durations, seed):
 
 
 @given(st.data())
-@settings(RELAXED, max_examples=40)
+@settings(RELAXED, max_examples=25)
 def test_alsd(data):
     model = data.draw(toys(DURATIONS))
     transducer(data, model, "alsd", (2, 3, 5), 6)

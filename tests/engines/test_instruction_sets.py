@@ -21,24 +21,33 @@ def sets_of_this_machine() -> list[str]:
     return [name for name in sorted(names) if LEVELS.get(name, 1) <= native.library().ngpulm_level()]
 
 
-def found_by(folder: Path, instruction_set: str, engine: str) -> dict[str, torch.Tensor]:
-    path = folder / f"{instruction_set}-{engine}.pt"
+def found_by(folder: Path, instruction_set: str, *engines: str) -> list[dict[str, torch.Tensor]]:
+    """What engines find, in a process of its own: an instruction set is chosen once."""
+    files = {engine: folder / f"{instruction_set}-{engine}.pt" for engine in engines}
     paths = [native.SOURCES.parent, FIXED.parent]
     environment = os.environ | {"HF_NGPULM_NATIVE": instruction_set, "PYTHONPATH": os.pathsep.join(map(str, paths))}
-    done = subprocess.run([sys.executable, FIXED, path, engine], env=environment, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, FIXED, *(str(part) for engine, path in files.items() for part in (path, engine))]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    return torch.load(path, weights_only=True)
+    return [torch.load(path, weights_only=True) for path in files.values()]
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory):
-    return found_by(tmp_path_factory.mktemp("reference"), sets_of_this_machine()[0], "reference")
+def searches(tmp_path_factory):
+    """What each set finds; and the reference, in the process of the first one."""
+    folder, (first, *others) = tmp_path_factory.mktemp("sets"), sets_of_this_machine()
+    found, reference = found_by(folder, first, "cpu", "reference")
+    return {first: found} | {name: found_by(folder, name, "cpu")[0] for name in others}, reference
 
 
 @pytest.fixture(scope="module")
-def of_sets(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sets")
-    return {name: found_by(folder, name, "cpu") for name in sets_of_this_machine()}
+def of_sets(searches):
+    return searches[0]
+
+
+@pytest.fixture(scope="module")
+def reference(searches):
+    return searches[1]
 
 
 def test_each_instruction_set_gives_the_same_bits(of_sets):

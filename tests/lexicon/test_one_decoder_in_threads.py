@@ -78,7 +78,7 @@ def test_batches_of_other_sizes(both):
             assert [facts(found) for found in pool.map(decoder, logits)] == expected
 
 
-@pytest.mark.parametrize("engine", ["cpu", "reference"])
+@pytest.mark.parametrize("engine", ["cpu", pytest.param("reference", marks=pytest.mark.slow)])  # the same composing
 @pytest.mark.parametrize("settings", [{}, {"strategy": "alsd", "num_beams": 3}])
 def test_transducer(both, settings, engine):
     model = Toy(len(both.tokenizer), 0, seed=3, blank_bias=2.0)

@@ -1,4 +1,4 @@
-"""Searches whose results are compared among processes: `python fixed_searches.py RESULTS.pt ENGINE`."""
+"""Searches whose results are compared among processes: `python fixed_searches.py RESULTS.pt ENGINE ...`."""
 
 from __future__ import annotations
 
@@ -89,4 +89,5 @@ def certain(generator: torch.Generator) -> dict[str, torch.Tensor]:
 
 
 if __name__ == "__main__":
-    torch.save({name: tensor.contiguous() for name, tensor in searches(sys.argv[2]).items()}, sys.argv[1])
+    for path, engine in zip(sys.argv[1::2], sys.argv[2::2]):
+        torch.save({name: tensor.contiguous() for name, tensor in searches(engine).items()}, path)

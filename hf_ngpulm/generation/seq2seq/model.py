@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, GenerationMixin
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig
 from transformers.generation import (
     GenerateBeamDecoderOnlyOutput,
     GenerateBeamEncoderDecoderOutput,
@@ -21,9 +20,6 @@ from transformers.generation.utils import ALL_CACHE_NAMES
 from transformers.utils import ModelOutput
 
 from ...decoding.families import CACHE
-
-# Up to version 5.0 Transformers derives the number of new tokens from the cache; later versions take it as an argument.
-TELLS_LENGTH = "next_sequence_length" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
 
 WITH_POSITIONS = {"moonshine_streaming"}  # model types whose decoders distinguish frames of zeros by position
 
@@ -157,12 +153,10 @@ class SteppedDecoder:
         """
         one_each = self._of_one_beam(len(input_ids)) if self.beams > 1 else None
         if one_each is None:
-            return self._prefill(input_ids, self.kwargs)
-        outputs = self._prefill(input_ids[:: self.beams], one_each)
+            return self.model._prefill(input_ids, self.config, self.kwargs)
+        outputs = self.model._prefill(input_ids[:: self.beams], self.config, one_each)
         outputs[CACHE].batch_repeat_interleave(self.beams)
         outputs.logits = outputs.logits[:, -1:].repeat_interleave(self.beams, 0)
-        if "cache_position" in one_each:  # Transformers 4
-            self.kwargs["cache_position"] = one_each["cache_position"]
         return outputs
 
     def _of_one_beam(self, rows: int) -> dict[str, Any] | None:
@@ -197,19 +191,9 @@ class SteppedDecoder:
                 return None
         return changed
 
-    def _prefill(self, input_ids: Tensor, kwargs: dict[str, Any]) -> Any:
-        model = self.model
-        if hasattr(model, "_prefill"):
-            return model._prefill(input_ids, self.config, kwargs)
-        # Transformers 4
-        kwargs |= model._get_initial_cache_position(input_ids.shape[1], input_ids.device, kwargs)
-        if self.config.prefill_chunk_size is not None:
-            kwargs |= model._prefill_chunking(input_ids, self.config, **kwargs)
-        return model(**model.prepare_inputs_for_generation(input_ids, **kwargs), return_dict=True)
-
     def _step(self, input_ids: Tensor) -> Any:
-        told = {"next_sequence_length": 1 if self.kwargs["use_cache"] else None} if TELLS_LENGTH else {}
-        inputs = self.model.prepare_inputs_for_generation(input_ids, **told, **self.kwargs)
+        length = 1 if self.kwargs["use_cache"] else None
+        inputs = self.model.prepare_inputs_for_generation(input_ids, next_sequence_length=length, **self.kwargs)
         return self._forward(**inputs, return_dict=True)
 
     def _keep(self, outputs: Any) -> None:

@@ -411,8 +411,9 @@ def _best_extensions(
     """Return the keys of each group's best extensions that are below the group's limit, or `NOTHING`. A group is some of the
     tokens of a place.
 
-    The indices in the keys are those of `_extension_index`; `order` has those of the places. The value of a token is the score
-    of its place (`by_same` for its last token, else `by_other`) plus the token's log-probability, the LM scores and the bonus.
+    `_extension_index` makes the indices in the keys, from the tokens and `order`, the indices of the places. The value of a
+    token is the score of its place (`by_same` for its last token, else `by_other`) plus the token's log-probability, the LM
+    scores and the bonus.
     """
     columns = tl.arange(0, BLOCK)
     below = tl.broadcast_to(limits[:, None], (GROUPS, PLACES * BLOCK // GROUPS))

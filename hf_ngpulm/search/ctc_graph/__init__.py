@@ -115,7 +115,7 @@ def in_order(state: GraphState) -> Tensor:
 
 
 def graph_engine(name: str) -> str:
-    """Return the engine of graph searches that a name stands for: "cpu", unless "reference" is asked for.
+    """Return the engine for a graph search: "reference" if that is its name, otherwise "cpu".
 
     Raises:
         ValueError: it is "gpu", or no engine has this name.

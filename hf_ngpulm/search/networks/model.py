@@ -100,7 +100,7 @@ class TransducerModel(ABC):
 
     @property
     def least_internal(self) -> float:
-        """Return the least log-probability of a token in the internal LM."""
+        """Return the lower bound of a token's log-probability in the internal LM."""
         return -math.log(max(self.vocab_size - 1, 1))
 
     def networks(self) -> TransducerNetworks | None:
