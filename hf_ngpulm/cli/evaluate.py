@@ -54,8 +54,9 @@ def evaluate(
     hf-ngpulm evaluate nvidia/parakeet-ctc-0.6b test.jsonl --lm org/my-lm --lm-weight 1.0 --num-beams 8 --baseline
 
     Under `accelerate launch --multi_gpu --num_processes N -m hf_ngpulm.cli evaluate ... --output results.jsonl` the processes
-    share the recordings, also on CPUs (but not with --cpu). They also share them under `mpirun -np N`. To resume a run that was
-    killed, repeat the command. The exit status is 3 if some audio could not be read, and 1 if another process died.
+    share the recordings. So do those of `mpirun -np N`. Pass `--multi_gpu` on CPUs, too: with `--cpu`, accelerate starts only
+    one process. To resume a run that was killed, repeat the command. The exit status is 3 if some audio could not be read, and
+    1 if another process died.
     """
     import torch
 

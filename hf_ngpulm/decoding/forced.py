@@ -97,8 +97,8 @@ class ForcedScores:
             self.frames = frames.float().log_softmax(-1)
 
     def parts(self, readings: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return each reading's score of the acoustic model; of the language models, unweighted; and the sum of what the search
-        adds to the first, without phrases and `</s>`: float64 `[N]` each.
+        """Return three scores of each reading, float64 `[N]` each: the acoustic score; the unweighted score of the language
+        models; and the total that a search adds to the acoustic score, except for phrases and `</s>`.
         """
         decoder, fusion = self.decoder, self.decoder.fusion
         models = fusion.rows(1, self.frames.device)

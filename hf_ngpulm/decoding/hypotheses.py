@@ -28,15 +28,16 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True)
 class PhraseReport:
-    """Hold what became of one phrase in one utterance.
+    """Report whether one phrase is in the transcript of one utterance, and why.
 
     Args:
-        text: the phrase, as the list has it.
-        heard: whether the transcript has it.
+        text: the phrase, as it is written in the list.
+        heard: whether the transcript contains the phrase.
         start, end: times in seconds; None if unknown.
-        ratio: see `hf_ngpulm.decoding.second_look`; None if it stands in the reading without phrases, too.
-        threshold: the least ratio with which it stays; None without a ratio.
-        instead: the words that stand there without phrases.
+        ratio: the log-likelihood ratio that `hf_ngpulm.decoding.second_look` defines. None if the phrase wasn't weighed
+            against other words.
+        threshold: the lowest ratio that keeps the phrase in the transcript; None if any ratio does.
+        instead: the words of decoding without phrases in that place; None if the phrase wasn't weighed.
     """
 
     text: str
@@ -48,7 +49,7 @@ class PhraseReport:
     instead: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what a pipeline tells: plain values only, without those that are unknown."""
+        """Return the report as a dictionary without the values that are None, as pipelines return it."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 

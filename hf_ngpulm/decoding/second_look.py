@@ -100,9 +100,9 @@ class _PhraseList:
     """Hold one list of phrases.
 
     Attributes:
-        boosted: the phrases that the search gets, without thresholds.
-        forms: all of them, as they may be spelled.
-        written: what is written for `Phrase` objects.
+        boosted: the phrases without their thresholds, for the search.
+        forms: the spellings of all phrases of positive or zero weight, for finding them in transcripts.
+        written: the spellings of `Phrase` objects, for writing each as its `text`.
         texts: the text of each phrase.
     """
 

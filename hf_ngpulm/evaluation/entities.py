@@ -66,7 +66,7 @@ class EntityErrors:
 
     @property
     def entity_wer(self) -> float:
-        """Return the errors per word of an entity; NaN if no reference has an entity, though `entities.rate` is 0."""
+        """Return errors / words in entities. If no reference has an entity, this is NaN (while `entities.rate` is 0)."""
         return share(self.entities.errors, self.entities.length)
 
     @property

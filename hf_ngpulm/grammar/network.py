@@ -32,7 +32,7 @@ Entries = list[tuple[str, Value]]
 
 
 class Action(NamedTuple):
-    """An action between words: to name the "intent", or to "open" or "close" a slot; with the name and a value."""
+    """An action between words: name the "intent", "open" or "close" a slot, or give the slot the "value" of an entry."""
 
     kind: str
     name: str | None

@@ -65,6 +65,6 @@ def register_models() -> None:
 
 
 def _loaded(module: str, name: str) -> list[Any]:
-    """Return a class of a module beside this one in a list; an empty list while the module is being loaded."""
+    """Return a list with one class of a module of this package; an empty list while that module is being imported."""
     loaded = importlib.import_module(f"{__package__}.{module}")
     return [getattr(loaded, name)] if hasattr(loaded, name) else []

@@ -34,7 +34,7 @@ class BoosterCache(Generic[BoosterT]):
         self.nbytes = 0
 
     def found_or(self, key: Any, make: Callable[[], BoosterT], most: int, beside: Any = None) -> BoosterT:
-        """Return the booster of a key, or make it if it isn't cached. Drop the oldest beyond `most` or `MOST_BYTES`."""
+        """Return the booster of a key; make it if it isn't cached. Drop the oldest beyond `most` boosters or `MOST_BYTES`."""
         with LOCK:
             if key in self.made:
                 self.made.move_to_end(key)

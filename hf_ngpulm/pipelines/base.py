@@ -385,7 +385,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         yield from self._pieces(inputs, chunk_length_s, stride_length_s)
 
     def _pieces(self, inputs: Any, *args: Any, **kwargs: Any) -> Iterator[dict[str, Any]]:
-        """Yield the stock pipeline's model inputs for a recording. Convert the recording first if that can't read it."""
+        """Yield the stock pipeline's model inputs for a recording. Recordings that it can't read are converted first."""
         audio, number = (inputs.audio, inputs.number) if isinstance(inputs, Numbered) else (inputs, None)
         audio = readable(audio, cast(Any, self.feature_extractor).sampling_rate)
         pieces = map(usual, AutomaticSpeechRecognitionPipeline.preprocess(self, audio, *args, **kwargs))

@@ -104,7 +104,7 @@ class _Beginning(LogitsProcessor):
 
 
 def _of_rows(encoded: Any, rows: int) -> Any:
-    """Return the encoder's outputs of each row once; `generate` repeats them in place for beams."""
+    """Undo the repetition of the encoder's outputs for beams, which `generate` does in place: return one copy per row."""
     beams = len(encoded[0]) // rows
     values = {name: value[::beams] for name, value in encoded.items() if isinstance(value, Tensor)}
     return type(encoded)(**values)

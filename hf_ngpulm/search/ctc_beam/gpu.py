@@ -170,9 +170,7 @@ def _extend_hash(hashes, tokens):
 
 @triton.jit
 def _take(values, at):
-    """Return `values[at]` of arrays by place; 0 where `at` isn't a place. Up to 32 values fit in a warp, which doesn't wait for
-    others.
-    """
+    """Return `values[at]`, or 0 where the index `at` is out of range. Up to 32 values stay in one warp, without a barrier."""
     is_place = (at >= 0) & (at < values.shape[0])
     return tl.where(is_place, tl.gather(values, tl.where(is_place, at, 0), 0), 0)
 
@@ -450,8 +448,8 @@ def _extended(
     line_scores, line_starts, weights, candidates, bonus, without_lm,
     NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """Give the places of the worst prefixes to better extensions. Return the keys of the best K so far, for each its prefix and
-    its new token (-1 for a prefix that stays), and the best score.
+    """Replace the worst prefixes of the beam by better extensions. Return four values: the keys of the new beam; the place of
+    each entry's old prefix; each entry's new token, or -1 if the prefix is unchanged; and the best score.
     """
     from_places = places
     tokens_added = places * 0 - 1
