@@ -146,7 +146,7 @@ def _words(hypothesis: Hypothesis) -> list[str]:
 
 
 def _regions(best: Hypothesis, plain: Hypothesis, matches: Sequence[Match]) -> list[_Region]:
-    """Return the regions where the words of two readings differ, and the first has phrases, from left to right."""
+    """Return the regions, from left to right, where `best` has a phrase and its words differ from those of `plain`."""
     words, starts, others = _words(plain), _starts(best), _starts(plain)
     matcher = SequenceMatcher(None, folded(_words(best)), folded(words), autojunk=False)
     shared = [(one + n, other + n) for one, other, size in matcher.get_matching_blocks() for n in range(size)]
@@ -189,7 +189,7 @@ def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def _spliced(values: Sequence[Any], others: Sequence[Any], regions: Sequence[_Region]) -> list[Any]:
-    """Return values (tokens, frames ...) of the reading without phrases, in some regions those of the reading with them."""
+    """Return values (tokens, frames ...) without phrases, in which those with phrases (`others`) replace some regions."""
     spliced, end = [], 0
     for region in regions:
         spliced += [*values[end : region.other_first], *others[region.first : region.last]]
@@ -317,7 +317,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
         return [replace(result.written(own.written), phrases=tuple(reports)), *plain[1:]]
 
     def _respelled(self, base: Hypothesis, best: Hypothesis, entering: list[_Region], scores: ForcedScores) -> Hypothesis:
-        """Return the reading without phrases with some regions as the other has them: times, confidences and scores, too."""
+        """Return the hypothesis `base` with some regions taken from `best`, including their times, confidences and scores."""
         token_ids = _spliced(base.token_ids, best.token_ids, entering)
         names = [name for name in ("token_frames", "token_ends", "token_confidences") if getattr(base, name)]
         parts: dict[str, Any] = {name: _spliced(getattr(base, name), getattr(best, name), entering) for name in names}

@@ -156,7 +156,7 @@ class Grammar:
         Args:
             tokenizer_or_processor: the recogniser's.
             vocab_size: number of token ids that a language model beside it scores.
-            price: what leaving the grammar costs, once (natural log); by default so much that it is never worth it.
+            price: the penalty (natural log) for leaving the grammar, once. The default is so high that leaving never pays.
             strict: raise an error for words that the recogniser can't write, instead of a warning.
 
         Raises:
