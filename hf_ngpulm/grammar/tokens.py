@@ -75,18 +75,61 @@ class _Compiler:
         keys = _Keys(words, symbols, self.delimiter, self.start)
         self.trie = build_trie(keys.offsets, keys.tokens)
         self.keys, self.ends_of = keys, keys.ends_of
+        self._find_free()
         self._measure(keys)
         self.arcs = _Arcs([], [], [], [])
         self.sets: dict[Places, int] = {}
         self.waiting: list[Places] = []
         self.backoffs: dict[int, _Backoff] = {}
 
-    def _measure(self, keys: _Keys) -> None:
-        """Find the nodes of states, where spellings end, and the largest weight of the spellings through each node."""
-        trie = self.trie
+    def _find_free(self) -> None:
+        """Find the states under a lasting wildcard, and which nodes of the trie keep one free place beside them."""
+        trie, words = self.trie, self.words
         first, last = trie.child_offsets[0], trie.child_offsets[1]
         self.node_of = np.full(self.start + 1, -1, dtype=np.int64)
         self.node_of[trie.child_tokens[first:last]] = trie.child_nodes[first:last]
+        # `covers[A]` has B if all that may follow B may follow A: the words of a state cover its free words.
+        arcs = [(state, arc) for state, of_state in enumerate(words.arcs) for arc in of_state.values()]
+        is_weighted = any(weight for _, (weight, _) in arcs) or any(words.finals) or any(each and each[0] for each in self.defaults)
+        self.covers: set[tuple[int, int]] = set()
+        self.free_of = np.full(self.start + 1, -1, dtype=np.int64)
+        if not is_weighted:
+            lasting = {state for state, default in enumerate(self.defaults) if default == (0.0, state)}
+            for state, default in enumerate(self.defaults):
+                if default is not None and default[1] in lasting:
+                    self.free_of[state] = default[1]
+            self.covers = {(target, free[1]) for state, (_, target) in arcs if (free := self.defaults[state]) is not None}
+        # The state whose words a node is of, and the free place beside it: 1 inside a free word, 2 behind one, 0 neither alone.
+        count = trie.num_nodes
+        parents = np.repeat(np.arange(count), np.diff(trie.child_offsets))
+        self.owners, self.beside = np.full(count, -1, dtype=np.int64), np.zeros(count, dtype=np.int8)
+        self.owners[trie.child_nodes[first:last]] = trie.child_tokens[first:last]
+        opened = [(free, token) for free in set(self.free_of.tolist()) - {-1} for token in self._tokens_at(int(self.node_of[free]))]
+        self.openings = np.array([free * self.vocab_size + token for free, token in opened], dtype=np.int64)
+        inner = np.flatnonzero((trie.child_nodes >= 0) & (parents > 0))
+        for depth in range(2, int(trie.depths.max(initial=1)) + 1):
+            at = inner[trie.depths[trie.child_nodes[inner]] == depth]
+            nodes, before, tokens = trie.child_nodes[at], parents[at], trie.child_tokens[at].astype(np.int64)
+            self.owners[nodes] = self.owners[before]
+            free = self.free_of[self.owners[nodes]]
+            opens = np.isin(free * self.vocab_size + tokens, self.openings)
+            if depth == 2:
+                kinds = np.where(tokens == self.delimiter, 0, 1)
+            elif self.delimiter is None:
+                kinds = np.where((self.beside[before] == 1) & ~(opens & self.begins[tokens]), 1, 0)
+            else:
+                inside = np.where(tokens == self.delimiter, 2, 1)
+                kinds = np.where(self.beside[before] == 1, inside, np.where((self.beside[before] == 2) & ~opens, 1, 0))
+            self.beside[nodes] = np.where(free >= 0, kinds, 0)
+
+    def _place_beside(self, node: int) -> list[Place]:
+        """Return the free place beside a node."""
+        kind = int(self.beside[node])
+        return [(FREE if kind == 1 else BETWEEN, int(self.free_of[self.owners[node]]), 0.0)] if kind else []
+
+    def _measure(self, keys: _Keys) -> None:
+        """Find where spellings end, and the largest weight of the spellings through each node."""
+        trie = self.trie
         sizes = np.diff(trie.path_offsets)
         self.pushed = np.full(trie.num_nodes, -np.inf)
         inner = trie.path_nodes >= 0
@@ -113,8 +156,14 @@ class _Compiler:
             if state not in firsts:
                 firsts[state] = set(self._tokens_at(int(self.node_of[state])))
             self.is_mixed[node] = (
-                bool(others) or self.defaults[state] is not None or not firsts[state].isdisjoint(self._tokens_at(node))
+                bool(others)
+                or (self.defaults[state] is not None and not self._is_beside(node, state))
+                or not firsts[state].isdisjoint(self._tokens_at(node))
             )
+
+    def _is_beside(self, node: int, state: int) -> bool:
+        """Return whether the state behind a node keeps the free place that is beside the node."""
+        return self.beside[node] > 0 and self.free_of[state] == self.free_of[self.owners[node]]
 
     def _tokens_at(self, node: int) -> list[int]:
         """Return the tokens of a node's children."""
@@ -126,6 +175,7 @@ class _Compiler:
         trie = self.trie
         self.first_node = 1 + len(self.defaults)
         self.first_set = self.first_node + trie.num_nodes
+        self.roots = {free: self._numbered([(FREE, free, 0.0)])[1] for free in set(self.free_of.tolist()) - {-1}}
         _, start = self._numbered([(BETWEEN, self.start, 0.0)])
         self._add_trie()
         while self.waiting:
@@ -148,21 +198,46 @@ class _Compiler:
         ends = np.flatnonzero((nodes < 0) & self.keys.is_single[forms])
         states, of_ends = self.keys.single(forms[ends])
         simple = np.array([default is None for default in self.defaults])[states]
+        # Free words stay possible after the words of a state that they are possible after.
+        free = self.free_of[self.owners[parents[ends]]]
+        is_inside = (of_states[parents[ends]] >= 0) | (self.beside[parents[ends]] > 0)
+        if self.delimiter is not None:
+            at_delimiter = trie.child_tokens[ends] == self.delimiter
+            is_inside &= at_delimiter
+            simple |= at_delimiter & (free < 0) & (self.free_of[states] >= 0)
+        else:
+            tokens = trie.child_tokens[ends]
+            opens = np.isin(free * self.vocab_size + tokens, self.openings) & self.begins[tokens]
+            is_inside &= (of_states[parents[ends]] >= 0) | ~opens
+        # Before, no free word was possible, or the same ones.
+        simple = np.where(free >= 0, is_inside & (self.free_of[states] == free), simple)
         ends, states, of_ends = ends[simple], states[simple], of_ends[simple]
         targets[ends], weights[ends] = 1 + states, of_ends - self.pushed[parents[ends]]
         rest = (nodes < 0) | ((nodes >= 0) & self.is_mixed[np.maximum(nodes, 0)])
         rest[ends] = False
+        is_free = self.free_of[self.owners] >= 0
+        # A node beside which there is more than one free place is a set.
+        rest |= (nodes >= 0) & is_free[parents] & (self.beside[np.maximum(nodes, 0)] == 0)
         for child in np.flatnonzero(rest).tolist():
-            if parents[child] == 0:
+            parent, token = int(parents[child]), int(trie.child_tokens[child])
+            if parent == 0:
                 continue
             places = self._entered(int(nodes[child]), int(forms[child]), 0.0)
+            if is_free[parent]:
+                if of_states[parent] >= 0:
+                    places += [(FREE, int(self.free_of[of_states[parent]]), 0.0)] if token != self.delimiter else []
+                elif self.beside[parent]:
+                    places += self._after(self._place_beside(parent), token)
+                else:
+                    targets[child] = OUTSIDE  # no state
+                    continue
             weight, targets[child] = self._numbered(places)
             weights[child] = weight - self.pushed[parents[child]]
         real = parents > 0
         self.arcs.add(sources[real], trie.child_tokens[real], weights[real], targets[real])
         # Ends of sentences between words, and before delimiters.
-        final = np.flatnonzero(~np.isnan(self.finals))
-        self._add_finals(1 + final, self.finals[final])
+        final = np.flatnonzero(~np.isnan(self.finals) | (self.free_of >= 0))
+        self._add_finals(1 + final, np.nan_to_num(self.finals[final], nan=-self.price))
         final = np.flatnonzero(~np.isnan(self.node_finals))
         self._add_finals(self.first_node + final, self.node_finals[final] - self.pushed[final])
 
@@ -184,17 +259,29 @@ class _Compiler:
         best: dict[tuple[int, int], float] = {}
         for kind, which, weight in places:
             best[kind, which] = max(weight, best.get((kind, which), -np.inf))
+        between = [which for kind, which in best if kind == BETWEEN]
+        for other in between:
+            if any((which, other) in self.covers for which in between if which != other and (BETWEEN, which) in best):
+                del best[BETWEEN, other]
         if len(best) == 1:
             ((kind, which), weight) = next(iter(best.items()))
-            if kind == BETWEEN and self.defaults[which] is None:
+            has_free = self.free_of[which if kind == BETWEEN else self.owners[which] if kind == NODE else 0] >= 0
+            if kind == BETWEEN and (self.defaults[which] is None or (has_free and self.delimiter is not None)):
                 return weight, 1 + which
-            if kind == NODE and self.form_at[which] < 0:
+            if kind == NODE and self.form_at[which] < 0 and not has_free:
                 return weight + self.pushed[which], self.first_node + which
+        elif len(best) == 2 and self.delimiter is None and len(between) == 1:
+            (which,) = between
+            free = int(self.free_of[which])
+            if (FREE, free) in best and (which, free) in self.covers:
+                return 0.0, 1 + which
         # A node of which the spelling ends stands for the state behind it as well, if that is deterministic.
         nodes = [which for kind, which in best if kind == NODE]
         if len(nodes) == 1 and not self.is_mixed[nodes[0]]:
             own = self._entered(nodes[0], -1, best[NODE, nodes[0]])
-            if {(kind, which): weight for kind, which, weight in own} == best:
+            is_free = self.free_of[self.owners[nodes[0]]] >= 0
+            own += self._place_beside(nodes[0])
+            if is_free == bool(self.beside[nodes[0]]) and {(kind, which): weight for kind, which, weight in own} == best:
                 return best[NODE, nodes[0]] + self.pushed[nodes[0]], self.first_node + nodes[0]
         most = max(weight + (self.pushed[which] if kind == NODE else 0.0) for (kind, which), weight in best.items())
         key = tuple(sorted((kind, which, round(weight - most, 6)) for (kind, which), weight in best.items()))
@@ -221,7 +308,10 @@ class _Compiler:
         # With a delimiter, any other token may begin a free word; without one, a free word's first token shows that.
         begins = not is_delimiter if self.delimiter is not None else bool(self.begins[token])
         after: list[Place] = []
+        ended = {which for kind, which, _ in places if kind != NODE} if self.covers and begins and self.delimiter is None else set()
         for kind, which, weight in places:
+            if kind != NODE and any((other, which) in self.covers for other in ended if other != which):
+                continue  # whatever may follow may also follow the other state
             if kind == NODE:
                 after += self._children(which, token, weight)
             elif kind == BETWEEN:
@@ -307,6 +397,13 @@ class _Compiler:
         ranks[OUTSIDE], weights[OUTSIDE] = 0, 0.0
         ranks[1 : self.first_node] = 3
         # The end of a spelling backs off to the state behind it.
+        for free in set(self.free_of.tolist()) - {-1}:
+            root = self.roots[free]
+            states = np.flatnonzero(self.free_of == free)
+            backoffs[1 + states], weights[1 + states] = root, 0.0
+            nodes = np.flatnonzero((self.beside > 0) & (self.free_of[self.owners] == free))
+            backoffs[self.first_node + nodes] = np.where(self.beside[nodes] == 1, root, 1 + free)
+            weights[self.first_node + nodes] = 0.0
         nodes = np.flatnonzero((self.form_at >= 0) & ~self.is_mixed)
         states, of_ends = self.keys.single(self.form_at[nodes])
         backoffs[self.first_node + nodes], weights[self.first_node + nodes] = 1 + states, of_ends - self.pushed[nodes]
