@@ -26,8 +26,9 @@ from ..automaton import BackoffAutomaton
 from ..automaton.tensors import AutomatonTensors, token_dtype
 from ..config.config import MAX_CONTEXT_LENGTH
 from ..errors import GrammarError
-from ..lexicon.trie import build_trie, sorted_spellings
+from ..lexicon.trie import build_trie
 from ..text.spelling import Speller
+from .keys import Keys
 from .spelling import SpelledSymbols
 from .words import WordAutomaton
 
@@ -72,7 +73,7 @@ class _Compiler:
         self.start = len(words.arcs)  # a copy of the start, whose spellings may lack a blank
         self.finals = np.array([np.nan if final is None else final for final in (*words.finals, words.finals[0])])
         self.defaults = [*words.defaults, words.defaults[0]]
-        keys = _Keys(words, symbols, self.delimiter, self.start)
+        keys = Keys(words, symbols, self.delimiter, self.start)
         self.trie = build_trie(keys.offsets, keys.tokens)
         self.keys, self.ends_of = keys, keys.ends_of
         self._find_free()
@@ -90,7 +91,9 @@ class _Compiler:
         self.node_of[trie.child_tokens[first:last]] = trie.child_nodes[first:last]
         # `covers[A]` has B if all that may follow B may follow A: the words of a state cover its free words.
         arcs = [(state, arc) for state, of_state in enumerate(words.arcs) for arc in of_state.values()]
-        is_weighted = any(weight for _, (weight, _) in arcs) or any(words.finals) or any(each and each[0] for each in self.defaults)
+        is_weighted = (
+            any(weight for _, (weight, _) in arcs) or any(words.finals) or any(each and each[0] for each in self.defaults)
+        )
         self.covers: set[tuple[int, int]] = set()
         self.free_of = np.full(self.start + 1, -1, dtype=np.int64)
         if not is_weighted:
@@ -104,7 +107,9 @@ class _Compiler:
         parents = np.repeat(np.arange(count), np.diff(trie.child_offsets))
         self.owners, self.beside = np.full(count, -1, dtype=np.int64), np.zeros(count, dtype=np.int8)
         self.owners[trie.child_nodes[first:last]] = trie.child_tokens[first:last]
-        opened = [(free, token) for free in set(self.free_of.tolist()) - {-1} for token in self._tokens_at(int(self.node_of[free]))]
+        opened = [
+            (free, token) for free in set(self.free_of.tolist()) - {-1} for token in self._tokens_at(int(self.node_of[free]))
+        ]
         self.openings = np.array([free * self.vocab_size + token for free, token in opened], dtype=np.int64)
         inner = np.flatnonzero((trie.child_nodes >= 0) & (parents > 0))
         for depth in range(2, int(trie.depths.max(initial=1)) + 1):
@@ -127,7 +132,7 @@ class _Compiler:
         kind = int(self.beside[node])
         return [(FREE if kind == 1 else BETWEEN, int(self.free_of[self.owners[node]]), 0.0)] if kind else []
 
-    def _measure(self, keys: _Keys) -> None:
+    def _measure(self, keys: Keys) -> None:
         """Find where spellings end, and the largest weight of the spellings through each node."""
         trie = self.trie
         sizes = np.diff(trie.path_offsets)
@@ -227,7 +232,7 @@ class _Compiler:
                 if of_states[parent] >= 0:
                     places += [(FREE, int(self.free_of[of_states[parent]]), 0.0)] if token != self.delimiter else []
                 elif self.beside[parent]:
-                    places += self._after(self._place_beside(parent), token)
+                    places += self._after(tuple(self._place_beside(parent)), token)
                 else:
                     targets[child] = OUTSIDE  # no state
                     continue
@@ -308,7 +313,9 @@ class _Compiler:
         # With a delimiter, any other token may begin a free word; without one, a free word's first token shows that.
         begins = not is_delimiter if self.delimiter is not None else bool(self.begins[token])
         after: list[Place] = []
-        ended = {which for kind, which, _ in places if kind != NODE} if self.covers and begins and self.delimiter is None else set()
+        ended = (
+            {which for kind, which, _ in places if kind != NODE} if self.covers and begins and self.delimiter is None else set()
+        )
         for kind, which, weight in places:
             if kind != NODE and any((other, which) in self.covers for other in ended if other != which):
                 continue  # whatever may follow may also follow the other state
@@ -434,86 +441,6 @@ class _Compiler:
         return BackoffAutomaton(
             tensors, self.vocab_size, MAX_CONTEXT_LENGTH, integers(place[[OUTSIDE]]), integers(place[[start]])
         )
-
-
-class _Keys:
-    """All spellings after all states, sorted, each with a state as its first token.
-
-    Attributes:
-        offsets, tokens: the distinct spellings, as `build_trie` takes them.
-        weights: float64, the largest weight of each.
-    """
-
-    def __init__(self, words: WordAutomaton, symbols: SpelledSymbols, delimiter: int | None, start: int) -> None:
-        tables = [_Table(symbols, which, delimiter) for which in (symbols.spellings, symbols.initial)]
-        arcs = [
-            (state, symbol, weight, target)
-            for state, of_state in enumerate(words.arcs)
-            for symbol, (weight, target) in of_state.items()
-        ]
-        arcs += [(start, symbol, weight, target) for symbol, (weight, target) in words.arcs[0].items()]
-        beginning = [arc for arc in arcs if arc[0] == start]
-        parts = [table.after(of) for table, of in zip(tables, (arcs, beginning))]
-        between = sorted({target for *_, target in arcs})
-        loops = [(state, mark) for mark in symbols.marks for state in between]
-        if delimiter is not None:
-            loops += [(state, delimiter) for state in range(start + 1)]
-        targets = np.array([0 if state == start else state for state, _ in loops], dtype=np.int64)
-        targets[[state == start for state, _ in loops]] = start
-        parts.append((np.array(loops, np.int32).reshape(-1), np.full(len(loops), 2), np.zeros(len(loops)), targets))
-        tokens, lengths, weights, targets = (np.concatenate(column) for column in zip(*parts))
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        number, self.offsets, self.tokens = sorted_spellings(offsets, tokens.astype(np.int32))
-        order = np.argsort(number, kind="stable")
-        self._targets, self._weights = targets[order], weights[order]
-        count = len(self.offsets) - 1
-        self._firsts = np.searchsorted(number[order], np.arange(count + 1))
-        self.weights = np.maximum.reduceat(self._weights, self._firsts[:-1])
-        self.is_single = np.diff(self._firsts) == 1
-
-    def single(self, forms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the target state and the weight of some spellings, each of which leads to a single state."""
-        return self._targets[self._firsts[forms]], self._weights[self._firsts[forms]]
-
-    def ends_of(self, form: int) -> list[tuple[int, float]]:
-        """Return the states that a spelling leads to, with their weights."""
-        first, last = self._firsts[form], self._firsts[form + 1]
-        if last == first + 1:
-            return [(int(self._targets[first]), float(self._weights[first]))]
-        best: dict[int, float] = {}
-        for target, weight in zip(self._targets[first:last].tolist(), self._weights[first:last].tolist()):
-            best[target] = max(weight, best.get(target, -np.inf))
-        return sorted(best.items())
-
-
-class _Table:
-    """The spellings of all classes, one after the other, each with the delimiter at its end if there is one."""
-
-    def __init__(self, symbols: SpelledSymbols, spellings: dict, delimiter: int | None) -> None:
-        end = () if delimiter is None else (delimiter,)
-        known = {of: spellings.get(symbol, {}) for symbol, of in symbols.classes.items()}
-        self.numbers = {of: number for number, of in enumerate(known)}
-        sequences = [tokens + end for each in known.values() for tokens in each]
-        self.firsts = np.concatenate([[0], np.cumsum([len(each) for each in known.values()])]).astype(np.int64)
-        self.lengths = np.array([len(each) for each in sequences], dtype=np.int64)
-        self.offsets = np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int64)
-        self.tokens = np.array([token for each in sequences for token in each], dtype=np.int32)
-
-    def after(self, arcs: list[tuple]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the spellings of arcs, each after its state: tokens, lengths, weights and targets."""
-        numbers = np.array([self.numbers[symbol] for _, symbol, _, _ in arcs], dtype=np.int64)
-        states, weights, targets = (np.array([arc[column] for arc in arcs]) for column in (0, 2, 3))
-        counts = self.firsts[numbers + 1] - self.firsts[numbers] if len(arcs) else np.zeros(0, np.int64)
-        which = _ranges(self.firsts[numbers], counts) if len(arcs) else np.zeros(0, np.int64)
-        lengths = self.lengths[which]
-        tokens = self.tokens[_ranges(self.offsets[which], lengths)]
-        tokens = np.insert(tokens, np.cumsum(lengths) - lengths, np.repeat(states, counts)).astype(np.int32)
-        return tokens, lengths + 1, np.repeat(weights, counts).astype(float), np.repeat(targets, counts).astype(np.int64)
-
-
-def _ranges(firsts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the concatenation of `firsts[n] .. firsts[n] + counts[n] - 1`."""
-    return np.repeat(firsts - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
 
 
 def _reached(start: int, backoffs: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
