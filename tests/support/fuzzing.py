@@ -312,7 +312,7 @@ def grammar_seeds(folder: Path) -> list[Files]:
 GRAMMAR_WORDS = (
     b"(", b")", b"[", b"]", b"{", b"}", b"<", b">", b"|", b";", b"*", b"+", b"/", b"/0/", b"/-1/", b"<x>", b"<go>", b"@m",
     b"$x:y", b"$pv.TwoDigitInteger:n", b"{x}", b"{w}", b"<r>", b"{0..100}", b"{0..99999999}", b"a", b"b", b" ", b"\n", b"  ",
-    b": ", b"- ", b"&a ", b"*a", b"!!python/none", b"nan", b"1e400", b"(a|b)[a]" * 30, b"([a]" * 200, b"\0", b"\xff", b'"', b"'",
+    b": ", b"- ", b"&a ", b"*a", b"!!python/none", b"nan", b"1e400", b"(a|b)[a]" * 30, b"([a]" * 200, b"\0", b"\xff", b'"',
     b"\\",
 )  # fmt: skip
 ARPA_WORDS = (
