@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import heapq
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -146,6 +147,7 @@ class Network:
         self.count += 1
         if self.count > MOST_ARCS:
             raise GrammarError(f"the grammar has more than {MOST_ARCS:,} arcs; write repeated parts as lists")
+        symbol = sys.intern(symbol) if isinstance(symbol, str) else symbol  # `reading` compares identities
         self.arcs[source].append(Arc(target, symbol, weight, action))
 
     def _add(self, expression: Expression, source: int, target: int) -> None:
@@ -242,6 +244,7 @@ class Network:
         best: dict[tuple[int, int], float] = {(symbols.skipped(units, 0), 0): 0.0}
         before: dict[tuple[int, int], tuple[tuple[int, int], Action | None, Value, int]] = {}
         waiting: list[tuple[int, float, int, int]] = [(symbols.skipped(units, 0), 0.0, 0, 0)]
+        matched: dict[int, dict[int, list[tuple[int, Value]]]] = {}  # by place and identity of the symbol
         order, steps = 0, 0
         while waiting:
             place, cost, _, state = heapq.heappop(waiting)
@@ -251,23 +254,27 @@ class Network:
             steps += 1
             if steps > MOST_ARCS:
                 raise GrammarError("a part that may be empty is repeated with a weight above 0; make the weight at most 0")
-            for arc in self.arcs[state]:
-                for end, value in self._ends(arc, units, place, symbols):
-                    weight = -cost + arc.weight + (FREE_WORD if arc.symbol is FREE else 0.0)
-                    there = (symbols.skipped(units, end) if end > place else place, arc.target)
+            if place not in matched:
+                matched[place] = {id(None): [(place, None)]}
+            known = matched[place]
+            for target, symbol, more, action in self.arcs[state]:
+                found = known.get(id(symbol))
+                if found is None:  # many arcs read the same symbol at a place; it is looked for once
+                    found = known[id(symbol)] = [*self._ends(symbol, units, place, symbols)]
+                for end, value in found:
+                    weight = -cost + more + (FREE_WORD if symbol is FREE else 0.0)
+                    there = (symbols.skipped(units, end) if end > place else place, target)
                     if weight > best.get(there, -math.inf):
-                        best[there], before[there] = weight, (here, arc.action, value, end)
+                        best[there], before[there] = weight, (here, action, value, end)
                         order += 1
-                        heapq.heappush(waiting, (there[0], -weight, order, there[1]))
+                        heapq.heappush(waiting, (there[0], -weight, order, target))
         return best, before
 
-    def _ends(self, arc: Arc, units: list[int], place: int, symbols: Symbols) -> Iterable[tuple[int, Value]]:
-        if arc.symbol is None:
-            return [(place, None)]
-        if arc.symbol is FREE:
+    def _ends(self, symbol: Symbol | None, units: list[int], place: int, symbols: Symbols) -> Iterable[tuple[int, Value]]:
+        if symbol is FREE:
             end = symbols.free_end(units, place)
             return [(end, None)] if end > place else []
-        return symbols.matches(arc.symbol, units, place)
+        return symbols.matches(symbol, units, place)
 
     def traced(self, last: tuple[int, int], before: Mapping[Any, Any], weight: float) -> Reading:
         steps = []

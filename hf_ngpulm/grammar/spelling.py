@@ -9,7 +9,7 @@ from __future__ import annotations
 import unicodedata
 import warnings
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import GrammarError
 from ..text.spelling import Speller
@@ -26,6 +26,7 @@ _TENS = ("thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 DIGITS = {word: str(number) for number, word in enumerate(_NUMBERS)} | {word: f"{tens}0" for tens, word in enumerate(_TENS, 3)}
 NAMED = 5  # unwritable texts in a message
 Spellings = dict[tuple[int, ...], Value]
+_Sequences: TypeAlias = "dict[str, tuple[tuple[int, ...], ...]]"
 
 
 class SpelledSymbols(NamedTuple):
@@ -72,13 +73,14 @@ def spelled(network: Network, speller: Speller, strict: bool) -> SpelledSymbols:
         GrammarError: with `strict`, the recogniser can't write a text.
     """
     every = sorted((symbol for symbol in network.symbols if symbol is not FREE), key=repr)
-    entries = [(symbol, text, value) for symbol in every for text, value in network.entries(symbol)]
-    texts = list(dict.fromkeys(text for _, text, _ in entries))
+    entries = {symbol: network.entries(symbol) for symbol in every}
+    texts = dict.fromkeys(text for of_symbol in entries.values() for text, _ in of_symbol)
     inside, beginning, unknown = _token_sequences(texts, speller)
-    # Of several texts for a value, such as a number in words and in digits, one is enough.
-    writable = {(symbol, text if value is None else value) for symbol, text, value in entries if inside[text]}
-    missing = [text for symbol, text, value in entries if (symbol, text if value is None else value) not in writable]
-    left_out = {text: unknown[text] for text in missing}
+    left_out: dict[str, str] = {}
+    for of_symbol in entries.values() if unknown else ():
+        # Of several texts for a value, such as a number in words and in digits, one is enough.
+        writable = {text if value is None else value for text, value in of_symbol if text in inside}
+        left_out |= {text: unknown[text] for text, value in of_symbol if (text if value is None else value) not in writable}
     if left_out:
         few = ", ".join(f"{text!r} ({what!r})" for text, what in list(left_out.items())[:NAMED])
         message = f"the recogniser can't write {len(left_out)} of the grammar's {len(texts)} words and entries: {few}"
@@ -87,10 +89,14 @@ def spelled(network: Network, speller: Speller, strict: bool) -> SpelledSymbols:
         warnings.warn(f"{message}; sentences with them are left out", stacklevel=4)
     spellings: dict[Any, Spellings] = {}
     initial: dict[Any, Spellings] = {}
-    for symbol, text, value in entries:
-        for into, sequences in ((spellings, inside), (initial, beginning)):
-            for tokens in sequences[text]:
-                into.setdefault(symbol, {}).setdefault(tokens, value)
+    for into, sequences in ((spellings, inside), (initial, beginning)):
+        for symbol, of_symbol in entries.items() if sequences else ():
+            known: Spellings = {}
+            for text, value in of_symbol:
+                for tokens in sequences.get(text, ()):
+                    known.setdefault(tokens, value)
+            if known:
+                into[symbol] = known
     marks = frozenset(speller.ids[mark] for mark in MARKS if mark in speller.ids and speller.delimiter != speller.ids[mark])
     return SpelledSymbols(_merged(spellings), spellings, initial, marks, left_out)
 
@@ -119,35 +125,38 @@ def _merged(spellings: dict[Any, Spellings]) -> dict[Any, Any]:
     return classes
 
 
-def _token_sequences(
-    texts: list[str], speller: Speller
-) -> tuple[dict[str, list[tuple[int, ...]]], dict[str, list[tuple[int, ...]]], dict[str, str]]:
+def _token_sequences(texts: Iterable[str], speller: Speller) -> tuple[_Sequences, _Sequences, dict[str, str]]:
     """Return the token sequences of each text: those anywhere in a transcript, and those only at its beginning. For texts that
     can't be written also return the unknown characters.
     """
-    inside: dict[str, list[tuple[int, ...]]] = {text: [] for text in texts}
-    beginning: dict[str, list[tuple[int, ...]]] = {text: [] for text in texts}
+    inside: _Sequences = {}  # tuples rather than lists, which the garbage collector would visit again and again
+    beginning: _Sequences = {}
     unknown: dict[str, str] = {}
     writes = _Writes(*(not speller.encode([letter])[1][0] for letter in "Aa1-"))
     forms = [(text, form) for text in texts for form in _forms(unicodedata.normalize("NFC", text), writes)]
+    cut = str.split if speller.has_words else _whole
     # Words are spelled once each: names of a long list share most of theirs.
-    cut = {form: form.split() if speller.has_words else [form] for _, form in forms}
-    words = list(dict.fromkeys(word for each in cut.values() for word in each))
+    words = list(dict.fromkeys(word for _, form in forms for word in cut(form)))
     blank = " " if speller.mark == "Ġ" else ""
     delimiter = () if speller.delimiter is None else (speller.delimiter,)
     later, unwritable = _spelled_words(words, blank, speller)
-    first = _spelled_words(list(dict.fromkeys(each[0] for each in cut.values())), "", speller)[0] if blank else {}
+    firsts = dict.fromkeys(word for _, form in forms for word in cut(form)[:1]) if blank else {}
+    first = _spelled_words(list(firsts), "", speller)[0]
     for text, form in forms:
-        each = cut[form]
-        missing = " ".join(unwritable[word] for word in each if word in unwritable)
+        each = cut(form)
+        missing = " ".join([unwritable[word] for word in each if word in unwritable]) if unwritable else ""
         if missing or not each:
             unknown.setdefault(text, missing or form)
             continue
-        rest = [token for word in each[1:] for token in (*delimiter, *later[word])]
-        inside[text].append((*later[each[0]], *rest))
+        rest = tuple([token for word in each[1:] for token in (*delimiter, *later[word])])
+        inside[text] = (*inside.get(text, ()), (*later[each[0]], *rest))
         if each[0] in first:
-            beginning[text].append((*first[each[0]], *rest))
+            beginning[text] = (*beginning.get(text, ()), (*first[each[0]], *rest))
     return inside, beginning, unknown
+
+
+def _whole(text: str) -> list[str]:
+    return [text]
 
 
 def _spelled_words(words: list[str], before: str, speller: Speller) -> tuple[dict[str, list[int]], dict[str, str]]:

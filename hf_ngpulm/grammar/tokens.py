@@ -26,8 +26,9 @@ from ..automaton import BackoffAutomaton
 from ..automaton.tensors import AutomatonTensors, token_dtype
 from ..config.config import MAX_CONTEXT_LENGTH
 from ..errors import GrammarError
-from ..lexicon.trie import build_trie, sorted_spellings
+from ..lexicon.trie import build_trie
 from ..text.spelling import Speller
+from .keys import Keys
 from .spelling import SpelledSymbols
 from .words import WordAutomaton
 
@@ -72,21 +73,68 @@ class _Compiler:
         self.start = len(words.arcs)  # a copy of the start, whose spellings may lack a blank
         self.finals = np.array([np.nan if final is None else final for final in (*words.finals, words.finals[0])])
         self.defaults = [*words.defaults, words.defaults[0]]
-        keys = _Keys(words, symbols, self.delimiter, self.start)
+        keys = Keys(words, symbols, self.delimiter, self.start)
         self.trie = build_trie(keys.offsets, keys.tokens)
         self.keys, self.ends_of = keys, keys.ends_of
+        self._find_free()
         self._measure(keys)
         self.arcs = _Arcs([], [], [], [])
         self.sets: dict[Places, int] = {}
         self.waiting: list[Places] = []
         self.backoffs: dict[int, _Backoff] = {}
 
-    def _measure(self, keys: _Keys) -> None:
-        """Find the nodes of states, where spellings end, and the largest weight of the spellings through each node."""
-        trie = self.trie
+    def _find_free(self) -> None:
+        """Find the states under a lasting wildcard, and which nodes of the trie keep one free place beside them."""
+        trie, words = self.trie, self.words
         first, last = trie.child_offsets[0], trie.child_offsets[1]
         self.node_of = np.full(self.start + 1, -1, dtype=np.int64)
         self.node_of[trie.child_tokens[first:last]] = trie.child_nodes[first:last]
+        # `covers[A]` has B if all that may follow B may follow A: the words of a state cover its free words.
+        arcs = [(state, arc) for state, of_state in enumerate(words.arcs) for arc in of_state.values()]
+        is_weighted = (
+            any(weight for _, (weight, _) in arcs) or any(words.finals) or any(each and each[0] for each in self.defaults)
+        )
+        self.covers: set[tuple[int, int]] = set()
+        self.free_of = np.full(self.start + 1, -1, dtype=np.int64)
+        if not is_weighted:
+            lasting = {state for state, default in enumerate(self.defaults) if default == (0.0, state)}
+            for state, default in enumerate(self.defaults):
+                if default is not None and default[1] in lasting:
+                    self.free_of[state] = default[1]
+            self.covers = {(target, free[1]) for state, (_, target) in arcs if (free := self.defaults[state]) is not None}
+        # The state whose words a node is of, and the free place beside it: 1 inside a free word, 2 behind one, 0 neither alone.
+        count = trie.num_nodes
+        parents = np.repeat(np.arange(count), np.diff(trie.child_offsets))
+        self.owners, self.beside = np.full(count, -1, dtype=np.int64), np.zeros(count, dtype=np.int8)
+        self.owners[trie.child_nodes[first:last]] = trie.child_tokens[first:last]
+        opened = [
+            (free, token) for free in set(self.free_of.tolist()) - {-1} for token in self._tokens_at(int(self.node_of[free]))
+        ]
+        self.openings = np.array([free * self.vocab_size + token for free, token in opened], dtype=np.int64)
+        inner = np.flatnonzero((trie.child_nodes >= 0) & (parents > 0))
+        for depth in range(2, int(trie.depths.max(initial=1)) + 1):
+            at = inner[trie.depths[trie.child_nodes[inner]] == depth]
+            nodes, before, tokens = trie.child_nodes[at], parents[at], trie.child_tokens[at].astype(np.int64)
+            self.owners[nodes] = self.owners[before]
+            free = self.free_of[self.owners[nodes]]
+            opens = np.isin(free * self.vocab_size + tokens, self.openings)
+            if depth == 2:
+                kinds = np.where(tokens == self.delimiter, 0, 1)
+            elif self.delimiter is None:
+                kinds = np.where((self.beside[before] == 1) & ~(opens & self.begins[tokens]), 1, 0)
+            else:
+                inside = np.where(tokens == self.delimiter, 2, 1)
+                kinds = np.where(self.beside[before] == 1, inside, np.where((self.beside[before] == 2) & ~opens, 1, 0))
+            self.beside[nodes] = np.where(free >= 0, kinds, 0)
+
+    def _place_beside(self, node: int) -> list[Place]:
+        """Return the free place beside a node."""
+        kind = int(self.beside[node])
+        return [(FREE if kind == 1 else BETWEEN, int(self.free_of[self.owners[node]]), 0.0)] if kind else []
+
+    def _measure(self, keys: Keys) -> None:
+        """Find where spellings end, and the largest weight of the spellings through each node."""
+        trie = self.trie
         sizes = np.diff(trie.path_offsets)
         self.pushed = np.full(trie.num_nodes, -np.inf)
         inner = trie.path_nodes >= 0
@@ -113,8 +161,14 @@ class _Compiler:
             if state not in firsts:
                 firsts[state] = set(self._tokens_at(int(self.node_of[state])))
             self.is_mixed[node] = (
-                bool(others) or self.defaults[state] is not None or not firsts[state].isdisjoint(self._tokens_at(node))
+                bool(others)
+                or (self.defaults[state] is not None and not self._is_beside(node, state))
+                or not firsts[state].isdisjoint(self._tokens_at(node))
             )
+
+    def _is_beside(self, node: int, state: int) -> bool:
+        """Return whether the state behind a node keeps the free place that is beside the node."""
+        return self.beside[node] > 0 and self.free_of[state] == self.free_of[self.owners[node]]
 
     def _tokens_at(self, node: int) -> list[int]:
         """Return the tokens of a node's children."""
@@ -126,6 +180,7 @@ class _Compiler:
         trie = self.trie
         self.first_node = 1 + len(self.defaults)
         self.first_set = self.first_node + trie.num_nodes
+        self.roots = {free: self._numbered([(FREE, free, 0.0)])[1] for free in set(self.free_of.tolist()) - {-1}}
         _, start = self._numbered([(BETWEEN, self.start, 0.0)])
         self._add_trie()
         while self.waiting:
@@ -148,21 +203,46 @@ class _Compiler:
         ends = np.flatnonzero((nodes < 0) & self.keys.is_single[forms])
         states, of_ends = self.keys.single(forms[ends])
         simple = np.array([default is None for default in self.defaults])[states]
+        # Free words stay possible after the words of a state that they are possible after.
+        free = self.free_of[self.owners[parents[ends]]]
+        is_inside = (of_states[parents[ends]] >= 0) | (self.beside[parents[ends]] > 0)
+        if self.delimiter is not None:
+            at_delimiter = trie.child_tokens[ends] == self.delimiter
+            is_inside &= at_delimiter
+            simple |= at_delimiter & (free < 0) & (self.free_of[states] >= 0)
+        else:
+            tokens = trie.child_tokens[ends]
+            opens = np.isin(free * self.vocab_size + tokens, self.openings) & self.begins[tokens]
+            is_inside &= (of_states[parents[ends]] >= 0) | ~opens
+        # Before, no free word was possible, or the same ones.
+        simple = np.where(free >= 0, is_inside & (self.free_of[states] == free), simple)
         ends, states, of_ends = ends[simple], states[simple], of_ends[simple]
         targets[ends], weights[ends] = 1 + states, of_ends - self.pushed[parents[ends]]
         rest = (nodes < 0) | ((nodes >= 0) & self.is_mixed[np.maximum(nodes, 0)])
         rest[ends] = False
+        is_free = self.free_of[self.owners] >= 0
+        # A node beside which there is more than one free place is a set.
+        rest |= (nodes >= 0) & is_free[parents] & (self.beside[np.maximum(nodes, 0)] == 0)
         for child in np.flatnonzero(rest).tolist():
-            if parents[child] == 0:
+            parent, token = int(parents[child]), int(trie.child_tokens[child])
+            if parent == 0:
                 continue
             places = self._entered(int(nodes[child]), int(forms[child]), 0.0)
+            if is_free[parent]:
+                if of_states[parent] >= 0:
+                    places += [(FREE, int(self.free_of[of_states[parent]]), 0.0)] if token != self.delimiter else []
+                elif self.beside[parent]:
+                    places += self._after(tuple(self._place_beside(parent)), token)
+                else:
+                    targets[child] = OUTSIDE  # no state
+                    continue
             weight, targets[child] = self._numbered(places)
             weights[child] = weight - self.pushed[parents[child]]
         real = parents > 0
         self.arcs.add(sources[real], trie.child_tokens[real], weights[real], targets[real])
         # Ends of sentences between words, and before delimiters.
-        final = np.flatnonzero(~np.isnan(self.finals))
-        self._add_finals(1 + final, self.finals[final])
+        final = np.flatnonzero(~np.isnan(self.finals) | (self.free_of >= 0))
+        self._add_finals(1 + final, np.nan_to_num(self.finals[final], nan=-self.price))
         final = np.flatnonzero(~np.isnan(self.node_finals))
         self._add_finals(self.first_node + final, self.node_finals[final] - self.pushed[final])
 
@@ -184,17 +264,29 @@ class _Compiler:
         best: dict[tuple[int, int], float] = {}
         for kind, which, weight in places:
             best[kind, which] = max(weight, best.get((kind, which), -np.inf))
+        between = [which for kind, which in best if kind == BETWEEN]
+        for other in between:
+            if any((which, other) in self.covers for which in between if which != other and (BETWEEN, which) in best):
+                del best[BETWEEN, other]
         if len(best) == 1:
             ((kind, which), weight) = next(iter(best.items()))
-            if kind == BETWEEN and self.defaults[which] is None:
+            has_free = self.free_of[which if kind == BETWEEN else self.owners[which] if kind == NODE else 0] >= 0
+            if kind == BETWEEN and (self.defaults[which] is None or (has_free and self.delimiter is not None)):
                 return weight, 1 + which
-            if kind == NODE and self.form_at[which] < 0:
+            if kind == NODE and self.form_at[which] < 0 and not has_free:
                 return weight + self.pushed[which], self.first_node + which
+        elif len(best) == 2 and self.delimiter is None and len(between) == 1:
+            (which,) = between
+            free = int(self.free_of[which])
+            if (FREE, free) in best and (which, free) in self.covers:
+                return 0.0, 1 + which
         # A node of which the spelling ends stands for the state behind it as well, if that is deterministic.
         nodes = [which for kind, which in best if kind == NODE]
         if len(nodes) == 1 and not self.is_mixed[nodes[0]]:
             own = self._entered(nodes[0], -1, best[NODE, nodes[0]])
-            if {(kind, which): weight for kind, which, weight in own} == best:
+            is_free = self.free_of[self.owners[nodes[0]]] >= 0
+            own += self._place_beside(nodes[0])
+            if is_free == bool(self.beside[nodes[0]]) and {(kind, which): weight for kind, which, weight in own} == best:
                 return best[NODE, nodes[0]] + self.pushed[nodes[0]], self.first_node + nodes[0]
         most = max(weight + (self.pushed[which] if kind == NODE else 0.0) for (kind, which), weight in best.items())
         key = tuple(sorted((kind, which, round(weight - most, 6)) for (kind, which), weight in best.items()))
@@ -221,7 +313,12 @@ class _Compiler:
         # With a delimiter, any other token may begin a free word; without one, a free word's first token shows that.
         begins = not is_delimiter if self.delimiter is not None else bool(self.begins[token])
         after: list[Place] = []
+        ended = (
+            {which for kind, which, _ in places if kind != NODE} if self.covers and begins and self.delimiter is None else set()
+        )
         for kind, which, weight in places:
+            if kind != NODE and any((other, which) in self.covers for other in ended if other != which):
+                continue  # whatever may follow may also follow the other state
             if kind == NODE:
                 after += self._children(which, token, weight)
             elif kind == BETWEEN:
@@ -307,6 +404,13 @@ class _Compiler:
         ranks[OUTSIDE], weights[OUTSIDE] = 0, 0.0
         ranks[1 : self.first_node] = 3
         # The end of a spelling backs off to the state behind it.
+        for free in set(self.free_of.tolist()) - {-1}:
+            root = self.roots[free]
+            states = np.flatnonzero(self.free_of == free)
+            backoffs[1 + states], weights[1 + states] = root, 0.0
+            nodes = np.flatnonzero((self.beside > 0) & (self.free_of[self.owners] == free))
+            backoffs[self.first_node + nodes] = np.where(self.beside[nodes] == 1, root, 1 + free)
+            weights[self.first_node + nodes] = 0.0
         nodes = np.flatnonzero((self.form_at >= 0) & ~self.is_mixed)
         states, of_ends = self.keys.single(self.form_at[nodes])
         backoffs[self.first_node + nodes], weights[self.first_node + nodes] = 1 + states, of_ends - self.pushed[nodes]
@@ -337,86 +441,6 @@ class _Compiler:
         return BackoffAutomaton(
             tensors, self.vocab_size, MAX_CONTEXT_LENGTH, integers(place[[OUTSIDE]]), integers(place[[start]])
         )
-
-
-class _Keys:
-    """All spellings after all states, sorted, each with a state as its first token.
-
-    Attributes:
-        offsets, tokens: the distinct spellings, as `build_trie` takes them.
-        weights: float64, the largest weight of each.
-    """
-
-    def __init__(self, words: WordAutomaton, symbols: SpelledSymbols, delimiter: int | None, start: int) -> None:
-        tables = [_Table(symbols, which, delimiter) for which in (symbols.spellings, symbols.initial)]
-        arcs = [
-            (state, symbol, weight, target)
-            for state, of_state in enumerate(words.arcs)
-            for symbol, (weight, target) in of_state.items()
-        ]
-        arcs += [(start, symbol, weight, target) for symbol, (weight, target) in words.arcs[0].items()]
-        beginning = [arc for arc in arcs if arc[0] == start]
-        parts = [table.after(of) for table, of in zip(tables, (arcs, beginning))]
-        between = sorted({target for *_, target in arcs})
-        loops = [(state, mark) for mark in symbols.marks for state in between]
-        if delimiter is not None:
-            loops += [(state, delimiter) for state in range(start + 1)]
-        targets = np.array([0 if state == start else state for state, _ in loops], dtype=np.int64)
-        targets[[state == start for state, _ in loops]] = start
-        parts.append((np.array(loops, np.int32).reshape(-1), np.full(len(loops), 2), np.zeros(len(loops)), targets))
-        tokens, lengths, weights, targets = (np.concatenate(column) for column in zip(*parts))
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        number, self.offsets, self.tokens = sorted_spellings(offsets, tokens.astype(np.int32))
-        order = np.argsort(number, kind="stable")
-        self._targets, self._weights = targets[order], weights[order]
-        count = len(self.offsets) - 1
-        self._firsts = np.searchsorted(number[order], np.arange(count + 1))
-        self.weights = np.maximum.reduceat(self._weights, self._firsts[:-1])
-        self.is_single = np.diff(self._firsts) == 1
-
-    def single(self, forms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the target states and the weights of spellings that lead to a single state each."""
-        return self._targets[self._firsts[forms]], self._weights[self._firsts[forms]]
-
-    def ends_of(self, form: int) -> list[tuple[int, float]]:
-        """Return the states that a spelling leads to, with their weights."""
-        first, last = self._firsts[form], self._firsts[form + 1]
-        if last == first + 1:
-            return [(int(self._targets[first]), float(self._weights[first]))]
-        best: dict[int, float] = {}
-        for target, weight in zip(self._targets[first:last].tolist(), self._weights[first:last].tolist()):
-            best[target] = max(weight, best.get(target, -np.inf))
-        return sorted(best.items())
-
-
-class _Table:
-    """The spellings of all classes, one after the other, each with the delimiter at its end if there is one."""
-
-    def __init__(self, symbols: SpelledSymbols, spellings: dict, delimiter: int | None) -> None:
-        end = () if delimiter is None else (delimiter,)
-        known = {of: spellings.get(symbol, {}) for symbol, of in symbols.classes.items()}
-        self.numbers = {of: number for number, of in enumerate(known)}
-        sequences = [tokens + end for each in known.values() for tokens in each]
-        self.firsts = np.concatenate([[0], np.cumsum([len(each) for each in known.values()])]).astype(np.int64)
-        self.lengths = np.array([len(each) for each in sequences], dtype=np.int64)
-        self.offsets = np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int64)
-        self.tokens = np.array([token for each in sequences for token in each], dtype=np.int32)
-
-    def after(self, arcs: list[tuple]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the spellings of arcs, each after its state: tokens, lengths, weights and targets."""
-        numbers = np.array([self.numbers[symbol] for _, symbol, _, _ in arcs], dtype=np.int64)
-        states, weights, targets = (np.array([arc[column] for arc in arcs]) for column in (0, 2, 3))
-        counts = self.firsts[numbers + 1] - self.firsts[numbers] if len(arcs) else np.zeros(0, np.int64)
-        which = _ranges(self.firsts[numbers], counts) if len(arcs) else np.zeros(0, np.int64)
-        lengths = self.lengths[which]
-        tokens = self.tokens[_ranges(self.offsets[which], lengths)]
-        tokens = np.insert(tokens, np.cumsum(lengths) - lengths, np.repeat(states, counts)).astype(np.int32)
-        return tokens, lengths + 1, np.repeat(weights, counts).astype(float), np.repeat(targets, counts).astype(np.int64)
-
-
-def _ranges(firsts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the concatenation of `firsts[n] .. firsts[n] + counts[n] - 1`."""
-    return np.repeat(firsts - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
 
 
 def _reached(start: int, backoffs: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ from .network import FREE, Network
 
 MOST_STATES = 200_000
 DIGITS = 6  # of weights that are told apart
+ITSELF = -1
 
 
 class WordAutomaton(NamedTuple):
@@ -42,19 +43,7 @@ def determinised(network: Network, classes: Mapping[Any, Any]) -> WordAutomaton:
     Raises:
         GrammarError: there are too many states, because weights or wildcards stay ambiguous.
     """
-    closures: dict[int, dict[int, float]] = {}
-
-    def closure(states: Mapping[int, float]) -> dict[int, float]:
-        """Return the states that can be reached without reading, with their weights."""
-        found: dict[int, float] = {}
-        for state, weight in states.items():
-            if state not in closures:
-                closures[state] = _reached(network, state)
-            for other, more in closures[state].items():
-                if weight + more > found.get(other, -1e300):
-                    found[other] = weight + more
-        return found
-
+    states, start = _merged_states(network, classes)
     numbers: dict[Subset, int] = {}
     subsets: list[Subset] = []
     result = WordAutomaton([], [], [])
@@ -73,23 +62,18 @@ def determinised(network: Network, classes: Mapping[Any, Any]) -> WordAutomaton:
             subsets.append(subset)
         return most, numbers[subset]
 
-    number_of({0: 0.0})
+    number_of({start: 0.0})
     for subset in subsets:  # grows meanwhile
         reached: dict[Any, dict[int, float]] = {}
-        free: dict[int, float] = {}
         final = None
-        for state, weight in closure(dict(subset)).items():
-            if state == 1:
-                final = weight
-            for arc in network.arcs[state]:
-                if arc.symbol is None:
-                    continue
-                targets = free if arc.symbol is FREE else None
-                if targets is None:
-                    if arc.symbol not in classes:
-                        continue
-                    targets = reached.setdefault(classes[arc.symbol], {})
-                targets[arc.target] = max(targets.get(arc.target, -1e300), weight + arc.weight)
+        for state, weight in subset:
+            of_state = states[state]
+            if of_state.final is not None and (final is None or weight + of_state.final > final):
+                final = weight + of_state.final
+            for symbol, target, more in of_state.arcs:
+                targets = reached.setdefault(symbol, {})
+                targets[target] = max(targets.get(target, -1e300), weight + more)
+        free = reached.pop(FREE, {})
         for targets in reached.values():
             for target, weight in free.items():
                 targets[target] = max(targets.get(target, -1e300), weight)
@@ -97,6 +81,63 @@ def determinised(network: Network, classes: Mapping[Any, Any]) -> WordAutomaton:
         result.finals.append(final)
         result.defaults.append(number_of(free) if free else None)
     return result
+
+
+class _State(NamedTuple):
+    """Network states after which the same follows."""
+
+    arcs: list[tuple[Any, int, float]]  # class of symbols, state that follows, weight
+    final: float | None  # weight of ending there
+
+
+def _merged_states(network: Network, classes: Mapping[Any, Any]) -> tuple[list[_State], int]:
+    """Return the states of a network without arcs that read nothing, and the number of the start.
+
+    States after which the same follows are one. That keeps subsets few: templates have the same endings many times.
+    """
+    known: dict[Any, int] = {}
+    merged: list[_State] = []
+    number: dict[int, int | None] = {}  # of each state of the network; None while what follows it isn't merged
+    reserved: dict[int, int] = {}  # numbers of states in loops, which are needed before
+    closures: dict[int, dict[int, float]] = {}
+    waiting = [0]
+    while waiting:
+        state = waiting[-1]
+        if state not in number:
+            number[state], closures[state] = None, _reached(network, state)
+            after = dict.fromkeys(
+                arc.target for here in closures[state] for arc in network.arcs[here] if arc.symbol is not None
+            )
+            waiting += [target for target in after if target not in number]
+            continue
+        waiting.pop()
+        if number[state] is not None:
+            continue
+        arcs: dict[tuple[Any, int], float] = {}
+        for here, weight in closures[state].items():
+            for arc in network.arcs[here]:
+                if arc.symbol is not FREE and arc.symbol not in classes:
+                    continue
+                target = ITSELF if arc.target == state else number[arc.target]
+                if target is None:
+                    if arc.target not in reserved:
+                        reserved[arc.target] = len(merged)
+                        merged.append(_State([], None))
+                    target = reserved[arc.target]
+                key = FREE if arc.symbol is FREE else classes[arc.symbol], target
+                arcs[key] = max(arcs.get(key, -1e300), weight + arc.weight)
+        final = closures[state].get(1)
+        same = frozenset(arcs.items()), final
+        found = reserved.get(state, known.get(same))
+        if found is None:
+            found = known[same] = len(merged)
+            merged.append(_State([], None))
+        number[state] = found
+        own = [(symbol, found if target == ITSELF else target, weight) for (symbol, target), weight in arcs.items()]
+        merged[found] = _State(own, final)
+    first = number[0]
+    assert first is not None
+    return merged, first
 
 
 def _reached(network: Network, state: int) -> dict[int, float]:

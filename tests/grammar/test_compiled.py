@@ -102,6 +102,33 @@ def test_letters_with_a_delimiter(letters, expression, things):
     check(letters, expression, things)
 
 
+def beginnings():
+    """Sentences without weights, of which some begin with free words: a wildcard is possible all along the others."""
+    part = st.recursive(
+        st.one_of(words(), st.just(List("things"))),
+        lambda inner: st.one_of(
+            st.lists(inner, min_size=1, max_size=3).map(lambda parts: Sequence(*parts)),
+            st.lists(inner, min_size=1, max_size=3).map(lambda parts: Choice(*parts)),
+            inner.map(Optional),
+        ),
+        max_leaves=5,
+    )
+    free = part.map(lambda after: Sequence(Wildcard(), after))
+    return st.tuples(part, free, st.one_of(part, free)).map(lambda options: Choice(*options))
+
+
+@settings(max_examples=100, deadline=None)
+@given(beginnings(), THINGS)
+def test_pieces_after_free_beginnings(expression, things):
+    check(pieces(), expression, things)
+
+
+@settings(max_examples=60, deadline=None)
+@given(expression=beginnings(), things=THINGS)
+def test_letters_after_free_beginnings(letters, expression, things):
+    check(letters, expression, things)
+
+
 @settings(max_examples=40, deadline=None)
 @given(expressions(True), THINGS, st.lists(st.lists(st.integers(1, 5), max_size=7), min_size=1, max_size=30))
 def test_any_tokens(expression, things, rows):

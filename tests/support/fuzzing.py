@@ -1,4 +1,5 @@
-"""Feeding damaged files to the readers of language models: what they refuse by name is fine, and what they take must be usable.
+"""Feeding damaged files to the readers of language models and grammars: what they refuse by name is fine, and what they take
+must be usable.
 
     python tests/support/fuzzing.py arpa --seconds 60 --folder build/fuzz
 
@@ -23,6 +24,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,10 +32,11 @@ import kenlm_files
 import torch
 from lazy_models import random_words
 from letters import Letters
+from words_in_pieces import pieces
 
-from hf_ngpulm import CTCDecoder, NGramLM
+from hf_ngpulm import CTCDecoder, Grammar, NGramLM
 from hf_ngpulm.automaton import automaton_from_table
-from hf_ngpulm.errors import NGramFormatError
+from hf_ngpulm.errors import GrammarError, NGramFormatError
 from hf_ngpulm.formats.arpa import ArpaFile
 from hf_ngpulm.formats.kenlm import KenLMFile
 from hf_ngpulm.formats.nemo import read_nemo
@@ -191,7 +194,7 @@ def change_checkpoint(content: bytes, words: tuple[bytes, ...], rng: random.Rand
 CHANGES: list[Callable[[bytes, tuple[bytes, ...], random.Random], bytes]] = [flip, put_bytes, put_number, cut, copy_part]
 CHANGES_OF = {
     ".arpa": [change_line] * 5, ".json": [change_json] * 10, ".safetensors": [change_tensor] * 20,
-    ".nemo": [change_checkpoint] * 5,
+    ".nemo": [change_checkpoint] * 5, ".jsgf": [change_line] * 5, ".yml": [change_line] * 5, ".yaml": [change_line] * 5,
 }  # fmt: skip
 
 
@@ -245,6 +248,13 @@ def use_saved(folder: Path) -> None:
     CTCDecoder(letters, lm=lm, lm_weight=0.5)(logits)
 
 
+def use_grammar(folder: Path) -> None:
+    (path,) = folder.iterdir()
+    grammar = Grammar.load(path)
+    grammar.reading("please call ann b")
+    grammar.compiled(pieces()).validate()
+
+
 # Seeds
 
 
@@ -278,6 +288,33 @@ def saved_seeds(folder: Path, is_lazy: bool) -> list[Files]:
     return [{name: (folder / "seed" / name).read_bytes() for name in ("config.json", "model.safetensors")}]
 
 
+def grammar_seeds(folder: Path) -> list[Files]:
+    """Grammars in each format that is one file."""
+    Grammar.from_phrases(["a b", "b"]).save_pretrained(folder)
+    slots = [["slot", "s", None, ["list", "x"]], ["slot", "n", None, ["number", 1, 9, 2, "en"]]]
+    go = ["go", ["sequence", "b", ["repeat", 0, 2, "a"], *slots]]
+    other = [None, ["weighted", [0.0, -1.5], ["wildcard"], ["repeat", 1, None, "b"]]]
+    entries = {"x": [["a", 1], [["choice", "b", "ab"], None]]}
+    written = json.dumps({"hf_ngpulm_grammar": 1, "lists": entries, "intents": [go, other]})
+    jsgf = "#JSGF V1.0;\ngrammar g;\npublic <go> = [a] (/3/ b {s=1} | /1/ <x>) <x>+ {t=};\n<x> = (a | ab) b*;\n"
+    rhino = "context:\n  expressions:\n    go:\n      - '[a, b] (ab) $x:y @m'\n  slots:\n    x: [a, b a]\n"
+    rhino += "  macros:\n    m: [b, a b]\n"
+    block = "      - sentences: ['(a|b) [ab] {x} <r>[b]', '{w} b']\n        slots: {s: 1}\n"
+    lists = "lists:\n  x: {values: [a, {in: b, out: c}]}\n  w: {wildcard: true}\n"
+    templates = f"language: en\nintents:\n  Go:\n    data:\n{block}{lists}expansion_rules:\n  r: '[a|b]'\n"
+    return [
+        {"grammar.json": written.encode()}, {"grammar.json": (folder / "grammar.json").read_bytes()},
+        {"g.jsgf": jsgf.encode()}, {"g.yml": rhino.encode()}, {"g.json": b'["a b", "b [unk]", "[unk]"]'},
+        *([{"g.yaml": templates.encode()}] if find_spec("hassil") else []),
+    ]  # fmt: skip
+
+
+GRAMMAR_WORDS = (
+    b"(", b")", b"[", b"]", b"{", b"}", b"<", b">", b"|", b";", b"*", b"+", b"/", b"/0/", b"/-1/", b"<x>", b"<go>", b"@m",
+    b"$x:y", b"$pv.TwoDigitInteger:n", b"{x}", b"{w}", b"<r>", b"{0..100}", b"{0..99999999}", b"a", b"b", b" ", b"\n", b"  ",
+    b": ", b"- ", b"&a ", b"*a", b"!!python/none", b"nan", b"1e400", b"(a|b)[a]" * 30, b"([a]" * 200, b"\0", b"\xff", b'"',
+    b"\\",
+)  # fmt: skip
 ARPA_WORDS = (
     b"\t", b" ", b"\n", b"\r\n", b"a", b"b",
     b"\\", b"\\data\\", b"\\1-grams:", b"\\2-grams:", b"\\end\\", b"ngram 1=3", b"ngram 3=1", b"<s>",
@@ -286,6 +323,7 @@ ARPA_WORDS = (
 )  # fmt: skip
 TARGETS = {
     "arpa": Target(arpa_seeds, use_arpa, ARPA_WORDS),
+    "grammar": Target(grammar_seeds, use_grammar, GRAMMAR_WORDS),
     "kenlm-probing": Target(lambda _: kenlm_seeds("probing"), use_kenlm),
     "kenlm-trie": Target(lambda _: kenlm_seeds("trie", "quant", "array"), use_kenlm),
     "nemo": Target(
@@ -322,7 +360,7 @@ def fuzz(name: str, seconds: float, folder: Path, seed: int) -> str:
         began, count = time.process_time(), count + 1
         try:
             target.use(folder / "input")
-        except NGramFormatError:
+        except (GrammarError, NGramFormatError):
             refused += 1
         except BaseException as error:
             raise AssertionError(harm(folder, traceback.format_exc())) from error

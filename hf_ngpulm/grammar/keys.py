@@ -1,0 +1,89 @@
+"""Sort the spellings after all states of an automaton of words, as the trie of `hf_ngpulm.grammar.tokens` takes them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..lexicon.trie import sorted_spellings
+from .spelling import SpelledSymbols
+from .words import WordAutomaton
+
+
+class Keys:
+    """All spellings after all states, sorted, each with a state as its first token.
+
+    Attributes:
+        offsets, tokens: the distinct spellings, as `build_trie` takes them.
+        weights: float64, the largest weight of each.
+    """
+
+    def __init__(self, words: WordAutomaton, symbols: SpelledSymbols, delimiter: int | None, start: int) -> None:
+        tables = [_Table(symbols, which, delimiter) for which in (symbols.spellings, symbols.initial)]
+        arcs = [
+            (state, symbol, weight, target)
+            for state, of_state in enumerate(words.arcs)
+            for symbol, (weight, target) in of_state.items()
+        ]
+        arcs += [(start, symbol, weight, target) for symbol, (weight, target) in words.arcs[0].items()]
+        beginning = [arc for arc in arcs if arc[0] == start]
+        parts = [table.after(of) for table, of in zip(tables, (arcs, beginning))]
+        between = sorted({target for *_, target in arcs})
+        loops = [(state, mark) for mark in symbols.marks for state in between]
+        if delimiter is not None:
+            loops += [(state, delimiter) for state in range(start + 1)]
+        targets = np.array([0 if state == start else state for state, _ in loops], dtype=np.int64)
+        targets[[state == start for state, _ in loops]] = start
+        parts.append((np.array(loops, np.int32).reshape(-1), np.full(len(loops), 2), np.zeros(len(loops)), targets))
+        tokens, lengths, weights, targets = (np.concatenate(column) for column in zip(*parts))
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        number, self.offsets, self.tokens = sorted_spellings(offsets, tokens.astype(np.int32))
+        order = np.argsort(number, kind="stable")
+        self._targets, self._weights = targets[order], weights[order]
+        count = len(self.offsets) - 1
+        self._firsts = np.searchsorted(number[order], np.arange(count + 1))
+        self.weights = np.maximum.reduceat(self._weights, self._firsts[:-1])
+        self.is_single = np.diff(self._firsts) == 1
+
+    def single(self, forms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the target state and the weight of some spellings, each of which leads to a single state."""
+        return self._targets[self._firsts[forms]], self._weights[self._firsts[forms]]
+
+    def ends_of(self, form: int) -> list[tuple[int, float]]:
+        """Return the states that a spelling leads to, with their weights."""
+        first, last = self._firsts[form], self._firsts[form + 1]
+        if last == first + 1:
+            return [(int(self._targets[first]), float(self._weights[first]))]
+        best: dict[int, float] = {}
+        for target, weight in zip(self._targets[first:last].tolist(), self._weights[first:last].tolist()):
+            best[target] = max(weight, best.get(target, -np.inf))
+        return sorted(best.items())
+
+
+class _Table:
+    """The spellings of all classes, one after the other, each with the delimiter at its end if there is one."""
+
+    def __init__(self, symbols: SpelledSymbols, spellings: dict, delimiter: int | None) -> None:
+        end = () if delimiter is None else (delimiter,)
+        known = {of: spellings.get(symbol, {}) for symbol, of in symbols.classes.items()}
+        self.numbers = {of: number for number, of in enumerate(known)}
+        sequences = [tokens + end for each in known.values() for tokens in each]
+        self.firsts = np.concatenate([[0], np.cumsum([len(each) for each in known.values()])]).astype(np.int64)
+        self.lengths = np.array([len(each) for each in sequences], dtype=np.int64)
+        self.offsets = np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int64)
+        self.tokens = np.array([token for each in sequences for token in each], dtype=np.int32)
+
+    def after(self, arcs: list[tuple]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the spellings of arcs, each after its state: tokens, lengths, weights and targets."""
+        numbers = np.array([self.numbers[symbol] for _, symbol, _, _ in arcs], dtype=np.int64)
+        states, weights, targets = (np.array([arc[column] for arc in arcs]) for column in (0, 2, 3))
+        counts = self.firsts[numbers + 1] - self.firsts[numbers] if len(arcs) else np.zeros(0, np.int64)
+        which = _ranges(self.firsts[numbers], counts) if len(arcs) else np.zeros(0, np.int64)
+        lengths = self.lengths[which]
+        tokens = self.tokens[_ranges(self.offsets[which], lengths)]
+        tokens = np.insert(tokens, np.cumsum(lengths) - lengths, np.repeat(states, counts)).astype(np.int32)
+        return tokens, lengths + 1, np.repeat(weights, counts).astype(float), np.repeat(targets, counts).astype(np.int64)
+
+
+def _ranges(firsts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the concatenation of `firsts[n] .. firsts[n] + counts[n] - 1`."""
+    return np.repeat(firsts - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
