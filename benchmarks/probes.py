@@ -323,14 +323,25 @@ WEIGHTS, BONUSES = np.arange(0, 2.05, 0.1).tolist(), np.arange(-2, 8.5, 0.5).tol
 
 
 @experiment(
-    at_once=0, lm=(str,), lm_weight=float, rescorer=str, end="\n", beams=32, n_best=(8, 32), split=str, spread=int, alone=0
+    at_once=0,
+    lm=(str,),
+    lm_weight=float,
+    rescorer=str,
+    end="\n",
+    beams=32,
+    n_best=(8, 32),
+    split=str,
+    spread=int,
+    every=(float,),
+    alone=0,
 )
 def second_pass(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
     """What a second pass with a causal language model (--rescorer) gains over the first pass alone. The n-best lists of one
     search are scored once, 8 at a time. The rescorer's weight and the bonus per word are chosen on the even recordings, errors
     are those of the odd ones: of the first pass, of its --n-best best hypotheses rescored, and of the best choice that there is
     in a list (oracle); p compares with the first pass. Seconds are of the processor, for a second of audio. With --alone
-    so many of the lists are scored text by text, too: "times faster", and by how much scores differ."""
+    so many of the lists are scored text by text, too: "times faster", and by how much scores differ. --every is delayed fusion
+    after so many seconds of audio, with as many beams as the first --n-best, and the weight and bonus chosen for it."""
     clips = [clip for clip in heard.clips if args.split in (None, clip.split)]
     clips = clips[:: max(1, len(clips) // (args.spread or len(clips)))][: args.spread]
     given = {"lm": lm} | ({"lm_weight": args.lm_weight} if args.lm_weight else {}) if lm else {}
@@ -351,6 +362,7 @@ def second_pass(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
         return {**facts, "way": way, **rates, **p, **more}
 
     yield told("first pass", first)
+    chosen: Any = None
     for most in args.n_best:
         rescorer = load_rescorer(args.rescorer, end=args.end)
         rescorer.scores([["warm up"]])
@@ -365,6 +377,15 @@ def second_pass(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
         said_and_found = zip(references, texts)
         oracle = [min(found, key=lambda t, s=said: word_errors([s], [t]).errors) for said, found in said_and_found]
         yield told(f"{most}-best, oracle", oracle)
+        chosen = (most, *way) if most == args.n_best[0] else chosen
+    for seconds in args.every or ():
+        rescorer, (beams, weight, bonus) = load_rescorer(args.rescorer, end=args.end), chosen
+        rescorer.scores([["warm up"]])
+        of_rescorer = {"rescorer": rescorer, "rescorer_weight": weight, "word_bonus": bonus, "rescorer_every": seconds}
+        delayed, rescorer.read_tokens = heard.recogniser.decoder(num_beams=beams, **of_rescorer, **given), 0
+        begin, texts = measure.now(), [delayed.decode(row[None])[0][0].text for row in rows]
+        more = {"seconds": (measure.now() - begin) / audio, "tokens_read": rescorer.read_tokens}
+        yield told(f"{beams} beams, every {seconds} s", texts, weight=weight, word_bonus=bonus, **more)
     if args.alone:
         texts = [list(dict.fromkeys(hypothesis.text for hypothesis in of_row)) for of_row in lists[: args.alone]]
         rescorer = load_rescorer(args.rescorer, end=args.end)  # anew: it keeps what it has scored

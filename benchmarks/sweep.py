@@ -43,6 +43,7 @@ ABOUT: dict[str, Any] = {
     "points": "number of weights",
     "rescorer": {"required": True, "help": "causal language model"},
     "end": "what follows each text, for the rescorer",
+    "every": "seconds of audio after which the rescorer takes part in the search",
     "n_best": "hypotheses of a recording that are rescored",
     "split": "only the clips of this split",
     "spread": "only so many clips, from all over",

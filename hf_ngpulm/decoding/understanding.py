@@ -16,7 +16,8 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..common.batches import Outputs
@@ -154,7 +155,6 @@ class Understanding:
         evidence: see `hf_ngpulm.decoding.understanding`; None in those modes, or if no sentence of the grammar was found.
         free_text: transcript of the search without the grammar; None in the mode "strict", which has no such search.
         hypothesis: the hypothesis that `text` is of, with words and times.
-        readings: the best sentences of the grammar that were found, whether or not one was understood.
         explanation: with `explain`, what `as_dict` tells besides: the `evidence`, the least evidence of what is understood
             (`least_evidence`), the `readings`, and the `free` transcript, with their scores.
     """
@@ -167,8 +167,14 @@ class Understanding:
     evidence: float | None
     free_text: str | None
     hypothesis: Hypothesis
-    readings: tuple[Candidate, ...]
     explanation: dict[str, Any] | None = None
+    _inside: Sequence[Hypothesis] = field(default=(), repr=False, compare=False)
+    _grammar: CompiledGrammar | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def readings(self) -> tuple[Candidate, ...]:
+        """Return the best sentences of the grammar that were found, whether or not one was understood."""
+        return () if self._grammar is None else _candidates(self._grammar, self._inside)
 
     def as_dict(self, begin: float = 0.0) -> dict[str, Any]:
         """Return what a pipeline or a server tells: plain values only. `begin`: seconds to add to the times of slots."""
@@ -266,15 +272,11 @@ def understood(
     """Return the meaning of an utterance. `inside`: hypotheses of the search in the grammar, best first; some
     may still be outside the grammar. `free`: hypotheses of the search without the grammar; None if there was none.
     """
-    readings = []
-    for hypothesis in inside:
-        reading = grammar.reading(hypothesis.token_ids)
-        if reading is not None:
-            readings.append((hypothesis, reading))
-    candidates = tuple(_candidate(*each) for each in readings)
     # Where leaving the grammar is allowed, the best hypothesis is what was said.
     may_leave = weighing.mode in ("soft", "free")
-    best = readings[0] if readings and (not may_leave or readings[0][0] is inside[0]) else None
+    # Only the best reading is found here; the others cost time that most callers don't need to spend.
+    found = ((each, grammar.reading(each.token_ids)) for each in (inside[:1] if may_leave else inside))
+    best = next(((hypothesis, reading) for hypothesis, reading in found if reading is not None), None)
     heard = free[0] if free else inside[0]
     evidence = None
     confidence = float(best is not None)
@@ -282,17 +284,17 @@ def understood(
         evidence = evidence_of(best[0], heard)
         confidence = weighing.confidence(evidence)
     free_text = None if weighing.mode == "strict" else heard.text
-    shown: dict[str, Any] = {"readings": candidates}
+    shown: dict[str, Any] = {"_inside": tuple(inside), "_grammar": grammar}
     if weighing.explain:
         shown["explanation"] = {
-            "readings": [candidate.as_dict() for candidate in candidates[:NUM_READINGS]],
+            "readings": [candidate.as_dict() for candidate in _candidates(grammar, inside)[:NUM_READINGS]],
             **({"evidence": evidence, "least_evidence": weighing.least_evidence} if evidence is not None else {}),
             **({"free": {"text": heard.text, **_scores(heard)}} if free else {}),
         }
     if best is None or not weighing.accepts(confidence):
         return Understanding(False, heard.text, None, (), confidence, evidence, free_text, heard, **shown)
     hypothesis, reading = best
-    slots = candidates[readings.index(best)].slots
+    slots = _candidate(*best).slots
     return Understanding(True, hypothesis.text, reading.intent, slots, confidence, evidence, free_text, hypothesis, **shown)
 
 
@@ -305,6 +307,12 @@ def evidence_of(inside: Hypothesis, free: Hypothesis) -> float:
     """Return the evidence that an utterance is in the grammar, in nats per token, at most 0."""
     tokens = max(len(inside.token_ids), len(free.token_ids), 1)
     return min(inside.acoustic_score - free.acoustic_score, 0.0) / tokens
+
+
+def _candidates(grammar: CompiledGrammar, hypotheses: Sequence[Hypothesis]) -> tuple[Candidate, ...]:
+    """Return the hypotheses that are in the grammar, each with its meaning."""
+    readings = ((each, grammar.reading(each.token_ids)) for each in hypotheses)
+    return tuple(_candidate(hypothesis, reading) for hypothesis, reading in readings if reading is not None)
 
 
 def _candidate(hypothesis: Hypothesis, reading: Reading) -> Candidate:

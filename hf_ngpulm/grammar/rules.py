@@ -21,12 +21,10 @@ class Rules(NamedTuple):
     Args:
         intents: the expression of each intent. A grammar without intents has the one key None.
         lists: the entries of each list, as pairs (spoken text, value).
-        allows_other: whether speech outside the grammar is expected.
     """
 
     intents: dict[str | None, Expression]
     lists: dict[str, list[Entry]]
-    allows_other: bool = False
 
 
 def checked(rules: Rules, where: str) -> Rules:

@@ -17,8 +17,8 @@ def read_vosk(source: str | Path | Iterable[str]) -> Rules:
     """Read a list of phrases. Phrases have no intents and slots.
 
     Args:
-        source: the phrases, JSON text with a list of them, or the path of such a file. The phrase "[unk]" allows
-            speech outside the grammar (`Rules.allows_other`).
+        source: the phrases, JSON text with a list of them, or the path of such a file. The phrase "[unk]" is
+            left out: other speech is rejected with or without it.
 
     Raises:
         GrammarError: it isn't such a list; the message names line and column if it isn't JSON.
@@ -39,4 +39,4 @@ def read_vosk(source: str | Path | Iterable[str]) -> Rules:
     said = [" ".join(each.split()) for each in found if each.strip() != OTHER]
     if not said:
         raise GrammarError(f"{where}: there are no phrases besides {OTHER!r}; write at least one")
-    return checked(Rules({None: Choice(*map(Words, dict.fromkeys(said)))}, {}, len(said) < len(found)), where)
+    return checked(Rules({None: Choice(*map(Words, dict.fromkeys(said)))}, {}), where)

@@ -208,6 +208,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             return self._ngram_decoder(settings, given)
         refuse_idle({"rescorer=": settings.get("rescorer")}, "ranks transcripts, a grammar meanings; leave one of them out")
         refuse_idle({OF_LOOKS[0]: settings.get(OF_LOOKS[0])}, "looks at phrases, not at a grammar; leave it out")
+        if settings.get("phrases") is not None and has_thresholds(settings["phrases"]):
+            raise ValueError("a phrase's threshold is for a second look, which looks at no grammar; leave the threshold out")
         if not isinstance(grammar, Grammar):
             raise TypeError(f"grammar should be a hf_ngpulm.Grammar (Grammar.load reads files), got {grammar!r}")
         weighing = {"mode": "reject" if mode is None else mode, "sensitivity": sensitivity, "explain": explain}

@@ -60,6 +60,8 @@ def test_idle_settings_are_refused(asr):
     audio = hf_ngpulm.demo_recording()
     with pytest.raises(ValueError, match=r"false_alarms_per_hour given without phrases="):
         asr(audio, false_alarms_per_hour=1.0)
+    with pytest.raises(ValueError, match="looks at no grammar"):
+        asr(hf_ngpulm.demo_recording(), grammar=Grammar({"stop": ["stop"]}), phrases=[Phrase("lighthouse", threshold=1.0)])
     with pytest.raises(ValueError, match="not at a grammar"):
         asr(audio, phrases=["a"], false_alarms_per_hour=1.0, grammar=Grammar({"sail": ["drop the anchor"]}))
     with pytest.raises(ValueError, match="false_alarms_per_hour"):
