@@ -382,6 +382,7 @@ def second_pass(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
         rescorer, (beams, weight, bonus) = load_rescorer(args.rescorer, end=args.end), chosen
         rescorer.scores([["warm up"]])
         of_rescorer = {"rescorer": rescorer, "rescorer_weight": weight, "word_bonus": bonus, "rescorer_every": seconds}
+        of_rescorer["frame_seconds"] = audio / sum(map(len, rows))
         delayed, rescorer.read_tokens = heard.recogniser.decoder(num_beams=beams, **of_rescorer, **given), 0
         begin, texts = measure.now(), [delayed.decode(row[None])[0][0].text for row in rows]
         more = {"seconds": (measure.now() - begin) / audio, "tokens_read": rescorer.read_tokens}
