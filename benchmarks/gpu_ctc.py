@@ -22,10 +22,8 @@ def greedy_search(lm: NGramLM, logits: torch.Tensor, lengths: torch.Tensor) -> S
     weights = torch.full((batch_size, 1), LM_WEIGHT, device=measure.GPU)
     before = torch.full((batch_size, 2), blank, dtype=torch.int32, device=measure.GPU)
     states = lm.initial_states(batch_size)[:, None].contiguous()
-    return partial(
-        greedy.ctc_greedy, list(lm.tensors), logits, lengths, states, weights, 3 * weights[:, 0], before, blank, lm.vocab_size,
-        "stay",
-    )  # fmt: skip
+    rules = greedy.LabelRules(weights, 3 * weights[:, 0], blank, lm.vocab_size, "stay")
+    return partial(greedy.ctc_greedy, list(lm.tensors), logits, lengths, states, before, rules)
 
 
 def beam_search(lm: NGramLM, logits: torch.Tensor, lengths: torch.Tensor, num_beams: int, skip: float) -> Search:
@@ -33,7 +31,5 @@ def beam_search(lm: NGramLM, logits: torch.Tensor, lengths: torch.Tensor, num_be
     weights = torch.full((batch_size, 1), LM_WEIGHT, device=measure.GPU)
     bonuses = torch.full((batch_size,), BETA, device=measure.GPU)
     state = beam.initial_state(num_beams, lm.initial_states(batch_size)[:, None].contiguous())
-    return partial(
-        beam.ctc_beam, list(lm.tensors), state, logits, lengths, weights, bonuses, -3 * weights[:, 0], blank, lm.vocab_size,
-        BEAM_THRESHOLD, skip,
-    )  # fmt: skip
+    rules = beam.BeamRules(weights, bonuses, -3 * weights[:, 0], blank, lm.vocab_size, BEAM_THRESHOLD, skip, None)
+    return partial(beam.ctc_beam, list(lm.tensors), state, logits, lengths, rules)
