@@ -129,7 +129,9 @@ class GrowingTexts:
         self.trees = [GrowingTree([rescorer.first]) for _ in range(rows)]
         names = inspect.signature(rescorer.model.forward).parameters
         self._cache = next((name for name in ("past_key_values", "cache") if name in names), None)
-        self.reads_on = rescorer.shares_prefixes and self._cache is not None and self._can_read_on()
+        if rescorer.reads_on is None:  # known from then on, as each search makes an object of this class
+            rescorer.reads_on = rescorer.shares_prefixes and self._cache is not None and self._can_read_on()
+        self.reads_on = rescorer.reads_on
 
     def begin(self, row: int) -> None:
         """Begin a new utterance."""

@@ -45,6 +45,7 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
 
     Attributes:
         shares_prefixes: whether the model reads trees.
+        reads_on: whether the model continues a tree from what it has computed before; None until a search asks.
         read_tokens: number of tokens that the model has read so far, without padding.
 
     Raises:
@@ -81,6 +82,7 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
         self._end = self._ids(end) if end else []
         self._refuse_encoder()
         self.shares_prefixes = self._reads_trees()
+        self.reads_on: bool | None = None
 
     def __repr__(self) -> str:
         return shown(self, self.name, max_tokens=self.max_tokens, end=self.end, shares_prefixes=self.shares_prefixes)

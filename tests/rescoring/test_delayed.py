@@ -11,6 +11,7 @@ from support.causal_lms import causal_lm, letters_tokenizer
 from test_second_pass import CLIPS, model_of
 
 from hf_ngpulm import CTCDecoder, Rescorer, StreamingDecoder
+from hf_ngpulm.common.bundled import bundled
 
 WEIGHT, BONUS = 0.7, 1.5
 SETTINGS = {"rescorer_weight": WEIGHT, "word_bonus": BONUS}
@@ -101,6 +102,24 @@ def test_with_every_hypothesis_kept_it_equals_rescoring_the_list(ctc, logits, en
         for ours, theirs in zip(delayed, listed):
             scores = {tuple(each.token_ids): pytest.approx(each.score, abs=2e-3) for each in theirs}
             assert {tuple(each.token_ids): each.score for each in ours} == scores
+
+
+@pytest.mark.parametrize("engine", ["cpu", "reference"])
+def test_language_models_and_phrases_keep_their_shares(ctc, logits, engine):
+    """As above with a language model and phrases: their scores and what the rescorer has added can be told apart."""
+    lm = str(bundled("examples/speech/harbour/lm.arpa.gz"))
+    best = logits.amax(1).topk(4).indices[0].tolist()
+    torch.manual_seed(1)
+    few = torch.full((2, 5, logits.shape[2]), -torch.inf)
+    blank = CTCDecoder(ctc.tokenizer).blank_id
+    few[..., sorted({*best[:3], blank})] = torch.randn(2, 5, len({*best[:3], blank}))
+    settings = {"frame_seconds": 0.08, "engine": engine, "rescorer": rescorer(), "lm": lm, "lm_guard": "off"} | EVERYTHING
+    settings["phrases"] = ["the", ctc.tokenizer.decode(best[:2])]
+    listed = CTCDecoder(ctc.tokenizer, **settings, **SETTINGS)(few)
+    delayed = CTCDecoder(ctc.tokenizer, rescorer_every="word", **settings, **SETTINGS)(few)
+    for ours, theirs in zip(delayed, listed):
+        scores = {tuple(each.token_ids): pytest.approx(each.score, abs=2e-3) for each in theirs}
+        assert {tuple(each.token_ids): each.score for each in ours} == scores
 
 
 def test_block_sizes_change_nothing(ctc, logits):

@@ -59,6 +59,13 @@ def test_no_token_is_read_twice():
         assert (rescorer.read_tokens <= tokens + 2 * len(texts)) is reads_on
 
 
+def test_a_model_is_probed_once(monkeypatch):
+    rescorer = Rescorer(MODELS["llama"], TOKENIZER)
+    assert rescorer.growing(1).reads_on
+    monkeypatch.setattr(growing.GrowingTexts, "_can_read_on", None)
+    assert rescorer.growing(3).reads_on
+
+
 def test_forgotten_texts_leave_no_memory():
     rescorer = Rescorer(MODELS["llama"], TOKENIZER)
     trees = rescorer.growing(1)
