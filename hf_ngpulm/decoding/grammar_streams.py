@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -20,9 +20,6 @@ from ..grammar.grammar import Grammar
 from ..grammar.progress import Progress
 from .partials import Partial
 from .understanding import NUM_READINGS, SlotValue, Understanding, Weighing, slot_of, understood
-
-if TYPE_CHECKING:
-    from .streaming import StreamingDecoder
 
 LAST, MAY_GO_ON = 0.25, 0.5
 
@@ -75,11 +72,11 @@ class GrammarStreams:
         make: returns a `StreamingDecoder` of another decoder, with as many streams.
     """
 
-    def __init__(self, decoder: Any, make: Callable[[Any], StreamingDecoder]) -> None:
+    def __init__(self, decoder: Any, make: Callable[[Any], Any]) -> None:
         self.decoder, self._make = decoder, make
         # As in `GrammarDecoder`: likelihoods are compared, so both searches sum over alignments.
         self.free = make(decoder if decoder.unguided is None else decoder.with_beam())
-        self.inside: StreamingDecoder | None = None
+        self.inside: Any = None
         self._streams: dict[int, _Stream] = {}
 
     def __contains__(self, sid: int) -> bool:
@@ -156,7 +153,7 @@ class GrammarStreams:
             raise ValueError("a grammar needs the decoder's tokenizer; make the decoder with it")
         return grammar.compiled(self.decoder.tokenizer, self.decoder.fusion.contexts.vocab_size, weighing.leaving)
 
-    def _searches(self, sids: list[int]) -> list[tuple[StreamingDecoder, dict[int, int]]]:
+    def _searches(self, sids: list[int]) -> list[tuple[Any, dict[int, int]]]:
         """Return the search without a grammar and that in grammars, each with the numbers of the streams that have it."""
         streams = {sid: self._streams[sid] for sid in sids}
         free = {sid: stream.free for sid, stream in streams.items() if stream.free is not None}

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .tree import tree_of
-
-if TYPE_CHECKING:
-    from .rescorer import Rescorer
 
 PROBE_ERROR = 0.01  # of scores after a cache, relative to how scores of different texts differ
 SLACK = 64  # nodes that no text needs any more are dropped once they outnumber the others by this
@@ -22,8 +19,8 @@ SLACK = 64  # nodes that no text needs any more are dropped once they outnumber 
 class GrowingTree:
     """Hold the texts of one utterance as a tree, and what the model has computed for it.
 
-    A node is a token after those above it; node 0 is the last token of the context. A node that the model has read has a place
-    in `keys` and `values`.
+    A node is a token that follows the tokens above it. Node 0 is the last token of the context. Each node that the model has
+    read has a place in `keys` and `values`.
 
     Attributes:
         nodes: number of each node, by its parent and its token.
@@ -94,7 +91,7 @@ class GrowingTree:
         return {node: parent for (parent, _), node in self.nodes.items()}
 
     def keep(self, ends: set[int]) -> None:
-        """Drop what texts that begin with those that end in `ends` don't need."""
+        """Drop nodes that aren't above `ends`, the last nodes of texts that may grow, if there are many such nodes."""
         self.log_probs = {node: values for node, values in self.log_probs.items() if node in ends}
         above = self.parents()
         alive = set(ends) | {0}
@@ -120,11 +117,11 @@ class GrowingTexts:
     """Score the texts of several utterances while they grow (see `Rescorer.growing`).
 
     Args:
-        rescorer: the model. One that doesn't read trees reads each new text as a whole.
+        rescorer: a `Rescorer`. If its model doesn't read trees, the model reads each new text as a whole.
         rows: number of utterances.
     """
 
-    def __init__(self, rescorer: Rescorer, rows: int) -> None:
+    def __init__(self, rescorer: Any, rows: int) -> None:
         self.rescorer = rescorer
         self.trees = [GrowingTree([rescorer.first]) for _ in range(rows)]
         names = inspect.signature(rescorer.model.forward).parameters
@@ -142,9 +139,8 @@ class GrowingTexts:
 
         Args:
             rows: the utterances.
-            texts: all hypotheses of each utterance so far, such as they are; earlier ones that none of them begins with are
-                forgotten.
-            ended: whether the texts are whole: `end` counts, and the rescorer remembers the scores.
+            texts: the texts of all hypotheses of each utterance. Only these can grow in later calls.
+            ended: whether the texts are complete. Then `end` counts, and the rescorer remembers the scores.
         """
         rescorer = self.rescorer
         end = rescorer._end if ended else []

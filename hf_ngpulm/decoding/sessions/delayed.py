@@ -7,26 +7,23 @@ then on. What was added leaves the scores at the end, where the whole texts are 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from ..hypotheses import Hypothesis
 from ..second_pass import per_row
-
-if TYPE_CHECKING:
-    from .ctc import CTCSlots
-    from .session import Found
+from .session import Found
 
 
 class DelayedFusion:
-    """Score the hypotheses of slots while they are searched.
+    """Score the hypotheses of `CTCSlots` during the search.
 
     Attributes:
         every: number of frames after which hypotheses are scored anew, counted from an utterance's first frame.
     """
 
-    def __init__(self, slots: CTCSlots, every: int) -> None:
+    def __init__(self, slots: Any, every: int) -> None:
         self.slots, self.every = slots, every
         count = len(slots.frames)
         rescorer, *weights = slots.decoder.options.second_pass
@@ -67,8 +64,8 @@ class DelayedFusion:
     def share(self, slots: np.ndarray) -> np.ndarray:
         """Return what has been added to the scores of the hypotheses of some slots, `[N, K]`.
 
-        It is what n-gram models, phrases and bonuses for tokens leave of the scores that aren't acoustic. Following the
-        hypotheses wouldn't do: the likeliest alignment of one can be another's, from before its last token was heard.
+        It is the part of the scores that neither acoustics, n-gram models, phrases nor bonuses for tokens explain. The links of
+        the beam can't tell it, because a hypothesis can take over the alignment of its parent, but not its parent's scores.
         """
         fused, weighted = self.slots.not_acoustic(slots)
         live = self.slots.live()[slots]
