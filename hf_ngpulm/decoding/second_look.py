@@ -241,6 +241,8 @@ class PhraseDecoder(Generic[AnyDecoder]):
             raise ValueError(
                 f"a second look at phrases takes a CTCDecoder or a TransducerDecoder, not {type(decoder).__name__} {what}"
             )
+        if decoder.options.rescorer is not None:
+            raise ValueError("a second look at phrases knows no scores of a rescorer; leave rescorer= or the second look out")
         rate = false_alarms_per_hour
         self.rate = None if rate is None else check("false_alarms_per_hour", rate, _RATE)
         self.explain = explain

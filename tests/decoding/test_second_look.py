@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from toys import Toy
 from transformers import AutoTokenizer
@@ -37,6 +38,7 @@ def log_probs_of(frames, classes, seed):
     return torch.randn(frames, classes, generator=torch.Generator().manual_seed(seed)).double().log_softmax(-1)
 
 
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 5), st.lists(st.integers(1, 2), max_size=3), st.integers(0, 1000))
 def test_ctc_readings_sum_all_alignments(frames, reading, seed):
     log_probs = log_probs_of(frames, 3, seed)
@@ -168,6 +170,7 @@ def test_thresholds_grow_with_the_list_and_with_shortness_and_fall_with_the_rate
 
 
 def test_fitted_thresholds_let_through_as_many_false_alarms_as_they_say():
+    torch.manual_seed(0)
     draws = torch.distributions.Exponential(0.5).sample((4000,)).tolist()
     before = Thresholds(0.0, 0.0, 1.5, 0.7)
     alarms = [(draw - 9 + before.of(1.0, 50, 3), 50, 3) for draw in draws]
@@ -183,6 +186,8 @@ def test_fitted_thresholds_let_through_as_many_false_alarms_as_they_say():
 def test_what_cannot_be_looked_at_is_refused(tokenizer, lm):
     with pytest.raises(ValueError, match="CTCDecoder or a TransducerDecoder"):
         PhraseDecoder(CTCDecoder(tokenizer, lm, source_lm=lm, num_beams=4), ["a"])
+    with pytest.raises(ValueError, match="knows no scores of a rescorer"):
+        PhraseDecoder(CTCDecoder(tokenizer, num_beams=4, rescorer=SimpleNamespace(scores=None)), ["a"])
     with pytest.raises(TypeError, match="pass their texts"):
         PhraseDecoder(CTCDecoder(tokenizer), PhraseBooster(["a"], tokenizer))
     with pytest.raises(ValueError, match="false_alarms_per_hour"):
