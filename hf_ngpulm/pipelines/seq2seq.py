@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
+import torch
 from transformers import AutomaticSpeechRecognitionPipeline
 
 from ..common.checks import check, refuse_idle
@@ -30,7 +31,9 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
     This is Transformers' pipeline. With `lm` or `phrases` it generates with an `NGramLogitsProcessor`. The stock pipeline
     handles everything else: settings of `generate` such as `num_beams` (5, unless the model's generation config differs), long
-    audio, and Whisper's `return_timestamps`. `num_beams="auto"` is 2.
+    audio, and Whisper's `return_timestamps`. `num_beams="auto"` is 2. With beams, recordings that have a language model are
+    ranked with `length_penalty=0`, unless the call or the model's generation config has another one than 1: divided by their
+    lengths, scores prefer transcripts that repeat what the LM finds cheap.
 
     `return_timestamps="word"` also works with encoder-decoders other than Whisper; the times come from cross-attention (see
     `hf_ngpulm.generation.alignment`). Each word of chunked long audio (`chunk_length_s`) then occurs once, from the chunk that
@@ -56,6 +59,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
         kwargs = _settled(kwargs)
         self._search = _beams_in(kwargs)
+        self._length_penalty = {**(kwargs.get("generate_kwargs") or {}), **kwargs}.get("length_penalty")
         super().__init__(model, *args, **kwargs)
 
     def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -128,9 +132,68 @@ class Seq2SeqNGramPipeline(NGramPipeline):
             kwargs["num_beams"] = tuned_beams
         if isinstance(ngram_decoder, GeneratedGrammar):
             return self._understood(of_recordings(ngram_decoder, recordings), model_inputs, word_times, kwargs)
-        if ngram_decoder is not None:
-            processor = of_recordings(ngram_decoder, recordings)
-            kwargs["logits_processor"] = [*(kwargs.get("logits_processor") or ()), processor]
+        if ngram_decoder is None:
+            return self._generated(model_inputs, word_times, kwargs)
+        processor = of_recordings(ngram_decoder, recordings)
+        count = len(model_inputs[self._given_as(model_inputs)])
+        follows = _follows_lm(processor, count) if self._leaves_ranking(kwargs) else [False] * count
+        parts = [rows for kind in (False, True) if (rows := [row for row in range(count) if follows[row] is kind])]
+        outs = []
+        for rows in parts:
+            penalty = {"length_penalty": 0.0} if follows[rows[0]] else {}
+            mine, inputs = (
+                (processor, model_inputs) if len(parts) == 1 else (processor.select(rows), self._rows(model_inputs, rows))
+            )
+            every = [*(kwargs.get("logits_processor") or ()), mine]
+            outs.append(self._generated(inputs, word_times, {**kwargs, **penalty, "logits_processor": every}))
+        return outs[0] if len(outs) == 1 else self._put_together(outs, parts)
+
+    def _leaves_ranking(self, kwargs: dict[str, Any]) -> bool:
+        """Return whether beams are searched, and nobody chose how their lengths count."""
+        if self._length_penalty is not None or kwargs.get("length_penalty") is not None:
+            return False
+        prepare = getattr(self, "_prepare_generate_kwargs", None)  # from Transformers 5.23 on
+        settings = prepare(dict(kwargs)) if prepare else {"generation_config": cast(Any, self).generation_config, **kwargs}
+        config = settings.get("generation_config") or self.model.generation_config
+        beams = settings.get("num_beams") or getattr(config, "num_beams", None) or 1
+        return beams > 1 and getattr(config, "length_penalty", None) in (None, 1.0)
+
+    def _rows(self, model_inputs: dict[str, Any], rows: list[int]) -> dict[str, Any]:
+        """Return some recordings of a batch."""
+        inputs: dict[str, Any] = {
+            name: None
+            if values is None
+            else values[rows]
+            if isinstance(values, torch.Tensor)
+            else [values[row] for row in rows]
+            for name, values in model_inputs.items()
+        }
+        if len(rows) == 1 and self.type == "seq2seq_whisper" and inputs.get("attention_mask") is not None:
+            # Whisper reads the mask of several recordings, but decodes all frames of a single one.
+            length = max(int(inputs["attention_mask"].sum()), cast(Any, self.feature_extractor).nb_max_frames)
+            inputs |= {name: inputs[name][..., :length] for name in ("input_features", "attention_mask")}
+        return inputs
+
+    def _put_together(self, outs: Sequence[dict[str, Any]], parts: Sequence[Sequence[int]]) -> dict[str, Any]:
+        """Return the outputs of a batch's rows in their order, from the outputs of parts of the batch."""
+        order = sorted((row, part, place) for part, rows in enumerate(parts) for place, row in enumerate(rows))
+        tokenizer, together = cast(Any, self.tokenizer), dict[str, Any]()
+        ends = [token for token in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if token is not None]
+        for name in outs[0]:
+            if outs[0][name] is None:
+                together[name] = None
+                continue
+            # `num_return_sequences` makes several rows of one.
+            pieces = [_split(out[name], len(rows)) for out, rows in zip(outs, parts)]
+            listed: Any = [each for _, part, place in order for each in pieces[part][place]]
+            if isinstance(outs[0][name], torch.Tensor):
+                fill = ends[0] if name == "tokens" else 0
+                listed = torch.nn.utils.rnn.pad_sequence(listed, batch_first=True, padding_value=fill)
+            together[name] = listed
+        return together
+
+    def _generated(self, model_inputs: dict[str, Any], word_times: bool, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return a batch's outputs: what the stock pipeline returns, and words with times if they are asked for."""
         if not word_times:
             return AutomaticSpeechRecognitionPipeline._forward(self, model_inputs, **kwargs)
         mask, stride = (model_inputs.get(name) for name in ("attention_mask", "stride"))
@@ -201,6 +264,20 @@ class Seq2SeqNGramPipeline(NGramPipeline):
             result["text"] = cast(Any, self.tokenizer).decode([token for word in found for token in word.token_ids])
         result["chunks"] = [{"text": word.text, "timestamp": (word.start, word.end)} for word in found]
         return result
+
+
+def _follows_lm(processor: NGramLogitsProcessor, count: int) -> list[bool]:
+    """Return for each of `count` recordings whether a language model takes part in its search."""
+    fusion = processor.fusion
+    models = [fusion.of_all] * count if fusion.per_row is None else fusion.per_row
+    weights = fusion.weight.tolist() if isinstance(fusion.weight, torch.Tensor) else [fusion.weight] * count
+    return [model is not None and weight != 0 for model, weight in zip(models, weights, strict=True)]
+
+
+def _split(values: Any, count: int) -> list[Any]:
+    """Return the values of each of `count` recordings, which have equally many."""
+    each = len(values) // count
+    return [values[first : first + each] for first in range(0, len(values), each)]
 
 
 def _settled(kwargs: dict[str, Any]) -> dict[str, Any]:

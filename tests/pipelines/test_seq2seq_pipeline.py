@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -38,11 +39,11 @@ def audios():
     return [generator.standard_normal(length).astype(np.float32) / 9 for length in (16000, 9000)]
 
 
-def generated(parts, audio, lm, weight, **settings):
+def generated(parts, audio, lm, weight, max_new_tokens=9, **settings):
     inputs = parts["feature_extractor"](audio, sampling_rate=16000, return_tensors="pt", return_attention_mask=True)
     processor = NGramLogitsProcessor(lm, weight, model=parts["model"])
     with torch.no_grad():
-        tokens = parts["model"].generate(**inputs, logits_processor=[processor], max_new_tokens=9, **settings)
+        tokens = parts["model"].generate(**inputs, logits_processor=[processor], max_new_tokens=max_new_tokens, **settings)
     return parts["tokenizer"].decode(tokens[0], skip_special_tokens=True)
 
 
@@ -58,14 +59,56 @@ def test_without_lm_it_is_the_stock_pipeline(parts, audios):
 def test_lm_and_weight_of_the_pipeline_and_of_a_call(num_beams, parts, lm, audios):
     asr = pipeline(TASK, **parts, max_new_tokens=9, lm=lm, lm_weight=0.9, num_beams=num_beams)
     plain = AutomaticSpeechRecognitionPipeline(**parts, max_new_tokens=9)
-    audio = audios[0]
-    assert asr(audio.copy())["text"] == generated(parts, audio, lm, 0.9, num_beams=num_beams)
-    assert asr(audio.copy(), lm_weight=3.0)["text"] == generated(parts, audio, lm, 3.0, num_beams=num_beams)
+    audio, ranked = audios[0], {"num_beams": num_beams, **({"length_penalty": 0.0} if num_beams > 1 else {})}
+    assert asr(audio.copy())["text"] == generated(parts, audio, lm, 0.9, **ranked)
+    assert asr(audio.copy(), lm_weight=3.0)["text"] == generated(parts, audio, lm, 3.0, **ranked)
     assert asr(audio.copy(), lm=None)["text"] == plain(audio.copy(), num_beams=num_beams)["text"]
-    assert asr(audio.copy())["text"] == generated(parts, audio, lm, 0.9, num_beams=num_beams)  # calls change nothing
+    assert asr(audio.copy())["text"] == generated(parts, audio, lm, 0.9, **ranked)  # calls change nothing
     assert pipeline(TASK, **parts, max_new_tokens=9)(audio.copy(), lm=lm, num_beams=num_beams)["text"] == generated(
         parts, audio, lm, 0.2, num_beams=num_beams
     )
+
+
+# A model with random weights hardly ever ends by itself.
+ENDING = {"num_beams": 3, "max_new_tokens": 30, "sequence_bias": [[[28], 1.0]]}
+
+
+def test_lengths_do_not_count_where_an_lm_does(parts, lm, audios):
+    """Unless somebody says so, or there is one beam only."""
+    asr, audio = pipeline(TASK, **parts, lm=lm, lm_weight=0.6, **ENDING), audios[0]
+
+    def ranked(penalty):
+        return generated(parts, audio, lm, 0.6, length_penalty=penalty, **ENDING)
+
+    def heard(**given):
+        return asr(audio.copy(), **given)["text"]
+
+    assert ranked(0.0) != ranked(1.0)
+    assert heard() == ranked(0.0)
+    assert heard(length_penalty=1.0) == heard(generate_kwargs={"length_penalty": 1.0}) == ranked(1.0)
+    told = pipeline(TASK, **parts, lm=lm, lm_weight=0.6, length_penalty=1.0, **ENDING)
+    assert told(audio.copy())["text"] == ranked(1.0)
+    chosen = copy.deepcopy(parts["model"].generation_config)
+    for name, value in {**ENDING, "length_penalty": 1.5}.items():
+        setattr(chosen, name, value)
+    assert heard(generation_config=chosen) == ranked(1.5)
+    alone = pipeline(TASK, **parts, **ENDING)
+    for without in ({"lm": None}, {"lm_weight": 0.0}):
+        assert heard(**without) == alone(audio.copy())["text"]
+
+
+@pytest.mark.parametrize("timestamps", [None, True, "word"])
+def test_some_recordings_with_an_lm(timestamps, parts, lm, audios):
+    """What a recording's neighbours in a batch have doesn't matter."""
+    more = {} if timestamps is None else {"return_timestamps": timestamps}
+    asr = pipeline(TASK, **parts, **ENDING, **more)
+    recordings, lms = [audios[1], audios[0], audios[1], audios[0]], [None, lm, lm, None]
+    expected = [asr(audio.copy(), lm=each) for audio, each in zip(recordings, lms)]
+    assert expected[0] != expected[2]
+    for batch_size in (2, 3, 4):
+        found = asr([audio.copy() for audio in recordings], lm=lms, batch_size=batch_size)
+        # Transformers' own times of words differ a little between batches.
+        assert found == expected or (timestamps == "word" and [e["text"] for e in found] == [e["text"] for e in expected])
 
 
 def test_an_lm_from_files(parts, lm, audios, tmp_path):
