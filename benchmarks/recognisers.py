@@ -162,11 +162,13 @@ class Generator:
 
     def decode(self, states: Tensor, lengths: Tensor, contexts: list[Any] | None = None) -> list[list[Any]]:
         model, processor = self.recogniser.model, self.recogniser.processor
-        given: dict[str, Any] = self.settings | ({} if contexts is None else {"phrases": contexts})
+        given: dict[str, Any] = dict(self.settings) | ({} if contexts is None else {"phrases": contexts})
         if "phrases" not in given:
             given.pop("phrase_weight", None)
         if {"lm", "phrases"} & given.keys():
             given["processor"] = processor
+        if given.get("lm") is not None and given.get("lm_weight") != 0 and given.get("num_beams", 1) > 1:
+            given.setdefault("length_penalty", 0.0)  # as in pipelines
         outputs = self.recogniser.outputs(states, lengths)
         tokens = model.generate(encoder_outputs=outputs, custom_generate=seq2seq_generate, **given)
         texts = processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)

@@ -54,6 +54,7 @@ def test_nothing_heavy_is_loaded_before_it_is_needed():
     run(f"import sys, hf_ngpulm; hf_ngpulm.NGramLM; assert not {loaded}, {loaded}")
 
 
+@pytest.mark.slow
 def test_nothing_needs_numba_and_transformers_may_be_loaded_first():
     """What CPUs run is in the native core; modules may miss other packages (extras), but not this one. Loading every module
     takes long, so that one process does both."""

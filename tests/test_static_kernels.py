@@ -28,6 +28,7 @@ def static_kernels(folder: Path, *options: str) -> list[dict]:
     return json.loads((folder / "static_kernels.json").read_text())["kernels"]
 
 
+@pytest.mark.slow
 def test_resources_are_read_off_machine_code(tmp_path):
     rows = static_kernels(tmp_path, "--only", "_best_kernel", "--capabilities", "90")
     assert {row["kernel"] for row in rows} == {"_best_kernel"} and {row["target"] for row in rows} == {"sm_90"}

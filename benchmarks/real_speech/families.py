@@ -12,7 +12,7 @@ has. Phrases of a clip are its rare words among distractors, which are rare word
 are in %, with 95% intervals over speakers (bootstrap). Whispers and Moonshines write marks, capitals and digits: transcripts
 and references are normalised (`plain`), and LMs are made of text in the style of the transcripts without an LM. "end" lets
 the LM score the end of a Whisper's transcript, "unscored" adds its scores by the rules of `unscored="none"`, and "length"
-doesn't divide the scores of beams by their lengths. "ms a clip" is the decoder's time, one thread, in batches of 16.
+divides the scores of beams by their lengths, as `generate` does by itself. "ms a clip" is the decoder's time, one thread, in batches of 16.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class Bench:
             if text in ways:
                 yield self.row(f"{text} LM, greedy", {"num_beams": 1, "lm": text}, weights, {})
                 yield self.row(f"{text} LM, 4 beams", {"num_beams": 4, "lm": text}, beamed, {})
-        options = {"end": {"score_eos": True}, "unscored": {"unscored": "none"}, "length": {"length_penalty": 0.0}}
+        options = {"end": {"score_eos": True}, "unscored": {"unscored": "none"}, "length": {"length_penalty": 1.0}}
         for way, option in options.items() if self.attention else ():
             if way in ways:
                 fixed = {"num_beams": 4, "lm": "in-domain", **option}

@@ -11,6 +11,7 @@ import torch
 from automata import answers, assert_same_answers, automata, batches, build_automaton, packed_automaton, seeds, single_automata
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from hf_ngpulm.automaton import BackoffAutomaton, ops
 from hf_ngpulm.automaton.automaton import MAX_CONTEXT_LENGTH
@@ -347,7 +348,7 @@ def is_valid(automaton):
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_changed_number_is_refused_or_harmless(data):
     """What `validate` lets through neither hangs an engine nor leads it outside the tensors."""
     automaton = copy.deepcopy(data.draw(automata(st.integers(1, 8), most=2)))

@@ -13,6 +13,7 @@ from arpa_models import ArpaModel, BruteForce, arpa_models
 from automata import packed_automaton
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from hf_ngpulm.automaton import BackoffAutomaton, automaton_from_table, convert, table_from_automaton
 from hf_ngpulm.automaton.automaton import MAX_CONTEXT_LENGTH
@@ -185,7 +186,7 @@ def assert_like_kenlm(model, automaton, num_contexts, vocab_size):
         assert float(automaton.final_scores(ours)) / LN10 == pytest.approx(end, abs=1e-4)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(arpa_models(), st.sampled_from(["share", "unk"]), st.sampled_from(["reference", "cpu"]))
 def test_scores_are_the_textbook_s(tmp_path_factory, model, missing, engine):
     table = read_text(model.text, model.vocab_size, tmp_path_factory.getbasetemp())
@@ -225,7 +226,7 @@ def without_unmet(table: NGramTable, unk_stands: bool) -> list[dict[tuple[int, .
     return kept
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(arpa_models(), st.sampled_from(["share", "unk", -3.5]))
 def test_tables_come_back_from_their_automata(tmp_path_factory, model, missing):
     table = read_text(model.text, model.vocab_size, tmp_path_factory.getbasetemp())

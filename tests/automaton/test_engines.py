@@ -22,6 +22,7 @@ from automata import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.engines import threads
@@ -48,7 +49,7 @@ def random_automaton(vocab_size, depth, dense_root, seed=0):
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_reference_is_the_definition(data):
     automaton = data.draw(automata())
     batch = data.draw(batches(automaton))
@@ -88,7 +89,7 @@ def test_reference_is_the_definition(data):
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_cpu_agrees_with_the_reference(data):
     automaton = data.draw(automata())
     batch = data.draw(batches(automaton))
@@ -96,7 +97,7 @@ def test_cpu_agrees_with_the_reference(data):
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_the_last_tokens_decide_the_state_of_a_language_model(data):
     """`states_after` of an engine begins near the end; the reference reads everything, as `score_tokens` does."""
     automaton = data.draw(language_models())

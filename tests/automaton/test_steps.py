@@ -9,6 +9,7 @@ from arpa_models import arpa_models
 from automata import tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from hf_ngpulm.automaton import automaton_from_table, convert, steps
 from hf_ngpulm.automaton.steps import cpu, reference
@@ -42,7 +43,7 @@ def assert_same(table, missing="share", **constants):
     assert built_by(cpu, table, missing, **constants) == built_by(reference, table, missing, **constants)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.data(), st.integers(1, 7), missing_unigrams, st.sampled_from([1, 3, 1 << 18]), st.sampled_from([0, 12, 1 << 24]))
 def test_tables_of_any_kind(data, vocab_size, missing, block, most_unk_arcs):
     table = data.draw(tables(vocab_size, most=data.draw(st.sampled_from([5, 30, 150]))))

@@ -76,6 +76,7 @@ def test_parts_find_what_else_is_on_the_path_of_python(tmp_path, monkeypatch, ca
     assert list(gpu.run_part(gpu.Part("elsewhere", ["-c", "import elsewhere, hf_ngpulm"], 60), 60).lines) == ["found"]
 
 
+@pytest.mark.slow
 def test_a_training_that_fails_is_no_success(tmp_path):
     command = [sys.executable, str(ROOT / "benchmarks" / "train_lm.py"), "--tokens", "50", "--orders", "3", "--repeats", "1"]
     command += ["--out", str(tmp_path), "--prune", "nonsense"]

@@ -10,6 +10,7 @@ from automata import seeds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from letters import Letters
+from property_examples import examples
 from toys import Modules, toys
 
 from hf_ngpulm import CTCDecoder, GraphDecoder, NGramLM, StreamingDecoder, TransducerDecoder
@@ -193,7 +194,7 @@ def transducer(data, model, strategy, num_beams, examples_of_width):
 
 
 @given(st.data())
-@settings(RELAXED, max_examples=40)
+@settings(RELAXED, max_examples=examples(40))
 def test_greedy_transducers(data):
     transducer(data, data.draw(toys(DURATIONS)), "greedy", (1,), 6)
 

@@ -12,6 +12,8 @@ import torch
 
 from hf_ngpulm.engines import native
 
+pytestmark = pytest.mark.slow
+
 LEVELS = {"x86-64": 1, "x86-64-v3": 3, "x86-64-v4": 4}
 FIXED = Path(__file__).parents[1] / "support" / "fixed_searches.py"
 

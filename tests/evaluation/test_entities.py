@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from hf_ngpulm.evaluation import entity_errors, word_errors
 
@@ -79,7 +80,7 @@ WORDS = st.lists(st.sampled_from("abc"), max_size=5)
 PHRASES = st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=3), max_size=4)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(WORDS, WORDS, PHRASES)
 @example(["a", "a", "a"], ["a", "a", "a", "a"], [["a", "a"]])
 @example(["c", "a", "b"], ["a", "b", "c"], [["a", "b"], ["c"]])

@@ -19,6 +19,7 @@ import torch
 from arpa_models import BruteForce, arpa_models
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from hf_ngpulm.automaton import automaton_from_table
 from hf_ngpulm.errors import NGramFormatError
@@ -264,7 +265,7 @@ class TestWriting:
         write_arpa(table, tmp_path / f"lm{suffix}")
         assert contents(read_arpa(tmp_path / f"lm{suffix}", Vocabulary(256))) == contents(table)
 
-    @settings(deadline=None, max_examples=100)
+    @settings(deadline=None, max_examples=examples(100))
     @given(arpa_models(), st.sampled_from(["id", "nemo", "piece"]), st.sampled_from([".arpa", ".arpa.gz"]))
     def test_any_model_comes_back(self, tmp_path_factory, model, units, suffix):
         folder = tmp_path_factory.getbasetemp()
@@ -273,7 +274,7 @@ class TestWriting:
         write_arpa(table, folder / f"back{suffix}", units, vocabulary.pieces)
         assert contents(read_arpa(folder / f"back{suffix}", vocabulary, units)) == contents(table)
 
-    @settings(deadline=None, max_examples=300)
+    @settings(deadline=None, max_examples=examples(300))
     @given(st.floats(-(2.0**127), 0, width=32), st.floats(-(2.0**127), 2.0**127, width=32) | st.floats(-1, 1, width=32))
     @example(-0.0, 0.0)
     @example(-227.95591735839844, -1e-45)
@@ -564,7 +565,7 @@ class TestBadFiles:
             assert part in str(caught.value)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(
     st.lists(st.tuples(st.integers(0, len(SMALL) - 1), st.binary(min_size=0, max_size=3), st.integers(0, 4)), min_size=1),
     st.sampled_from(["id", "auto", "nemo"]),

@@ -226,6 +226,7 @@ assert len(CTCDecoder(tokenizer, lm, num_beams=1)(logits)) == 2
 """
 
 
+@pytest.mark.slow
 def test_greedy_search_does_without_the_native_core(tmp_path):
     environment = {**os.environ, "HF_NGPULM_NATIVE": str(tmp_path / "missing.so"), "HF_HUB_OFFLINE": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(str(Path(__file__).parents[2] / name) for name in (".", "tests/support"))

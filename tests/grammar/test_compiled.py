@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 from transformers import Wav2Vec2CTCTokenizer
 from words_in_pieces import pieces
 
@@ -84,19 +85,19 @@ def check_rows(compiled, rows):
             assert score == pytest.approx(reading.weight, abs=1e-3), row
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(expressions(False), THINGS)
 def test_pieces(expression, things):
     check(pieces(), expression, things)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(expressions(True), THINGS)
 def test_pieces_with_free_words(expression, things):
     check(pieces(), expression, things)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(expression=expressions(True), things=THINGS)
 def test_letters_with_a_delimiter(letters, expression, things):
     check(letters, expression, things)
@@ -117,13 +118,13 @@ def beginnings():
     return st.tuples(part, free, st.one_of(part, free)).map(lambda options: Choice(*options))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(beginnings(), THINGS)
 def test_pieces_after_free_beginnings(expression, things):
     check(pieces(), expression, things)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(expression=beginnings(), things=THINGS)
 def test_letters_after_free_beginnings(letters, expression, things):
     check(letters, expression, things)

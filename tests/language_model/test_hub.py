@@ -146,6 +146,7 @@ print(json.dumps(dict(
         assert kind in kinds and message in said, (name, kinds, said)
 
 
+@pytest.mark.slow
 def test_offline_and_in_a_pipeline(hub, pushed):
     """`pipeline(..., lm="alice/lm")` online, then the same without a network, by a client that has it in its cache."""
     code = f"""

@@ -8,12 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 from test_pruning import VOCAB, all_scores, check_sums, sentences, trained
 
 from hf_ngpulm import NGramLM, TokenizerMismatchError
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.data())
 def test_n_grams_have_the_mixed_probability(data):
     models = [trained(data.draw(sentences), data.draw(st.integers(1, 4))) for _ in range(data.draw(st.integers(2, 3)))]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.automaton import automaton_from_table
@@ -72,7 +73,7 @@ def test_relative_entropy_is_what_it_says(rows, order):
             assert value > -1e-6
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.data())
 def test_pruned_models_sum_to_one_and_have_the_size(data):
     lm = trained(data.draw(sentences), data.draw(st.integers(2, 5)))

@@ -9,6 +9,7 @@ from arpa_models import arpa_models
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from lazy_models import both_ways
+from property_examples import examples
 from several_sentences import SeveralSentences
 from transformers import AutoTokenizer
 from two_level import spellings
@@ -46,7 +47,7 @@ def models(draw, path):
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @pytest.mark.parametrize("engine", ["reference", "cpu"])
 def test_they_say_what_their_definition_says(engine, path, data):
     static, lazy, reference = data.draw(models(path))

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_kneser_ney import BOS, EOS, UNK, occurrences
+from property_examples import examples
 
 from hf_ngpulm.ngrams import counting
 from hf_ngpulm.ngrams.counting import NGramCounter, parse_bytes
@@ -51,7 +52,7 @@ def texts(vocab_size):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.data())
 def test_every_n_gram_of_every_order_is_counted(engine, data):
     vocab_size = data.draw(st.sampled_from([1, 3, 300, 151_936, 3_000_000]))

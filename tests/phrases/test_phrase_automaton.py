@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from hf_ngpulm.engines.choice import ENGINES
 from hf_ngpulm.phrases.automaton import Spellings, phrase_automaton
@@ -37,7 +38,7 @@ def cases(draw):
 
 
 @given(cases())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_the_sum_over_a_transcript_is_the_definition(case):
     spellings, vocab_size, begins_word, start_token, transcripts = case
     automaton = phrase_automaton(spellings, vocab_size, begins_word, start_token)

@@ -31,6 +31,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vocab_size", [1, 1000, 152_000])
 @pytest.mark.parametrize("problem", [problems.queries, problems.attention])
 def test_odd_vocabularies(problem, vocab_size):

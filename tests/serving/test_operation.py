@@ -318,6 +318,7 @@ def started(*arguments, json=("--json",), **environment):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_the_command_with_a_key_a_wyoming_address_and_logs(demo, tmp_path):
     keys = tmp_path / "keys"

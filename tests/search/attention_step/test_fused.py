@@ -7,6 +7,7 @@ import torch
 from automata import language_models, seeds, tolerance
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.search import attention_step as fused
@@ -72,13 +73,13 @@ def check(problem, engine):
 
 
 @given(problems())
-@settings(RELAXED, max_examples=200)
+@settings(RELAXED, max_examples=examples(200))
 def test_cpu_equals_the_reference(problem):
     check(problem, "cpu")
 
 
 @given(problems(st.integers(200, 3000)))
-@settings(RELAXED, max_examples=50)
+@settings(RELAXED, max_examples=examples(50))
 def test_cpu_equals_the_reference_in_larger_vocabularies(problem):
     check(problem, "cpu")
 
@@ -135,7 +136,7 @@ def check_carried(problem, known, engine):
 
 @pytest.mark.parametrize("engine", ["reference", "cpu"])
 @given(problem=problems(), known=st.integers(0, 9))
-@settings(RELAXED, max_examples=100)
+@settings(RELAXED, max_examples=examples(100))
 def test_carried_states_are_those_read_off_the_tokens(problem, known, engine):
     check_carried(problem, known, engine)
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.search.attention_step import END, START, FusedRows, Roles, fuse, fuse_outside_loops
@@ -51,7 +52,7 @@ def agree(engine, rows, impossible):
 
 
 @given(st.lists(transcripts(), min_size=1, max_size=4), st.booleans())
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_the_core_agrees_with_the_definition(rows, impossible):
     agree("cpu", rows, impossible)
 
@@ -63,7 +64,7 @@ def test_the_kernel_agrees_with_the_definition(rows, impossible):
 
 
 @given(st.lists(transcripts(), min_size=1, max_size=4), st.data())
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_one_call_ends_loops_and_fuses_what_is_in_none(rows, data):
     ids, size = batch(rows), len(rows)
     lm = NGramLM.train([[1, 2, 3], [3, 2, 5, 1]], vocab_size=10, order=2)

@@ -14,6 +14,7 @@ from automata import automata, build_automaton, language_models, seeds
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from interpreted import aligned
+from property_examples import examples
 from torch import Tensor
 from toys import SHARES, moved, noises
 
@@ -230,7 +231,7 @@ def pieces(draw, classes):
 
 
 @given(problems())
-@settings(RELAXED, max_examples=150)
+@settings(RELAXED, max_examples=examples(150))
 def test_cpu_equals_the_reference(problem):
     assume_no_ties(problem)
     assert_same(search(problem, "cpu"), search(problem, "reference"))
@@ -278,7 +279,7 @@ def tied_problems(draw, longest, kinds):
     "engine, longest, kinds", [("cpu", 8, TIES), ("gpu", 4, FEW_TIES), pytest.param("gpu", 4, TIES, marks=pytest.mark.slow)]
 )
 @given(st.data())
-@settings(RELAXED, max_examples=100)
+@settings(RELAXED, max_examples=examples(100))
 def test_ties_are_those_of_the_reference(engine, longest, kinds, data):
     problem, moves, of_blank = data.draw(tied_problems(longest, kinds))
     several = [replace(problem, logits=moved(problem.logits, share * moves)) for share in SHARES]
@@ -291,7 +292,7 @@ def test_ties_are_those_of_the_reference(engine, longest, kinds, data):
 
 
 @given(problems(), st.sampled_from(["reference", "cpu"]), st.data())
-@settings(RELAXED, max_examples=60)
+@settings(RELAXED, max_examples=examples(60))
 def test_cutting_the_frames_in_two_changes_nothing(problem, engine, data):
     assume_no_ties(problem)
     cut = data.draw(st.integers(0, problem.logits.shape[1]))

@@ -12,6 +12,7 @@ import torch
 from automata import as_dictionaries, automata, build_automaton, language_models, packed_automaton, seeds, step_by_hand
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 from torch import Tensor
 from toys import SHARES, moved, noises
 
@@ -233,7 +234,7 @@ def test_all_alignments_are_tried(problem):
 
 
 @given(problems())
-@settings(RELAXED, max_examples=80)
+@settings(RELAXED, max_examples=examples(80))
 def test_cpu_equals_the_reference(problem):
     assume_no_ties(problem)
     assert_same(search(problem, "cpu"), search(problem, "reference"))

@@ -8,6 +8,7 @@ from automata import automata, build_automaton, seeds
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from interpreted import aligned
+from property_examples import examples
 from toys import SHARES, moved, noises
 
 from hf_ngpulm.search import ctc_greedy as greedy
@@ -80,7 +81,7 @@ def assert_same(found, expected):
 
 
 @given(problems())
-@settings(RELAXED, max_examples=150)
+@settings(RELAXED, max_examples=examples(150))
 def test_cpu_equals_the_reference(problem):
     assert_same(call(*problem, "cpu"), call(*problem, "reference"))
 

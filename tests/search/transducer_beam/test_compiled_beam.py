@@ -10,6 +10,7 @@ from automata import automata, seeds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from letters import Letters
+from property_examples import examples
 from row_weights import ilm_weights_of, weight_at
 from toys import ACTIVATIONS, Modules
 from transducer_searches import beam_of_one, beam_search, searched
@@ -64,7 +65,7 @@ def problems(draw):
 
 
 @given(problems(), st.sampled_from([None, *MEASURES]))
-@settings(RELAXED, max_examples=40)
+@settings(RELAXED, max_examples=examples(40))
 @torch.no_grad()
 def test_equal_to_the_definition_and_to_torch(problem, measure):
     shape, arguments, frames, lengths, (tensors, states, weights, vocab_size), of_search, ilm_weights = problem

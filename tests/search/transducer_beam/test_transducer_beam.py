@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from interpreted import has_triton, needs_interpreter
 from letters import Letters
+from property_examples import examples
 from row_weights import ilm_weights_of, weight_at
 from toys import SHARES, Scripted, Toy, moved, noises, script, toys
 from transducer_searches import beam_of_one, beam_search, models_of, searched
@@ -165,7 +166,7 @@ def test_a_beam_that_covers_everything_is_brute_force(engine, data):
 
 @pytest.mark.parametrize("engine", ENGINES)
 @given(st.data())
-@settings(RELAXED, max_examples=60)
+@settings(RELAXED, max_examples=examples(60))
 def test_batches_equal_the_definition(engine, data):
     model = data.draw(toys())
     options = data.draw(beam_settings(("alsd", "aes") if model.durations is None else ("alsd",)))
@@ -239,7 +240,7 @@ def assert_ties_are_those_of_the_definition(problem, engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 @given(tied_problems())
-@settings(RELAXED, max_examples=60)
+@settings(RELAXED, max_examples=examples(60))
 def test_ties(engine, problem):
     assert_ties_are_those_of_the_definition(problem, engine)
 

@@ -10,6 +10,7 @@ from automata import automata, seeds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from letters import Letters
+from property_examples import examples
 from row_weights import ilm_weights_of, weight_at
 from torch import nn
 from toys import ACTIVATIONS, Modules
@@ -52,7 +53,7 @@ def problems(draw):
 
 
 @given(problems(), st.sampled_from([1, 2, 4, 7]), st.sampled_from([None, *MEASURES]))
-@settings(RELAXED, max_examples=120)
+@settings(RELAXED, max_examples=examples(120))
 @torch.no_grad()
 def test_equal_to_the_plain_loop_and_to_torch(problem, window, measure):
     shape, arguments, frames, lengths, automaton, states, weights, max_symbols, ilm_weight = problem

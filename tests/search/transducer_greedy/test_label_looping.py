@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from interpreted import needs_interpreter
 from letters import Letters
+from property_examples import examples
 from row_weights import ilm_weights_of, weight_at
 from toys import SHARES, Scripted, Toy, moved, noises, script, toys
 from transducer_searches import greedy, greedy_of_one
@@ -42,7 +43,7 @@ def problems(draw, durations=(), num_automata=None):
 
 
 @given(problems(), st.sampled_from([1, 2, 4, 7]), st.sampled_from(["reference", "cpu"]), st.sampled_from([0.0, 0.5, -0.25]))
-@settings(RELAXED, max_examples=150)
+@settings(RELAXED, max_examples=examples(150))
 def test_batches_equal_the_plain_loop(problem, window, engine, ilm_weight):
     assert_equal_to_the_plain_loop(problem, window, engine, ilm_weight)
 
