@@ -25,15 +25,18 @@ from .per_item import numbers_in
 from .second_pass import OF_RESCORER, SecondPass
 from .word_times import encoder_outputs_of, put_together, timed_words
 
+SHORT = 10.0  # seconds; longer recordings may hold several sentences
+
 
 class Seq2SeqNGramPipeline(NGramPipeline):
     """Recognise speech with encoder-decoders (Whisper, Canary, Moonshine and others) and an n-gram language model.
 
     This is Transformers' pipeline. With `lm` or `phrases` it generates with an `NGramLogitsProcessor`. The stock pipeline
     handles everything else: settings of `generate` such as `num_beams` (5, unless the model's generation config differs), long
-    audio, and Whisper's `return_timestamps`. `num_beams="auto"` is 2. With beams, recordings that have a language model are
-    ranked with `length_penalty=0`, unless the call or the model's generation config has another one than 1: divided by their
-    lengths, scores prefer transcripts that repeat what the LM finds cheap.
+    audio, and Whisper's `return_timestamps`. `num_beams="auto"` is 2. With beams, recordings
+    of up to 10 s that have a language model are ranked with `length_penalty=0`, unless the call or the model's generation
+    config has another one than 1. Divided by their lengths, scores prefer transcripts that repeat what the LM finds cheap. In
+    longer recordings, which may hold several sentences, undivided scores lose the last ones.
 
     `return_timestamps="word"` also works with encoder-decoders other than Whisper; the times come from cross-attention (see
     `hf_ngpulm.generation.alignment`). Each word of chunked long audio (`chunk_length_s`) then occurs once, from the chunk that
@@ -136,11 +139,14 @@ class Seq2SeqNGramPipeline(NGramPipeline):
             return self._generated(model_inputs, word_times, kwargs)
         processor = of_recordings(ngram_decoder, recordings)
         count = len(model_inputs[self._given_as(model_inputs)])
-        follows = _follows_lm(processor, count) if self._leaves_ranking(kwargs) else [False] * count
-        parts = [rows for kind in (False, True) if (rows := [row for row in range(count) if follows[row] is kind])]
+        by_sums = [False] * count
+        if self._leaves_ranking(kwargs):
+            short = [seconds <= SHORT for seconds in self._seconds(model_inputs)]
+            by_sums = [one and other for one, other in zip(short, _follows_lm(processor, count), strict=True)]
+        parts = [rows for kind in (False, True) if (rows := [row for row in range(count) if by_sums[row] is kind])]
         outs = []
         for rows in parts:
-            penalty = {"length_penalty": 0.0} if follows[rows[0]] else {}
+            penalty = {"length_penalty": 0.0} if by_sums[rows[0]] else {}
             mine, inputs = (
                 (processor, model_inputs) if len(parts) == 1 else (processor.select(rows), self._rows(model_inputs, rows))
             )
@@ -157,6 +163,14 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         config = settings.get("generation_config") or self.model.generation_config
         beams = settings.get("num_beams") or getattr(config, "num_beams", None) or 1
         return beams > 1 and getattr(config, "length_penalty", None) in (None, 1.0)
+
+    def _seconds(self, model_inputs: dict[str, Any]) -> list[float]:
+        """Return the durations of a batch's recordings."""
+        inputs, mask = model_inputs[self._given_as(model_inputs)], model_inputs.get("attention_mask")
+        extractor, axis = cast(Any, self.feature_extractor), -1 if self.type == "seq2seq_whisper" else 1
+        step = extractor.hop_length / extractor.sampling_rate if self.type == "seq2seq_whisper" else self._step_seconds
+        steps = [inputs.shape[axis]] * len(inputs) if mask is None else mask.sum(1).tolist()
+        return [step * each for each in steps]
 
     def _rows(self, model_inputs: dict[str, Any], rows: list[int]) -> dict[str, Any]:
         """Return some recordings of a batch."""

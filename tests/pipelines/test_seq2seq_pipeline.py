@@ -13,6 +13,7 @@ from transformers import AutomaticSpeechRecognitionPipeline, pipeline
 
 from hf_ngpulm import NGramLM, NGramLogitsProcessor, Seq2SeqNGramPipeline, TokenizerMismatchError
 from hf_ngpulm.generation import seq2seq_generate
+from hf_ngpulm.pipelines import seq2seq
 
 TASK = "automatic-speech-recognition"
 
@@ -95,6 +96,18 @@ def test_lengths_do_not_count_where_an_lm_does(parts, lm, audios):
     alone = pipeline(TASK, **parts, **ENDING)
     for without in ({"lm": None}, {"lm_weight": 0.0}):
         assert heard(**without) == alone(audio.copy())["text"]
+
+
+def test_lengths_count_in_long_recordings(parts, lm, audios, monkeypatch):
+    monkeypatch.setattr(seq2seq, "SHORT", 0.8)
+    asr = pipeline(TASK, **parts, lm=lm, lm_weight=0.6, **ENDING)
+    long = generated(parts, audios[0], lm, 0.6, length_penalty=1.0, **ENDING)
+    short = generated(parts, audios[1], lm, 0.6, length_penalty=0.0, **ENDING)
+    assert long != generated(parts, audios[0], lm, 0.6, length_penalty=0.0, **ENDING)
+    assert short != generated(parts, audios[1], lm, 0.6, length_penalty=1.0, **ENDING)
+    for batch_size in (1, 2):
+        found = asr([audio.copy() for audio in audios], batch_size=batch_size)
+        assert [each["text"] for each in found] == [long, short]
 
 
 @pytest.mark.parametrize("timestamps", [None, True, "word"])
