@@ -6,6 +6,7 @@ run once; decoders are timed on what they gave, clips sorted by length, in batch
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import types
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from hf_ngpulm import CTCDecoder, GraphDecoder, TransducerDecoder
 from hf_ngpulm.decoding.families import encoded
 from hf_ngpulm.generation import seq2seq_generate
 from hf_ngpulm.language_model.loading import load_language_model
+from hf_ngpulm.pipelines.seq2seq import SHORT
 
 BUNDLED = measure.ROOT / "examples" / "models"
 BATCH = 16
@@ -129,10 +131,22 @@ class Heard:
         """Return transcripts of all clips; `contexts`: phrases of each."""
         found = [""] * len(self.rows)
         for numbers, frames, lengths in self.batches(size):
-            given = None if contexts is None else [contexts[number] for number in numbers]
-            for number, n_best in zip(numbers, decoder.decode(frames, lengths, given), strict=True):
-                found[number] = n_best[0].text
+            for places, chosen in self._parts(decoder, numbers):
+                mine = [numbers[place] for place in places]
+                given = None if contexts is None else [contexts[number] for number in mine]
+                for number, n_best in zip(mine, chosen.decode(frames[places], lengths[places], given), strict=True):
+                    found[number] = n_best[0].text
         return found
+
+    def _parts(self, decoder: Any, numbers: list[int]) -> list[tuple[list[int], Any]]:
+        """Return places in a batch and their decoder. As in pipelines, beams of short recordings are ranked by sums."""
+        every = list(range(len(numbers)))
+        if not isinstance(decoder, Generator) or not decoder.follows_lm or "length_penalty" in decoder.settings:
+            return [(every, decoder)]
+        short = [place for place in every if self.clips[numbers[place]].seconds <= SHORT]
+        others = [place for place in every if place not in short]
+        by_sums = dataclasses.replace(decoder, settings={**decoder.settings, "length_penalty": 0.0})
+        return [(places, each) for places, each in ((short, by_sums), (others, decoder)) if places]
 
     def encoder_seconds(self, size: int) -> float:
         """Return how long the model takes to hear all clips in batches of a size."""
@@ -160,15 +174,19 @@ class Generator:
     recogniser: Recogniser
     settings: dict[str, Any]
 
+    @property
+    def follows_lm(self) -> bool:
+        """Return whether a language model takes part in a beam search."""
+        of_lm = self.settings.get("lm") is not None and self.settings.get("lm_weight") != 0
+        return of_lm and self.settings.get("num_beams", 1) > 1
+
     def decode(self, states: Tensor, lengths: Tensor, contexts: list[Any] | None = None) -> list[list[Any]]:
         model, processor = self.recogniser.model, self.recogniser.processor
-        given: dict[str, Any] = dict(self.settings) | ({} if contexts is None else {"phrases": contexts})
+        given: dict[str, Any] = self.settings | ({} if contexts is None else {"phrases": contexts})
         if "phrases" not in given:
             given.pop("phrase_weight", None)
         if {"lm", "phrases"} & given.keys():
             given["processor"] = processor
-        if given.get("lm") is not None and given.get("lm_weight") != 0 and given.get("num_beams", 1) > 1:
-            given.setdefault("length_penalty", 0.0)  # as in pipelines
         outputs = self.recogniser.outputs(states, lengths)
         tokens = model.generate(encoder_outputs=outputs, custom_generate=seq2seq_generate, **given)
         texts = processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)

@@ -25,7 +25,7 @@ from .per_item import numbers_in
 from .second_pass import OF_RESCORER, SecondPass
 from .word_times import encoder_outputs_of, put_together, timed_words
 
-SHORT = 10.0  # seconds; longer recordings may hold several sentences
+SHORT = 8.0  # seconds; longer recordings may hold several sentences
 
 
 class Seq2SeqNGramPipeline(NGramPipeline):
@@ -34,7 +34,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     This is Transformers' pipeline. With `lm` or `phrases` it generates with an `NGramLogitsProcessor`. The stock pipeline
     handles everything else: settings of `generate` such as `num_beams` (5, unless the model's generation config differs), long
     audio, and Whisper's `return_timestamps`. `num_beams="auto"` is 2. With beams, recordings
-    of up to 10 s that have a language model are ranked with `length_penalty=0`, unless the call or the model's generation
+    of up to 8 s that have a language model are ranked with `length_penalty=0`, unless the call or the model's generation
     config has another one than 1. Divided by their lengths, scores prefer transcripts that repeat what the LM finds cheap. In
     longer recordings, which may hold several sentences, undivided scores lose the last ones.
 
