@@ -109,7 +109,7 @@ class Voices:
             if given.get(weight) is not None:
                 settings[weight] = _number(weight, given[weight])
         if given.get("grammar") is not None:
-            settings["grammar"] = self._grammar(given["grammar"], limits, recognizer)
+            settings["grammar"] = self._grammar(given["grammar"], limits)
         if _switch("explain", str(given.get("explain", False))):
             if "grammar" not in settings:
                 raise Problem("explain is about a grammar; give grammar, too", "explain")
@@ -132,10 +132,8 @@ class Voices:
                 settings |= {} if remembered is None else {"lm_weight": remembered}
         return settings
 
-    def _grammar(self, given: Any, limits: Limits, recognizer: StreamingRecognizer | AttentionRecognizer) -> Grammar:
+    def _grammar(self, given: Any, limits: Limits) -> Grammar:
         """Return a grammar by its name, or one of a client's own sentences."""
-        if isinstance(recognizer, AttentionRecognizer):
-            raise Problem("this server understands grammars with CTC models and transducers only; leave grammar out", "grammar")
         if isinstance(given, str) and given in self.grammars:
             return self.grammars[given]
         if isinstance(given, str) and not given.lstrip().startswith("["):
@@ -228,7 +226,7 @@ def wanted(
 
 def of_attention(wanted: Wanted, recognizer: AttentionRecognizer) -> dict[str, Any]:
     """Return the settings that only models with attention have: language, translation task and times. Raises Problem if the
-    model doesn't support the language or word times, or it needs a language to translate.
+    model doesn't support the language or word times, it needs a language to translate, or word times are wanted with a grammar.
     """
     settings: dict[str, Any] = {}
     if wanted.language and recognizer.languages:
@@ -240,9 +238,11 @@ def of_attention(wanted: Wanted, recognizer: AttentionRecognizer) -> dict[str, A
         if not (recognizer.is_whisper or wanted.language):
             raise Problem("this model has to be told the language that is spoken to translate it; give language", "language")
         settings["task"] = TRANSLATE
-    if "word" in wanted.granularities and not recognizer.has_words:
-        raise Problem("this model knows no times of words; ask for those of segments", "timestamp_granularities")
-    if wanted.response_format in ("verbose_json", "srt", "vtt") and recognizer.is_whisper:
+    has_grammar = "grammar" in wanted.settings
+    if "word" in wanted.granularities and (has_grammar or not recognizer.has_words):
+        besides = " beside a grammar" * has_grammar
+        raise Problem(f"this model knows no times of words{besides}; ask for those of segments", "timestamp_granularities")
+    if wanted.response_format in ("verbose_json", "srt", "vtt") and recognizer.is_whisper and not has_grammar:
         settings["times"] = "word" if "word" in wanted.granularities else True
     return settings
 

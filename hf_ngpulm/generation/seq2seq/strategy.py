@@ -16,7 +16,7 @@ from ...common.checks import refuse_idle
 from ...decoding.options import AttentionOptions, takes
 from ..lm_argument import GivenLM, given_lm
 from ..logits_processor import LM_WEIGHT, NGramLogitsProcessor
-from ..transcripts import configs_of
+from ..transcripts import positions_of
 from ..whisper import Window
 from .beam import beam_search
 from .greedy import greedy
@@ -165,18 +165,11 @@ def _check_call(
             raise ValueError("low_memory=True isn't supported")
         if returned > beams:
             raise ValueError(f"num_return_sequences={returned} is more than there are beams, num_beams={beams}")
-    places = [
-        value
-        for part in configs_of(model)
-        for value in (
-            getattr(part, key, None) for key in ("max_target_positions", "max_text_positions", "max_position_embeddings")
-        )
-        if isinstance(value, int)
-    ]
-    if places and input_ids.shape[1] >= max(places):
+    places = positions_of(model)
+    if places is not None and input_ids.shape[1] >= places:
         raise ValueError(
-            f"the prompt has {input_ids.shape[1]} tokens, which leaves no room for a transcript in the {max(places)} positions "
-            f"of {name}; shorten it"
+            f"the prompt has {input_ids.shape[1]} tokens, which leaves no room for a transcript in the {places} positions of "
+            f"{name}; shorten it"
         )
 
 
