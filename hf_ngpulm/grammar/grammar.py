@@ -87,6 +87,20 @@ class Grammar:
         return cls.of_rules(read_vosk(source))
 
     @classmethod
+    def from_text(cls, text: str) -> Grammar:
+        """Read the text of a grammar in one of the formats: JSGF without imports, sentence templates or a context of Rhino as
+        YAML or JSON, or Vosk's list. Raises GrammarError if it is none of them, or invalid.
+        """
+        if text.lstrip().startswith("#JSGF"):
+            return cls.from_jsgf(text)
+        if text.lstrip().startswith("["):
+            return cls.from_phrases(text)
+        contents = load_yaml(text, "grammar")
+        if not isinstance(contents, dict):
+            raise GrammarError("the grammar is neither JSGF nor YAML with 'intents' (templates) or 'context' (Rhino)")
+        return cls.from_rhino(contents) if "context" in contents else cls.from_templates(contents)
+
+    @classmethod
     def load(cls, source: str | os.PathLike[str]) -> Grammar:
         """Read a grammar from a file, or a folder of sentence templates; the suffix and the content tell its format.
 

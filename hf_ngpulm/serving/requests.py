@@ -52,7 +52,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "lm_weight": {"type": "number", **OPTIONS["lm_weight"].schema()},
     "grammar": {
         "type": "string",
-        "description": "A grammar by its name, or a JSON list of sentences; the answer then says what was understood.",
+        "description": "A grammar by its name, a JSON list of sentences, or a grammar's text (JSGF; sentence templates or a "
+        "context of Rhino as YAML or JSON); the answer then says what was understood.",
     },
     "explain": {"type": "boolean", "default": False, "description": "With grammar: also tell why it was understood or not."},
     "num_beams": {"type": ["integer", "string"], **OPTIONS["num_beams"].schema()},
@@ -132,15 +133,25 @@ class Voices:
                 settings |= {} if remembered is None else {"lm_weight": remembered}
         return settings
 
-    def _grammar(self, given: Any, limits: Limits) -> Grammar:
-        """Return a grammar by its name, or one of a client's own sentences."""
+    def _grammar(self, given: Any, limits: Limits) -> Grammar | str:
+        """Return a grammar by its name, one of a client's own sentences, or the text of another one, which isn't read yet."""
+        given = json.dumps(given, ensure_ascii=False) if isinstance(given, dict) else given
         if isinstance(given, str) and given in self.grammars:
             return self.grammars[given]
+        if isinstance(given, str) and ("\n" in given or given.lstrip().startswith(("#JSGF", "{"))):
+            try:
+                size = len(given.encode())
+            except UnicodeEncodeError:
+                raise Problem("the grammar has half of a surrogate pair, which isn't text", "grammar") from None
+            if size > limits.grammar_bytes:
+                raise Problem(f"a grammar of {size} bytes; at most {limits.grammar_bytes} are taken", "grammar")
+            return given
         if isinstance(given, str) and not given.lstrip().startswith("["):
             names = ", ".join(map(repr, self.grammars)) or "none"
             raise Problem(
-                f"there is no grammar {given[:100]!r}; this server has {names}. Or give a JSON list of sentences", "grammar"
-            )
+                f"there is no grammar {given[:100]!r}; this server has {names}. Or give a JSON list of sentences, or a grammar's "
+                "text: JSGF, or templates or a context of Rhino in YAML or JSON", "grammar",
+            )  # fmt: skip
         sentences = checked_phrases(_phrases(given, "grammar"), limits, "grammar")
         try:
             return Grammar.from_phrases(sentences)

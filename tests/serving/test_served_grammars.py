@@ -31,6 +31,7 @@ from hf_ngpulm.serving.attention import STREAMED, AttentionRecognizer
 
 TELL = Sequence("tell the", Slot("who", "harbour master", "hm"), "we will be", Slot("minutes", Number(1, 60)), "minutes late")
 VOICES = Voices(grammars={"harbour": Grammar({"tell": TELL, "sail": ["drop the anchor"]})})
+LIMITS = Limits(clients=2)
 SENTENCE = "tell the harbour master we will be twenty minutes late"
 SLOTS = [("who", "hm"), ("minutes", 20)]
 
@@ -39,9 +40,9 @@ def pairs(told):
     return [(slot["name"], slot["value"]) for slot in told["slots"]]
 
 
-def run_with(demo, talk, voices=VOICES, **settings):
+def run_with(demo, talk, voices=VOICES, limits=LIMITS, **settings):
     async def serve():
-        async with serving(demo.recognizer(2, lm=None, lm_weight=None), Limits(clients=2), voices=voices, **settings) as server:
+        async with serving(demo.recognizer(2, lm=None, lm_weight=None), limits, voices=voices, **settings) as server:
             await talk(server)
 
     asyncio.run(serve())
