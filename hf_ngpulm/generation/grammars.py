@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
@@ -15,7 +16,8 @@ from ..grammar.grammar import Grammar
 from ..text.words import WordSplitter
 from .forced import forced_scores
 from .logits_processor import NGramLogitsProcessor
-from .transcripts import ends_of, no_timestamps_of, positions_of
+from .transcripts import ends_of, no_timestamps_of
+from .whisper import rule_out_timestamps
 
 # Of encoder-decoders, whose scores are those of a language model too.
 EVIDENCE = Evidence(-2.5, 0.4)
@@ -45,7 +47,6 @@ class GeneratedGrammar:
             )
         self.processor, self.weighing, self.model = processor, weighing, model
         self.splitter, self.end = WordSplitter(tokenizer), min(ends_of(model))
-        self._no_timestamps, self._positions = no_timestamps_of(model), positions_of(model)
         size = None if processor is None else processor.fusion.contexts.vocab_size
         self.compiled = grammar.compiled(tokenizer, size, weighing.leaving)
         self.grammar = NGramLogitsProcessor(phrases=self.compiled, model=model, tokenizer=tokenizer)
@@ -67,7 +68,7 @@ class GeneratedGrammar:
             attention_mask: mask of the encoder's inputs.
         """
         own = [] if self.processor is None else [self.processor]
-        beginning = _Beginning()
+        beginning = _Beginning(no_timestamps_of(self.model))
         free = generate([beginning, *own]) if self.weighing.needs_free else None
         inside = generate([beginning, *own, self.grammar]) if self.weighing.needs_inside else None
         rows = [self._transcripts(tokens) for tokens in (inside, free) if tokens is not None]
@@ -82,31 +83,34 @@ class GeneratedGrammar:
 
     def _transcripts(self, tokens: Tensor) -> list[list[int]]:
         """Return the text tokens of each row."""
-        beyond = float("inf") if self._no_timestamps is None else self._no_timestamps
-        return [[token for token in row if token not in self.splitter.special and token < beyond] for row in tokens.tolist()]
+        return [[token for token in row if token not in self.splitter.special] for row in tokens.tolist()]
 
     def _scores(
         self, outputs: Any, attention_mask: Tensor | None, prompt: list[int], transcripts: list[list[int]]
     ) -> list[float]:
-        # Whisper may put windows together to a transcript that is longer than the decoder reads.
-        room = None if self._positions is None else self._positions - len(prompt)
-        ended = [[*transcript[:room], self.end] for transcript in transcripts]
+        ended = [[*transcript, self.end] for transcript in transcripts]
         return forced_scores(self.model, outputs, attention_mask, prompt, ended)
 
     def _hypothesis(self, token_ids: list[int], score: float) -> Hypothesis:
-        text = self.splitter.text(token_ids)
+        text = self.splitter.text(token_ids).strip()
         return Hypothesis(text, token_ids, score, score, 0.0, [], splitter=self.splitter)
 
 
 class _Beginning(LogitsProcessor):
-    """Remember the tokens with which the decoder begins, and change nothing."""
+    """Remember the tokens with which the decoder begins. Rule out timestamps after `<|notimestamps|>`, whose id is
+    `no_timestamps`, if it isn't None: Whisper would go on behind them and put windows together to one transcript.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, no_timestamps: int | None) -> None:
         self.prompt: list[int] = []
+        self.no_timestamps = no_timestamps
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if not self.prompt:
             self.prompt = input_ids[0].tolist()
+        if self.no_timestamps is not None:
+            every = torch.ones(len(scores), dtype=torch.bool, device=scores.device)
+            rule_out_timestamps(scores, input_ids.to(scores.device), self.no_timestamps, every)
         return scores
 
 

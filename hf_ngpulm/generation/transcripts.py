@@ -104,12 +104,6 @@ def no_timestamps_of(model: Any) -> int | None:
     return max(found, default=None)
 
 
-def positions_of(model: Any) -> int | None:
-    """Return the most tokens that a model's decoder reads; None if unknown."""
-    names = ("max_target_positions", "max_text_positions", "max_position_embeddings")
-    return max(_numbers(configs_of(model), names), default=None)
-
-
 def is_windowed(model: Any) -> bool:
     """Return whether a model transcribes windows of a fixed length (Whisper), which may hold several sentences."""
     return _model_type(model) == "whisper"

@@ -265,7 +265,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
             if isinstance(understanding, list):  # a batch of one, which the stock pipeline doesn't take apart
                 (understanding,) = understanding
             told = AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
-            return {**told, **understanding.as_dict(), "text": understanding.text.strip()}
+            return {**told, **understanding.as_dict()}
         if not word_times:
             return AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
         pieces = []

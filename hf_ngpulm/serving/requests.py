@@ -149,8 +149,8 @@ class Voices:
         if isinstance(given, str) and not given.lstrip().startswith("["):
             names = ", ".join(map(repr, self.grammars)) or "none"
             raise Problem(
-                f"there is no grammar {given[:100]!r}; this server has {names}. Or give a JSON list of sentences, or a grammar's "
-                "text: JSGF, or templates or a context of Rhino in YAML or JSON", "grammar",
+                f"there is no grammar {given[:100]!r}; this server has {names}. Or give a JSON list of sentences, or a "
+                "grammar's text: JSGF, or templates or a context of Rhino in YAML or JSON", "grammar",
             )  # fmt: skip
         sentences = checked_phrases(_phrases(given, "grammar"), limits, "grammar")
         try:
