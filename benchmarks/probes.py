@@ -134,9 +134,9 @@ def contexts(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
 
 @experiment(models=("ctc", "rnnt", "tdt"), beams=(1, 4, 16, 64, 256), batch_sizes=(1,), sentences=2000, order=5, repeats=9)
 def grammars(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
-    """What a strict grammar costs a search beside an LM with about as many arcs: milliseconds a clip, by the number of beams, of
-    a grammar of --sentences of the harbour's text and of an n-gram model of these sentences. "default" is each one's own number of
-    beams; the LM's guard is off."""
+    """What a strict grammar costs a search beside an LM with about as many arcs: milliseconds a clip, by the number of beams,
+    of a grammar of --sentences of the harbour's text and of an n-gram model of these sentences. "default" is each one's own
+    number of beams; the LM's guard is off."""
     said = list(dict.fromkeys(corpora.text_of("harbour")))[: args.sentences]
     lm = NGramLM.train(said, tokenizer=heard.recogniser.tokenizer, order=args.order)
     grammar = Grammar.from_phrases(said).compiled(heard.recogniser.tokenizer)

@@ -65,9 +65,9 @@ class Trial:
             said = b""
         finally:
             watch.cancel()
-        if not said:
+        if not said.endswith(b"\n"):
             self.close()
-        told: dict[str, Any] = json.loads(said) if said else {"error": self._too_much}
+        told: dict[str, Any] = json.loads(said) if said.endswith(b"\n") else {"error": self._too_much}
         if "error" in told:
             raise GrammarError(told["error"])
         if told["parts"] > self.parts:
