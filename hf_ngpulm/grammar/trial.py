@@ -25,7 +25,7 @@ _TOLD = 300  # characters of a message
 
 
 class Cost(NamedTuple):
-    """What compiling a grammar takes: its parts (arcs of words and tokens, spellings), and seconds of CPU time."""
+    """Hold what compiling a grammar takes: its parts (arcs of words and tokens, spellings), and seconds of CPU time."""
 
     parts: int
     seconds: float
