@@ -20,7 +20,7 @@ from corpora import LM
 from recognisers import Heard
 from ways import Row, experiment, show
 
-from hf_ngpulm import NGramLogitsProcessor, PhraseBooster, StreamingDecoder
+from hf_ngpulm import Grammar, NGramLM, NGramLogitsProcessor, PhraseBooster, StreamingDecoder
 from hf_ngpulm.evaluation import paired_significance, tune_weights, word_errors
 from hf_ngpulm.evaluation.significance import bootstrap
 from hf_ngpulm.generation import seq2seq_generate
@@ -130,6 +130,31 @@ def contexts(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
             never = encoder + streams["never"]
             row |= {"switching": {how: never / (encoder + s) for how, s in streams.items()}, "switching_seconds": streams}
         yield row
+
+
+@experiment(models=("ctc", "rnnt", "tdt"), beams=(1, 4, 16, 64, 256), batch_sizes=(1,), sentences=2000, order=5, repeats=9)
+def grammars(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
+    """What a strict grammar costs a search beside an LM with about as many arcs: milliseconds a clip, by the number of beams,
+    of a grammar of --sentences of the harbour's text and of an n-gram model of these sentences. "default" is each one's own
+    number of beams; the LM's guard is off."""
+    said = list(dict.fromkeys(corpora.text_of("harbour")))[: args.sentences]
+    lm = NGramLM.train(said, tokenizer=heard.recogniser.tokenizer, order=args.order)
+    grammar = Grammar.from_phrases(said).compiled(heard.recogniser.tokenizer)
+    sizes = {f"{name} {what}": getattr(each.tensors, f"num_{what}") for what in ("states", "arcs")
+             for name, each in (("grammar", grammar), ("LM", lm))}  # fmt: skip
+    is_ctc = heard.recogniser.family == "CTC"
+    plain, fixed = heard.recogniser.decoder(), {"lm": lm, "lm_weight": WEIGHT, "lm_guard": "off"} if is_ctc else {"lm": lm}
+    for beams, size in itertools.product((None, *args.beams), args.batch_sizes):
+        if not is_ctc and beams == 256:  # which takes longer than the audio
+            continue
+        settings = {} if is_ctc or beams in (None, 1) else {"strategy": "alsd"}
+        with_lm = heard.recogniser.decoder(**fixed, **settings, num_beams="auto" if beams is None else beams)
+        calls = {"LM": partial(heard.decode, with_lm, size)}
+        calls["grammar"] = partial(heard.decode, plain.in_grammar(grammar, beams), size)
+        seconds = measure.by_turns({name: partial(measure.seconds_of, call) for name, call in calls.items()}, args.repeats)
+        row = {"model": heard.recogniser.name, "beams": beams or "default", "batch size": size, **sizes}
+        row |= {f"{name} ms": 1e3 * each / len(heard.clips) for name, each in seconds.items()}
+        yield row | {"ratio": seconds["grammar"] / seconds["LM"]}
 
 
 def made_up(words: list[str], count: int, seed: int) -> list[str]:

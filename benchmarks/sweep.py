@@ -61,6 +61,8 @@ ABOUT: dict[str, Any] = {
     "seconds": "audio of each stream",
     "batch_sizes": "in which decoders are timed",
     "repeats": "turns of the timing",
+    "sentences": "in the grammar",
+    "order": "of the LM",
 }
 
 

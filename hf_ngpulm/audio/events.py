@@ -39,7 +39,7 @@ def final_event(
         has_words: whether to list the words; this takes longer than the text alone.
     """
     best = hypotheses[0] if hypotheses else None
-    meant = best.as_dict(begin) if isinstance(best, Understanding) else {}
+    meant = best.as_dict(begin) if isinstance(best, Understanding) else getattr(best, "meant", {})
     hypothesis = best.hypothesis if isinstance(best, Understanding) else best
     if hypothesis is None or not hypothesis.token_ids:
         return None

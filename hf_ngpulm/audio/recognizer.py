@@ -108,7 +108,7 @@ class StreamingRecognizer:
             raise ValueError(f"max_waiting_seconds should be above 0, got {max_waiting_seconds!r}")
         if not (is_ctc(model) or is_transducer(model)):
             raise ValueError(f"{type(model).__name__} is neither a CTC model nor a transducer, the models that can be streamed")
-        self.max_waiting_seconds = max_waiting_seconds
+        self.max_waiting_seconds, self.tokenizer = max_waiting_seconds, tokenizer
         cutting = {"chunk_seconds": chunk_seconds, "left_seconds": left_seconds, "right_seconds": right_seconds}
         looking = {"num_lookahead_tokens": num_lookahead_tokens, "language": language}
         cache_aware = model.config.model_type in CACHE_AWARE

@@ -136,8 +136,6 @@ def work(
     recognizer = load_serving(model, device, decoding, chunks, limits.clients, list(lms.values()), rescoring)
     known = dict(zip(["default", *lms], getattr(recognizer, "language_models", ())))
     voices = library.Voices(names, known, [chunks.language] if chunks.language else ["en"], grammars=grammars)
-    if grammars and isinstance(recognizer, library.AttentionRecognizer):
-        raise ValueError("--grammar is for CTC models and transducers; this model has neither of their searches")
     warm_up(recognizer, **({"lm": known["default"]} if len(known) > 1 else {}))
     access = library.Access(origins, library.local_hosts(host, origins), proxies, keys)
     app = library.make_app(recognizer, limits, access, voices=voices, tick=tick, wyoming=wyoming, reuse_port=shared)

@@ -188,21 +188,22 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
 
     def shared_rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
         """Return the same as `rows`. Don't change the result, because batches with the same models and size may share it."""
-        lm = self.of_all
+        lm, grammar = self.of_all, self.grammar
         varied = (
             self.source is not None
-            or self.grammar is not None
             or phrases is not None
             or self.phrases is not None
             or self.per_row is not None
             or isinstance(self.weight, Tensor)
         )
-        if varied or not isinstance(lm, NGramLM) or (lm.is_lazy and not device.type == lm.device.type == "cpu"):
+        shared = grammar if lm is None else lm
+        if varied or not isinstance(shared, NGramLM | CompiledGrammar):
             return self.rows(batch_size, device, phrases)
-        if lm.is_lazy:
-            return self._lazy_rows(lm, batch_size)
+        if isinstance(lm, NGramLM) and lm.is_lazy:
+            is_alone = grammar is None and device.type == lm.device.type == "cpu"
+            return self._lazy_rows(lm, batch_size) if is_alone else self.rows(batch_size, device, phrases)
         kind: tuple[Any, ...] = (batch_size, device, self.weight)
-        of = lm.tensors.arc_offsets  # a model that moves to another device gets new tensors
+        of = shared.tensors.arc_offsets  # a model that moves to another device gets new tensors
         cached = self._shared  # read once, as other threads may replace it
         if cached is None or cached[0] != kind or cached[1] is not of:
             self._shared = cached = kind, of, self.rows(batch_size, device)

@@ -15,6 +15,7 @@ from ..decoding.options import AttentionOptions, takes
 from ..engines.choice import engine_name
 from ..fusion.fusion import Fusion
 from ..fusion.rows import RowModels
+from ..grammar.compiled import CompiledGrammar
 from ..language_model.loading import loaded_models
 from ..language_model.log_linear import parts_of
 from ..language_model.model import NGramLM
@@ -47,10 +48,12 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         model: the model whose `generate` is called. Whisper's `generate` is extended to report the recordings of its rows (see
             `generation.whisper`).
         phrases: phrases to boost (hotwords): a `hf_ngpulm.PhraseBooster`, or the phrases to make one; or a list with a booster,
-            phrases or None for each recording.
+            phrases or None for each recording. A compiled grammar, `grammar.compiled(tokenizer)`, lets only its sentences be
+            said.
         phrase_weight: factor of the phrases' bonuses; a number, or a tensor with one per recording.
         normalise_phrases: whether bonuses shift probability towards phrases instead of adding to it (default True), so that
-            beam search doesn't prefer hypotheses that repeat a phrase. Without beams both choices give the same transcript.
+            beam search doesn't prefer hypotheses that repeat a phrase (False for a compiled grammar). Without beams both
+            choices give the same transcript.
         tokenizer: the model's tokenizer or processor, to check that the LM was made for it, to find its special tokens, and to
             spell phrases. Required for LLM-based models, whose tokens include a prompt.
         start: token ids after which the transcript begins; by default the model's control tokens, or the tokenizer's special
@@ -92,6 +95,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         in_place: bool = True,
         **options: Any,
     ) -> None:
+        if isinstance(phrases, CompiledGrammar):  # whose penalties are meant as they are
+            options.setdefault("normalise_phrases", False)
         if phrases is None and options.get("normalise_phrases") is not None:
             given = options["normalise_phrases"]
             raise ValueError(f"normalise_phrases={given!r} is given without phrases; pass phrases= too")

@@ -25,6 +25,7 @@ from .template_lists import glued
 from .templates import read_templates
 from .vosk import read_vosk
 
+_MARKS = ".,?!;:…。、，？！；："
 KEPT = 8  # compiled grammars of one tokenizer
 
 
@@ -58,6 +59,7 @@ class Grammar:
         self.lists = {name: _entries(name, entries) for name, entries in (lists or {}).items()}
         self._network = Network(self.intents, self.lists)
         self._compiled: weakref.WeakKeyDictionary[Any, dict[Any, CompiledGrammar]] = weakref.WeakKeyDictionary()
+        self._symbols: Symbols | None = None  # in words, for `reading`
 
     @classmethod
     def of_rules(cls, rules: Rules) -> Grammar:
@@ -83,6 +85,20 @@ class Grammar:
     def from_phrases(cls, source: Any) -> Grammar:
         """Read Vosk's list of sentences, a JSON text or a list; see `hf_ngpulm.grammar.vosk.read_vosk`."""
         return cls.of_rules(read_vosk(source))
+
+    @classmethod
+    def from_text(cls, text: str) -> Grammar:
+        """Read the text of a grammar in one of the formats: JSGF without imports, sentence templates or a context of Rhino as
+        YAML or JSON, or Vosk's list. Raises GrammarError if it is none of them, or invalid.
+        """
+        if text.lstrip().startswith("#JSGF"):
+            return cls.from_jsgf(text)
+        if text.lstrip().startswith("["):
+            return cls.from_phrases(text)
+        contents = load_yaml(text, "grammar")
+        if not isinstance(contents, dict):
+            raise GrammarError("the grammar is neither JSGF nor YAML with 'intents' (templates) or 'context' (Rhino)")
+        return cls.from_rhino(contents) if "context" in contents else cls.from_templates(contents)
 
     @classmethod
     def load(cls, source: str | os.PathLike[str]) -> Grammar:
@@ -145,7 +161,7 @@ class Grammar:
         changed.lists = {**self.lists, **new}
         are_texts = all(isinstance(text, str) for name in new for text, _ in (*new[name], *self.lists[name]))
         changed._network = self._network.with_lists(new) if are_texts else Network(self.intents, changed.lists)
-        changed._compiled = weakref.WeakKeyDictionary()
+        changed._compiled, changed._symbols = weakref.WeakKeyDictionary(), None
         return changed
 
     def compiled(
@@ -172,22 +188,22 @@ class Grammar:
         return kept[key]
 
     def reading(self, text: str) -> Reading | None:
-        """Return the meaning of a text, without regard to case; None if it isn't in the grammar.
+        """Return the meaning of a text, without regard to case and to punctuation marks after words; None if it isn't in the
+        grammar.
 
         `first` and `last` of slots count words.
         """
-        numbers: dict[str, int] = {}
 
-        def units(said: str) -> tuple[int, ...]:
-            return tuple(numbers.setdefault(word, len(numbers)) for word in said.casefold().split())
+        def units(said: str) -> tuple[Any, ...]:
+            return tuple(word.lstrip("¿¡").rstrip(_MARKS) for word in said.casefold().split())
 
-        words = units(text)
-        spellings: dict[Any, dict[tuple[int, ...], Value]] = {}
-        for symbol in self._network.symbols - {FREE}:
-            for said, value in self._network.entries(symbol):
-                spellings.setdefault(symbol, {}).setdefault(units(said), value)
-        symbols = Symbols(spellings, lambda units, place: min(place + 1, len(units)), lambda units, place: place)
-        return self._network.reading(list(words), symbols)
+        if self._symbols is None:
+            spellings: dict[Any, dict[tuple[Any, ...], Value]] = {}
+            for symbol in self._network.symbols - {FREE}:
+                for said, value in self._network.entries(symbol):
+                    spellings.setdefault(symbol, {}).setdefault(units(said), value)
+            self._symbols = Symbols(spellings, lambda units, place: min(place + 1, len(units)), lambda units, place: place)
+        return self._network.reading(list(units(text)), self._symbols)
 
     def __repr__(self) -> str:
         lists = {name: len(entries) for name, entries in self.lists.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,8 @@ def load_yaml(text: str, where: str) -> Any:
                 raise yaml.MarkedYAMLError(problem="aliases aren't supported; write it out", problem_mark=event.start_mark)
         return loader.get_single_data()
     except yaml.MarkedYAMLError as error:
+        with contextlib.suppress(ValueError, RecursionError):  # some JSON isn't YAML
+            return json.loads(text)
         mark = error.problem_mark or error.context_mark
         at = place(where, mark.line + 1, mark.column + 1) if mark else where
         raise GrammarError(f"{at}: this isn't valid YAML: {error.problem or error.context}") from None

@@ -207,5 +207,7 @@ def _spoken(language: str, number: float) -> tuple[str, ...]:
     """Return the ways to say a number, with and without hyphens. Raises ValueError if the language is unknown."""
     from hassil.numbers import get_rbnf_engine
 
+    if not language.replace("-", "").replace("_", "").isalnum():  # it names a file
+        raise ValueError(f"{language!r} isn't a language's code")
     said = [" ".join(text.split()) for text in get_rbnf_engine(language).format_number(number).text_by_ruleset.values()]
     return tuple(dict.fromkeys(each for text in said for each in (text, text.replace("-", " "))))

@@ -16,11 +16,11 @@ from ..decoding.families import is_seq2seq
 from ..decoding.options import KINDS, AttentionOptions
 from ..decoding.understanding import Weighing
 from ..generation import NGramLogitsProcessor
+from ..generation.grammars import EVIDENCE, GeneratedGrammar
 from ..generation.logits_processor import LM_WEIGHT
 from ..grammar.grammar import Grammar
 from ..text.words import WordSplitter
 from .base import NGramPipeline, of_recordings
-from .grammars import EVIDENCE, GeneratedGrammar
 from .per_item import numbers_in
 from .second_pass import OF_RESCORER, SecondPass
 from .word_times import encoder_outputs_of, put_together, timed_words
@@ -234,7 +234,8 @@ class Seq2SeqNGramPipeline(NGramPipeline):
             last.update(out)
             return out["tokens"]
 
-        found = grammar.understood(generate, model_inputs.get("attention_mask"))
+        with encoder_outputs_of(self.model) as encoded:
+            found, *_ = grammar.understood(generate, lambda: encoded[0], model_inputs.get("attention_mask"))
         return {**last, "understandings": found}
 
     def _given_as(self, inputs: Any) -> str:
@@ -264,7 +265,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
             if isinstance(understanding, list):  # a batch of one, which the stock pipeline doesn't take apart
                 (understanding,) = understanding
             told = AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
-            return {**told, **understanding.as_dict(), "text": understanding.text.strip()}
+            return {**told, **understanding.as_dict()}
         if not word_times:
             return AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
         pieces = []

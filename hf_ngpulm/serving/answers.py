@@ -18,8 +18,9 @@ MEANING = ("understood", "intent", "slots", "confidence", "free_text", "explanat
 
 
 def answer(
-    kind: str, final: Answer | None, seconds: float, granularities: frozenset[str], language: str, warned: Answer, task: str
-) -> Answer | str:
+    kind: str, final: Answer | None, seconds: float, granularities: frozenset[str], language: str, warned: Answer, task: str,
+    has_grammar: bool = False,
+) -> Answer | str:  # fmt: skip
     """Return the response body for a client: a string, or a dictionary for JSON.
 
     Args:
@@ -30,10 +31,11 @@ def answer(
         language: the language that the client requested. The response to a translation names English instead.
         warned: the result of `warnings`, which is added to JSON responses.
         task: "transcribe" or "translate".
+        has_grammar: whether the client asked for a grammar.
     """
     text = "" if final is None else final["text"]
     usage = {"type": "duration", "seconds": round(seconds, 3)}
-    meant = meaning(final)
+    meant = meaning(final, has_grammar)
     if kind == "json":
         return {"text": text, **meant, "usage": usage, **warned}
     if kind == "text":
@@ -51,8 +53,10 @@ def answer(
     return {**shown, "usage": usage, **warned}
 
 
-def meaning(final: Answer | None) -> Answer:
-    """Return what a `final_event` says about a grammar; nothing without one."""
+def meaning(final: Answer | None, has_grammar: bool) -> Answer:
+    """Return what a `final_event` says about a grammar; nothing without one. Silence isn't understood."""
+    if final is None and has_grammar:
+        return {"understood": False, "intent": None, "slots": [], "confidence": 0.0, "free_text": ""}
     return {} if final is None else {name: final[name] for name in MEANING if name in final}
 
 

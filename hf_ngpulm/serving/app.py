@@ -23,6 +23,7 @@ from .engine import Engine
 from .limits import Full, Limits, Places
 from .metrics import CONTENT_TYPE, Metrics
 from .openapi import description
+from .own_grammars import OwnGrammars
 from .problems import Problem, problem_of
 from .process import REQUESTED
 from .realtime import Realtime
@@ -133,8 +134,10 @@ class Server:
         self.voices = voices or Voices(lms={str(number): model for number, model in models})
         self.metrics, self.places, self.uploads = Metrics(), Places(limits), Places(limits, most=limits.uploads)
         defaults, watch = self.voices.settings({}, limits, recognizer), self.metrics.watch("live", recognizer.chunk_seconds)
-        self.engine = Engine(recognizer, tick, limits.utterance_seconds, defaults=defaults, watch=watch)
-        self.recordings = RecordingEngines(recognizer, limits, self.metrics.watch("recording"))
+        self.grammars = OwnGrammars(recognizer, limits)
+        read = self.grammars.grammar
+        self.engine = Engine(recognizer, tick, limits.utterance_seconds, defaults=defaults, watch=watch, read=read)
+        self.recordings = RecordingEngines(recognizer, limits, self.metrics.watch("recording"), read)
         self.transcriptions = Transcriptions(
             self.recordings, limits, self.uploads, self.voices, access.address, self.metrics.recording
         )
@@ -265,6 +268,7 @@ class Server:
     async def start(self, _: web.Application) -> None:
         sys.setswitchinterval(min(self._turn, _TURN))
         self.engine.start()
+        self.grammars.start()
         if self.wyoming is not None:
             await self.wyoming.start()
 
@@ -286,7 +290,7 @@ class Server:
             connection.abort()
 
     async def stop(self, _: web.Application) -> None:
-        stops = [asyncio.to_thread(each.stop, _STEP_SECONDS) for each in (self.engine, self.recordings)]
+        stops = [asyncio.to_thread(each.stop, _STEP_SECONDS) for each in (self.engine, self.recordings, self.grammars)]
         if not all(await asyncio.gather(*stops)):
             log.warning("a step of decoding takes long; it is left alone")
         sys.setswitchinterval(self._turn)

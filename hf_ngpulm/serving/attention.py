@@ -19,7 +19,9 @@ from ..decoding.hypotheses import Word
 from ..decoding.options import AttentionOptions
 from ..errors import StreamError
 from ..generation.logits_processor import LM_WEIGHT
+from ..grammar.grammar import Grammar
 from ..phrases import PhraseBooster
+from .answers import MEANING
 
 log = logging.getLogger(__name__)
 PIECE_SECONDS = 30.0  # the longest piece; Whisper's window has the same length
@@ -38,12 +40,15 @@ class Texts(list):
 
 @dataclass
 class RecordingTranscript:
-    """The transcript of a recording. Times are in seconds. `words` is empty unless the client requested words."""
+    """The transcript of a recording. Times are in seconds. `words` is empty unless the client requested words. `meant` is what
+    the pipeline says about a grammar.
+    """
 
     text: str
     token_ids: list[int]
     words: list[Word]
     segments: list[dict[str, Any]]
+    meant: dict[str, Any]
 
 
 @dataclass
@@ -65,6 +70,7 @@ class _QueuedRecording:
     texts: list[str] = field(default_factory=list)
     words: list[Word] = field(default_factory=list)
     segments: list[dict[str, Any]] = field(default_factory=list)
+    meant: dict[str, Any] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -126,8 +132,13 @@ class AttentionRecognizer:
     def keep_contexts(self, _: int) -> None:
         """Do nothing, because each batch compiles its own phrases."""
 
-    def context(self, phrases: Any = None, phrase_weight: float | None = None, **_: Any) -> Texts | None:
-        """Check phrases and return them; return None for no phrases. Raises ValueError if the phrases are invalid."""
+    def context(self, phrases: Any = None, grammar: Grammar | None = None, **_: Any) -> Texts | None:
+        """Compile the grammar, which keeps what is compiled. Check phrases and return them; return None for no phrases. Raises
+        ValueError if the phrases or the grammar are invalid.
+        """
+        if grammar is not None:
+            for size in {lm.vocab_size for lm in self.language_models} or {None}:
+                grammar.compiled(self.tokenizer, size)
         if not phrases:
             return None
         texts = Texts(phrases)
@@ -140,7 +151,13 @@ class AttentionRecognizer:
         return sid
 
     def push(self, sid: int, samples: np.ndarray) -> None:
-        self._recordings[sid].waiting.append(samples)
+        """Queue audio, float32 `[N]`. Raises ValueError if a recording with a grammar is longer than a piece."""
+        recording = self._recordings[sid]
+        recording.waiting.append(samples)
+        if recording.settings.get("grammar") is not None and recording.size > self.chunk_seconds * self.sampling_rate:
+            raise ValueError(
+                f"with a grammar this model hears recordings of at most {self.chunk_seconds:g} s; cut the recording"
+            )
 
     def end(self, sid: int) -> None:
         self._recordings[sid].ended = True
@@ -165,7 +182,8 @@ class AttentionRecognizer:
     def close(self, sid: int) -> list[RecordingTranscript]:
         recording = self._recordings.pop(sid)
         text = " ".join(recording.texts)
-        return [RecordingTranscript(text, self.tokenizer(text).input_ids, recording.words, recording.segments)] if text else []
+        told = recording.words, recording.segments, recording.meant
+        return [RecordingTranscript(text, self.tokenizer(text).input_ids, *told)] if text else []
 
     def step(self, most: int | None = None, seconds: float | None = None) -> dict[int, RecordingSoFar]:
         """Transcribe the next piece of several recordings as one batch.
@@ -199,15 +217,15 @@ class AttentionRecognizer:
         return partials
 
     def _chosen(self, sids: list[int], most: int, seconds: float | None) -> list[int]:
-        """Return the first recording and others with the same language, task and times, as many as a step may take."""
+        """Return the first recording and others that a batch may have beside it, as many as a step may take."""
         alike = [sid for sid in sids if self._key(sid) == self._key(sids[0])]
         whole = max(1, int(seconds // self.chunk_seconds)) if seconds else most
         return alike[: min(most, whole)]
 
-    def _key(self, sid: int) -> tuple[Any, Any, Any]:
-        """Return the language, the task and the option for times of a recording. They must be equal in a batch."""
+    def _key(self, sid: int) -> tuple[Any, ...]:
+        """Return a recording's language, task, option for times, grammar and `explain`. They must be equal in a batch."""
         settings = self._recordings[sid].settings
-        return settings.get("language"), settings.get("task"), settings.get("times")
+        return tuple(settings.get(name) for name in ("language", "task", "times", "grammar", "explain"))
 
     def _prompt(self, source: str, target: str) -> list[int] | None:
         """Return Canary's prompt (version 2) for punctuation and no times; None if the tokenizer lacks one of its tokens."""
@@ -238,7 +256,7 @@ class AttentionRecognizer:
     def _transcribed(self, pieces: dict[int, np.ndarray]) -> dict[int, dict[str, Any]]:
         if not pieces:
             return {}
-        language, task, times = self._key(next(iter(pieces)))
+        language, task, times, grammar, explain = self._key(next(iter(pieces)))
         each = [self._recordings[sid].settings for sid in pieces]
         lms = [self._lm(given) for given in each]
         options: dict[str, Any] = {name: value for name, value in self.settings.items() if name == "num_beams"}
@@ -253,6 +271,8 @@ class AttentionRecognizer:
             options["generate_kwargs"] = told
         if times is not None:
             options["return_timestamps"] = times
+        if grammar is not None:
+            options |= {"grammar": grammar, "explain": bool(explain)}
         least = round(SHORTEST * self.sampling_rate)
         audio = [np.pad(samples, (0, max(0, least - len(samples)))) for samples in pieces.values()]
         raw = [{"raw": samples, "sampling_rate": self.sampling_rate} for samples in audio]
@@ -267,6 +287,7 @@ class AttentionRecognizer:
         end, text = recording.heard / self.sampling_rate, result["text"].strip()
         if text:
             recording.texts.append(text)
+        recording.meant = {name: result[name] for name in MEANING if name in result}
         times = recording.settings.get("times")
         chunks = result.get("chunks") if times else [{"text": text, "timestamp": (0.0, end - begin)}]
         for chunk in chunks or ():

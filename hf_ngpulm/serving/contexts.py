@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from itertools import count
 from queue import PriorityQueue
 from typing import Any
 
+from ..grammar.grammar import Grammar
 from .limits import PhraseBudget
 from .messages import texts_of
 from .problems import Problem
@@ -23,10 +24,13 @@ class ContextMaker:
     next (self-clocked fair queueing, Golestani 1994). So a short list doesn't wait for the long list of another client. A long
     list waits only for other lists whose total cost is at most its own. Only this thread calls `make`; the settings of a
     request are the keyword arguments.
+
+    Args:
+        read: returns the grammar of a client's text.
     """
 
-    def __init__(self, make: Callable[..., Any]) -> None:
-        self.make = make
+    def __init__(self, make: Callable[..., Any], read: Callable[[str, PhraseBudget], Awaitable[Grammar]] | None = None) -> None:
+        self.make, self.read = make, read
         self._asked: PriorityQueue[tuple[float, int, dict[str, Any] | None, Future[Any]]] = PriorityQueue()
         self._turn = 0.0
         self._numbers = count()
@@ -54,9 +58,12 @@ class ContextMaker:
         return await asyncio.wrap_future(future)
 
     async def compiled(self, settings: dict[str, Any], budget: PhraseBudget) -> dict[str, Any]:
-        """Return settings with compiled phrases, and compile the grammar, as soon as the client's budget allows it. Raises
-        Problem if the phrases or the grammar are invalid.
+        """Return settings with compiled phrases and a compiled grammar, as soon as the client's budget allows it. A grammar
+        that is a text is read first. Raises Problem if the phrases or the grammar are invalid.
         """
+        if isinstance(settings.get("grammar"), str):
+            assert self.read is not None
+            settings = {**settings, "grammar": await self.read(settings["grammar"], budget)}
         texts = texts_of(settings.get("phrases"))
         cost = budget.cost(len(texts), sum(len(text.encode()) for text in texts))
         await asyncio.sleep(budget.take(cost))

@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -20,8 +20,10 @@ from ..audio import StreamingRecognizer
 from ..audio.events import final_event, partial_event
 from ..decoding.partials import Partial
 from ..errors import StreamError
+from ..grammar.grammar import Grammar
 from .attention import AttentionRecognizer
 from .contexts import ContextMaker
+from .limits import PhraseBudget
 
 log = logging.getLogger(__name__)
 KEPT_CONTEXTS = 128  # compiled phrase lists to keep after their last use; a list of 500 phrases takes 0.5 MB
@@ -102,6 +104,7 @@ class Engine:
         defaults: default settings of streams and contexts.
         watch: called after each step with the number of streams, the duration of the step, and the lag of each stream. Both
             times are in seconds.
+        read: see `ContextMaker`.
 
     Attributes:
         threads: the number of torch threads for a step; may be changed at any time.
@@ -118,10 +121,11 @@ class Engine:
         work_seconds: float = math.inf,
         defaults: dict[str, Any] | None = None,
         watch: Callable[[int, float, list[float]], None] | None = None,
+        read: Callable[[str, PhraseBudget], Awaitable[Grammar]] | None = None,
     ) -> None:
         self.recognizer: Any = recognizer  # an AttentionRecognizer has the methods that recordings need
         self.defaults = defaults or {}
-        self.contexts = ContextMaker(lambda **settings: recognizer.context(**{**self.defaults, **settings}))
+        self.contexts = ContextMaker(lambda **settings: recognizer.context(**{**self.defaults, **settings}), read)
         self.tick, self.most, self.seconds, self.work_seconds, self.watch = tick, most, seconds, work_seconds, watch
         self.utterance_frames = utterance_seconds / (recognizer.frame_seconds or 0.01)
         self.threads = torch.get_num_threads()

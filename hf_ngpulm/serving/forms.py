@@ -67,9 +67,9 @@ class Forms:
         if kind.lower() != "multipart/form-data":
             raise Problem(f"the body should be multipart/form-data, got {kind[:60]!r}")
         _check_coding(request.headers, hdrs.CONTENT_ENCODING)
-        if (request.content_length or 0) > limits.upload_bytes + limits.phrase_bytes + _MOST_TEXT:
+        if (request.content_length or 0) > limits.upload_bytes + limits.phrase_bytes + limits.grammar_bytes + _MOST_TEXT:
             raise self._too_large()
-        left, parts = limits.phrase_bytes + _MOST_TEXT, limits.phrases + _MOST_FIELDS
+        left, parts = limits.phrase_bytes + limits.grammar_bytes + _MOST_TEXT, limits.phrases + _MOST_FIELDS
         try:
             reader = await request.multipart()
             while (part := await self._soon(reader.next())) is not None:

@@ -25,6 +25,9 @@ class Limits:
         phrase_seconds: time in which a client may replace one full context (the largest allowed set of phrases). All clients of
             an address together may replace `clients_per_address` full contexts in that time. The server waits before it takes
             more phrases.
+        grammar_bytes: size of a client's own grammar, in UTF-8.
+        grammar_seconds: CPU time that compiling it may take.
+        grammar_parts: its arcs and spellings, once it is compiled.
         buffered_seconds: seconds of undecoded audio of a client, at least one chunk. The server waits before it reads more.
         utterance_seconds: length of the longest utterance. A longer utterance is ended at this length.
         hello_seconds: time until a client's first message, or a connection's first request.
@@ -58,6 +61,9 @@ class Limits:
     phrase_characters: int = 100
     phrase_bytes: int = 32 * 1024
     phrase_seconds: float = 5.0
+    grammar_bytes: int = 64 * 1024
+    grammar_seconds: float = 2.0
+    grammar_parts: int = 200_000
     buffered_seconds: float = 10.0
     utterance_seconds: float = 300.0
     hello_seconds: float = 10.0

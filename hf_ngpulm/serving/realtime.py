@@ -164,10 +164,12 @@ class Realtime(Connection):
             config = replace(config, turns=_detects(heard["turn_detection"]))
             if config.turns and self._silence is None:
                 raise Problem("this server doesn't detect turns; set turn_detection to null", "turn_detection")
-        settings = self.voices.settings(config.search, self.limits, self.engine.recognizer)
+        settings = self._settings
         if transcription is not None:
             # The reader waits for the compilation, so later messages use the new phrases.
-            context = (await self.engine.contexts.compiled(settings, self._budget)).get("phrases")
+            settings = self.voices.settings(config.search, self.limits, self.engine.recognizer)
+            settings = await self.engine.contexts.compiled(settings, self._budget)
+            context = settings.get("phrases")
         if self.session is not None:
             self.session.endpoints = config.turns
             if transcription is not None:

@@ -7,7 +7,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -15,10 +15,11 @@ import numpy as np
 import torch
 
 from ..audio import StreamingRecognizer
+from ..grammar.grammar import Grammar
 from .attention import AttentionRecognizer
 from .connection import timeout
 from .engine import Engine, Session
-from .limits import Limits
+from .limits import Limits, PhraseBudget
 
 BATCH = 16  # recordings that a step takes
 # Seconds of audio in a step on the CPU. With longer batches, malloc requests each (large) activation from the system, and these
@@ -54,7 +55,7 @@ class RecordingEngines:
 
     Args:
         recognizer: provides the model and the search.
-        watch: see `Engine`.
+        watch, read: see `Engine`.
     """
 
     def __init__(
@@ -62,8 +63,9 @@ class RecordingEngines:
         recognizer: StreamingRecognizer | AttentionRecognizer,
         limits: Limits,
         watch: Callable[[int, float, list[float]], None] | None = None,
+        read: Callable[[str, PhraseBudget], Awaitable[Grammar]] | None = None,
     ) -> None:
-        self.recognizer, self.limits, self.watch = recognizer, limits, watch
+        self.recognizer, self.limits, self.watch, self.read = recognizer, limits, watch, read
         self._engines: dict[Lane, Engine] = {}  # in order of last use, the latest at the end
         self._users: Counter[Lane] = Counter()
         self._making = threading.Lock()
@@ -127,7 +129,8 @@ class RecordingEngines:
                 recognizer = self.recognizer.for_recordings(self.limits.uploads, CHUNK_SECONDS, CONTEXT_SECONDS, **beams)
                 utterance = self.limits.audio_seconds + PIECE_SECONDS  # a recording is one utterance
                 seconds = BATCH_SECONDS if recognizer.model.device.type == "cpu" else None
-                engine = Engine(recognizer, 0.02, utterance, BATCH, seconds, self.limits.work_seconds, watch=self.watch)
+                told: dict[str, Any] = {"watch": self.watch, "read": self.read}
+                engine = Engine(recognizer, 0.02, utterance, BATCH, seconds, self.limits.work_seconds, **told)
                 engine.start()
             self._engines[lane] = engine
             return engine

@@ -52,7 +52,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "lm_weight": {"type": "number", **OPTIONS["lm_weight"].schema()},
     "grammar": {
         "type": "string",
-        "description": "A grammar by its name, or a JSON list of sentences; the answer then says what was understood.",
+        "description": "A grammar by its name, a JSON list of sentences, or a grammar's text (JSGF; sentence templates or a "
+        "context of Rhino as YAML or JSON); the answer then says what was understood.",
     },
     "explain": {"type": "boolean", "default": False, "description": "With grammar: also tell why it was understood or not."},
     "num_beams": {"type": ["integer", "string"], **OPTIONS["num_beams"].schema()},
@@ -109,7 +110,7 @@ class Voices:
             if given.get(weight) is not None:
                 settings[weight] = _number(weight, given[weight])
         if given.get("grammar") is not None:
-            settings["grammar"] = self._grammar(given["grammar"], limits, recognizer)
+            settings["grammar"] = self._grammar(given["grammar"], limits)
         if _switch("explain", str(given.get("explain", False))):
             if "grammar" not in settings:
                 raise Problem("explain is about a grammar; give grammar, too", "explain")
@@ -132,17 +133,25 @@ class Voices:
                 settings |= {} if remembered is None else {"lm_weight": remembered}
         return settings
 
-    def _grammar(self, given: Any, limits: Limits, recognizer: StreamingRecognizer | AttentionRecognizer) -> Grammar:
-        """Return a grammar by its name, or one of a client's own sentences."""
-        if isinstance(recognizer, AttentionRecognizer):
-            raise Problem("this server understands grammars with CTC models and transducers only; leave grammar out", "grammar")
+    def _grammar(self, given: Any, limits: Limits) -> Grammar | str:
+        """Return a grammar by its name, one of a client's own sentences, or the text of another one, which isn't read yet."""
+        given = json.dumps(given, ensure_ascii=False) if isinstance(given, dict) else given
         if isinstance(given, str) and given in self.grammars:
             return self.grammars[given]
+        if isinstance(given, str) and ("\n" in given or given.lstrip().startswith(("#JSGF", "{"))):
+            try:
+                size = len(given.encode())
+            except UnicodeEncodeError:
+                raise Problem("the grammar has half of a surrogate pair, which isn't text", "grammar") from None
+            if size > limits.grammar_bytes:
+                raise Problem(f"a grammar of {size} bytes; at most {limits.grammar_bytes} are taken", "grammar")
+            return given
         if isinstance(given, str) and not given.lstrip().startswith("["):
             names = ", ".join(map(repr, self.grammars)) or "none"
             raise Problem(
-                f"there is no grammar {given[:100]!r}; this server has {names}. Or give a JSON list of sentences", "grammar"
-            )
+                f"there is no grammar {given[:100]!r}; this server has {names}. Or give a JSON list of sentences, or a "
+                "grammar's text: JSGF, or templates or a context of Rhino in YAML or JSON", "grammar",
+            )  # fmt: skip
         sentences = checked_phrases(_phrases(given, "grammar"), limits, "grammar")
         try:
             return Grammar.from_phrases(sentences)
@@ -228,7 +237,7 @@ def wanted(
 
 def of_attention(wanted: Wanted, recognizer: AttentionRecognizer) -> dict[str, Any]:
     """Return the settings that only models with attention have: language, translation task and times. Raises Problem if the
-    model doesn't support the language or word times, or it needs a language to translate.
+    model doesn't support the language or word times, it needs a language to translate, or word times are wanted with a grammar.
     """
     settings: dict[str, Any] = {}
     if wanted.language and recognizer.languages:
@@ -240,9 +249,11 @@ def of_attention(wanted: Wanted, recognizer: AttentionRecognizer) -> dict[str, A
         if not (recognizer.is_whisper or wanted.language):
             raise Problem("this model has to be told the language that is spoken to translate it; give language", "language")
         settings["task"] = TRANSLATE
-    if "word" in wanted.granularities and not recognizer.has_words:
-        raise Problem("this model knows no times of words; ask for those of segments", "timestamp_granularities")
-    if wanted.response_format in ("verbose_json", "srt", "vtt") and recognizer.is_whisper:
+    has_grammar = "grammar" in wanted.settings
+    if "word" in wanted.granularities and (has_grammar or not recognizer.has_words):
+        besides = " beside a grammar" * has_grammar
+        raise Problem(f"this model knows no times of words{besides}; ask for those of segments", "timestamp_granularities")
+    if wanted.response_format in ("verbose_json", "srt", "vtt") and recognizer.is_whisper and not has_grammar:
         settings["times"] = "word" if "word" in wanted.granularities else True
     return settings
 

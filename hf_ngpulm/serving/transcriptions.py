@@ -118,7 +118,7 @@ class Transcriptions:
                         with Take(engine, settings, self.limits, lambda: self._check(request), words) as take:
                             events = take.events(*self._read(form, engine.recognizer.sampling_rate, request))
                             if asked.stream:
-                                response = await self._streamed(request, events, warned)
+                                response = await self._streamed(request, events, warned, "grammar" in settings)
                             else:
                                 finals = [event async for event in events if event["type"] == "final"]
                                 response = _response(asked, finals[-1] if finals else None, take.seconds, warned)
@@ -143,7 +143,9 @@ class Transcriptions:
         pieces = file_pieces(file, rate, PIECE_SECONDS, name=form.name, give_up=lambda: self._is_cut or is_gone(request))
         return pieces, None if plain else self._unpacking if packed else nullcontext()
 
-    async def _streamed(self, request: web.Request, events: Any, warned: dict[str, Any]) -> web.StreamResponse:
+    async def _streamed(
+        self, request: web.Request, events: Any, warned: dict[str, Any], has_grammar: bool
+    ) -> web.StreamResponse:
         """Send words as they become final, as server-sent events."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
 
@@ -153,7 +155,7 @@ class Transcriptions:
             async with timeout(self.limits.send_seconds):
                 await response.write(f"data: {json.dumps(event, ensure_ascii=False)}\n\n".encode())
 
-        text, task, meant = "", asyncio.current_task(), dict[str, Any]()
+        text, task, meant = "", asyncio.current_task(), meaning(None, has_grammar)
         assert task is not None
         self._streaming.add(task)
         try:
@@ -163,7 +165,7 @@ class Transcriptions:
                     await send({"type": "transcript.text.delta", "delta": fixed[len(text) :]})
                     text = fixed
                 if event["type"] == "final":
-                    text, meant = fixed, meaning(event)
+                    text, meant = fixed, meaning(event, has_grammar)
             await send({"type": "transcript.text.done", "text": text, **meant, **warned})
         except (asyncio.TimeoutError, ConnectionError):  # the client doesn't read
             if request.transport is not None:
@@ -188,7 +190,8 @@ def _head(file: IO[bytes]) -> bytes:
 
 
 def _response(asked: Wanted, final: dict[str, Any] | None, seconds: float, warned: dict[str, Any]) -> web.Response:
-    body = answer(asked.response_format, final, seconds, asked.granularities, asked.language, warned, asked.task)
+    told = asked.granularities, asked.language, warned, asked.task, "grammar" in asked.settings
+    body = answer(asked.response_format, final, seconds, *told)
     if isinstance(body, str):
         kinds = {"vtt": "text/vtt", "srt": "application/x-subrip"}
         return web.Response(text=body, content_type=kinds.get(asked.response_format, "text/plain"), charset="utf-8")

@@ -24,7 +24,6 @@ from wyoming.ping import Pong
 
 from ..sound.files import Resampler
 from .access import counted_address
-from .attention import AttentionRecognizer
 from .connection import SHUTTING_DOWN, timeout
 from .limits import Full, Limits, PhraseBudget, Places
 from .messages import HIGHEST_RATE, LOWEST_RATE
@@ -140,8 +139,8 @@ class _Client:
             elif event.type in ("audio-start", "audio-chunk"):
                 await self._send(await self._transcribe(asked, event))
                 asked = {}
-            elif event.type == "recognize":
-                await self._send(self._recognized(event.data))
+            elif event.type in ("recognize", "transcript"):  # Home Assistant sends texts as transcripts
+                await self._send(await self._recognized(event.data))
 
     async def _transcribe(self, asked: dict[str, Any], event: Event | None) -> Event:
         """Read audio until it ends; return the transcript as an event."""
@@ -151,7 +150,7 @@ class _Client:
         if not all(isinstance(listed, list) for listed in names):
             raise Problem("transcript_names and transcript_terms should be lists of texts")
         given: dict[str, Any] = {"keywords": [*names[0], *names[1]]}
-        if voices.grammars and not isinstance(recordings.recognizer, AttentionRecognizer):
+        if voices.grammars:
             given["grammar"] = next(iter(voices.grammars))
         settings = voices.settings(given, self.limits, recordings.recognizer)
         resample, form = None, None
@@ -175,19 +174,20 @@ class _Client:
                 finals = [said["text"] async for said in take.events(rest) if said["type"] == "final"]
         return Transcript(text=" ".join(finals)).event()
 
-    def _recognized(self, asked: dict[str, Any]) -> Event:
-        """Return the meaning of a text, `asked["text"]`, in the first grammar that has it."""
-        text = asked.get("text")
+    async def _recognized(self, asked: dict[str, Any]) -> Event:
+        """Return the meaning of a text, `asked["text"]`, in the first grammar that has it with an intent."""
+        text, context = asked.get("text"), asked.get("context")
         if not isinstance(text, str):
-            raise Problem("recognize should have a text")
+            raise Problem("recognize and transcript should have a text")
+        text, context = text[: self.limits.phrase_bytes], context if isinstance(context, dict) else None
         for grammar in self.server.voices.grammars.values():
-            reading = grammar.reading(text[: self.limits.phrase_bytes])
-            if reading is not None:
+            reading = await asyncio.to_thread(grammar.reading, text)
+            if reading is not None and reading.intent is not None:
                 words = text.split()
-                said = [" ".join(words[slot.first : slot.last]) for slot in reading.slots]
-                slots = [(slot.name, each if slot.value is None else slot.value) for slot, each in zip(reading.slots, said)]
-                return Intent(reading.intent or "", [Entity(*slot) for slot in slots]).event()
-        return NotRecognized().event()
+                said = [" ".join(words[slot.first : slot.last]).rstrip(".,?!;:") for slot in reading.slots]
+                entities = [Entity(slot.name, _entity(slot.value, each)) for slot, each in zip(reading.slots, said)]
+                return Intent(reading.intent, entities, context=context).event()
+        return NotRecognized(context=context).event()
 
     def _check(self) -> None:
         if self.writer.is_closing():
@@ -250,6 +250,16 @@ def _object(text: bytes) -> dict[str, Any]:
     if not isinstance(event, dict):
         raise Problem("an event should be a JSON object")
     return event
+
+
+def _entity(value: Any, said: str) -> Any:
+    """Return the value of a slot as Home Assistant's sentences have it. Slots of grammars have lists and mappings as JSON."""
+    if value is None:
+        return said
+    try:
+        return json.loads(value) if isinstance(value, str) and value[:1] in ("[", "{") else value
+    except (ValueError, RecursionError):
+        return value
 
 
 def _length(head: dict[str, Any], name: str, most: int) -> int:

@@ -209,3 +209,26 @@ def test_bad_arguments_are_named():
         Grammar({"x": "q"}).compiled(TOKENIZER)
     with pytest.raises(GrammarError, match="can't write 1 of the grammar's 2"):
         Grammar({"x": ["q", "a"]}).compiled(TOKENIZER, strict=True)
+
+
+@pytest.mark.parametrize("with_lm", [False, True])
+def test_calls_share_the_rows_of_a_grammar(with_lm):
+    """Whatever other grammars come and go in the pool meanwhile; another batch size, grammar or weight has its own."""
+    lm = {"lm": NGramLM.train(SENTENCES, tokenizer=TOKENIZER, order=2), "lm_weight": 0.5} if with_lm else {}
+
+    def made(grammar=GRAMMAR):
+        return decoder.in_grammar(grammar.compiled(TOKENIZER, decoder.fusion.contexts.vocab_size), 16)
+
+    outputs = logits(2, 9, 0)
+    decoder = CTCDecoder(TOKENIZER, blank_id=BLANK, num_beams=16, **lm)
+    wanted = made()(outputs)
+    inside = made()
+    shared = inside.fusion.shared_rows(2, outputs.device)
+    for number in range(1, 40):
+        other = Grammar({"other": " ".join(["a b"] * number)})
+        assert made(other)(outputs) != wanted
+        assert inside(outputs) == wanted and inside.fusion.shared_rows(2, outputs.device) is shared
+    assert inside(outputs[:1]) == wanted[:1] and inside(outputs) == wanted
+    if with_lm:
+        assert inside.with_weights(3.0)(outputs)[0][0].score != wanted[0][0].score and inside(outputs) == wanted
+    assert inside(outputs, phrases=["b ab"])[0][0].score != wanted[0][0].score and inside(outputs) == wanted

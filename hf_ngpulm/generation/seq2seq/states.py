@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,15 +33,17 @@ class Scoring:
         lm: the language models and phrases with their settings; None without both.
         recordings: the index of each row's recording; -1 for padding rows.
         keeps_own: whether `own_log_probs` will be called.
+        last: more processors, applied after the language model.
     """
 
     def __init__(
-        self, processors: LogitsProcessorList, lm: NGramLogitsProcessor | None, recordings: list[int], keeps_own: bool = False
-    ) -> None:
+        self, processors: LogitsProcessorList, lm: NGramLogitsProcessor | None, recordings: list[int], keeps_own: bool = False,
+        last: Sequence[Any] = (),
+    ) -> None:  # fmt: skip
         split = len(processors)
-        while lm is not None and split and isinstance(processors[split - 1], AFTER):
+        while (lm is not None or last) and split and isinstance(processors[split - 1], AFTER):
             split -= 1
-        self.before, self.after = LogitsProcessorList(processors[:split]), LogitsProcessorList(processors[split:])
+        self.before, self.after = LogitsProcessorList(processors[:split]), LogitsProcessorList([*last, *processors[split:]])
         self.lm, self.recordings, self.keeps_own = lm, recordings, keeps_own and lm is not None
         self._states: list[Tensor] | None = None  # of language models, and of phrases
         self._own: Tensor | None = None

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
-from transformers.generation import GenerationMode
+from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput, GenerationMode
+from transformers.generation.utils import ALL_CACHE_NAMES
 
 from ...common.checks import refuse_idle
 from ...decoding.options import AttentionOptions, takes
+from ...decoding.understanding import Understanding, Weighing
+from ...grammar.grammar import Grammar
+from ...text.vocabulary import tokenizer_of
+from ..grammars import EVIDENCE, GeneratedGrammar
 from ..lm_argument import GivenLM, given_lm
 from ..logits_processor import LM_WEIGHT, NGramLogitsProcessor
 from ..transcripts import configs_of
@@ -24,6 +31,7 @@ from .model import SteppedDecoder
 from .states import Scoring
 
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
+OF_GRAMMARS = ("grammar_mode", "sensitivity", "meanings")
 WHISPER = "transformers.models.whisper.generation_whisper"
 
 
@@ -42,6 +50,10 @@ def seq2seq_generate(
     phrases: Any = None,
     phrase_weight: float | Tensor | None = None,
     processor: Any = None,
+    grammar: Grammar | None = None,
+    grammar_mode: str | None = None,
+    sensitivity: float | None = None,
+    meanings: list[Understanding] | None = None,
     **model_kwargs: Any,
 ) -> Any:
     """Decode with a language model: `model.generate(**inputs, custom_generate=seq2seq_generate, lm=lm, lm_weight=0.2)`.
@@ -62,14 +74,20 @@ def seq2seq_generate(
             in the LM's config that was tuned for this model and search (with or without beams), together with the other tuned
             settings (see `hf_ngpulm.config.tuned`). Without tuned settings it is 0.2.
         phrases, phrase_weight: as for `hf_ngpulm.NGramLogitsProcessor`.
-        processor: the model's processor or tokenizer, to check that the LM was made for it, and to spell phrases; LLM-based
-            models need it, or `start`, to find the beginning of the transcript.
+        processor: the model's processor or tokenizer, to check that the LM was made for it, and to spell phrases and grammars;
+            LLM-based models need it, or `start`, to find the beginning of the transcript.
+        grammar: a `hf_ngpulm.Grammar`: the transcript is one of its sentences if that was understood, otherwise what was heard
+            without it. There are two searches, greedy or with beams; the outputs have `sequences` only.
+        grammar_mode, sensitivity: "reject" (default), "strict", "soft" or "free", and the bound of "reject", as for
+            `hf_ngpulm.decoding.understanding.GrammarDecoder`.
+        meanings: a list, to which the `Understanding` of each recording is added.
         model_kwargs: the model's inputs, and ilm_weight, source_lm (also by its name), source_weight, start, prompt_context,
             unscored, score_eos, normalise_phrases and engine as for `hf_ngpulm.NGramLogitsProcessor`.
 
     Raises:
-        ValueError: the mode isn't supported (assisted generation, a streamer with beams); a setting is invalid; the length of a
-            list isn't the number of recordings; or a setting of language models is passed without a language model.
+        ValueError: the mode isn't supported (assisted generation, a streamer with beams; with a grammar, also sampling, long
+            audio and times); a setting is invalid; the length of a list isn't the number of recordings; or a setting of
+            language models is passed without a language model.
         TokenizerMismatchError: the LM was made for another tokenizer.
         InvalidLogitsError: all tokens of a recording are ruled out, or its scores are NaN.
     """
@@ -100,11 +118,70 @@ def seq2seq_generate(
         raise ValueError(
             "with logprob_threshold, which asks for the model's own scores, pass lm= or an NGramLogitsProcessor, not both"
         )
-    scoring = Scoring(processors, language_model, recordings, judged)
-    decoder = SteppedDecoder(model, generation_config, model_kwargs, rows if scoring.asks_unheard else None)
-    if beams > 1:
-        return beam_search(decoder, scoring, criteria, generation_config, input_ids)
-    return greedy(decoder, scoring, criteria, generation_config, input_ids, streamer)
+
+    def search(kwargs: dict[str, Any], last: Sequence[Any] = ()) -> Any:
+        scoring = Scoring(processors, language_model, recordings, judged, last)
+        decoder = SteppedDecoder(model, generation_config, kwargs, rows if scoring.asks_unheard else None)
+        if beams > 1:
+            return beam_search(decoder, scoring, criteria, generation_config, input_ids)
+        return greedy(decoder, scoring, criteria, generation_config, input_ids, streamer)
+
+    if grammar is None:
+        refuse_idle(dict(zip(OF_GRAMMARS, (grammar_mode, sensitivity, meanings))), "without a grammar: pass grammar=...")
+        return search(model_kwargs)
+    _check_grammar(grammar, processor, generation_config, judged, streamer)
+    weighing = Weighing("reject" if grammar_mode is None else grammar_mode, sensitivity, evidence=EVIDENCE)
+    understand = GeneratedGrammar(language_model, grammar, weighing, model, tokenizer_of(processor))
+    found, sequences = _understood(understand, search, model_kwargs, input_ids[::beams], generation_config)
+    if meanings is not None:
+        meanings += found
+    if not generation_config.return_dict_in_generate:
+        return sequences
+    kind: Any = GenerateEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
+    return kind(sequences=sequences)
+
+
+def _understood(
+    understand: GeneratedGrammar, search: Callable[..., Any], model_kwargs: dict[str, Any], prompts: Tensor, config: Any
+) -> tuple[list[Understanding], Tensor]:
+    """Return the meanings of recordings, and their tokens after the prompts `[B, P]`, as `generate` returns them, `[B, P + L]`.
+    `search`: generates from the model's inputs, with processors after all others.
+    """
+    beams = config.num_beams or 1
+
+    def generate(given: list[Any]) -> Tensor:
+        # Each search has a cache of its own.
+        fresh = {name: copy.deepcopy(value) if name in ALL_CACHE_NAMES else value for name, value in model_kwargs.items()}
+        out = search(fresh, [each for each in given if each is not understand.processor])
+        return (out if isinstance(out, Tensor) else out.sequences)[:, prompts.shape[1] :]
+
+    mask = model_kwargs.get("attention_mask") if "encoder_outputs" in model_kwargs else None
+    mask = None if mask is None else mask[::beams]
+    found, inside, free = understand.understood(generate, lambda: model_kwargs["encoder_outputs"], mask)
+    chosen = [inside if inside is not None and (each.understood or free is None) else free for each in found]
+    rows = [tokens[row] for row, tokens in enumerate(chosen) if tokens is not None]
+    return found, torch.cat([prompts, pad_sequence(rows, True, float(config._pad_token_tensor))], 1)
+
+
+def _check_grammar(grammar: Any, processor: Any, config: GenerationConfig, judged: bool, streamer: Any) -> None:
+    """Refuse what a grammar can't have. `judged`: whether Whisper judges transcripts by their scores."""
+    if not isinstance(grammar, Grammar):
+        raise TypeError(f"grammar should be a hf_ngpulm.Grammar (Grammar.load reads files), got {grammar!r}")
+    if processor is None:
+        raise ValueError("grammar= is spelled with a tokenizer; pass processor=, the model's processor or tokenizer")
+    window = _window_variables()
+    rows = (len(window["batch_idx_map"]), window["batch_size"]) if window else (config.num_return_sequences or 1, 1)
+    wrong = {
+        "do_sample": config.do_sample, "num_return_sequences above 1": rows[0] > rows[1],
+        "logprob_threshold": judged, "streamer": streamer,
+        "output_scores": config.output_scores, "output_logits": config.output_logits,
+        "output_attentions": config.output_attentions, "output_hidden_states": config.output_hidden_states,
+        "audio longer than a window": window and not window["is_shortform"],
+        "return_timestamps": window and getattr(config, "return_timestamps", False),
+    }  # fmt: skip
+    if any(wrong.values()):
+        named = ", ".join(name for name, value in wrong.items() if value)
+        raise ValueError(f"grammar= compares two transcripts of a whole recording, which rules out {named}; leave it out")
 
 
 def _language_model(
@@ -192,13 +269,17 @@ def _arguments_of_generate() -> Mapping[str, Any]:
 
 def _window_of_whisper(prompt_length: int, generation_config: Any) -> Window | None:
     """Return the current window of Whisper's long-form decoding; None if no such decoding is running."""
-    if WHISPER not in sys.modules:
-        return None
-    given = _variables_of(sys.modules[WHISPER].WhisperGenerationMixin.generate_with_fallback)
+    given = _window_variables()
     if not given:
         return None
     sequences = [int(given["batch_idx_map"][row]) for row in given["fallback_index_map"]]
     return Window(sequences, len(given["seek"]), prompt_length, generation_config)
+
+
+def _window_variables() -> Mapping[str, Any]:
+    """Return the local variables of Whisper's `generate_with_fallback`; an empty mapping if it isn't running."""
+    whisper = sys.modules.get(WHISPER)
+    return {} if whisper is None else _variables_of(whisper.WhisperGenerationMixin.generate_with_fallback)
 
 
 def _variables_of(function: Callable[..., Any]) -> Mapping[str, Any]:

@@ -6,17 +6,18 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
 from ..decoding.hypotheses import Hypothesis
 from ..decoding.understanding import Evidence, Understanding, Weighing, understood
-from ..generation import NGramLogitsProcessor
-from ..generation.forced import forced_scores
-from ..generation.transcripts import ends_of
 from ..grammar.grammar import Grammar
 from ..text.words import WordSplitter
-from .word_times import encoder_outputs_of
+from .forced import forced_scores
+from .logits_processor import NGramLogitsProcessor
+from .transcripts import ends_of, no_timestamps_of
+from .whisper import rule_out_timestamps
 
 # Of encoder-decoders, whose scores are those of a language model too.
 EVIDENCE = Evidence(-2.5, 0.4)
@@ -48,7 +49,7 @@ class GeneratedGrammar:
         self.splitter, self.end = WordSplitter(tokenizer), min(ends_of(model))
         size = None if processor is None else processor.fusion.contexts.vocab_size
         self.compiled = grammar.compiled(tokenizer, size, weighing.leaving)
-        self.grammar = NGramLogitsProcessor(phrases=self.compiled, normalise_phrases=False, model=model, tokenizer=tokenizer)
+        self.grammar = NGramLogitsProcessor(phrases=self.compiled, model=model, tokenizer=tokenizer)
 
     def select(self, recordings: Sequence[int]) -> GeneratedGrammar:
         """Return a copy for some of the recordings."""
@@ -56,25 +57,29 @@ class GeneratedGrammar:
         changed.processor = None if self.processor is None else self.processor.select(recordings)
         return changed
 
-    def understood(self, generate: Generate, attention_mask: Tensor | None) -> list[Understanding]:
-        """Return the meanings of a batch's recordings. `generate`: returns the tokens of the batch, int64 `[B, L]`, for a list
-        of logits processors. `attention_mask`: mask of the encoder's inputs.
+    def understood(
+        self, generate: Generate, encoded: Callable[[], Any], attention_mask: Tensor | None
+    ) -> tuple[list[Understanding], Tensor | None, Tensor | None]:
+        """Return the meanings of a batch's recordings, and the tokens of the search in the grammar and of the free search.
+
+        Args:
+            generate: returns the tokens of the batch, int64 `[B, L]`, for a list of logits processors.
+            encoded: returns the encoder's outputs once `generate` has run; it may have repeated their rows for beams.
+            attention_mask: mask of the encoder's inputs.
         """
         own = [] if self.processor is None else [self.processor]
-        beginning = _Beginning()
-        with encoder_outputs_of(self.model) as encoded:
-            free = generate([beginning, *own]) if self.weighing.needs_free else None
-            inside = generate([beginning, *own, self.grammar]) if self.weighing.needs_inside else free
-        assert inside is not None
+        beginning = _Beginning(no_timestamps_of(self.model))
+        free = generate([beginning, *own]) if self.weighing.needs_free else None
+        inside = generate([beginning, *own, self.grammar]) if self.weighing.needs_inside else None
         rows = [self._transcripts(tokens) for tokens in (inside, free) if tokens is not None]
         if self.weighing.mode == "reject":
-            outputs = _of_rows(encoded[0], len(rows[0]))
+            outputs = _of_rows(encoded(), len(rows[0]))
             scores = [self._scores(outputs, attention_mask, beginning.prompt, of) for of in rows]
         else:
             scores = [[0.0] * len(of) for of in rows]
         hypotheses = [[[self._hypothesis(*each)] for each in zip(*of)] for of in zip(rows, scores)]
-        each_free = hypotheses[1] if free is not None else [None] * len(hypotheses[0])
-        return [understood(self.compiled, self.weighing, *row) for row in zip(hypotheses[0], each_free)]
+        each_free = hypotheses[-1] if free is not None else [None] * len(hypotheses[0])
+        return [understood(self.compiled, self.weighing, *row) for row in zip(hypotheses[0], each_free)], inside, free
 
     def _transcripts(self, tokens: Tensor) -> list[list[int]]:
         """Return the text tokens of each row."""
@@ -87,19 +92,25 @@ class GeneratedGrammar:
         return forced_scores(self.model, outputs, attention_mask, prompt, ended)
 
     def _hypothesis(self, token_ids: list[int], score: float) -> Hypothesis:
-        text = self.splitter.text(token_ids)
+        text = self.splitter.text(token_ids).strip()
         return Hypothesis(text, token_ids, score, score, 0.0, [], splitter=self.splitter)
 
 
 class _Beginning(LogitsProcessor):
-    """Remember the tokens with which the decoder begins, and change nothing."""
+    """Remember the tokens with which the decoder begins. Rule out timestamps after `<|notimestamps|>`, whose id is
+    `no_timestamps`, if it isn't None: Whisper would go on behind them and put windows together to one transcript.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, no_timestamps: int | None) -> None:
         self.prompt: list[int] = []
+        self.no_timestamps = no_timestamps
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if not self.prompt:
             self.prompt = input_ids[0].tolist()
+        if self.no_timestamps is not None:
+            every = torch.ones(len(scores), dtype=torch.bool, device=scores.device)
+            rule_out_timestamps(scores, input_ids.to(scores.device), self.no_timestamps, every)
         return scores
 
 

@@ -1,0 +1,79 @@
+"""Grammars that clients send. Each is compiled on trial in another process, then here, and kept for the next client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections import OrderedDict
+from typing import Any
+
+from ..errors import GrammarError
+from ..grammar.grammar import Grammar
+from ..grammar.trial import Trial
+from .contexts import ContextMaker
+from .limits import Limits, PhraseBudget
+from .problems import Problem
+
+KEPT = 64  # texts whose grammars or errors are kept
+KEPT_PARTS = 5  # times the most parts of one grammar: what all kept grammars may have
+
+
+class OwnGrammars:
+    """Makes grammars of clients' texts, one at a time, in a fair order.
+
+    Args:
+        recognizer: compiles grammars, with its `context`.
+    """
+
+    def __init__(self, recognizer: Any, limits: Limits) -> None:
+        self.recognizer, self.limits = recognizer, limits
+        self._trial = Trial(recognizer.tokenizer, limits.grammar_seconds, limits.grammar_parts)
+        self._maker = ContextMaker(self._made)
+        self._kept: OrderedDict[str, tuple[Grammar | str, int]] = OrderedDict()  # by hash, the last used at the end
+
+    def start(self) -> None:
+        self._maker.start()
+
+    def stop(self, _: float | None = None) -> bool:
+        self._trial.close()
+        self._maker.stop()
+        return True
+
+    async def grammar(self, text: str, budget: PhraseBudget) -> Grammar:
+        """Return a client's grammar, as soon as its budget allows it. Raises Problem if the grammar is invalid or too large."""
+        key = _key(text)
+        found, _ = self._kept.get(key, (None, 0))
+        if found is not None:
+            with contextlib.suppress(KeyError):  # the thread may have removed it
+                self._kept.move_to_end(key)
+        else:
+            cost = budget.cost(1, 0) + len(text.encode()) / self.limits.grammar_bytes
+            await asyncio.sleep(budget.take(cost))
+            found, seconds = await self._maker.of({"text": text}, cost)
+            budget.take(seconds / self.limits.grammar_seconds)  # the next one waits for it
+        if isinstance(found, str):
+            raise Problem(found, "grammar")
+        return found
+
+    def _made(self, text: str) -> tuple[Grammar | str, float]:
+        """Return a grammar or the reason why there is none, and the seconds that its trial took."""
+        key, seconds = _key(text), 0.0
+        if key not in self._kept:
+            grammar: Grammar | str
+            try:
+                parts, seconds = self._trial(text)
+                grammar = Grammar.from_text(text)
+                self.recognizer.context(None, grammar=grammar)
+            except GrammarError as error:
+                grammar, parts, seconds = str(error), 0, self.limits.grammar_seconds
+            self._kept[key] = grammar, parts
+            most = KEPT_PARTS * self.limits.grammar_parts
+            while len(self._kept) > KEPT or sum(parts for _, parts in list(self._kept.values())) > most:
+                self._kept.popitem(last=False)
+            return grammar, seconds
+        return self._kept[key][0], seconds
+
+
+def _key(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
