@@ -117,11 +117,16 @@ class Forms:
 
 def folded(words: Iterable[str]) -> tuple[str, ...]:
     """Return words in the form in which they are compared."""
-    return tuple(word.strip(_EDGES).casefold() for word in words)
+    return tuple(stripped(word).casefold() for word in words)
+
+
+def stripped(word: str) -> str:
+    """Return a word without the marks around it."""
+    return word.strip(_EDGES)
 
 
 def edged(wanted: str, heard: str) -> str:
     """Return a phrase with the punctuation that stands around what was heard."""
-    core = heard.strip(_EDGES)
+    core = stripped(heard)
     before = heard[: len(heard) - len(heard.lstrip(_EDGES))]
     return f"{before}{wanted}{heard[len(before) + len(core) :]}"
