@@ -1,0 +1,43 @@
+"""Add what corrections teach to a pipeline's settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ..corrections import CorrectionLog
+from ..phrases import Booster
+from ..phrases.contexts import is_per_row
+
+_OF_AN_LM = ("lm", "lm_weight", "source_lm", "source_weight")
+
+
+def taught(settings: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
+    """Return settings in which `corrections`, a log or the path of its file, has become part of `lm` and `phrases`.
+
+    Settings of language models are left out as long as there is none.
+
+    Raises:
+        TypeError: `corrections` is neither, or phrases are compiled already.
+    """
+    log = settings.get("corrections")
+    if log is None:
+        return {name: value for name, value in settings.items() if name != "corrections"}
+    if isinstance(log, str | os.PathLike):
+        log = CorrectionLog(log)
+    if not isinstance(log, CorrectionLog):
+        raise TypeError(f"corrections should be a CorrectionLog or the path of its file, got {log!r}")
+    lm, phrases = settings.get("lm"), settings.get("phrases")
+    learned = log.phrases()
+    every = [_with(own, learned) for own in phrases] if is_per_row(phrases) else _with(phrases, learned)
+    lms = [log.language_model(each, tokenizer) for each in lm] if isinstance(lm, list) else log.language_model(lm, tokenizer)
+    idle = _OF_AN_LM if lms is None else ()
+    rest = {name: value for name, value in settings.items() if name != "corrections" and name not in idle}
+    return {**rest, "phrases": every} | ({} if lms is None else {"lm": lms})
+
+
+def _with(phrases: Any, learned: list[Any]) -> list[Any]:
+    if isinstance(phrases, Booster):
+        raise TypeError("corrections= adds phrases, and a PhraseBooster takes no more; pass the phrases themselves")
+    return [*(phrases.items() if isinstance(phrases, Mapping) else phrases or ()), *learned]

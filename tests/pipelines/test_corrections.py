@@ -1,0 +1,78 @@
+"""`corrections=` in pipelines and on the command line: what a log teaches is heard at the next call."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from transformers import pipeline
+
+import hf_ngpulm
+from hf_ngpulm import CorrectionLog, NGramLM, PhraseBooster
+from hf_ngpulm.cli.app import run
+from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.evaluation import word_errors
+
+TASK = "automatic-speech-recognition"
+SAID = "tell the harbour master we will be twenty minutes late"
+
+
+@pytest.fixture(scope="module", params=["ctc", "rnnt", "tdt", "canary"])
+def asr(request):
+    return pipeline(TASK, model=str(bundled("examples/models") / request.param))
+
+
+@pytest.fixture
+def log(tmp_path):
+    return CorrectionLog(tmp_path / "corrections.jsonl")
+
+
+def teach(log, heard):
+    for _ in range(2):
+        log.add(heard, SAID)
+    log.add(heard.replace("tel", "please tell"), f"please {SAID}")
+
+
+def test_what_was_corrected_is_heard(asr, log):
+    audio = hf_ngpulm.demo_recording()
+    plain = asr(audio)["text"]
+    assert asr(audio, corrections=log)["text"].strip() == plain.strip()  # nothing was learned yet
+    teach(log, plain)
+    learned = asr(audio, corrections=str(log.path))["text"].strip()
+    assert learned != plain.strip()
+    errors = [word_errors([SAID], [text.lower()]).errors for text in (plain, learned)]
+    assert errors[1] < errors[0]
+    assert asr(audio)["text"] == plain  # off, unless asked for
+    assert asr([audio], corrections=log, phrases=[["lighthouse"]])[0]["text"].strip()
+    for _ in range(3):
+        log.undo()
+    assert asr(audio, corrections=log)["text"].strip() == plain.strip()
+
+
+def test_a_pipeline_learns_while_it_is_used(log):
+    asr = pipeline(TASK, model=str(bundled("examples/models/ctc")), corrections=log, lm_weight=0.7, phrase_weight=1.5)
+    audio = hf_ngpulm.demo_recording()
+    before = asr(audio)["text"]
+    teach(log, before)
+    after = asr(audio)["text"]
+    assert after == SAID
+    assert asr(audio, corrections=None)["text"] == before
+
+
+def test_a_language_model_learns_too(log):
+    asr = pipeline(TASK, model=str(bundled("examples/models/ctc")))
+    teach(log, asr(hf_ngpulm.demo_recording())["text"])
+    lm = NGramLM.from_texts(["set a course for the old lighthouse"] * 3, asr.tokenizer, order=3)
+    one, other = asr([hf_ngpulm.demo_recording()] * 2, corrections=log, lm=[lm, None])
+    assert one["text"] == other["text"] == SAID
+
+
+def test_wrong_corrections_are_refused(asr, log):
+    with pytest.raises(TypeError, match="corrections should be a CorrectionLog or the path of its file, got 3"):
+        asr(hf_ngpulm.demo_recording(), corrections=3)
+    booster = PhraseBooster(["harbour"], asr.tokenizer)
+    with pytest.raises(TypeError, match="a PhraseBooster takes no more"):
+        asr(hf_ngpulm.demo_recording(), corrections=log, phrases=booster)
+    log.path.write_text("nothing\n")
+    with pytest.raises(ValueError, match=r"corrections.jsonl:1: a line should be"):
+        asr(hf_ngpulm.demo_recording(), corrections=str(log.path))
