@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from ..audio.microphone import microphone_pieces
     from ..audio.subtitles import segments, subtitles
     from ..common.checks import check, one_of, refuse_idle
+    from ..corrections import CorrectionLog
+    from ..corrections.lessons import as_terms
     from ..decoding.families import is_seq2seq
     from ..evaluation.evaluating import evaluate
     from ..evaluation.processes import WorkerLostError

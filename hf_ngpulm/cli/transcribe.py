@@ -44,6 +44,7 @@ def transcribe(
     false_alarms_per_hour: float | None = option(
         "Look at each phrase again, and let so many in an hour of speech stay that nobody said."
     ),
+    corrections: str | None = option("File of corrections to learn from (see hf-ngpulm learn)."),
     understanding: Understanding,
     rescoring: Rescoring,
     n_best: int | None = of_decoders("num_return_sequences", min=1),
@@ -88,6 +89,8 @@ def transcribe(
     phrases = read_phrases(boosting.phrases) or None
     boosted = {"phrases": phrases, "phrase_weight": boosting.phrase_weight, "num_return_sequences": n_best}
     settings = given(decoding, adjusted, rescoring, **boosted, **of_grammar)
+    if corrections is not None:
+        settings["corrections"] = corrections
     if false_alarms_per_hour is not None:
         settings["false_alarms_per_hour"] = false_alarms_per_hour
     asr = load_recogniser(model, device, **settings)

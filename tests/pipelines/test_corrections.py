@@ -13,6 +13,8 @@ from hf_ngpulm.cli.app import run
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.evaluation import word_errors
 
+AUDIO = str(bundled("examples/speech/harbour") / "clips/00.flac")
+MODEL = str(bundled("examples/models/ctc"))
 TASK = "automatic-speech-recognition"
 SAID = "tell the harbour master we will be twenty minutes late"
 
@@ -76,3 +78,48 @@ def test_wrong_corrections_are_refused(asr, log):
     log.path.write_text("nothing\n")
     with pytest.raises(ValueError, match=r"corrections.jsonl:1: a line should be"):
         asr(hf_ngpulm.demo_recording(), corrections=str(log.path))
+
+
+def test_on_the_command_line(tmp_path, capsys):
+    log, folder = str(tmp_path / "me.jsonl"), tmp_path / "learned"
+
+    def told(*arguments):
+        assert run(["learn", log, *arguments, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    assert told() == {"corrections": 0, "mishearings": 0, "terms": []}
+    told("call anna koval ska", "call Anna Kowalska")
+    assert told("is koval ska in", "is Kowalska in")["terms"] == [{"text": "Kowalska", "aliases": ["koval ska"]}]
+    assert told("he drives a car", "vehicles move at speed") | {"terms": 0} == {"corrections": 3, "mishearings": 2, "terms": 0}
+    assert run(["learn", log, "--undo"]) == 0
+    shown = capsys.readouterr()
+    assert "taken out: 'he drives a car'" in shown.err
+    assert shown.out == "2 corrections, 2 of them mishearings\n  Kowalska  (heard as koval ska)\n"
+    for _ in range(5):
+        told("call the harber master", "call the harbour master")
+    lm = tmp_path / "lm"
+    NGramLM.from_texts(["call the lighthouse", "set a course"], MODEL, order=3).save_pretrained(lm)
+    assert run(["learn", log, "--lm", str(lm), "--tokenizer", MODEL, "-o", str(folder)]) == 0
+    learned, base = NGramLM.from_pretrained(folder), NGramLM.from_pretrained(lm)
+    assert learned.perplexity(["call the harbour"], MODEL).log_prob > base.perplexity(["call the harbour"], MODEL).log_prob
+    capsys.readouterr()
+    common = ["transcribe", AUDIO, "--model", MODEL]
+    assert run([*common, "--phrases", str(folder / "phrases.json"), "--lm", str(folder)]) == 0
+    assert run([*common, "--corrections", log]) == 0
+    assert capsys.readouterr().out.count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["heard"], "a correction is two texts"),
+        (["a", "b", "--undo"], "--undo takes a correction out, and one to add is given too"),
+        (["--undo"], "has no correction to undo"),
+        (["--lm", "x"], "--lm names the language model that learns and --output the folder of the result; give both"),
+        (["--overwrite"], "--overwrite is about the folder to write; add --output"),
+        (["a", ""], "meant is empty"),
+    ],
+)
+def test_mistakes_on_the_command_line(tmp_path, capsys, arguments, message):
+    assert run(["learn", str(tmp_path / "me.jsonl"), *arguments]) == 2
+    assert message in capsys.readouterr().err
