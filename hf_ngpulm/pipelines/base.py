@@ -27,8 +27,8 @@ from ..grammar.grammar import Grammar
 from ..language_model.loading import configured_lm, loaded_models, located
 from ..phrases.contexts import has_thresholds
 from ..rescoring import load_rescorer
-from .inputs import readable
 from .corrected import taught
+from .inputs import readable
 from .keywords import refuse_unknown, with_our_names
 from .per_item import RECORDING, Numbered, NumberedInputs, listed_values, numbered, numbers_in
 from .precision import in_single_precision
@@ -71,8 +71,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         phrases: phrases to boost (hotwords): a list of texts, or of pairs of a text and a weight, or a
             `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
         phrase_weight: factor of the phrases' bonuses (default 1); a list or a tensor has one per recording.
-        corrections: a `hf_ngpulm.CorrectionLog`, or the path of its file. What it teaches is added to `lm` and `phrases`, anew at
-            each call.
+        corrections: a `hf_ngpulm.CorrectionLog`, or the path of its file. At each call, what it teaches by then is added to
+            `lm` and `phrases`.
         false_alarms_per_hour: looks at each phrase again, and lets so many in an hour of speech stay that nobody said (see
             `hf_ngpulm.PhraseDecoder`; for CTC models and transducers).
         explain: with phrases, whether results have `phrases`, with a report on each phrase (for CTC models and transducers);
@@ -100,10 +100,19 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
 
     # `settings` names the settings of the family's decoder. With one of `reasons`, decoding takes place here instead of in the
     # stock pipeline.
-    settings: ClassVar[tuple[str, ...]] = ("lm", "lm_weight", "phrases", "phrase_weight", "corrections", "explain", *OF_GRAMMARS)
+    settings: ClassVar[tuple[str, ...]] = (
+        "lm",
+        "lm_weight",
+        "phrases",
+        "phrase_weight",
+        "corrections",
+        "explain",
+        *OF_GRAMMARS,
+    )
     reasons: ClassVar[tuple[str, ...]] = ("lm", "phrases")
     of_an_lm: ClassVar[frozenset[str]] = frozenset({"lm_weight", "source_lm", "source_weight"})
     takes_what_lms_come_with: ClassVar[bool] = False
+    writes_aliases: ClassVar[bool] = True  # as their phrases
     # Settings whose names `generate` uses, too, so that the stock pipeline would pass them on.
     shared_with_generation: ClassVar[tuple[str, ...]] = ()
 
@@ -168,11 +177,11 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
                 settings[name] = loaded_models(settings[name], self.tokenizer, self.device)
             if constructing:
                 self._ngram_settings = settings
-            settings = taught(settings, self.tokenizer)
+            settings = taught(settings, self.tokenizer, self.writes_aliases)
             given = {name: value for name, value in given.items() if name in settings}
-            if constructing:
-                if self._decodes_always or any(settings.get(name) is not None for name in self.reasons):
-                    in_single_precision(self.model, self.device)
+            decodes = self._decodes_always or any(settings.get(name) is not None for name in self.reasons)
+            if constructing and decodes:
+                in_single_precision(self.model, self.device)
             tuned = self.remembered(settings, search)
             forward |= self._of_generation(tuned)
             decoder = self._understanding_decoder({**tuned, **settings}, given)

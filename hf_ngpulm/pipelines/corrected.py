@@ -13,10 +13,11 @@ from ..phrases.contexts import is_per_row
 _OF_AN_LM = ("lm", "lm_weight", "source_lm", "source_weight")
 
 
-def taught(settings: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
+def taught(settings: Mapping[str, Any], tokenizer: Any, aliases: bool) -> dict[str, Any]:
     """Return settings in which `corrections`, a log or the path of its file, has become part of `lm` and `phrases`.
 
-    Settings of language models are left out as long as there is none.
+    Settings of language models are left out as long as there is none. `aliases`: whether phrases keep their aliases, which a
+    family that writes them as they are heard mustn't boost.
 
     Raises:
         TypeError: `corrections` is neither, or phrases are compiled already.
@@ -29,8 +30,8 @@ def taught(settings: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
     if not isinstance(log, CorrectionLog):
         raise TypeError(f"corrections should be a CorrectionLog or the path of its file, got {log!r}")
     lm, phrases = settings.get("lm"), settings.get("phrases")
-    learned = log.phrases()
-    every = [_with(own, learned) for own in phrases] if is_per_row(phrases) else _with(phrases, learned)
+    learned = log.phrases() if aliases else [phrase.text for phrase in log.phrases()]
+    every: Any = _with(phrases, learned) if not is_per_row(phrases) else [_with(own, learned) for own in phrases or ()]
     lms = [log.language_model(each, tokenizer) for each in lm] if isinstance(lm, list) else log.language_model(lm, tokenizer)
     idle = _OF_AN_LM if lms is None else ()
     rest = {name: value for name, value in settings.items() if name != "corrections" and name not in idle}
