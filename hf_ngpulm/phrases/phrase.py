@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..common.checks import WEIGHT, check
+from ..text.respelled import AUTO, HOMOPHONES, NEAR, sounding_like
 
 # What may stand before or after a word, and isn't part of it.
 _EDGES = ' \t\n.,;:!?"()[]{}\u2026\u201c\u201d\u00bf\u00a1'
@@ -23,7 +24,9 @@ class Phrase:
         weight: its bonus (natural log, see `hf_ngpulm.PhraseBooster`); None for that of the list.
         threshold: the least log-likelihood ratio (natural log) of a second look (see `hf_ngpulm.PhraseDecoder`); None for the
             threshold that suits the length of the phrase and of the list. -inf always keeps the phrase.
-        aliases: other spellings, for example as it sounds: `Phrase("n8n", aliases=["n eight n", "enate en"])`.
+        aliases: other spellings, for example as it sounds: `Phrase("n8n", aliases=["n eight n", "enate en"])`. "homophones" are
+            the spellings of the same sounds, so that the list decides between them, "auto" also those within a phone that is
+            easily misheard (see `hf_ngpulm.text.respelled.sounding_like`).
 
     Raises:
         TypeError: an argument has another type. ValueError: a weight isn't a finite number, or a threshold isn't a number.
@@ -35,6 +38,9 @@ class Phrase:
     aliases: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.text, str) and self.aliases in (AUTO, HOMOPHONES):
+            alike = sounding_like(self.text, within=NEAR if self.aliases == AUTO else 0.0)
+            object.__setattr__(self, "aliases", tuple(alike))
         if isinstance(self.aliases, str) or not all(isinstance(text, str) for text in (self.text, *self.aliases)):
             raise TypeError(
                 f"a phrase has a text, and a list of texts as its aliases; got text={self.text!r}, aliases={self.aliases!r}"
