@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ..language_model.pruning import prune_table
     from ..language_model.training import Training, train
     from ..ngrams.kneser_ney import DISCOUNT_FALLBACK
+    from ..phrases import Phrase
     from ..phrases.files import read_phrase_file
     from ..pipelines.loading import load_pipeline
     from ..rescoring import load_rescorer, sampled_sentences

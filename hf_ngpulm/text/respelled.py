@@ -18,7 +18,8 @@ _MOST_COST = number(0, 1, "a number from 0 to 1")
 # Letters that stand for the same sound, or for sounds that are hardly told apart.
 _SAME = (
     ("ph", "f"), ("ck", "k"), ("c", "k"), ("x", "ks"), ("qu", "kw"), ("w", "v"), ("z", "s"), ("th", "t"), ("y", "i"),
-    ("ie", "y"), ("ee", "ea"), ("ai", "ay"), ("ei", "ey"), ("ou", "u"), ("oo", "u"), ("sh", "ch"), ("j", "g"), ("d", "t"), ("b", "p"),
+    ("ie", "y"), ("ee", "ea"), ("ai", "ay"), ("ei", "ey"), ("ou", "u"), ("oo", "u"), ("sh", "ch"), ("j", "g"),
+    ("d", "t"), ("b", "p"),
 )  # fmt: skip
 
 

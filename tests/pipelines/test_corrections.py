@@ -109,6 +109,17 @@ def test_on_the_command_line(tmp_path, capsys):
     assert capsys.readouterr().out.count("\n") == 2
 
 
+def test_words_that_are_never_written_on_the_command_line(tmp_path, capsys):
+    plain = ["transcribe", AUDIO, "--model", MODEL]
+    assert run(plain) == 0
+    first, *_, last = capsys.readouterr().out.split()
+    (tmp_path / "never.txt").write_text(f"{first}\n")
+    assert run([*plain, "--never", str(tmp_path / "never.txt"), "--never", last]) == 0
+    assert not {first, last} & set(capsys.readouterr().out.split())
+    assert run([*plain, "--never", "never.txtt"]) == 2
+    assert "--never never.txtt: no such file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
