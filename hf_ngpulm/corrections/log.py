@@ -20,7 +20,7 @@ from ..text.vocabulary import Vocabulary, tokenizer_of
 from .lessons import TIMES, learned_phrases
 from .replacements import sound_alike
 
-MOST_CHARACTERS = 2000  # of a text
+MOST_CHARACTERS = 500  # of a text; longer ones take long to compare
 MODE = 0o600
 
 
@@ -79,7 +79,10 @@ class CorrectionLog:
             return []
         version = status.st_mtime_ns, status.st_size, status.st_ino
         if self._read[0] != version:
-            self._read = version, self._parsed(self.path.read_bytes())
+            with open(self.path, "rb") as file:
+                if fcntl is not None:  # wait for a line that is being written
+                    fcntl.flock(file, fcntl.LOCK_SH)
+                self._read = version, self._parsed(file.read())
         return list(self._read[1])
 
     def add(self, heard: str, meant: str) -> Correction:
@@ -220,6 +223,7 @@ class CorrectionLog:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 os.fchmod(file, MODE)
+            self._read = (None, [])  # the time of a file is too coarse to tell of every change
             yield file
         finally:
             os.close(file)

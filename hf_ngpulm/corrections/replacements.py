@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..phrases.phrase import folded
@@ -17,7 +18,7 @@ MOST_WORDS = 4
 # So unlike may a word and its mishearing be: 73% of a recogniser's replacements of one word are, and 4% of random pairs.
 SOUND_ALIKE = 0.5
 _PER_WORD = 0.1  # so that of equally good groups the smallest count
-_MOST_REGION = 24  # words of a region; a longer one was written anew
+_MOST_REGION = 12  # words of a region; a longer one was written anew
 
 
 class Replacement(NamedTuple):
@@ -42,6 +43,7 @@ class Aligned(NamedTuple):
     replaced: list[Replacement]
 
 
+@lru_cache(4096)
 def align(heard: str, meant: str) -> Aligned:
     """Align two texts by words. Marks around words and case don't count as differences."""
     ours, theirs = heard.split(), meant.split()

@@ -27,7 +27,7 @@ from ..grammar.grammar import Grammar
 from ..language_model.loading import configured_lm, loaded_models, located
 from ..phrases.contexts import has_thresholds
 from ..rescoring import load_rescorer
-from .corrected import taught
+from .corrected import taught, with_log
 from .inputs import readable
 from .keywords import refuse_unknown, with_our_names
 from .per_item import RECORDING, Numbered, NumberedInputs, listed_values, numbered, numbers_in
@@ -171,6 +171,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             given = {name: value for name, value in given.items() if name not in unset}
             if isinstance(settings.get("rescorer"), str | os.PathLike):
                 settings["rescorer"] = load_rescorer(settings["rescorer"], self.device)
+            settings = with_log(settings)
             lists = listed_values(settings)
             settings |= lists
             for name in {"lm", "source_lm"} & settings.keys():

@@ -20,6 +20,7 @@ from .connection import timeout
 from .limits import Full, Limits
 from .problems import Problem
 
+PATH = "/v1/corrections"
 FIELDS = {name: {"type": "string", "maxLength": MOST_CHARACTERS} for name in ("heard", "meant")}
 _KEPT = 256  # logs in memory
 _FILE = re.compile(r"^.*\.jsonl: ?")  # in messages about a log
@@ -40,8 +41,8 @@ class Corrections:
         if not access.needs_key:
             raise ValueError("corrections are kept for each key; give the server keys (--api-key-file, or Access(keys=[...]))")
         self.folder, self.limits, self.access = Path(folder), limits, access
-        self._logs: OrderedDict[str, CorrectionLog] = OrderedDict()
-        self._turns = asyncio.Semaphore(1)  # learning takes the interpreter from decoding
+        # Each with a lock, so that a client waits for its own requests only.
+        self._logs: OrderedDict[str, tuple[CorrectionLog, asyncio.Lock]] = OrderedDict()
 
     async def show(self, request: web.Request) -> web.Response:
         """List the client's corrections, and the phrases that they teach."""
@@ -76,13 +77,14 @@ class Corrections:
 
     async def _in_turn(self, request: web.Request, function: Callable[[CorrectionLog], Any]) -> Any:
         """Call a function with the client's log, in another thread."""
-        async with self._turns:
-            try:
-                return await asyncio.to_thread(lambda: function(self._log(request)))
-            except ValueError as error:
-                raise Problem(_FILE.sub("", str(error))) from None
-            except OSError:
-                raise Full("the server can't read or write corrections at the moment; try again later") from None
+        try:
+            log, lock = self._log(request)
+            async with lock:
+                return await asyncio.to_thread(function, log)
+        except ValueError as error:
+            raise Problem(_FILE.sub("", str(error))) from None
+        except OSError:
+            raise Full("the server can't read or write corrections at the moment; try again later") from None
 
     async def _pair(self, request: web.Request) -> tuple[str, str]:
         """Return what a request says was heard and meant."""
@@ -106,11 +108,11 @@ class Corrections:
                 raise Problem(f"{name} should be a text", name)
         return given["heard"], given["meant"]
 
-    def _log(self, request: web.Request) -> CorrectionLog:
+    def _log(self, request: web.Request) -> tuple[CorrectionLog, asyncio.Lock]:
         name = hashlib.sha256(b"corrections of " + self.access.key(request).encode(errors="surrogateescape")).hexdigest()
         if name not in self._logs:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._logs[name] = CorrectionLog(self.folder / f"{name}.jsonl")
+            self._logs[name] = CorrectionLog(self.folder / f"{name}.jsonl"), asyncio.Lock()
             if len(self._logs) > _KEPT:
                 self._logs.popitem(last=False)
         self._logs.move_to_end(name)

@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import hdrs, web
 
 from .corrections import FIELDS as CORRECTION
+from .corrections import PATH as CORRECTIONS
 from .limits import Limits
 from .requests import FIELDS, FORMATS, NO_LM, Voices
 
@@ -77,7 +78,7 @@ def _operation(route: web.AbstractRoute, voices: Voices, limits: Limits) -> dict
     info = route.resource.get_info() if route.resource is not None else {}
     if "formatter" in info:
         operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": _TEXT}]
-    if route.method == hdrs.METH_POST and route.handler.__name__ == "add":
+    if route.method == hdrs.METH_POST and route.resource is not None and route.resource.canonical == CORRECTIONS:
         schema = {"type": "object", "required": list(CORRECTION), "properties": CORRECTION, "additionalProperties": False}
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     elif route.method == hdrs.METH_POST:

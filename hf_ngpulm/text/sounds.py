@@ -42,6 +42,7 @@ _NEAR = frozenset(
     map(frozenset, ["bp", "dt", "gk", "sz", "fv", "mn", "lr", "CS", "CJ", "Ts", "Tt", "Td", "Tf", "vw", "nN", "sS", "vb"])
 )
 MOST_READINGS = 8  # of a text
+MOST_COMPARED = 200
 Dictionary = Mapping[str, Sequence[Sequence[str]]]
 Pronounce = Callable[[str], Sequence[str]]
 
@@ -125,8 +126,11 @@ def distance(a: str, b: str) -> float:
 
 @lru_cache(65536)
 def unlikeness(heard: str, meant: str) -> float:
-    """Return how differently two texts sound: 0 for equal phones, 1 if nothing is alike. The closest readings count."""
-    return min((_share(a, b) for a in readings(heard) for b in readings(meant)), default=1.0)
+    """Return how differently two texts sound: 0 for equal phones, 1 if nothing is alike. The closest readings count. Texts with
+    more than `MOST_COMPARED` phones in all readings are compared by the first ones.
+    """
+    ours, theirs = (every if sum(map(len, every)) <= MOST_COMPARED else every[:1] for every in map(readings, (heard, meant)))
+    return min((_share(a, b) for a in ours for b in theirs), default=1.0)
 
 
 def _share(a: str, b: str) -> float:

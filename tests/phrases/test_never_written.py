@@ -55,12 +55,15 @@ def test_the_bonus_is_for_the_whole_word(tokenizer):
     assert booster.phrases == {"the": NEVER}
 
 
-@settings(deadline=None, max_examples=100)
-@given(st.lists(st.sampled_from(["▁the", "▁t", "h", "e", "n", "▁", "s"]), max_size=7))
-def test_the_search_sees_what_is_read(pieces):
-    tokenizer = AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
-    pieces = [piece for piece in pieces if piece in tokenizer.get_vocab()]
-    booster = PhraseBooster([("the", NEVER), ("then", 1.0)], tokenizer)
+@pytest.fixture(scope="module")
+def booster(tokenizer):
+    return PhraseBooster([("the", NEVER), ("then", 1.0)], tokenizer)
+
+
+@settings(deadline=None)
+@given(pieces=st.lists(st.sampled_from(["▁the", "▁t", "h", "e", "n", "▁", "s"]), max_size=7))
+def test_the_search_sees_what_is_read(tokenizer, booster, pieces):
+    assert set(pieces) <= tokenizer.get_vocab().keys()
     ids = tokenizer.convert_tokens_to_ids(pieces)
     words = "".join(pieces).replace("▁", " ").split()
     begins = not pieces or pieces[0].startswith("▁")  # otherwise the first piece is part of a word before

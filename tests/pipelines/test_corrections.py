@@ -69,6 +69,16 @@ def test_a_language_model_learns_too(log):
     assert one["text"] == other["text"] == SAID
 
 
+def test_a_graph_learns_phrases(log):
+    asr = pipeline(TASK, model=MODEL)
+    audio = hf_ngpulm.demo_recording()
+    words = NGramLM.from_texts([SAID, "tell the sailors we will be late"], asr.tokenizer, unit="word", order=2)
+    log.add("call the haber master", "call the harbour master")
+    log.add("the haber", "the harbour")
+    found = asr(audio, corrections=log, lm=words, strategy="graph")["text"]
+    assert found == asr(audio, phrases=log.phrases(), lm=words, strategy="graph")["text"] != ""
+
+
 def test_wrong_corrections_are_refused(asr, log):
     with pytest.raises(TypeError, match="corrections should be a CorrectionLog or the path of its file, got 3"):
         asr(hf_ngpulm.demo_recording(), corrections=3)
