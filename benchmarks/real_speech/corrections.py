@@ -2,28 +2,34 @@
 
     python benchmarks/real_speech/corrections.py speechocean.jsonl frames so4.jsonl frames_so an4.jsonl frames_an4 \\
         --model run/ctc --books 113-0.txt 514.txt ...
+    python benchmarks/real_speech/corrections.py --bundled callsigns contacts harbour --model examples/models/ctc --step 5
 
 Manifests come with the folders of Whisper's frames of their clips (examples/train_on_whisper/features.py). Corrections are
 clips of the first manifest's split "train" in random order: what the model hears (greedily), and the transcript. Errors are
 those of the splits "test" of the other manifests, the second one's being other speech. Every `--step` corrections the decoder
 gets `log.phrases()` and `log.language_model(lm)`, with default settings and 4 beams.
+Of a bundled corpus, half of the clips are corrected, and the others tested.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from families import Clip, Heard, Recogniser, heard_once, measure, sentences
+from families import Clip, Heard, Recogniser, corpora, heard_once, measure, sentences
 
 from hf_ngpulm import CorrectionLog, NGramLM
 from hf_ngpulm.evaluation import word_errors
+
+Row = dict[str, Any]
 
 
 def heard_by(recogniser: Recogniser, manifest: Path, frames: Path, split: str, most: int | None = None) -> Heard:
@@ -49,52 +55,72 @@ def interval(heard: Heard, before: list[str], after: list[str]) -> list[float]:
     return [float(100 * change.sum() / total.sum()), *np.quantile(rates, (0.025, 0.975)).tolist()]
 
 
+def rows_of(recogniser: Recogniser, pairs: list[tuple[str, str]], sets: dict[str, Heard], lm: Any, step: int) -> Iterator[Row]:
+    """Yield the figures after so many corrections."""
+    first: dict[str, list[str]] = {}
+    last: dict[str, list[str]] = {}
+    spent = [0.0]
+    with tempfile.TemporaryDirectory() as folder:
+        log = CorrectionLog(Path(folder) / "corrections.jsonl")
+        for count in range(len(pairs) + 1):
+            if count:
+                begin = time.process_time()
+                log.add(*pairs[count - 1])
+                spent.append(1e3 * (time.process_time() - begin))
+            if count % step and count != len(pairs):
+                continue
+            begin = time.process_time()
+            phrases, learned = log.phrases(), log.language_model(lm, recogniser.tokenizer)
+            row: Row = {"corrections": count, "phrases": len(phrases), "learning ms": 1e3 * (time.process_time() - begin)}
+            settings = {} if learned is None else {"lm": learned}
+            decoder = recogniser.decoder(**settings, num_beams=4)
+            decoder = decoder.with_phrases(phrases) if phrases else decoder
+            for name, heard in sets.items():
+                found = heard.decode(decoder)
+                row[name] = 100 * word_errors([clip.text for clip in heard.clips], found).rate
+                row[f"{name}, change"] = interval(heard, first.setdefault(name, found), found)
+                row[f"{name}, step"] = interval(heard, last.get(name, found), found)
+                last[name] = found
+            yield {**row, "adding ms": max(spent)}
+
+
+def corrected(recogniser: Recogniser, heard: Heard) -> list[tuple[str, str]]:
+    return [(found, clip.text) for found, clip in zip(heard.decode(recogniser.decoder(num_beams=1)), heard.clips)]
+
+
 def main() -> None:
     parser = measure.arguments(__doc__, "real_corrections")
-    parser.add_argument("data", type=Path, nargs=6, help="three manifests, each with the folder of its frames")
+    parser.add_argument("data", type=Path, nargs="*", help="three manifests, each with the folder of its frames")
     parser.add_argument("--model", required=True)
+    parser.add_argument("--bundled", nargs="+", default=[], help="bundled corpora, in place of manifests")
     parser.add_argument("--books", type=Path, nargs="*", default=[], help="text files, for a user with a language model")
     parser.add_argument("--corrections", type=int, default=200)
     parser.add_argument("--step", type=int, default=20)
     args = parser.parse_args()
+    if len(args.data) != (0 if args.bundled else 6):
+        parser.error("give three manifests, each with the folder of its frames; or --bundled")
     torch.set_num_threads(args.threads)
     recogniser = Recogniser(args.model)
-    rows: list[dict[str, Any]] = []
-    with torch.inference_mode(), tempfile.TemporaryDirectory() as folder:
-        corrected = heard_by(recogniser, *args.data[:2], "train", args.corrections)
-        sets = {"same": heard_by(recogniser, *args.data[2:4], "test"), "other": heard_by(recogniser, *args.data[4:6], "test")}
-        pairs = [(h, clip.text) for h, clip in zip(corrected.decode(recogniser.decoder(num_beams=1)), corrected.clips)]
+    rows: list[Row] = []
+    with torch.inference_mode():
         bases: dict[str, Any] = {"none": None}
         if args.books:
             texts = [sentence for book in args.books for sentence in sentences(book)]
             bases["books"] = NGramLM.from_texts(texts, recogniser.tokenizer)
-        for base, lm in bases.items():
-            log = CorrectionLog(Path(folder) / f"{base}.jsonl")
-            first: dict[str, list[str]] = {}
-            last: dict[str, list[str]] = {}
-            spent = []
-            for count in range(len(pairs) + 1):
-                if count:
-                    begin = time.process_time()
-                    log.add(*pairs[count - 1])
-                    spent.append(1e3 * (time.process_time() - begin))
-                if count % args.step and count != len(pairs):
-                    continue
-                begin = time.process_time()
-                phrases, learned = log.phrases(), log.language_model(lm, recogniser.tokenizer)
-                row: dict[str, Any] = {"base": base, "corrections": count, "phrases": len(phrases)}
-                row |= {"learning ms": 1e3 * (time.process_time() - begin), "adding ms": max(spent, default=0.0)}
-                settings = {} if learned is None else {"lm": learned}
-                decoder = recogniser.decoder(**settings, num_beams=4)
-                decoder = decoder.with_phrases(phrases) if phrases else decoder
-                for name, heard in sets.items():
-                    found = heard.decode(decoder)
-                    row[name] = 100 * word_errors([clip.text for clip in heard.clips], found).rate
-                    row[f"{name}, change"] = interval(heard, first.setdefault(name, found), found)
-                    row[f"{name}, step"] = interval(heard, last.get(name, found), found)
-                    last[name] = found
-                rows.append(row)
-                print({key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()}, flush=True)
+        parts: list[tuple[str, list[tuple[str, str]], dict[str, Heard]]] = []
+        for name in args.bundled:
+            clips = corpora.load(name)
+            random.Random(0).shuffle(clips)
+            half = len(clips) // 2
+            parts.append((name, corrected(recogniser, recogniser.hear(clips[:half])), {"same": recogniser.hear(clips[half:])}))
+        if args.data:
+            pairs = corrected(recogniser, heard_by(recogniser, *args.data[:2], "train", args.corrections))
+            others = [heard_by(recogniser, *args.data[n : n + 2], "test") for n in (2, 4)]
+            parts.append((args.data[0].stem, pairs, dict(zip(("same", "other"), others))))
+        for (name, pairs, sets), (base, lm) in itertools.product(parts, bases.items()):
+            for row in rows_of(recogniser, pairs, sets, lm, args.step):
+                rows.append({"corpus": name, "base": base, **row})
+                print({key: round(v, 2) if isinstance(v, float) else v for key, v in rows[-1].items()}, flush=True)
                 path = measure.save(args.name, {"rows": rows}, args.out)
     print("results in", path)
 

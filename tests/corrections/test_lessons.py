@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_ngpulm import Phrase
-from hf_ngpulm.corrections import learned_phrases, mined_aliases
+from hf_ngpulm.corrections import learned_phrases, lessons, mined_aliases
 from hf_ngpulm.corrections.replacements import align
 
 WORDS = st.lists(st.sampled_from(["anna", "mat", "tell", "boat", "seven"]), max_size=6).map(" ".join)
@@ -37,6 +37,12 @@ def test_words_that_are_meant_elsewhere_are_no_alias():
     pairs = [("we had mean here", "we had men here"), ("two mean came", "two men came")]
     assert learned_phrases(pairs) == [Phrase("men", aliases=["mean"])]
     assert learned_phrases([*pairs, ("i mean it", "i mean it")]) == [Phrase("men", aliases=[])]
+
+
+def test_words_of_their_own_are_no_alias(monkeypatch):
+    assert learned_phrases([("i had it", "i have it")] * 2) == [Phrase("have", aliases=[])]  # a common word
+    monkeypatch.setattr(lessons, "cmu_dictionary", lambda: {"mean": [["M", "IY1", "N"]]})
+    assert learned_phrases([("two mean", "two men")] * 2) == [Phrase("men", aliases=[])]
 
 
 def test_what_is_mostly_heard_rightly_is_no_phrase():
