@@ -14,6 +14,7 @@ from .common.lazy import attributes_of
 if TYPE_CHECKING:
     from .audio import StreamingRecognizer
     from .common.bundled import demo_lm, demo_model, demo_recording
+    from .corrections import CorrectionLog
     from .decoding.ctc import CTCDecoder
     from .decoding.graph import GraphDecoder
     from .decoding.hypotheses import Hypothesis
@@ -36,6 +37,7 @@ __all__ = [
     "ArcBooster",
     "CTCDecoder",
     "CTCNGramPipeline",
+    "CorrectionLog",
     "Grammar",
     "GrammarDecoder",
     "GraphDecoder",

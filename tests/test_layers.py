@@ -16,7 +16,7 @@ FLOORS = [
     {"decoding"},
     {"search"},
     {"fusion"},
-    {"grammar"},
+    {"grammar", "corrections"},
     {"phrases"},
     {"language_model"},
     {"formats"},

@@ -24,6 +24,7 @@ COMMANDS = {
     "push": "Put a language model on the Hub, with a card.",
     "score": "Score sentences (natural log, </s> included), and print the perplexity of all.",
     "transcribe": "Transcribe audio files, with a language model or phrases.",
+    "learn": "Add a correction of a transcript, and show what the corrections teach.",
     "evaluate": "Measure error rates and speed of a recogniser on recordings with transcripts.",
     "tune": "Find the weights with which a model and an LM make the fewest errors.",
     "stream": "Transcribe a microphone, or a file as if it were spoken now, while it is heard.",

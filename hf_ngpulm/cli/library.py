@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from ..audio.microphone import microphone_pieces
     from ..audio.subtitles import segments, subtitles
     from ..common.checks import check, one_of, refuse_idle
+    from ..corrections import CorrectionLog
+    from ..corrections.lessons import as_terms
     from ..decoding.families import is_seq2seq
     from ..evaluation.evaluating import evaluate
     from ..evaluation.processes import WorkerLostError
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from ..language_model.pruning import prune_table
     from ..language_model.training import Training, train
     from ..ngrams.kneser_ney import DISCOUNT_FALLBACK
+    from ..phrases import Phrase
     from ..phrases.files import read_phrase_file
     from ..pipelines.loading import load_pipeline
     from ..rescoring import load_rescorer, sampled_sentences

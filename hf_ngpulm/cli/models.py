@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -161,7 +162,7 @@ def grammar_settings(options: Understanding, may_explain: bool = False) -> dict[
     return given(options, grammar=library.Grammar.load(options.grammar))
 
 
-def read_phrases(given: Sequence[str] | None) -> list[Any]:
+def read_phrases(given: Sequence[str] | None, option: str = "--phrases") -> list[Any]:
     """Return phrases. An argument that names a file gives its phrases; any other argument is a phrase.
 
     Raises:
@@ -176,10 +177,16 @@ def read_phrases(given: Sequence[str] | None) -> list[Any]:
             folder, name = os.path.split(text)
             near = difflib.get_close_matches(name, os.listdir(folder or "."), n=1) if os.path.isdir(folder or ".") else []
             meant = "".join(f"; {os.path.join(folder, one)} is there" for one in near)
-            raise FileNotFoundError(f"--phrases {text}: no such file{meant}")
+            raise FileNotFoundError(f"{option} {text}: no such file{meant}")
         else:
             phrases.append(text)
     return phrases
+
+
+def never_written(given: Sequence[str] | None) -> list[Any]:
+    """Return phrases that are never written, from texts and files; see `read_phrases`."""
+    items = [item if isinstance(item, library.Phrase) else library.Phrase(item) for item in read_phrases(given, "--never")]
+    return [library.Phrase(item.text, weight=-math.inf, aliases=item.aliases) for item in items]
 
 
 def _is_like_a_file(phrase: str) -> bool:

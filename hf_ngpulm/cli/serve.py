@@ -62,6 +62,7 @@ class Most:
     audio_seconds: float = option("Seconds of a recording.", "--max-audio", default=Limits.audio_seconds, min=1)
     beams: int = option("The largest num_beams that clients may ask for.", "--max-beams", default=Limits.beams, min=1)
     phrases: int = option("Phrases of a client.", "--max-phrases", default=Limits.phrases, min=1)
+    corrections: int = option("Corrections of a key.", "--max-corrections", default=Limits.corrections, min=1)
     phrase_bytes: int = option(
         "Bytes of a client's phrases in all, in UTF-8.", "--max-phrase-bytes", default=Limits.phrase_bytes, min=1
     )
@@ -82,6 +83,10 @@ def serve(
     ),
     grammar: list[str] | None = option(
         "A grammar, as NAME=FILE (or a folder), that clients may choose by its name; several times. Wyoming has the first."
+    ),
+    corrections_in: str | None = option(
+        "Folder for clients' corrections (/v1/corrections), a private file for each key; they are kept only with it.",
+        "--corrections",
     ),
     served_name: list[str] | None = option(
         "The model's name for clients, in place of its folder or id; several times. OpenAI's (whisper-1 ...) work, too."
@@ -114,7 +119,7 @@ def serve(
         "model": model, "decoding": decoding, "chunks": chunks, "rescoring": rescoring, "lms": named,
         "grammars": {name: library.Grammar.load(file) for name, file in grammars.items()},
         "names": served_name or [_name_of(model)], "limits": Limits(**vars(most)), "host": address.host,
-        "wyoming": address.wyoming, "keys": _keys(address.api_key, address.api_key_file),
+        "corrections": corrections_in, "wyoming": address.wyoming, "keys": _keys(address.api_key, address.api_key_file),
         "tls": (address.tls_cert, address.tls_key), "origins": address.origin or (), "proxies": address.proxy or (),
         "tick": tick, "json_logs": json_logs, "device": device, "as_json": as_json, "shared": address.workers > 1,
     }  # fmt: skip
@@ -127,7 +132,8 @@ def work(
     *, model: str, decoding: Decoding, chunks: Chunks, rescoring: Rescoring, lms: dict[str, str],
     grammars: dict[str, library.Grammar], names: list[str],
     limits: Limits, host: str, port: int, wyoming: str | None, keys: list[str], tls: tuple[str | None, str | None],
-    origins: list[str], proxies: list[str], tick: float, json_logs: bool, device: str | None, as_json: bool, shared: bool,
+    origins: list[str], proxies: list[str], corrections: str | None,
+    tick: float, json_logs: bool, device: str | None, as_json: bool, shared: bool,
     number: int = 0,
 ) -> None:  # fmt: skip
     """Run a server. If `shared`, several processes run it, and only the first one prints the address."""
@@ -138,7 +144,9 @@ def work(
     voices = library.Voices(names, known, [chunks.language] if chunks.language else ["en"], grammars=grammars)
     warm_up(recognizer, **({"lm": known["default"]} if len(known) > 1 else {}))
     access = library.Access(origins, library.local_hosts(host, origins), proxies, keys)
-    app = library.make_app(recognizer, limits, access, voices=voices, tick=tick, wyoming=wyoming, reuse_port=shared)
+    app = library.make_app(
+        recognizer, limits, access, voices=voices, tick=tick, wyoming=wyoming, reuse_port=shared, corrections=corrections
+    )
 
     def told(at: str) -> None:
         if number:

@@ -13,7 +13,7 @@ from ..common.files import write_beside
 from ..sound.files import read_audio
 from . import library
 from .files import KINDS, audio_of, refuse_existing, transcript_files
-from .models import grammar_settings, load_recogniser, read_phrases
+from .models import grammar_settings, load_recogniser, never_written, read_phrases
 from .options import (
     MISSING,
     Adjusted,
@@ -44,6 +44,8 @@ def transcribe(
     false_alarms_per_hour: float | None = option(
         "Look at each phrase again, and let so many in an hour of speech stay that nobody said."
     ),
+    never: list[str] | None = option("Words that are never written: a word, or a file with one a line; several times."),
+    corrections: str | None = option("File of corrections to learn from (see hf-ngpulm learn)."),
     understanding: Understanding,
     rescoring: Rescoring,
     n_best: int | None = of_decoders("num_return_sequences", min=1),
@@ -82,12 +84,14 @@ def transcribe(
     subtitled = kind in ("srt", "vtt")
     if subtitled:
         library.refuse_idle({"--timestamps": timestamps, "--n-best": n_best}, f"has no place in {kind} files; leave it out")
-    of_grammar = grammar_settings(understanding, may_explain=bool(boosting.phrases))
+    of_grammar = grammar_settings(understanding, may_explain=bool(boosting.phrases or never))
     if understanding.grammar is not None and subtitled:
         raise ValueError(f"--grammar understands recordings as a whole, which {kind} files can't tell; leave one of them out")
-    phrases = read_phrases(boosting.phrases) or None
+    phrases = [*read_phrases(boosting.phrases), *never_written(never)] or None
     boosted = {"phrases": phrases, "phrase_weight": boosting.phrase_weight, "num_return_sequences": n_best}
     settings = given(decoding, adjusted, rescoring, **boosted, **of_grammar)
+    if corrections is not None:
+        settings["corrections"] = corrections
     if false_alarms_per_hour is not None:
         settings["false_alarms_per_hour"] = false_alarms_per_hour
     asr = load_recogniser(model, device, **settings)

@@ -131,6 +131,8 @@ class Hypothesis:
 def _as_written(match: Match, split: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
     """Return the words of a phrase; a single one, of the whole phrase, if another number of words was heard."""
     wanted = match.text.split()
+    if not wanted:  # it is never written
+        return []
     if len(wanted) != len(split):
         wanted, split = [match.text], [(" ".join(text for text, *_ in split), split[0][1], split[-1][2])]
     return [(edged(text, heard), first, last) for text, (heard, first, last) in zip(wanted, split)]

@@ -32,7 +32,7 @@ from ..common.batches import Outputs, checked_lengths, tensor_of
 from ..common.checks import check, number
 from ..phrases import Booster, Phrase
 from ..phrases.contexts import is_per_row
-from ..phrases.phrase import Forms, Match, folded
+from ..phrases.phrase import Forms, Match, folded, is_never
 from ..phrases.phrases import checked_phrases
 from .ctc import CTCDecoder
 from .decoder import Decoder
@@ -116,6 +116,7 @@ class _PhraseList:
         self.boosted = None if phrases is None else [_without_threshold(item) for item in listed]
         self.forms = Forms.of([item for item in listed if _weight(item) >= 0], every=True)
         self.written = Forms.of(listed)
+        self.never = [item for item in listed if is_never(item)]
 
     def threshold(self, match: Match, tokens: int, thresholds: Thresholds, rate: float | None) -> float | None:
         """Return the threshold of a phrase that was found as so many tokens; None if it stays in any case."""
@@ -251,7 +252,9 @@ class PhraseDecoder(Generic[AnyDecoder]):
         self.lists = [_PhraseList(each) for each in (phrases if self.per_row else [phrases])]
         boosted = [each.boosted for each in self.lists]
         self.decoder = decoder.with_phrases(boosted if self.per_row else boosted[0], phrase_weight)
-        self.without = self.decoder.with_phrases(None)  # with the beam that phrases bring
+        # With the beam that phrases bring, and without what is never written.
+        never = [each.never or None for each in self.lists]
+        self.without = self.decoder.with_phrases(never if self.per_row else never[0])
 
     @property
     def options(self) -> Any:

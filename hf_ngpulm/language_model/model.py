@@ -31,6 +31,7 @@ from ..text import begins_with_blank
 from ..text.vocabulary import Vocabulary, check_tokenizer, tokenizer_of
 from .hub import CARD_FILE, model_card, save, saved_files
 from .interpolation import fitted_weights, mixture
+from .learning import Learning
 from .perplexity import Perplexity, ScoredText, perplexity_of, scored_texts, without_word_bonus
 from .pruning import prune_table
 from .queries import Queries
@@ -39,6 +40,7 @@ from .training import train
 
 class NGramLM(
     Queries,
+    Learning,
     nn.Module,
     ModelHubMixin,
     library_name="hf_ngpulm",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from ..common.checks import check, one_of
 from ..language_model.model import NGramLM
 from ..text.spelling import CASES, speller_of
 from .automaton import Spellings, build_trie
+from .phrase import is_never
 from .phrases import Booster, Phrases, Written, write
 
 
@@ -63,6 +65,9 @@ class ArcBooster(Booster):
         check("case", case, one_of(*CASES))
         lm.check_tokenizer(tokenizer)
         speller = speller_of(tokenizer, lm.vocab_size)
+        phrases = phrases if isinstance(phrases, Mapping) else list(phrases)
+        if any(map(is_never, phrases.items() if isinstance(phrases, Mapping) else phrases)):
+            raise ValueError("an ArcBooster can't say that a phrase is never written (weight -inf); a PhraseBooster can")
         written = write(phrases, discount, speller, False, case, 1, normalise, strict)
         contexts, arcs, seen = _followed(written, lm)
         super().__init__(_discounting(contexts, lm.vocab_size), written, speller.vocabulary, engine)

@@ -14,11 +14,13 @@ from ..common.checks import AT_LEAST_0, check, one_of, whole
 from ..language_model.model import NGramLM
 from ..text.spelling import CASES, Speller, speller_of
 from .automaton import Spellings, phrase_automaton
-from .phrase import Forms
-from .phrases import Booster, Phrases, Written, write
+from .phrase import NEVER, Forms
+from .phrases import MOST_TOKENIZATIONS, Booster, Phrases, Written, write
 
 # In vocabularies up to this size pieces are so short that a phrase is often the beginning of another word.
 SMALL_VOCABULARY = 8192
+# The bonus of what is never written (natural log): it outweighs any other score, and sums of it are exact enough in float32.
+NEVER_BONUS = -1e4
 
 
 class PhraseBooster(Booster):
@@ -36,7 +38,7 @@ class PhraseBooster(Booster):
         phrases: texts, pairs of a text and a weight, `Phrase` objects, or a mapping from texts to weights.
         tokenizer: the ASR model's tokenizer, or a processor that has it.
         weight: bonus of phrases without their own weight (natural log), per token or per phrase, see `weight_per`. A negative
-            weight suppresses a phrase.
+            weight suppresses a phrase; with the weight -inf of its own it is never written.
         weight_per: "token": a phrase earns its weight times the number of its tokens. "phrase": a phrase earns its weight.
         growth: raises the bonus of later tokens: the d-th token earns 1 + growth * ln(d) times the bonus of the first token
             (with `weight_per="phrase"` the total stays the same).
@@ -78,7 +80,7 @@ class PhraseBooster(Booster):
     ) -> None:
         check("weight_per", weight_per, one_of("token", "phrase"))
         check("case", case, one_of(*CASES))
-        check("tokenizations", tokenizations, whole(1, 100))
+        check("tokenizations", tokenizations, whole(1, MOST_TOKENIZATIONS))
         check("growth", growth, AT_LEAST_0)
         check("end_bonus", end_bonus, AT_LEAST_0)
         speller = speller_of(tokenizer, vocab_size)
@@ -129,6 +131,7 @@ def _automaton_of(spellings: Spellings, speller: Speller, whole_words: bool) -> 
 def _with_bonuses(written: Written, weight_per: str, growth: float, end_bonus: float) -> Spellings:
     """Return spellings with their bonuses. All spellings of a phrase earn as much as the tokenizer's own spelling."""
     spellings, weights = written.spellings, np.array(list(written.phrases.values()), dtype=np.float64)
+    never, weights = weights == NEVER, np.where(weights == NEVER, 0.0, weights)
     lengths, (phrase, own_lengths, free) = _lengths(written), _column(written, "phrase", "length", "free")
     tokens = np.fromiter((token for spelling in spellings for token in spelling.tokens), np.int64, int(lengths.sum()))
     longest = int(max(lengths.max(initial=0), own_lengths.max(initial=0)))
@@ -140,12 +143,25 @@ def _with_bonuses(written: Written, weight_per: str, growth: float, end_bonus: f
     depths = np.arange(1, len(tokens) + 1) - np.repeat(np.cumsum(lengths) - lengths + free, lengths)
     payments = np.repeat(without_end / shares[lengths - free], lengths) * shares[np.maximum(depths, 0)]
     payments[np.cumsum(lengths) - 1] = bonuses
-    return Spellings(tokens, lengths, payments, bonuses, *_column(written, "bounded", "initial").astype(bool))
+    bounded, initial = _column(written, "bounded", "initial").astype(bool)
+    return _never(Spellings(tokens, lengths, payments, bonuses, bounded, initial), never[phrase])
+
+
+def _never(spellings: Spellings, never: np.ndarray) -> Spellings:
+    """Return spellings, those with the mask `never` with the bonus of what is never written.
+
+    It is paid at the end: with the last token, or with the token after the word if longer words may begin with these tokens.
+    """
+    payments = np.where(np.repeat(never, spellings.lengths), 0.0, spellings.payments)
+    last = np.cumsum(spellings.lengths) - 1
+    payments[last] = np.where(never & ~spellings.bounded, NEVER_BONUS, payments[last])
+    return spellings._replace(payments=payments, bonuses=np.where(never, NEVER_BONUS, spellings.bonuses))
 
 
 def _with_payments(written: Written, lm: NGramLM | None, lm_weight: float) -> Spellings:
     """Return spellings with a payment per token. All spellings of a phrase have the same total discount."""
-    spellings, discounts = written.spellings, list(written.phrases.values())
+    spellings, discounts = written.spellings, [max(discount, 0.0) for discount in written.phrases.values()]
+    never = np.array([written.phrases[name] == NEVER for name in written.phrases], dtype=bool)
     lengths, (free, bounded, initial) = _lengths(written), _column(written, "free", "bounded", "initial")
     places = np.arange(int(lengths.max(initial=0)))
     inside = places < lengths[:, None]
@@ -161,7 +177,8 @@ def _with_payments(written: Written, lm: NGramLM | None, lm_weight: float) -> Sp
     payments[places < free[:, None]] = 0.0
     payments = payments.cumsum(1)
     bonuses = payments[np.arange(len(spellings)), lengths - 1] if len(spellings) else np.zeros(0)
-    return Spellings(tokens[inside], lengths, payments[inside], bonuses, bounded.astype(bool), initial.astype(bool))
+    found = Spellings(tokens[inside], lengths, payments[inside], bonuses, bounded.astype(bool), initial.astype(bool))
+    return _never(found, never[[spelling.phrase for spelling in spellings]] if spellings else np.zeros(0, bool))
 
 
 def _lengths(written: Written) -> np.ndarray:

@@ -13,7 +13,7 @@ from ..common.pickling import WithoutCaches
 from ..engines.locks import lock_across_forks
 from ..language_model.model import NGramLM
 from .booster import GraphBooster, PhraseBooster
-from .phrase import Forms, Phrase
+from .phrase import NEVER, Forms, Phrase
 from .phrases import Booster, Phrases, checked_phrases
 
 # A context is a booster, phrases to make a booster from, or None for a row without phrases.
@@ -176,7 +176,7 @@ def checked_discounts(phrases: Phrases, discount: float) -> dict[str, float]:
     number of at least 0.
     """
     checked = checked_phrases(phrases, discount)
-    below = next((name for name, own in checked.items() if own < 0), None)
+    below = next((name for name, own in checked.items() if NEVER < own < 0), None)
     if below is not None:
         raise ValueError(f"a discount should be at least 0, that of {below!r} is {checked[below]}")
     return checked

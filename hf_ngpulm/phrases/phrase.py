@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..common.checks import WEIGHT, check
+from ..common.checks import WEIGHT, Kind, check, either
+from ..text.respelled import AUTO, HOMOPHONES, NEAR, sounding_like
 
+NEVER = -math.inf  # the weight of what is never written
+OR_NEVER = either(WEIGHT, Kind("-inf (never written)", lambda value: isinstance(value, float) and value == NEVER))
 # What may stand before or after a word, and isn't part of it.
 _EDGES = ' \t\n.,;:!?"()[]{}\u2026\u201c\u201d\u00bf\u00a1'
 
@@ -20,10 +24,12 @@ class Phrase:
 
     Args:
         text: what is written.
-        weight: its bonus (natural log, see `hf_ngpulm.PhraseBooster`); None for that of the list.
+        weight: its bonus (natural log, see `hf_ngpulm.PhraseBooster`); None for that of the list. -inf: it is never written.
         threshold: the least log-likelihood ratio (natural log) of a second look (see `hf_ngpulm.PhraseDecoder`); None for the
             threshold that suits the length of the phrase and of the list. -inf always keeps the phrase.
-        aliases: other spellings, for example as it sounds: `Phrase("n8n", aliases=["n eight n", "enate en"])`.
+        aliases: other spellings, for example as it sounds: `Phrase("n8n", aliases=["n eight n", "enate en"])`. "homophones" are
+            the spellings of the same sounds, so that the list decides between them, "auto" also those within a phone that is
+            easily misheard (see `hf_ngpulm.text.respelled.sounding_like`).
 
     Raises:
         TypeError: an argument has another type. ValueError: a weight isn't a finite number, or a threshold isn't a number.
@@ -35,15 +41,27 @@ class Phrase:
     aliases: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.text, str) and self.aliases in (AUTO, HOMOPHONES):
+            alike = sounding_like(self.text, within=NEAR if self.aliases == AUTO else 0.0)
+            object.__setattr__(self, "aliases", tuple(alike))
         if isinstance(self.aliases, str) or not all(isinstance(text, str) for text in (self.text, *self.aliases)):
             raise TypeError(
                 f"a phrase has a text, and a list of texts as its aliases; got text={self.text!r}, aliases={self.aliases!r}"
             )
         object.__setattr__(self, "aliases", tuple(self.aliases))
         if self.weight is not None:
-            check(f"the weight of {self.text!r}", self.weight, WEIGHT)
+            check(f"the weight of {self.text!r}", self.weight, OR_NEVER)
+        if self.weight == NEVER and self.threshold is not None:
+            raise ValueError(
+                f"{self.text!r} is never written (weight=-inf), so its threshold means nothing; leave one of them out"
+            )
         if self.threshold is not None and not float(self.threshold) == self.threshold:
             raise ValueError(f"the threshold of {self.text!r} should be a number, got {self.threshold!r}")
+
+
+def is_never(item: Any) -> bool:
+    """Return whether an item of a list of phrases is never written: a phrase, or a pair of a text and its weight."""
+    return (item.weight if isinstance(item, Phrase) else item[1] if isinstance(item, tuple) else None) == NEVER
 
 
 class Match(NamedTuple):
@@ -70,22 +88,23 @@ class Forms:
     def of(cls, phrases: Any, every: bool = False) -> Forms:
         """Return the forms of the `Phrase` objects among phrases; with `every`, also those of texts and pairs.
 
-        If two phrases share a form, a phrase's own text counts before aliases, and the first phrase before later ones.
+        If two phrases share a form, a phrase's own text counts before aliases, and the first phrase before later ones. For what
+        is never written, nothing is written.
         """
-        if isinstance(phrases, Mapping):
-            phrases = list(phrases) if every else []
+        phrases = list(phrases.items() if isinstance(phrases, Mapping) else phrases)
+        never = {folded(text.split()) for item in phrases if is_never(item) for text in texts_of(item)}
         own: dict[tuple[str, ...], str] = {}
         others: dict[tuple[str, ...], str] = {}
         for item in phrases:
-            if not isinstance(item, Phrase):
-                if not every:
-                    continue
-                item = Phrase(item if isinstance(item, str) else item[0])
-            for into, text in ((own, item.text), *((others, alias) for alias in item.aliases)):
+            texts = texts_of(item)
+            # A longer phrase may have words in it that are never written alone.
+            if not isinstance(item, Phrase) and not every and not (never and _has_any(folded(texts[0].split()), never)):
+                continue
+            for into, text in ((own, texts[0]), *((others, alias) for alias in texts[1:])):
                 words = folded(text.split())
                 if all(words) and words:
-                    into.setdefault(words, item.text)
-        return cls({**others, **own})
+                    into.setdefault(words, texts[0])
+        return cls({**others, **own, **{words: "" for words in never if all(words) and words}})
 
     def found(self, words: Sequence[str]) -> list[Match]:
         """Return the phrases among words, from left to right. Where several begin, the longest counts."""
@@ -111,17 +130,32 @@ class Forms:
             spans.append((end - len(word), end, word))
         for first, last, wanted in reversed(self.found([word for *_, word in spans])):
             begin, finish = spans[first][0], spans[last - 1][1]
-            text = text[:begin] + edged(wanted, text[begin:finish]) + text[finish:]
-        return text
+            before = text[:begin] if wanted else text[:begin].rstrip()
+            text = before + edged(wanted, text[begin:finish]) + text[finish:]
+        return text.lstrip() if "" in self.spoken.values() else text
+
+
+def texts_of(item: Any) -> list[str]:
+    """Return the text of an item of a list of phrases, and its aliases."""
+    return [item.text, *item.aliases] if isinstance(item, Phrase) else [item if isinstance(item, str) else item[0]]
+
+
+def _has_any(words: tuple[str, ...], spans: Iterable[tuple[str, ...]]) -> bool:
+    return any(words[n : n + len(span)] == span for span in spans for n in range(len(words) - len(span) + 1))
 
 
 def folded(words: Iterable[str]) -> tuple[str, ...]:
     """Return words in the form in which they are compared."""
-    return tuple(word.strip(_EDGES).casefold() for word in words)
+    return tuple(stripped(word).casefold() for word in words)
+
+
+def stripped(word: str) -> str:
+    """Return a word without the marks around it."""
+    return word.strip(_EDGES)
 
 
 def edged(wanted: str, heard: str) -> str:
     """Return a phrase with the punctuation that stands around what was heard."""
-    core = heard.strip(_EDGES)
+    core = stripped(heard)
     before = heard[: len(heard) - len(heard.lstrip(_EDGES))]
     return f"{before}{wanted}{heard[len(before) + len(core) :]}"

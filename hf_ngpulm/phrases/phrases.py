@@ -15,10 +15,11 @@ from ..common.checks import WEIGHT, check
 from ..text.normalisation import normaliser
 from ..text.spelling import Speller, Spelling
 from ..text.vocabulary import Vocabulary, check_tokenizer
-from .phrase import Forms, Phrase
+from .phrase import NEVER, OR_NEVER, Forms, Phrase
 
 # States back off at most twice per token, and an automaton limits backoff chains.
 MOST_TOKENS = 500
+MOST_TOKENIZATIONS = 100
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 Phrases = Iterable["str | tuple[str, float] | Phrase"] | Mapping[str, float]
@@ -98,8 +99,12 @@ def write(
     checked = checked_phrases(phrases, check("weight", weight, WEIGHT))
     clean = normaliser(normalise, speller.tokenizer)
     texts = [unicodedata.normalize("NFC", clean(phrase)) for phrase in checked]
-    spellings, unknown = speller.spell(texts, whole_words, case, tokenizations)
     names = list(checked)
+    spellings, unknown = speller.spell(texts, whole_words, case, tokenizations)
+    never = [n for n, name in enumerate(names) if checked[name] == NEVER and n not in unknown]
+    # In any case, and in all ways to divide it into tokens: as many as there may be.
+    others, _ = speller.spell([texts[n] for n in never], whole_words, "any", MOST_TOKENIZATIONS)
+    spellings += [spelling._replace(phrase=never[spelling.phrase]) for spelling in others]
     left_out = {names[n]: what for n, what in unknown.items()}
     if left_out:
         few = ", ".join(f"{name!r} ({what!r})" for name, what in list(left_out.items())[:5])
@@ -116,7 +121,9 @@ def write(
 
 
 def checked_phrases(phrases: Phrases, weight: float) -> dict[str, float]:
-    """Return a dictionary from phrases and their aliases to weights; a duplicate gets the larger weight."""
+    """Return a dictionary from phrases and their aliases to weights. A duplicate gets the larger weight, but what is never
+    written has the weight -inf in any case.
+    """
     if isinstance(phrases, str):
         raise TypeError(f"phrases should be a list of texts, got the text {phrases!r}; write [{phrases!r}]")
     found: dict[str, float] = {}
@@ -139,11 +146,12 @@ def checked_phrases(phrases: Phrases, weight: float) -> dict[str, float]:
             if not text.isascii() and _SURROGATE.search(text):
                 message = f"phrase {number} has half of a surrogate pair in it, which isn't text: {text!a}; write it anew"
                 raise ValueError(message)
-            found[text] = max(own, found.get(text, own))
+            before = found.get(text, own)
+            found[text] = NEVER if NEVER in (own, before) else max(own, before)
     return found
 
 
 def _pair(item: Any, number: int) -> tuple[str, float]:
     if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[0], str):
         raise TypeError(f"phrase {number} should be a text, a pair of a text and a weight, or a Phrase, got {item!r}")
-    return item[0], check(f"the weight of phrase {number} ({item[0]!r})", item[1], WEIGHT)
+    return item[0], check(f"the weight of phrase {number} ({item[0]!r})", item[1], OR_NEVER)

@@ -27,6 +27,7 @@ from ..grammar.grammar import Grammar
 from ..language_model.loading import configured_lm, loaded_models, located
 from ..phrases.contexts import has_thresholds
 from ..rescoring import load_rescorer
+from .corrected import taught, with_log
 from .inputs import readable
 from .keywords import refuse_unknown, with_our_names
 from .per_item import RECORDING, Numbered, NumberedInputs, listed_values, numbered, numbers_in
@@ -70,6 +71,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         phrases: phrases to boost (hotwords): a list of texts, or of pairs of a text and a weight, or a
             `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
         phrase_weight: factor of the phrases' bonuses (default 1); a list or a tensor has one per recording.
+        corrections: a `hf_ngpulm.CorrectionLog`, or the path of its file. At each call, what it teaches by then is added to
+            `lm` and `phrases`.
         false_alarms_per_hour: looks at each phrase again, and lets so many in an hour of speech stay that nobody said (see
             `hf_ngpulm.PhraseDecoder`; for CTC models and transducers).
         explain: with phrases, whether results have `phrases`, with a report on each phrase (for CTC models and transducers);
@@ -97,10 +100,19 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
 
     # `settings` names the settings of the family's decoder. With one of `reasons`, decoding takes place here instead of in the
     # stock pipeline.
-    settings: ClassVar[tuple[str, ...]] = ("lm", "lm_weight", "phrases", "phrase_weight", "explain", *OF_GRAMMARS)
+    settings: ClassVar[tuple[str, ...]] = (
+        "lm",
+        "lm_weight",
+        "phrases",
+        "phrase_weight",
+        "corrections",
+        "explain",
+        *OF_GRAMMARS,
+    )
     reasons: ClassVar[tuple[str, ...]] = ("lm", "phrases")
     of_an_lm: ClassVar[frozenset[str]] = frozenset({"lm_weight", "source_lm", "source_weight"})
     takes_what_lms_come_with: ClassVar[bool] = False
+    writes_aliases: ClassVar[bool] = True  # as their phrases
     # Settings whose names `generate` uses, too, so that the stock pipeline would pass them on.
     shared_with_generation: ClassVar[tuple[str, ...]] = ()
 
@@ -153,19 +165,24 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             refuse_unknown(kwargs, list(dict.fromkeys((*self.settings, "num_beams"))), self.model)
         preprocess, forward, postprocess = super()._sanitize_parameters(**kwargs)
         constructing = not hasattr(self, "_forward_params")
-        if given or (search and self._ngram_settings) or (constructing and self._decodes_always):
+        learns = (self._ngram_settings or {}).get("corrections") is not None  # from what was added since the last call
+        if given or learns or (search and self._ngram_settings) or (constructing and self._decodes_always):
             settings = {name: value for name, value in {**(self._ngram_settings or {}), **given}.items() if name not in unset}
             given = {name: value for name, value in given.items() if name not in unset}
             if isinstance(settings.get("rescorer"), str | os.PathLike):
                 settings["rescorer"] = load_rescorer(settings["rescorer"], self.device)
+            settings = with_log(settings)
             lists = listed_values(settings)
             settings |= lists
             for name in {"lm", "source_lm"} & settings.keys():
                 settings[name] = loaded_models(settings[name], self.tokenizer, self.device)
             if constructing:
                 self._ngram_settings = settings
-                if self._decodes_always or any(settings.get(name) is not None for name in self.reasons):
-                    in_single_precision(self.model, self.device)
+            settings = taught(settings, self.tokenizer, self.writes_aliases)
+            given = {name: value for name, value in given.items() if name in settings}
+            decodes = self._decodes_always or any(settings.get(name) is not None for name in self.reasons)
+            if constructing and decodes:
+                in_single_precision(self.model, self.device)
             tuned = self.remembered(settings, search)
             forward |= self._of_generation(tuned)
             decoder = self._understanding_decoder({**tuned, **settings}, given)

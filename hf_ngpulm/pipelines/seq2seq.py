@@ -57,6 +57,8 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     )  # fmt: skip
     of_an_lm = NGramPipeline.of_an_lm | {"ilm_weight", "unscored", "score_eos"}
 
+    writes_aliases = False
+
     _of_rescorer: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:

@@ -105,16 +105,21 @@ class Access:
 
         Clients send a key as `Authorization: Bearer KEY` or as the subprotocol `openai-insecure-api-key.KEY`.
         """
-        if not self.keys:
-            return
+        if self.keys:
+            self.key(request)
+
+    def key(self, request: web.Request) -> str:
+        """Return the valid key that a request sends. Raises HTTPUnauthorized if it sends none."""
         scheme, _, named = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
         tried = [named.strip()] if scheme.lower() == "bearer" else []
         tried += [name.removeprefix(IN_PROTOCOL) for name in subprotocols(request) if name.startswith(IN_PROTOCOL)]
         # Every key is compared, each in constant time, so that the duration reveals nothing about the keys.
-        if not any([hmac.compare_digest(_hash(key), known) for key in tried[:2] for known in self._hashes]):
+        valid = [key for key in tried[:2] if any([hmac.compare_digest(_hash(key), known) for known in self._hashes])]
+        if not valid:
             raise web.HTTPUnauthorized(
                 text="a key is needed, as Authorization: Bearer KEY\n", headers={"WWW-Authenticate": "Bearer"}
             )
+        return valid[0]
 
     def allow_origin(self, request: web.Request, response: web.StreamResponse) -> None:
         """Add the header that lets a page of an allowed origin read the response (CORS)."""
@@ -129,7 +134,7 @@ def preflight(request: web.Request) -> web.Response:
     return web.Response(
         status=204,
         headers={
-            hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, POST",
+            hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, POST, DELETE",
             hdrs.ACCESS_CONTROL_ALLOW_HEADERS: request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_HEADERS, "authorization")[:1000],
             hdrs.ACCESS_CONTROL_MAX_AGE: "600",
         },

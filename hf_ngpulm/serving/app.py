@@ -19,6 +19,7 @@ from ..audio import StreamingRecognizer
 from .access import IN_PROTOCOL, Access, preflight, subprotocols
 from .attention import STREAMED, AttentionRecognizer
 from .connection import SHUTTING_DOWN, Connection, close
+from .corrections import Corrections
 from .engine import Engine
 from .limits import Full, Limits, Places
 from .metrics import CONTENT_TYPE, Metrics
@@ -67,6 +68,7 @@ def make_app(
     tick: float = 0.08,
     wyoming: str | None = None,
     reuse_port: bool = False,
+    corrections: str | Path | None = None,
 ) -> web.Application:
     """Return an aiohttp application that decodes the audio of many clients in one batch.
 
@@ -74,6 +76,7 @@ def make_app(
 
     - `/v1/audio/transcriptions`, `/v1/audio/translations` and `/v1/models`: OpenAI's API for recordings.
     - `/v1/realtime`: OpenAI's realtime transcription, a websocket for live audio (see `hf_ngpulm.serving.realtime`).
+    - `/v1/corrections`, with `corrections`: what clients correct; recordings of the same key are then heard with these phrases.
     - `/`: a page that transcribes the microphone or files; `/docs`: a page that shows `/openapi.json`.
     - `/health`: the number of clients; `/ready`: whether the server takes more clients; `/metrics`: metrics for Prometheus.
 
@@ -95,12 +98,13 @@ def make_app(
         tick: seconds that a chunk waits for chunks of other clients, so that they share a batch.
         wyoming: address (`tcp://HOST:PORT`) for the Wyoming protocol. That protocol has no keys.
         reuse_port: whether other processes listen at the Wyoming address, too.
+        corrections: a folder for clients' corrections, a private file for each key. By default the server keeps none.
 
     Raises:
-        ValueError: `recognizer` has room for fewer streams than `limits.clients`, or has open streams; or `wyoming` isn't an
-            address of that form.
+        ValueError: `recognizer` has room for fewer streams than `limits.clients`, or has open streams; `wyoming` isn't an
+            address of that form; or `corrections` is given, but `access` has no keys.
     """
-    server = Server(recognizer, limits or Limits(), access or Access(), voices, tick)
+    server = Server(recognizer, limits or Limits(), access or Access(), voices, tick, corrections)
     if wyoming is not None:
         server.wyoming = Wyoming(wyoming, server.recordings, server.limits, server.uploads, server.voices, reuse_port)
     return server.app()
@@ -118,6 +122,7 @@ class Server:
         access: Access,
         voices: Voices | None,
         tick: float,
+        corrections: str | Path | None = None,
     ) -> None:
         if isinstance(recognizer, StreamingRecognizer) and recognizer.decoder.max_streams < limits.clients:
             raise ValueError(
@@ -138,8 +143,9 @@ class Server:
         read = self.grammars.grammar
         self.engine = Engine(recognizer, tick, limits.utterance_seconds, defaults=defaults, watch=watch, read=read)
         self.recordings = RecordingEngines(recognizer, limits, self.metrics.watch("recording"), read)
+        self.corrections = None if corrections is None else Corrections(corrections, limits, access)
         self.transcriptions = Transcriptions(
-            self.recordings, limits, self.uploads, self.voices, access.address, self.metrics.recording
+            self.recordings, limits, self.uploads, self.voices, access.address, self.metrics.recording, self.corrections
         )
         self.connections: set[Connection] = set()
         self.requested: WeakSet[Any] = WeakSet()
@@ -151,6 +157,11 @@ class Server:
         transcriptions = self.transcriptions
         app.router.add_post("/v1/audio/transcriptions", transcriptions.transcribe)
         app.router.add_post("/v1/audio/translations", transcriptions.translate)
+        if self.corrections is not None:
+            kept = self.corrections
+            app.router.add_get("/v1/corrections", kept.show)
+            app.router.add_post("/v1/corrections", kept.add)
+            app.router.add_delete("/v1/corrections", kept.undo)
         for path, handler in {
             "/v1/realtime": self.realtime, "/v1/models": transcriptions.models,
             "/v1/models/{name:.+}": transcriptions.model, "/health": self.health, "/ready": self.ready,

@@ -49,6 +49,7 @@ class Limits:
         work_seconds: time that decoding a recording may take.
         connections_per_address: number of HTTP connections of any kind; see `hf_ngpulm.serving.process.listen`.
         beams: the largest `num_beams` that clients may request.
+        corrections: number of corrections that are kept for a key.
 
     Raises:
         ValueError: a limit isn't a positive number, or `spool_bytes` is less than `upload_bytes`.
@@ -82,6 +83,7 @@ class Limits:
     work_seconds: float = 1800.0
     connections_per_address: int = 256
     beams: int = 32
+    corrections: int = 1000
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,18 @@ def checked_phrases(phrases: Any, limits: Limits, param: str) -> list[str | tupl
     if size > limits.phrase_bytes:
         raise Problem(f"phrases of {size} bytes in all; at most {limits.phrase_bytes} are taken", param)
     return checked
+
+
+def with_learned(phrases: list[Any], learned: Iterable[str], limits: Limits) -> list[Any]:
+    """Return a client's phrases, and after them those that corrections teach, as far as the limits allow."""
+    every, own = list(phrases), set(texts_of(phrases))
+    left = limits.phrase_bytes - sum(len(text.encode()) for text in own)
+    for text in learned:
+        size = len(text.encode())
+        if text not in own and len(every) < limits.phrases and size <= left and len(text) <= limits.phrase_characters:
+            every.append(text)
+            left -= size
+    return every
 
 
 def texts_of(phrases: Any) -> list[str]:

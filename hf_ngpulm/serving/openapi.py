@@ -8,6 +8,8 @@ from typing import Any
 
 from aiohttp import hdrs, web
 
+from .corrections import FIELDS as CORRECTION
+from .corrections import PATH as CORRECTIONS
 from .limits import Limits
 from .requests import FIELDS, FORMATS, NO_LM, Voices
 
@@ -40,7 +42,7 @@ def description(
     """
     paths: dict[str, Any] = {}
     for route in routes:
-        if route.resource is not None and route.method in (hdrs.METH_GET, hdrs.METH_POST):
+        if route.resource is not None and route.method in (hdrs.METH_GET, hdrs.METH_POST, hdrs.METH_DELETE):
             operation = _operation(route, voices, limits)
             paths.setdefault(route.resource.canonical, {})[route.method.lower()] = operation
     document: dict[str, Any] = {
@@ -76,7 +78,10 @@ def _operation(route: web.AbstractRoute, voices: Voices, limits: Limits) -> dict
     info = route.resource.get_info() if route.resource is not None else {}
     if "formatter" in info:
         operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": _TEXT}]
-    if route.method == hdrs.METH_POST:
+    if route.method == hdrs.METH_POST and route.resource is not None and route.resource.canonical == CORRECTIONS:
+        schema = {"type": "object", "required": list(CORRECTION), "properties": CORRECTION, "additionalProperties": False}
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    elif route.method == hdrs.METH_POST:
         operation["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": form(voices, limits)}}}
         kinds: dict[str, Any] = {"application/json": {"schema": {"$ref": "#/components/schemas/Transcript"}}}
         kinds |= {kind: {"schema": _TEXT} for kind in ("text/plain", "text/event-stream", "application/x-subrip", "text/vtt")}

@@ -15,7 +15,7 @@ from ..decoding.options import AttentionOptions
 from ..grammar.grammar import Grammar
 from .attention import AttentionRecognizer
 from .limits import Limits
-from .messages import checked_number, checked_phrases
+from .messages import checked_number, checked_phrases, with_learned
 from .problems import Problem
 
 OPENAI_MODELS = (
@@ -92,20 +92,26 @@ class Voices:
             )  # fmt: skip
 
     def settings(
-        self, given: Mapping[str, Any], limits: Limits, recognizer: StreamingRecognizer | AttentionRecognizer
+        self,
+        given: Mapping[str, Any],
+        limits: Limits,
+        recognizer: StreamingRecognizer | AttentionRecognizer,
+        learned: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Return arguments of `StreamingRecognizer.open`; the phrases aren't compiled yet.
 
         Args:
             given: fields by name; only the fields of `OF_SEARCH` are used.
             recognizer: the recogniser. A language model may have a tuned weight for the recogniser's model.
+            learned: phrases that corrections teach. They are added as far as the limits allow.
 
         Raises:
             Problem: a value is invalid.
         """
         phrases = [phrase for name in _LISTS for phrase in _phrases(given.get(name), name)]
         blamed = next((name for name in _LISTS if given.get(name)), "keywords")
-        settings: dict[str, Any] = {"phrases": checked_phrases(phrases, limits, blamed)} if phrases else {}
+        phrases = with_learned(checked_phrases(phrases, limits, blamed), learned, limits)
+        settings: dict[str, Any] = {"phrases": phrases} if phrases else {}
         for weight in ("phrase_weight", "lm_weight"):
             if given.get(weight) is not None:
                 settings[weight] = _number(weight, given[weight])
@@ -190,9 +196,17 @@ def wanted(
     limits: Limits,
     recognizer: StreamingRecognizer | AttentionRecognizer,
     task: str = TRANSCRIBE,
+    learned: Sequence[str] = (),
 ) -> Wanted:
-    """Check the fields of a form; return the settings and the response format. `form`: all values of each field. `task`:
-    "transcribe" or "translate". Raises Problem if a field is unknown, or its value is invalid.
+    """Check the fields of a form; return the settings and the response format.
+
+    Args:
+        form: all values of each field.
+        task: "transcribe" or "translate".
+        learned: phrases that corrections teach.
+
+    Raises:
+        Problem: a field is unknown, or its value is invalid.
     """
     unknown = sorted(form.keys() - FIELDS.keys())
     if unknown:
@@ -226,7 +240,7 @@ def wanted(
         beams = int(asked)
     listed = form.get("keywords")
     keywords = listed[0] if listed is not None and len(listed) == 1 else listed
-    settings = voices.settings({**one, "keywords": keywords}, limits, recognizer)
+    settings = voices.settings({**one, "keywords": keywords}, limits, recognizer, learned)
     # A recogniser without an LM and phrases may search greedily only for that reason.
     unguided = recognizer.decoder.decoder.unguided if isinstance(recognizer, StreamingRecognizer) else None
     if beams is None and settings.get("phrases") and unguided is not None:

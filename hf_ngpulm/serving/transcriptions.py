@@ -19,6 +19,7 @@ from ..sound.waves import Wave
 from .answers import answer, meaning, warnings, whole_words
 from .attention import AttentionRecognizer
 from .connection import SHUTTING_DOWN, timeout
+from .corrections import Corrections
 from .forms import Form, Forms, is_gone
 from .limits import Full, Limits, Places
 from .problems import Problem, problem_of
@@ -36,6 +37,7 @@ class Transcriptions:
         places: the places of current recordings.
         address: function that returns the address to which a request is counted.
         count: function that is called for each recording with its length and its processing time, both in seconds.
+        corrections: the clients' corrections; what they teach is listened for.
     """
 
     def __init__(
@@ -46,9 +48,10 @@ class Transcriptions:
         voices: Voices,
         address: Callable[[web.Request], str | None],
         count: Callable[[float, float], None],
+        corrections: Corrections | None = None,
     ) -> None:
         self.recordings, self.limits, self.places, self.voices = recordings, limits, places, voices
-        self.address, self.count = address, count
+        self.address, self.count, self.corrections = address, count, corrections
         self.forms = Forms(limits)
         self.closed = self._is_cut = False
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -107,7 +110,8 @@ class Transcriptions:
         with self.places.taken(self.address(request)) as budget:
             async with self.forms.received(request) as form:
                 recognizer = self.recordings.recognizer
-                asked = wanted(form.texts, self.voices, self.limits, recognizer, task)
+                learned = [] if self.corrections is None else await self.corrections.phrases(request)
+                asked = wanted(form.texts, self.voices, self.limits, recognizer, task, learned)
                 if isinstance(recognizer, AttentionRecognizer):
                     asked.settings.update(of_attention(asked, recognizer))
                 try:

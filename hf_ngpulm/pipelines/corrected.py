@@ -1,0 +1,51 @@
+"""Add what corrections teach to a pipeline's settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ..corrections import CorrectionLog
+from ..phrases import Booster
+from ..phrases.contexts import is_per_row
+
+_OF_AN_LM = ("lm", "lm_weight", "source_lm", "source_weight")
+
+
+def with_log(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings in which the path of a log's file has become the log, which keeps what it has learned."""
+    path = settings.get("corrections")
+    return {**settings, "corrections": CorrectionLog(path)} if isinstance(path, str | os.PathLike) else settings
+
+
+def taught(settings: Mapping[str, Any], tokenizer: Any, aliases: bool) -> dict[str, Any]:
+    """Return settings in which `corrections`, a log, has become part of `lm` and `phrases`; in a graph, which is made of a
+    language model's words, only of the latter.
+
+    Settings of language models are left out as long as there is none. `aliases`: whether phrases keep their aliases, which a
+    family that writes them as they are heard mustn't boost.
+
+    Raises:
+        TypeError: `corrections` is no log, or phrases are compiled already.
+    """
+    log = settings.get("corrections")
+    if log is None:
+        return {name: value for name, value in settings.items() if name != "corrections"}
+    if not isinstance(log, CorrectionLog):
+        raise TypeError(f"corrections should be a CorrectionLog or the path of its file, got {log!r}")
+    lm, phrases = settings.get("lm"), settings.get("phrases")
+    learned = log.phrases() if aliases else [phrase.text for phrase in log.phrases()]
+    every: Any = _with(phrases, learned) if not is_per_row(phrases) else [_with(own, learned) for own in phrases or ()]
+    if settings.get("strategy") == "graph":
+        return {**{name: value for name, value in settings.items() if name != "corrections"}, "phrases": every}
+    lms = [log.language_model(each, tokenizer) for each in lm] if isinstance(lm, list) else log.language_model(lm, tokenizer)
+    idle = _OF_AN_LM if lms is None else ()
+    rest = {name: value for name, value in settings.items() if name != "corrections" and name not in idle}
+    return {**rest, "phrases": every} | ({} if lms is None else {"lm": lms})
+
+
+def _with(phrases: Any, learned: list[Any]) -> list[Any]:
+    if isinstance(phrases, Booster):
+        raise TypeError("corrections= adds phrases, and a PhraseBooster takes no more; pass the phrases themselves")
+    return [*(phrases.items() if isinstance(phrases, Mapping) else phrases or ()), *learned]

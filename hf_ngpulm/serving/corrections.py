@@ -1,0 +1,119 @@
+"""Keep clients' corrections of transcripts, and listen for what they teach. Each key has a file of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from ..corrections import CorrectionLog
+from ..corrections.log import MOST_CHARACTERS
+from .access import Access
+from .connection import timeout
+from .limits import Full, Limits
+from .problems import Problem
+
+PATH = "/v1/corrections"
+FIELDS = {name: {"type": "string", "maxLength": MOST_CHARACTERS} for name in ("heard", "meant")}
+_KEPT = 256  # logs in memory
+_FILE = re.compile(r"^.*\.jsonl: ?")  # in messages about a log
+
+
+class Corrections:
+    """The request handlers for corrections.
+
+    Args:
+        folder: the folder of the files; their names are hashes of the keys.
+        access: knows the keys.
+
+    Raises:
+        ValueError: the server has no keys, so that nobody would have corrections of their own.
+    """
+
+    def __init__(self, folder: str | Path, limits: Limits, access: Access) -> None:
+        if not access.needs_key:
+            raise ValueError("corrections are kept for each key; give the server keys (--api-key-file, or Access(keys=[...]))")
+        self.folder, self.limits, self.access = Path(folder), limits, access
+        # Each with a lock, so that a client waits for its own requests only.
+        self._logs: OrderedDict[str, tuple[CorrectionLog, asyncio.Lock]] = OrderedDict()
+
+    async def show(self, request: web.Request) -> web.Response:
+        """List the client's corrections, and the phrases that they teach."""
+        return await self._answered(request, lambda log: None)
+
+    async def add(self, request: web.Request) -> web.Response:
+        """Add a correction: what was heard, and what was meant."""
+        heard, meant = await self._pair(request)
+
+        def add(log: CorrectionLog) -> None:
+            if len(log) >= self.limits.corrections:
+                raise Problem(f"{self.limits.corrections} corrections are the most; undo some", status=413)
+            log.add(heard, meant)
+
+        return await self._answered(request, add)
+
+    async def undo(self, request: web.Request) -> web.Response:
+        """Take the last correction out."""
+        return await self._answered(request, CorrectionLog.undo)
+
+    async def phrases(self, request: web.Request) -> list[str]:
+        """Return the phrases that a client's corrections teach."""
+        return await self._in_turn(request, lambda log: [phrase.text for phrase in log.phrases()])
+
+    async def _answered(self, request: web.Request, change: Callable[[CorrectionLog], Any]) -> web.Response:
+        def answer(log: CorrectionLog) -> dict[str, Any]:
+            change(log)
+            pairs = [correction._asdict() for correction in log.corrections]
+            return {"corrections": pairs, "phrases": [phrase.text for phrase in log.phrases()]}
+
+        return web.json_response(await self._in_turn(request, answer))
+
+    async def _in_turn(self, request: web.Request, function: Callable[[CorrectionLog], Any]) -> Any:
+        """Call a function with the client's log, in another thread."""
+        try:
+            log, lock = self._log(request)
+            async with lock:
+                return await asyncio.to_thread(function, log)
+        except ValueError as error:
+            raise Problem(_FILE.sub("", str(error))) from None
+        except OSError:
+            raise Full("the server can't read or write corrections at the moment; try again later") from None
+
+    async def _pair(self, request: web.Request) -> tuple[str, str]:
+        """Return what a request says was heard and meant."""
+        data = b""
+        try:
+            async with timeout(self.limits.send_seconds):
+                while len(data) <= self.limits.message_bytes and (chunk := await request.content.readany()):
+                    data += chunk
+        except asyncio.TimeoutError:
+            raise Problem("the correction took too long to arrive", status=408) from None
+        if len(data) > self.limits.message_bytes:
+            raise Problem(f"the correction is larger than {self.limits.message_bytes:,} bytes", status=413)
+        try:
+            given = json.loads(data)
+        except (ValueError, RecursionError):
+            given = None
+        if not isinstance(given, dict) or given.keys() != FIELDS.keys():
+            raise Problem('the body should be JSON: {"heard": "...", "meant": "..."}')
+        for name, value in given.items():
+            if not isinstance(value, str):
+                raise Problem(f"{name} should be a text", name)
+        return given["heard"], given["meant"]
+
+    def _log(self, request: web.Request) -> tuple[CorrectionLog, asyncio.Lock]:
+        name = hashlib.sha256(b"corrections of " + self.access.key(request).encode(errors="surrogateescape")).hexdigest()
+        if name not in self._logs:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._logs[name] = CorrectionLog(self.folder / f"{name}.jsonl"), asyncio.Lock()
+            if len(self._logs) > _KEPT:
+                self._logs.popitem(last=False)
+        self._logs.move_to_end(name)
+        return self._logs[name]

