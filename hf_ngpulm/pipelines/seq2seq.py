@@ -107,8 +107,8 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     def _in_grammar(
         self, settings: dict[str, Any], given: dict[str, Any], grammar: Grammar, weighing: dict[str, Any]
     ) -> GeneratedGrammar:
-        rules = Weighing(**weighing, evidence=EVIDENCE)
-        return GeneratedGrammar(self._ngram_decoder(settings, given), grammar, rules, self.model, self.tokenizer)
+        decoder = self._ngram_decoder(settings, given)
+        return GeneratedGrammar(decoder, grammar, Weighing(**weighing), self.model, self.tokenizer)
 
     # The stock parameters stay; `ngram_decoder` goes to `_forward`, which generates.
 

@@ -12,7 +12,7 @@ from toys import Toy
 from words_in_pieces import pieces
 
 from hf_ngpulm import CTCDecoder, Grammar, GrammarDecoder, GraphDecoder, NGramLM, PhraseBooster, TransducerDecoder
-from hf_ngpulm.decoding.understanding import Evidence
+from hf_ngpulm.decoding.understanding import EVIDENCE, Evidence
 from hf_ngpulm.errors import GrammarError
 from hf_ngpulm.grammar.expressions import Choice, List, Optional, Sequence, Slot, Wildcard
 
@@ -130,6 +130,12 @@ def test_sensitivity_moves_the_bound():
         curve = Evidence(-2.0, 1.0)
         return GrammarDecoder(decoder, GRAMMAR, sensitivity=sensitivity, num_beams=64, evidence=curve)(outputs, lengths)[0]
 
+    graph = GraphDecoder(TOKENIZER, NGramLM.from_texts(SENTENCES, TOKENIZER, order=2), blank_id=BLANK)
+    of_grammar = [
+        GrammarDecoder(kind, GRAMMAR.with_evidence({family: (-2.0, 1.0)})).weighing.evidence
+        for family, kind in (("ctc", decoder), ("ctc", graph), ("transducer", decoder))
+    ]
+    assert of_grammar == [(-2.0, 1.0), (-2.0, 1.0), EVIDENCE["ctc"]]
     never, usual, always = (understood(sensitivity) for sensitivity in (0.0, 0.5, 1.0))
     assert always.understood and not never.understood
     assert always.confidence == usual.confidence == 1 / (1 + math.exp(-(usual.evidence + 2.0)))
@@ -180,6 +186,18 @@ def test_it_comes_back_from_a_folder(tmp_path):
         ('{"hf_ngpulm_grammar": 1, "intents": [["x", ["repeat", -1, 0, "y"]]], "lists": {}}', "repeated -1 to 0 times"),
         ('{"hf_ngpulm_grammar": 1, "intents": [["x", ["list", "l"]]], "lists": {"l": []}}', "the list 'l' is empty"),
         ('{"hf_ngpulm_grammar": 1, "intents": [["x", ["list", "l"]]], "lists": {"l": [[["list", "l"], 1]]}}', "itself"),
+        *(
+            ('{"hf_ngpulm_grammar": 1, "intents": [["x", "y"]], "lists": {}, "evidence": ' + evidence + "}", message)
+            for evidence, message in (
+                ("[]", "a table of evidence"),
+                ('{"ctcs": [-3, 1]}', "families ctc, transducer, attention; got 'ctcs'"),
+                ('{"ctc": [-3, 0]}', "evidence of ctc should be two numbers"),
+                ('{"ctc": [NaN, 1]}', "evidence of ctc should be two numbers"),
+                (f'{{"ctc": [-1{"0" * 400}, 1]}}', "evidence of ctc should be two numbers"),
+                ('{"ctc": ["-3", 1]}', "evidence of ctc should be two numbers"),
+                ('{"ctc": -3}', "evidence of ctc should be two numbers"),
+            )
+        ),
         (
             '{"hf_ngpulm_grammar": 1, "lists": {}, "intents": [["x", ' + '["sequence", ' * 3000 + '"a"' + "]" * 3000 + "]]}",
             "nested",
