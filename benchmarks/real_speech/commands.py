@@ -210,7 +210,8 @@ def main() -> None:
     def heard_of(name: str) -> list[Any]:
         most = args.fewer if args.fewer and name != "quiet" else len(orders.audio)
         audio = orders.audio if name == "quiet" else orders.noisy(args.noise, float(name))
-        kept = None if args.kept is None else args.kept / f"{name}_{most}.pt"
+        # The order of recordings depends on both numbers.
+        kept = None if args.kept is None else args.kept / f"{name}_{args.most}_{args.fewer}.pt"
         with torch.inference_mode():
             return understander.heard(audio[:most], kept)
 
