@@ -16,6 +16,7 @@ from ..text.vocabulary import tokenizer_of
 from . import saving
 from .compiled import FORBIDDEN, CompiledGrammar
 from .expressions import Expression, Value, expression_of
+from .fillers import PRICE, between_fillers
 from .jsgf import SUFFIXES, read_jsgf
 from .marked import load_yaml
 from .network import FREE, Network, Reading, Symbols
@@ -153,6 +154,20 @@ class Grammar:
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder)
             return saving.push(Path(folder), repo_id, private, token)
+
+    def with_fillers(self, fillers: str | Iterable[str], price: float = PRICE) -> Grammar:
+        """Return a copy in which each sentence may have fillers before and after it, such as "um" and "please".
+
+        Args:
+            fillers: words, or the code of a language whose fillers are known (`hf_ngpulm.grammar.fillers.FILLERS`).
+            price: the penalty for each (natural log).
+
+        Raises:
+            GrammarError: a filler has no words, or the language has no list.
+        """
+        given = fillers if isinstance(fillers, str) else list(fillers)
+        intents = {name: between_fillers(expression, given, price) for name, expression in self.intents.items()}
+        return Grammar(intents, self.lists, self.evidence)
 
     def with_evidence(self, evidence: Mapping[str, Evidence]) -> Grammar:
         """Return a copy with other curves of confidence for some families of recognisers; what is compiled is shared."""

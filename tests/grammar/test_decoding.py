@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 
@@ -71,6 +72,30 @@ def test_transducers_find_a_sentence_that_scores_as_phrases_would(durations):
         assert understanding.hypothesis.score == pytest.approx(hypotheses[0].score, abs=1e-6)
         assert understanding.understood == (understanding.text.replace(",", "") in SENTENCES)
     assert any(understanding.understood for understanding in found)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_fillers_are_any_number_of_words_at_both_ends_each_with_a_price(seed):
+    fillers, price = ["b", "a a"], 0.7
+    grammar = GRAMMAR.with_fillers(fillers, price)
+    edges = [each for count in range(6) for each in itertools.product(fillers, repeat=count)]
+    plain = {sentence: GRAMMAR.compiled(TOKENIZER).reading(token_ids(sentence)).weight for sentence in SENTENCES}
+    weights: dict[str, float] = {}
+    for before, sentence, after in itertools.product(edges, plain, edges):
+        text = " ".join((*before, sentence, *after))
+        if len(text.replace(" ", "")) <= 6:  # as many as there are frames
+            weights[text] = max(weights.get(text, -math.inf), plain[sentence] - price * (len(before) + len(after)))
+    compiled = grammar.compiled(TOKENIZER)
+    for text in weights:
+        assert compiled.reading(token_ids(text)).weight == pytest.approx(weights[text])
+    assert compiled.reading(token_ids("a b a")) is None and grammar.reading("b b ab a a a").intent == "tell"
+    outputs = logits(1, 6, seed)
+    decoder = CTCDecoder(TOKENIZER, blank_id=BLANK, num_beams=8, beta=0.0)
+    (found,) = GrammarDecoder(decoder, grammar, "strict", num_beams=256)(outputs)
+    log_probs = outputs[0].log_softmax(-1).double()
+    scores = {text: forward_score(log_probs, token_ids(text), BLANK) + weights[text] for text in weights}
+    assert found.text == max(scores, key=scores.get)
+    assert found.hypothesis.score == pytest.approx(max(scores.values()), abs=2e-3)
 
 
 def test_beside_a_language_model_and_phrases():
@@ -221,6 +246,11 @@ def test_bad_arguments_are_named():
         GrammarDecoder(decoder, GRAMMAR, price=3)
     with pytest.raises(ValueError, match=r"sensitivity.*from 0 to 1"):
         GrammarDecoder(decoder, GRAMMAR, sensitivity=1.5)
+    for fillers, message in (("xx", "no fillers for 'xx'; pass a list"), ([], "texts with words"), (["a", " "], "with words")):
+        with pytest.raises(GrammarError, match=message):
+            GRAMMAR.with_fillers(fillers)
+    with pytest.raises(ValueError, match="price"):
+        GRAMMAR.with_fillers("en", -1.0)
     with pytest.raises(GrammarError, match="the list 'rooms', which isn't given"):
         Grammar({"x": List("rooms")})
     with pytest.raises(GrammarError, match="no sentence that the recogniser can write"), pytest.warns(UserWarning, match="'q'"):
