@@ -99,9 +99,9 @@ class Understander:
         del subsampling.heard
         return [found[n] for n in range(len(rows))]
 
-    def understand(self, heard: list[Any], num_beams: int, lm: NGramLM | None) -> list[dict[str, Any]]:
-        """Return what recordings mean if they are understood at all."""
-        of_lm = {} if lm is None else {"lm": lm}
+    def understand(self, heard: list[Any], num_beams: int, lm: NGramLM | None, **settings: Any) -> list[dict[str, Any]]:
+        """Return what recordings mean if they are understood at all. `settings`: others of the decoder."""
+        of_lm = settings if lm is None else {**settings, "lm": lm}
         if self.is_attention:
             settings = {"grammar": self.grammar, "num_beams": num_beams, **of_lm, **ALWAYS}
             found = list(self.asr([dict(each) for each in heard], batch_size=self.args.batch_size, **settings))
