@@ -15,7 +15,7 @@ from words_in_pieces import pieces
 from hf_ngpulm import CTCDecoder, Grammar, GrammarDecoder, GraphDecoder, NGramLM, PhraseBooster, TransducerDecoder
 from hf_ngpulm.decoding.understanding import EVIDENCE, Evidence
 from hf_ngpulm.errors import GrammarError
-from hf_ngpulm.grammar.expressions import Choice, List, Optional, Sequence, Slot, Wildcard
+from hf_ngpulm.grammar.expressions import Choice, List, Optional, Repeat, Sequence, Slot, Wildcard
 
 TOKENIZER = pieces()
 BLANK, CLASSES = 8, 9
@@ -72,6 +72,21 @@ def test_transducers_find_a_sentence_that_scores_as_phrases_would(durations):
         assert understanding.hypothesis.score == pytest.approx(hypotheses[0].score, abs=1e-6)
         assert understanding.understood == (understanding.text.replace(",", "") in SENTENCES)
     assert any(understanding.understood for understanding in found)
+
+
+def test_a_bonus_for_each_token_of_ctc_is_smaller_where_much_may_follow():
+    few, loop = Grammar({"x": ["a b", "a a", "b"]}), Grammar({"x": Repeat(Choice("a", "b"), 1)})
+    # Of `few`, a sentence has 1.5 tokens on average, and two ways before each. In `loop` it has 3, before the first two ways,
+    # and three after each, the end among them.
+    for grammar, branching in ((few, math.log(2)), (loop, (math.log(2) + 3 * math.log(3)) / 3)):
+        compiled = grammar.compiled(TOKENIZER)
+        assert compiled.branching == pytest.approx(branching, abs=0.02)
+        decoder = CTCDecoder(TOKENIZER, blank_id=BLANK).in_grammar(compiled)
+        bonuses = decoder.token_bonuses(decoder.fusion.rows(2, torch.device("cpu")))
+        assert bonuses.tolist() == pytest.approx([0.77 * math.log(compiled.vocab_size) - compiled.branching] * 2)
+    lm = NGramLM.from_texts(SENTENCES, TOKENIZER, order=2)
+    decoder = CTCDecoder(TOKENIZER, lm, 1.5, blank_id=BLANK).in_grammar(few.compiled(TOKENIZER, lm.vocab_size))
+    assert decoder.token_bonuses(decoder.fusion.rows(1, torch.device("cpu"))).tolist() == [4.5]
 
 
 @pytest.mark.parametrize("seed", range(3))
