@@ -13,7 +13,7 @@ FILLERS = {
     "de": "äh ähm hm so also na ja okay hey hallo bitte danke mal, kannst du, könntest du, kannst du bitte, ich möchte",
     "en": "um uh er hmm so well okay now hey hello please thanks, thank you, can you, could you, would you, i would like to",
     "es": "eh em este pues bueno vale oye hola gracias, por favor, puedes, podrías, quiero",
-    "fr": "euh hum alors bon ben okay hé bonjour merci, s'il te plaît, s'il vous plaît, peux-tu, est-ce que tu peux, je voudrais",
+    "fr": "euh hum alors bon okay hé bonjour merci, s'il te plaît, s'il vous plaît, peux-tu, est-ce que tu peux, je voudrais",
     "it": "ehm eh allora bene okay ehi ciao grazie, per favore, per piacere, puoi, potresti, vorrei",
     "nl": "eh ehm nou dus oké hé hallo alsjeblieft alstublieft dank, dank je, kun je, kan je, wil je, ik wil graag",
     "pl": "yyy eee no więc dobra okej hej cześć proszę dziękuję, czy możesz, możesz, chciałbym, chciałabym",
