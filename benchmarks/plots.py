@@ -5,7 +5,7 @@
 `errors_against_time.png` and `speed_against_batch.png` are of `sweep.py ctc_beam` and `words`, decoding alone (in batches of
 16, where a decoder knows batches), each decoder's beams joined by a line; `knee.png` and `blank_scoring.png` of the experiments
 of these names; `orders_against_noise.png` of `real_speech/tasks.py orders`, in grey what the benchmark's authors published;
-`real_errors_against_time.png` of `real_speech/families.py`.
+`real_errors_against_time.png` of `real_speech/families.py`; `false_accepts_against_misses.png` of `real_speech/commands.py`.
 """
 
 from __future__ import annotations
@@ -127,6 +127,25 @@ def orders_against_noise() -> None:
     finish(panel, "orders_against_noise", xlabel="speech over noise of a kitchen, dB", ylabel="orders whole, %")
 
 
+def false_accepts_against_misses() -> None:
+    """Draw false accepts an hour over missed orders in quiet, for all bounds on the evidence, and without one."""
+    panel = panel_of(4.5)
+    lines = (("ctc", "CTC", "tab:blue"), ("tdt", "TDT", "tab:green"), ("whisper", "whisper-tiny.en", "tab:orange"))
+    for name, label, colour in lines:
+        found = results(f"real_commands_{name}")
+        orders, others = (sorted(found["evidence"][of]) for of in ("quiet", "other"))
+        hours = sum(found["other_seconds"]) / 3600
+        bounds = [orders[place] for place in range(len(orders) // 8)]
+        missed = [100 * place / len(orders) for place in range(len(bounds))]
+        accepted = [sum(each >= bound for each in others) / hours for bound in bounds]
+        panel.plot(missed, accepted, drawstyle="steps-post", color=colour, label=f"{label}, {hours:.1f} h of other speech")
+        panel.plot(0, len(others) / hours, "x", color=colour, label=f"{label}, a grammar without rejection")
+    panel.axhline(1, color="0.6", linewidth=1)
+    panel.set_yscale("symlog", linthresh=1)
+    labels = {"xlabel": "orders in quiet that are missed, %", "ylabel": "false accepts an hour"}
+    finish(panel, "false_accepts_against_misses", **labels)
+
+
 def knee() -> None:
     """Draw error rates over times of a clip, with the number of beams at each point and a ring around the knee."""
     found, panel = results("knee_development_set"), panel_of()
@@ -161,5 +180,8 @@ def blank_scoring() -> None:
 
 
 if __name__ == "__main__":
-    for draw in (blank_scoring, knee, errors_against_time, real_errors_against_time, speed_against_batch, orders_against_noise):
+    for draw in (
+        blank_scoring, knee, errors_against_time, real_errors_against_time, speed_against_batch, orders_against_noise,
+        false_accepts_against_misses,
+    ):  # fmt: skip
         draw()

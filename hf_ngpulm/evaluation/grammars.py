@@ -30,7 +30,7 @@ MARKS = ".,;:?!"
 
 
 class OperatingPoint(NamedTuple):
-    """What a bound on the evidence does.
+    """Hold a bound on the evidence, and its errors on some recordings.
 
     Args:
         least_evidence: the bound, nats per token.
