@@ -134,12 +134,12 @@ def false_accepts_against_misses() -> None:
     for name, label, colour in lines:
         found = results(f"real_commands_{name}")
         orders, others = (sorted(found["evidence"][of]) for of in ("quiet", "other"))
-        hours = sum(found["other_seconds"]) / 3600
+        hours, recordings = (found["others"][0][name] for name in ("hours", "recordings"))
         bounds = [orders[place] for place in range(len(orders) // 8)]
         missed = [100 * place / len(orders) for place in range(len(bounds))]
         accepted = [sum(each >= bound for each in others) / hours for bound in bounds]
         panel.plot(missed, accepted, drawstyle="steps-post", color=colour, label=f"{label}, {hours:.1f} h of other speech")
-        panel.plot(0, len(others) / hours, "x", color=colour, label=f"{label}, a grammar without rejection")
+        panel.plot(0, recordings / hours, "x", color=colour, label=f"{label}, a grammar without rejection")
     panel.axhline(1, color="0.6", linewidth=1)
     panel.set_yscale("symlog", linthresh=1)
     labels = {"xlabel": "orders in quiet that are missed, %", "ylabel": "false accepts an hour"}

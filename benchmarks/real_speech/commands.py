@@ -41,6 +41,7 @@ from hf_ngpulm.sound.files import read_audio
 MISSES = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1)
 ALWAYS = {"sensitivity": 1.0, "explain": True}
 NOWHERE = -99.0  # evidence where no sentence of the grammar was found
+HIGHEST = 200  # recordings of other speech whose evidence is kept
 
 
 class Understander:
@@ -66,16 +67,16 @@ class Understander:
         data, place = self.index[path]
         return torch.from_numpy(data[place["start"] : place["end"]].astype(np.float32))
 
-    def heard(self, audio: list[np.ndarray], kept: Path | None) -> list[Any]:
-        """Return what `understand` takes of recordings; `kept`: a file of Whisper's frames for models on the same Whisper."""
+    def heard(self, audio: list[np.ndarray], cached: Path | None) -> list[Any]:
+        """Return what `understand` takes of recordings. `cached`: a file of Whisper's frames, for models on that Whisper."""
         if self.is_attention:
             return [{"raw": samples, "sampling_rate": RATE} for samples in audio]
-        if kept is None:
+        if cached is None:
             rows = {}
             for numbers in by_length(audio, self.args.batch_size):
                 rows |= zip(numbers, self.recogniser.encode(self.recogniser.inputs([audio[n] for n in numbers])))
             return [rows[n] for n in range(len(audio))]
-        if not kept.exists():
+        if not cached.exists():
             rows = {}
             for numbers in by_length(audio, self.args.batch_size):
                 inputs = self.recogniser.inputs([audio[n] for n in numbers])
@@ -83,8 +84,8 @@ class Understander:
                 features = inputs[self.recogniser.model.main_input_name]
                 heard = self.recogniser.model.encoder.subsampling.heard(features, mask)
                 rows |= {n: row[: int(of[::2].sum())].half() for n, row, of in zip(numbers, heard, mask)}
-            torch.save([rows[n] for n in range(len(audio))], kept)
-        return self.topped([row.float() for row in torch.load(kept, weights_only=True)])
+            torch.save([rows[n] for n in range(len(audio))], cached)
+        return self.topped([row.float() for row in torch.load(cached, weights_only=True)])
 
     def topped(self, rows: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return what the model makes of Whisper's frames."""
@@ -157,13 +158,13 @@ def main() -> None:
         "other": "manifests of speech that isn't an order",
         "every": "take every n-th of the other recordings",
         "frames": "folders of Whisper's frames of the other recordings",
-        "kept": "folder for Whisper's frames of orders",
+        "cache": "folder for Whisper's frames of orders",
         "lm": "also beside a language model",
         "details": "file to write all transcripts and scores to, as JSON lines",
     }
     decibels = ("quiet", "6", "12", "24")
     options: dict[str, Any] = {"model": "openai/whisper-tiny.en", "most": int, "fewer": int, "batch_size": 8, "beams": 1}
-    options |= {"every": 1, "frames": (Path,), "kept": Path, "lm": False, "details": Path, "other": (Path,)}
+    options |= {"every": 1, "frames": (Path,), "cache": Path, "lm": False, "details": Path, "other": (Path,)}
     parser = measure.arguments(__doc__, "real_commands", None, about, **options, decibels=decibels, noise="kitchen")
     parser.add_argument("data", type=Path, help="a clone of the benchmark's repository")
     parser.set_defaults(tuning=0, joined=1, drawn=5000)
@@ -211,14 +212,14 @@ def main() -> None:
         most = args.fewer if args.fewer and name != "quiet" else len(orders.audio)
         audio = orders.audio if name == "quiet" else orders.noisy(args.noise, float(name))
         # The order of recordings depends on both numbers.
-        kept = None if args.kept is None else args.kept / f"{name}_{args.most}_{args.fewer}.pt"
+        cached = None if args.cache is None else args.cache / f"{name}_{args.most}_{args.fewer}.pt"
         with torch.inference_mode():
-            return understander.heard(audio[:most], kept)
+            return understander.heard(audio[:most], cached)
 
     for name in args.decibels:
         for lm in lms:
             of_orders(name, lm)
-            measure.save(args.name, results, args.out)
+            measure.save(args.name, kept(results), args.out)
     lines = others_of(args, understander)
     for first in range(0, len(lines), 128):
         batch = lines[first : first + 128]
@@ -237,11 +238,19 @@ def main() -> None:
             evidence = results["evidence"].setdefault(f"other {lm}".strip(), [])
             evidence += [each["evidence"] for each in found]
         results["others"] = of_others(results, args.decibels, lms, understander.middle)
-        path = measure.save(args.name, results, args.out)
+        path = measure.save(args.name, kept(results), args.out)
     print(json.dumps(results.get("others")))
     header = ["decibels", "lm", "mode", "recordings", "whole"]
     print(measure.table(header, [[row[name] for name in header] for row in rows]))
     print("results in", path)
+
+
+def kept(results: dict[str, Any]) -> dict[str, Any]:
+    """Return what a result file has: of other speech the highest evidence only, which curves are drawn of."""
+    shown = {name: value for name, value in results.items() if not name.startswith("other_")}
+    evidence = {name: [round(each, 2) for each in sorted(of)[::-1]] for name, of in results["evidence"].items()}
+    shown["evidence"] = {name: of[:HIGHEST] if name.startswith("other") else of for name, of in evidence.items()}
+    return shown
 
 
 def of_others(results: dict[str, Any], decibels: list[str], lms: Any, middle: float) -> list[dict[str, Any]]:

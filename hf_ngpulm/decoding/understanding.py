@@ -41,7 +41,7 @@ AnyDecoder = TypeVar("AnyDecoder", bound=Decoder)
 
 
 # The scores of encoder-decoders are those of a language model too.
-EVIDENCE = {"ctc": Evidence(-3.1, 0.3), "transducer": Evidence(-3.1, 0.3), "attention": Evidence(-2.5, 0.4)}
+EVIDENCE = {"ctc": Evidence(-2.95, 0.3), "transducer": Evidence(-3.1, 0.3), "attention": Evidence(-2.5, 0.4)}
 
 
 @dataclass(frozen=True)
