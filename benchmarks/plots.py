@@ -128,21 +128,21 @@ def orders_against_noise() -> None:
 
 
 def false_accepts_against_misses() -> None:
-    """Draw false accepts an hour over missed orders in quiet, for all bounds on the evidence, and without one."""
-    panel = panel_of(4.5)
-    lines = (("ctc", "CTC", "tab:blue"), ("tdt", "TDT", "tab:green"), ("whisper", "whisper-tiny.en", "tab:orange"))
-    for name, label, colour in lines:
-        found = results(f"real_commands_{name}")
-        orders, others = (sorted(found["evidence"][of]) for of in ("quiet", "other"))
-        hours, recordings = (found["others"][0][name] for name in ("hours", "recordings"))
-        bounds = [orders[place] for place in range(len(orders) // 8)]
-        missed = [100 * place / len(orders) for place in range(len(bounds))]
+    """Draw false accepts an hour over missed orders, for all bounds on the evidence, and without one."""
+    found, panel = results("real_commands_ctc"), panel_of(4.5)
+    others, hours = found["evidence"]["other"], found["others"][0]["hours"]
+    for name, colour in (("quiet", "tab:blue"), ("24", "tab:green"), ("12", "tab:orange"), ("6", "tab:red")):
+        orders = sorted(found["evidence"][name])
+        bounds = [bound for bound in orders[: len(orders) // 8] if bound >= others[-1]]  # fewer are kept of other speech
+        missed = [100 * orders.index(bound) / len(orders) for bound in bounds]
         accepted = [sum(each >= bound for each in others) / hours for bound in bounds]
-        panel.plot(missed, accepted, drawstyle="steps-post", color=colour, label=f"{label}, {hours:.1f} h of other speech")
-        panel.plot(0, recordings / hours, "x", color=colour, label=f"{label}, a grammar without rejection")
+        label = f"{len(orders)} orders, {name if name == 'quiet' else f'noise at {name} dB'}"
+        panel.plot(missed, accepted, drawstyle="steps-post", marker=".", color=colour, label=label)
+    panel.plot(0, found["others"][0]["without rejection"] / hours, "kx", label="a grammar without rejection")
     panel.axhline(1, color="0.6", linewidth=1)
     panel.set_yscale("symlog", linthresh=1)
-    labels = {"xlabel": "orders in quiet that are missed, %", "ylabel": "false accepts an hour"}
+    panel.set_ylim(-0.1, 2000)
+    labels = {"xlabel": "orders that are missed, %", "ylabel": f"false accepts an hour ({hours:.1f} hours of other speech)"}
     finish(panel, "false_accepts_against_misses", **labels)
 
 
