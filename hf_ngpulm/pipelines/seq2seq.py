@@ -16,7 +16,7 @@ from ..decoding.families import is_seq2seq
 from ..decoding.options import KINDS, AttentionOptions
 from ..decoding.understanding import Weighing
 from ..generation import NGramLogitsProcessor
-from ..generation.grammars import EVIDENCE, GeneratedGrammar
+from ..generation.grammars import GeneratedGrammar
 from ..generation.logits_processor import LM_WEIGHT
 from ..grammar.grammar import Grammar
 from ..text.words import WordSplitter
