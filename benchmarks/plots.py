@@ -5,7 +5,7 @@
 `errors_against_time.png` and `speed_against_batch.png` are of `sweep.py ctc_beam` and `words`, decoding alone (in batches of
 16, where a decoder knows batches), each decoder's beams joined by a line; `knee.png` and `blank_scoring.png` of the experiments
 of these names; `orders_against_noise.png` of `real_speech/tasks.py orders`, in grey what the benchmark's authors published;
-`real_errors_against_time.png` of `real_speech/families.py`.
+`real_errors_against_time.png` of `real_speech/families.py`; `false_accepts_against_misses.png` of `real_speech/commands.py`.
 """
 
 from __future__ import annotations
@@ -127,6 +127,25 @@ def orders_against_noise() -> None:
     finish(panel, "orders_against_noise", xlabel="speech over noise of a kitchen, dB", ylabel="orders whole, %")
 
 
+def false_accepts_against_misses() -> None:
+    """Draw false accepts an hour over missed orders, for all bounds on the evidence, and without one."""
+    found, panel = results("real_commands_ctc"), panel_of(4.5)
+    others, hours = found["evidence"]["other"], found["others"][0]["hours"]
+    for name, colour in (("quiet", "tab:blue"), ("24", "tab:green"), ("12", "tab:orange"), ("6", "tab:red")):
+        orders = sorted(found["evidence"][name])
+        bounds = [bound for bound in orders[: len(orders) // 8] if bound >= others[-1]]  # fewer are kept of other speech
+        missed = [100 * orders.index(bound) / len(orders) for bound in bounds]
+        accepted = [sum(each >= bound for each in others) / hours for bound in bounds]
+        label = f"{len(orders)} orders, {name if name == 'quiet' else f'noise at {name} dB'}"
+        panel.plot(missed, accepted, drawstyle="steps-post", marker=".", color=colour, label=label)
+    panel.plot(0, found["others"][0]["without rejection"] / hours, "kx", label="a grammar without rejection")
+    panel.axhline(1, color="0.6", linewidth=1)
+    panel.set_yscale("symlog", linthresh=1)
+    panel.set_ylim(-0.1, 2000)
+    labels = {"xlabel": "orders that are missed, %", "ylabel": f"false accepts an hour ({hours:.1f} hours of other speech)"}
+    finish(panel, "false_accepts_against_misses", **labels)
+
+
 def knee() -> None:
     """Draw error rates over times of a clip, with the number of beams at each point and a ring around the knee."""
     found, panel = results("knee_development_set"), panel_of()
@@ -161,5 +180,8 @@ def blank_scoring() -> None:
 
 
 if __name__ == "__main__":
-    for draw in (blank_scoring, knee, errors_against_time, real_errors_against_time, speed_against_batch, orders_against_noise):
+    for draw in (
+        blank_scoring, knee, errors_against_time, real_errors_against_time, speed_against_batch, orders_against_noise,
+        false_accepts_against_misses,
+    ):  # fmt: skip
         draw()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..corrections.lessons import as_terms
     from ..decoding.families import is_seq2seq
     from ..evaluation.evaluating import evaluate
+    from ..evaluation.grammars import GrammarTuning, OperatingPoint, tune_grammar
     from ..evaluation.processes import WorkerLostError
     from ..evaluation.recognition import SHORTEST, without_lm
     from ..evaluation.recording_sources import EXTENSIONS, audio_files, read_recordings

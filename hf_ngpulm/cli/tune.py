@@ -6,7 +6,9 @@ import importlib
 import os
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from typer import Argument
 
 from ..common.extras import needed
 from . import library, options
@@ -14,9 +16,11 @@ from .evaluate import end_if_unreadable
 from .files import refuse_existing
 from .models import load, load_recogniser, normalisation_of, phrases_and_entities
 from .output import interruptible, percent, print_json, print_line, print_table, tell
+from .tune_grammar import tune_grammar
 
 MOST_SHOWN = 24
 GRID = "from:to:step, or numbers with commas"
+DATA = "Recordings with transcripts, as `hf-ngpulm evaluate` takes them; with --grammar commands, which may be left out."
 
 
 @dataclass(frozen=True)
@@ -58,12 +62,24 @@ class Keep:
     plot: str | None = options.option("Image (.png, .pdf, .svg) of error rates against weights.")
 
 
+@dataclass(frozen=True)
+class OfGrammars:
+    """Options for the evidence that a grammar needs; see `hf_ngpulm.evaluation.tune_grammar`."""
+
+    grammar: str | None = options.option("Find how much evidence this grammar needs: a saved folder, or a file.")
+    other: list[str] | None = options.option("With --grammar: ordinary speech without commands, as DATA; several times.")
+    false_accepts_per_hour: float | None = options.option(
+        "With --grammar: so many recordings of --other an hour may be taken for commands [default: 1].", min=0
+    )
+
+
 @interruptible(lambda: "nothing is saved")
 def tune(
     *,
     model: options.ModelArgument,
-    data: options.DataArgument,
+    data: Annotated[str | None, Argument(metavar="[DATA]", help=DATA)] = None,
     grids: Grids,
+    of_grammars: OfGrammars,
     keep: Keep,
     search: options.SearchOptions,
     fields: options.Data,
@@ -81,16 +97,32 @@ def tune(
     device: options.DeviceOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Find the weights with which a model and an LM make the fewest errors; --save stores them with the LM.
+    """Find the weights with which a model and an LM make the fewest errors, or how much evidence a grammar needs.
 
     hf-ngpulm tune nvidia/parakeet-ctc-0.6b dev.jsonl --lm my-lm --num-beams 8 --save --plot wer.png
+    hf-ngpulm tune nvidia/parakeet-ctc-0.6b commands.jsonl --grammar orders --other speech.jsonl --save
 
     The weights of the LM, of phrases and of a decoder's internal LM are always tuned; a single value, such as --lm-weight 0.5,
     stays fixed.
 
     Saved weights apply wherever this model decodes with this LM and no weight is given. The exit status is 3 if some audio
     could not be read; the weights are then tuned and saved without that audio.
+
+    With --grammar, DATA are commands and may be left out. What is saved applies to all models of the family (CTC, transducer,
+    attention) that use the grammar: --sensitivity 0.5 means the bound that was found.
     """
+    if of_grammars.grammar is not None:
+        weighs = options.given(grids, by=by if by != "wer" else None, normalise=normalise if normalise != "none" else None)
+        weighs |= options.given(source_lm=source_lm, rescorer=rescorer, phrases=phrases, plot=keep.plot)
+        weighs |= options.given(refine=refine if refine != 2 else None, held_out=held_out or None)
+        idle = {f"--{name.replace('_', '-')}": True for name in weighs}
+        library.refuse_idle(idle, "has no effect with --grammar; leave it out")
+        tune_grammar(model, data, of_grammars, keep, search, fields, batch_size, device, as_json)
+        return
+    of_none = {"--other": of_grammars.other, "--false-accepts-per-hour": of_grammars.false_accepts_per_hour}
+    library.refuse_idle(of_none, "is about a grammar; add --grammar")
+    if data is None:
+        raise ValueError("name the recordings to tune on: hf-ngpulm tune MODEL DATA")
     if search.lm is None and not phrases and rescorer is None:
         raise ValueError("name what to weigh: --lm, --phrases or --rescorer")
     if (keep.save or keep.save_to) and search.lm is None:

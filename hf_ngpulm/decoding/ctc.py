@@ -32,6 +32,10 @@ from .sessions.ctc_tensors import BeamSlots, GreedySlots, label_frames
 # search leaves words out where the recogniser hears badly (`benchmarks/sweep.py joined`). Short utterances need less of it at
 # weights above `MOST_SHARED`: from there on the bonus stays constant until it equals the cost of an average token in an LM.
 BETA_SHARE, MOST_SHARED, BETA_PER_WEIGHT = 0.85, 0.8, 3.0
+# In a grammar, in which a token costs nothing, a CTC model prefers short sentences as much. But where many tokens may follow, a
+# bonus for each of them adds words that nobody said, unless it is smaller by the logarithm of their number: that is what a
+# token would cost if all of them were equally probable.
+GRAMMAR_SHARE = 0.77
 
 
 class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
@@ -52,7 +56,8 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         beta: bonus per token (natural log), a number or a tensor `[B]`; it balances an LM's preference for short transcripts.
             Beam search only. With an LM of V tokens the default is `max(0.85 log(V) min(weight, 0.8), 3 weight)`: for V = 256,
             3.3 at weight 0.7 and 3.8 at weight 1. Without an LM, or with a word bonus in the LM (`word_bonus`, see
-            `hf_ngpulm.lexicon.compose`), the default is 0. A grammar counts as an LM of weight 1.
+            `hf_ngpulm.lexicon.compose`), the default is 0. In a grammar it is at least `0.77 log(V)` less the mean
+            logarithm of the number of tokens that may follow (`CompiledGrammar.branching`).
         beam_threshold: drops prefixes that score this much less than the best one (natural log). Beam search only.
         blank_threshold: frames whose blank is more probable than this count as blank frames, which saves time; None turns this
             off. Beam search only.
@@ -226,12 +231,14 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
 def bonuses_of(beta: float | Tensor | None, models: RowModels) -> Tensor:
     """Return the bonus per token, float32 `[B]`. Raises ValueError if `beta` is a tensor for another number of rows."""
     lm_weights = models.lm_weights
-    if models.has_grammar:  # which prefers short sentences as much as a language model does
-        lm_weights = lm_weights.clamp(min=1)
-    if beta is None:
-        shared = BETA_SHARE * math.log(max(models.vocab_size, 1)) * lm_weights.clamp(max=MOST_SHARED)
-        return shared.maximum(BETA_PER_WEIGHT * lm_weights)
-    return weights_of(beta, "beta", len(lm_weights), lm_weights.device)
+    if beta is not None:
+        return weights_of(beta, "beta", len(lm_weights), lm_weights.device)
+    cost = math.log(max(models.vocab_size, 1))
+    bonuses = (BETA_SHARE * cost * lm_weights.clamp(max=MOST_SHARED)).maximum(BETA_PER_WEIGHT * lm_weights)
+    if models.grammars is None:
+        return bonuses
+    of_grammars = [GRAMMAR_SHARE * cost - grammar.branching for grammar in models.grammars]
+    return bonuses.maximum(torch.tensor(of_grammars, dtype=bonuses.dtype, device=bonuses.device))
 
 
 def blank_of(tokenizer: Any, blank_id: int | None, model: Any = None) -> int:

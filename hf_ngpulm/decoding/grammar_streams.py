@@ -60,7 +60,7 @@ class _Stream:
     compiled: CompiledGrammar
     free: int | None
     inside: int | None
-    next: CompiledGrammar | None = None  # of the next utterance, if it is another one
+    next: tuple[CompiledGrammar, Weighing] | None = None  # of the next utterance, if it is another one
     last: Partial | None = None  # of this utterance
 
 
@@ -84,7 +84,7 @@ class GrammarStreams:
 
     def open(self, sid: int, grammar: Grammar, weighing: Weighing, settings: Mapping[str, Any]) -> None:
         """Open a stream. `settings`: the language model, phrases and weights, as for `StreamingDecoder.open`."""
-        compiled = self._compiled(grammar, weighing)
+        compiled, weighing = self._compiled(grammar, weighing)
         if weighing.needs_inside and self.inside is None:
             self.inside = self._make(self.decoder.in_grammar(compiled, None, NUM_READINGS))
         stream = _Stream(weighing, compiled, None, None)
@@ -142,16 +142,18 @@ class GrammarStreams:
     def _begin(self, stream: _Stream) -> None:
         stream.last = None
         if stream.next is not None:
-            stream.compiled, stream.next = stream.next, None
+            (stream.compiled, stream.weighing), stream.next = stream.next, None
             if self.inside is not None and stream.inside is not None:
                 self.inside.place_grammar(stream.inside, stream.compiled)
 
-    def _compiled(self, grammar: Any, weighing: Weighing) -> CompiledGrammar:
+    def _compiled(self, grammar: Any, weighing: Weighing) -> tuple[CompiledGrammar, Weighing]:
+        """Return what a stream follows, and how it weighs."""
         if not isinstance(grammar, Grammar):
             raise TypeError(f"grammar should be a hf_ngpulm.Grammar (Grammar.load reads files), got {grammar!r}")
         if self.decoder.tokenizer is None:
             raise ValueError("a grammar needs the decoder's tokenizer; make the decoder with it")
-        return grammar.compiled(self.decoder.tokenizer, self.decoder.fusion.contexts.vocab_size, weighing.leaving)
+        compiled = grammar.compiled(self.decoder.tokenizer, self.decoder.fusion.contexts.vocab_size, weighing.leaving)
+        return compiled, weighing.calibrated(grammar, self.decoder.kind.family)
 
     def _searches(self, sids: list[int]) -> list[tuple[Any, dict[int, int]]]:
         """Return the search without a grammar and that in grammars, each with the numbers of the streams that have it."""

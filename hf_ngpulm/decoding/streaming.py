@@ -118,7 +118,8 @@ class StreamingDecoder:
         row = self._fusion.row(None, 0.0, self._searched_on)
         repeated = {name: getattr(row, name).repeat(self.max_streams, 1) for name in ("states", "weights", "present")}
         silent = torch.zeros(self.max_streams, dtype=torch.bool, device=self._searched_on) if decoder.is_guarded else None
-        models = row._replace(**repeated, silent=silent)
+        grammars = None if row.grammars is None else row.grammars * self.max_streams
+        models = row._replace(**repeated, silent=silent, grammars=grammars)
         name = "ilm_weight" if isinstance(decoder, TransducerDecoder) else "beta"
         if isinstance(getattr(decoder.options, name), Tensor):
             raise ValueError(
@@ -269,7 +270,7 @@ class StreamingDecoder:
         mine, column = self._slots.models.of(slice(slot, slot + 1)), row.num_lms
         for name in ("states", "weights", "present"):
             getattr(mine, name)[0, column] = getattr(row, name)[0, column]
-        self._slots.place(slot, mine)
+        self._slots.place(slot, mine._replace(grammars=[grammar]))
         self._slots.begin(slot)
         self._leases[sid] = row.lease
 

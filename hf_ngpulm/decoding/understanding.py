@@ -6,9 +6,11 @@ The ratio of the two acoustic likelihoods (natural log, per token),
     evidence = (acoustic score of the best sentence in the grammar - acoustic score of the best free transcript) / n,
 
 where n is the number of tokens in the longer of the two transcripts, is close to 0 for speech in the grammar of any length, and
-far below 0 for other speech. A logistic curve that was fitted to real speech turns it into a confidence:
+far below 0 for other speech. A logistic curve turns it into a confidence:
 
     confidence = 1 / (1 + exp(-(evidence - middle) / width))
+
+The default curves were fitted to real speech; `hf_ngpulm.evaluation.tune_grammar` finds those of a grammar.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ..common.batches import Outputs
 from ..common.checks import check, number, one_of, whole
@@ -26,6 +28,7 @@ from ..grammar.compiled import FORBIDDEN, CompiledGrammar
 from ..grammar.expressions import Value
 from ..grammar.grammar import Grammar
 from ..grammar.network import Reading
+from ..grammar.rules import Evidence
 from .decoder import Decoder
 from .hypotheses import Hypothesis
 
@@ -37,16 +40,8 @@ NUM_READINGS = 5
 AnyDecoder = TypeVar("AnyDecoder", bound=Decoder)
 
 
-class Evidence(NamedTuple):
-    """The curve from evidence to confidence: the evidence (nats per token) at a confidence of 0.5, and the width of the
-    curve."""
-
-    middle: float
-    width: float
-
-
-# Of CTC models and transducers.
-EVIDENCE = Evidence(-3.1, 0.3)
+# The scores of encoder-decoders are those of a language model too.
+EVIDENCE = {"ctc": Evidence(-2.95, 0.3), "transducer": Evidence(-3.1, 0.3), "attention": Evidence(-2.5, 0.4)}
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,7 @@ class Weighing:
     mode: str = "reject"
     sensitivity: float | None = None
     price: float | None = None
-    evidence: Evidence = EVIDENCE
+    evidence: Evidence = EVIDENCE["ctc"]
     explain: bool = False
 
     def __post_init__(self) -> None:
@@ -67,6 +62,13 @@ class Weighing:
                 check(name, given, number(0, 1) if name == "sensitivity" else number(0))
                 if self.mode != of:
                     raise ValueError(f"{name}={given!r} has no effect in the mode {self.mode!r}; leave it out, or take {of!r}")
+
+    def calibrated(self, grammar: Grammar, family: str | None) -> Weighing:
+        """Return a copy with the grammar's curve for a family of recognisers, or else the default. `family`: that of a
+        decoder's options; None in a graph, which is for CTC models.
+        """
+        family = family or "ctc"
+        return replace(self, evidence=grammar.evidence.get(family, EVIDENCE[family]))
 
     @property
     def leaving(self) -> float:
@@ -204,7 +206,7 @@ class GrammarDecoder(Generic[AnyDecoder]):
         num_beams: number of hypotheses of the search in the grammar; default: the decoder's, at least 256 for CTC
             models and 16 for transducers.
         num_readings: the most readings per row (default 5).
-        evidence: the curve of confidence; default: that fitted to CTC models and transducers.
+        evidence: the curve of confidence; default: the grammar's for the decoder's family, or else that fitted to other speech.
         strict: raise an error for words of the grammar that the recogniser can't write, instead of a warning.
         explain: results have an `explanation`: why something was understood or not.
 
@@ -223,13 +225,14 @@ class GrammarDecoder(Generic[AnyDecoder]):
         price: float | None = None,
         num_beams: int | None = None,
         num_readings: int = NUM_READINGS,
-        evidence: Evidence = EVIDENCE,
+        evidence: Evidence | None = None,
         strict: bool = False,
         explain: bool = False,
     ) -> None:
         if decoder.tokenizer is None:
             raise ValueError("a grammar needs the decoder's tokenizer; make the decoder with it")
-        self.weighing = Weighing(mode, sensitivity, price, evidence, explain)
+        weighing = Weighing(mode, sensitivity, price, explain=explain)
+        self.weighing = replace(weighing, evidence=evidence) if evidence else weighing.calibrated(grammar, decoder.kind.family)
         self.decoder = decoder
         self.num_readings = check("num_readings", num_readings, whole())
         size = decoder.fusion.contexts.vocab_size

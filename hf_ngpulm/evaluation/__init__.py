@@ -17,6 +17,7 @@ from .significance import Comparison, Interval, bootstrap, paired_significance
 
 if TYPE_CHECKING:
     from .evaluating import evaluate
+    from .grammars import GrammarTuning, OperatingPoint, tune_grammar
     from .metrics import CER, WER, EntityWER
     from .processes import SettingsMismatchError, WorkerLostError
     from .results import Clock, Compared, Evaluation, Scores, Utterance, read_results
@@ -33,7 +34,9 @@ __all__ = [
     "EntityWER",
     "ErrorCounts",
     "Evaluation",
+    "GrammarTuning",
     "Interval",
+    "OperatingPoint",
     "Recording",
     "Recordings",
     "Scores",
@@ -50,6 +53,7 @@ __all__ = [
     "paired_significance",
     "read_recordings",
     "read_results",
+    "tune_grammar",
     "tune_weights",
     "word_errors",
 ]

@@ -184,7 +184,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             composed = [model.automaton for model in self.models if model.is_lazy]
             lazy = LazySearch(pool, composed) if composed else None
             of_pool = (pool.tensors, pool.vocab_size, states, weighted, present, self.num_lms, lazy, lease)
-            return RowModels(*of_pool, has_grammar=grammar is not None)
+            return RowModels(*of_pool, grammars=None if grammar is None else [grammar] * batch_size)
 
     def shared_rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
         """Return the same as `rows`. Don't change the result, because batches with the same models and size may share it."""

@@ -42,7 +42,12 @@ class RowModels(NamedTuple):
     # bool [B], rows of streams whose language models are left out for now (`hf_ngpulm.decoding.guard`). Settings that balance a
     # language model have no effect there.
     silent: Tensor | None = None
-    has_grammar: bool = False  # whether there is a column for grammars
+    grammars: list[Any] | None = None  # `CompiledGrammar` of each row; None without a column for grammars
+
+    @property
+    def has_grammar(self) -> bool:
+        """Return whether there is a column for grammars."""
+        return self.grammars is not None
 
     @property
     def has_phrases(self) -> bool:
@@ -108,7 +113,9 @@ class RowModels(NamedTuple):
         ilm_weights = None if self.ilm_weights is None else self.ilm_weights[rows]
         of_rows = {name: getattr(self, name)[rows] for name in ("states", "weights", "present")}
         silent = None if self.silent is None else self.silent[rows]
-        return self._replace(**of_rows, ilm_weights=ilm_weights, silent=silent)
+        chosen = None if self.grammars is None else torch.arange(len(self.grammars))[rows].tolist()
+        grammars = None if self.grammars is None else [self.grammars[row] for row in chosen or ()]
+        return self._replace(**of_rows, ilm_weights=ilm_weights, silent=silent, grammars=grammars)
 
     def final_scores(self, states: Tensor, score_eos: bool, engine: str) -> Tensor:
         """Return each automaton's unweighted score of the end of a transcript, float32 `[B, K, M]`.

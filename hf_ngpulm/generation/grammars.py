@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from ..decoding.hypotheses import Hypothesis
-from ..decoding.understanding import Evidence, Understanding, Weighing, understood
+from ..decoding.understanding import Understanding, Weighing, understood
 from ..grammar.grammar import Grammar
 from ..text.words import WordSplitter
 from .forced import forced_scores
@@ -19,8 +19,6 @@ from .logits_processor import NGramLogitsProcessor
 from .transcripts import ends_of, no_timestamps_of
 from .whisper import rule_out_timestamps
 
-# Of encoder-decoders, whose scores are those of a language model too.
-EVIDENCE = Evidence(-2.5, 0.4)
 Generate = Callable[[list[Any]], Tensor]
 
 
@@ -45,7 +43,7 @@ class GeneratedGrammar:
                 f"grammar_mode='reject' compares likelihoods, which takes an encoder-decoder; {type(model).__name__} takes "
                 "grammar_mode='strict', 'soft' or 'free'"
             )
-        self.processor, self.weighing, self.model = processor, weighing, model
+        self.processor, self.weighing, self.model = processor, weighing.calibrated(grammar, "attention"), model
         self.splitter, self.end = WordSplitter(tokenizer), min(ends_of(model))
         size = None if processor is None else processor.fusion.contexts.vocab_size
         self.compiled = grammar.compiled(tokenizer, size, weighing.leaving)

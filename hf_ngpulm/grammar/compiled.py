@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
+import torch
+
 from ..phrases.phrases import Booster, Written
 from ..text.spelling import Speller
 from .network import Network, Reading
@@ -15,6 +17,7 @@ from .words import determinised, minimised
 # What a transcript outside the grammar costs (natural log), where nothing else may be said: far more than any path in it, and
 # finite, so that a search without such a path still returns its best hypothesis.
 FORBIDDEN = 1e4
+WALKS, STEPS = 128, 64
 
 
 class CompiledGrammar(Booster):
@@ -42,6 +45,7 @@ class CompiledGrammar(Booster):
         built = compile_words(words, symbols, speller, price)
         super().__init__(built, Written({}, [], symbols.left_out), speller.vocabulary, engine)
         self.network, self.symbols, self.price = network, symbols.symbols(speller), price
+        self._between = symbols.marks if speller.delimiter is None else {*symbols.marks, speller.delimiter}
 
     @property
     def is_empty(self) -> bool:
@@ -54,6 +58,30 @@ class CompiledGrammar(Booster):
     def progress(self, token_ids: list[int]) -> Progress | None:
         """Return how far the beginning of a transcript has come, or None if no sentence begins with it."""
         return self._beginnings.progress(list(token_ids))
+
+    @cached_property
+    def branching(self) -> float:
+        """Return the mean logarithm of the number of ways to go on, per token, punctuation marks and blanks aside.
+
+        It is the mean of random walks through the grammar, in which all ways to go on are equally probable, the end among them.
+        """
+        generator = torch.Generator().manual_seed(0)
+        start = self.starts[:1].cpu().repeat(WALKS)
+        states, ways, tokens = start, 0.0, 0
+        between = torch.tensor(sorted(self._between), dtype=torch.int64)
+        for _ in range(STEPS):
+            scores, targets = (of.cpu() for of in self.advance(states))
+            may_follow = (scores > -self.price / 2).index_fill(1, between, False)
+            may_end = self.final_scores(states).cpu() > -self.price / 2
+            possible = torch.cat([may_follow, may_end[:, None]], 1).float()
+            counts = possible.sum(1)
+            possible[counts == 0, -1] = 1.0  # the end, which is all that is left where a free word has none
+            ways += float(counts.clamp(min=1).log().sum())
+            chosen = torch.multinomial(possible, 1, generator=generator)
+            ends = chosen[:, 0] == self.vocab_size
+            tokens += int((~ends).sum())
+            states = torch.where(ends, start, targets.gather(1, chosen.clamp(max=self.vocab_size - 1))[:, 0])
+        return ways / max(tokens, 1)
 
     @cached_property
     def _beginnings(self) -> Beginnings:

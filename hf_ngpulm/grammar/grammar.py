@@ -16,11 +16,12 @@ from ..text.vocabulary import tokenizer_of
 from . import saving
 from .compiled import FORBIDDEN, CompiledGrammar
 from .expressions import Expression, Value, expression_of
+from .fillers import PRICE, between_fillers
 from .jsgf import SUFFIXES, read_jsgf
 from .marked import load_yaml
 from .network import FREE, Network, Reading, Symbols
 from .rhino import read_rhino
-from .rules import Rules, text_and_name
+from .rules import Evidence, Rules, evidence_of, text_and_name
 from .template_lists import glued
 from .templates import read_templates
 from .vosk import read_vosk
@@ -46,17 +47,25 @@ class Grammar:
             of expressions a choice.
         lists: the entries of each list that expressions name: texts, or pairs of a text and the slot's value, or a mapping from
             texts to values.
+        evidence: how confidence follows from evidence, for families of recognisers ("ctc", "transducer", "attention"): pairs of
+            a middle and a width. `hf_ngpulm.evaluation.tune_grammar` finds them; a family without them has the default.
 
     Raises:
         GrammarError: an expression names a list that isn't given, or a list is empty or contains itself; or the grammar is too
             large, or nested too deeply.
     """
 
-    def __init__(self, intents: Mapping[str | None, Any], lists: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        intents: Mapping[str | None, Any],
+        lists: Mapping[str, Any] | None = None,
+        evidence: Mapping[str, Evidence] | None = None,
+    ) -> None:
         if not intents:
             raise GrammarError("the grammar has no intent; pass one, with its sentences")
         self.intents: dict[str | None, Expression] = {name: expression_of(of) for name, of in intents.items()}
         self.lists = {name: _entries(name, entries) for name, entries in (lists or {}).items()}
+        self.evidence = evidence_of(evidence or {}, "the grammar")
         self._network = Network(self.intents, self.lists)
         self._compiled: weakref.WeakKeyDictionary[Any, dict[Any, CompiledGrammar]] = weakref.WeakKeyDictionary()
         self._symbols: Symbols | None = None  # in words, for `reading`
@@ -64,7 +73,7 @@ class Grammar:
     @classmethod
     def of_rules(cls, rules: Rules) -> Grammar:
         """Make a grammar from the rules that a reader of files returns."""
-        return cls(rules.intents, rules.lists)
+        return cls(rules.intents, rules.lists, rules.evidence)
 
     @classmethod
     def from_templates(cls, source: Any, **options: Any) -> Grammar:
@@ -138,13 +147,33 @@ class Grammar:
 
     def save_pretrained(self, save_directory: str | os.PathLike[str]) -> None:
         """Write `grammar.json` to a folder."""
-        saving.save(Rules(self.intents, self.lists), save_directory)
+        saving.save(Rules(self.intents, self.lists, self.evidence), save_directory)
 
     def push_to_hub(self, repo_id: str, *, private: bool | None = None, token: str | bool | None = None) -> str:
         """Upload the grammar to a repo of the Hub, which is made if there is none, and return the commit's address."""
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder)
             return saving.push(Path(folder), repo_id, private, token)
+
+    def with_fillers(self, fillers: str | Iterable[str], price: float = PRICE) -> Grammar:
+        """Return a copy in which each sentence may have fillers before and after it, such as "um" and "please".
+
+        Args:
+            fillers: words, or the code of a language whose fillers are known (`hf_ngpulm.grammar.fillers.FILLERS`).
+            price: the penalty for each (natural log).
+
+        Raises:
+            GrammarError: a filler has no words, or the language has no list.
+        """
+        given = fillers if isinstance(fillers, str) else list(fillers)
+        intents = {name: between_fillers(expression, given, price) for name, expression in self.intents.items()}
+        return Grammar(intents, self.lists, self.evidence)
+
+    def with_evidence(self, evidence: Mapping[str, Evidence]) -> Grammar:
+        """Return a copy with other curves of confidence for some families of recognisers; what is compiled is shared."""
+        changed = copy.copy(self)
+        changed.evidence = self.evidence | evidence_of(evidence, "the grammar")
+        return changed
 
     def with_lists(self, lists: Mapping[str, Any]) -> Grammar:
         """Return a copy with other entries in some of its lists. Only the new entries are spelled again.
@@ -210,7 +239,7 @@ class Grammar:
         return f"Grammar(intents={[*self.intents]}, lists={lists})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"intents": self.intents, "lists": self.lists}
+        return {"intents": self.intents, "lists": self.lists, "evidence": self.evidence}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]

@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import GrammarError
 from .expressions import Choice, Expression, List, Repeat, Sequence, Slot, Value
 
-MOST_DEPTH, MOST_PARTS = 100, 1_000_000
+MOST_DEPTH, MOST_PARTS, MOST_NATS = 100, 1_000_000, 1_000_000
 NOTHING = Choice()  # can't be said
 
+FAMILIES = ("ctc", "transducer", "attention")  # of recognisers
+
 Entry: TypeAlias = tuple[str | Expression, Value]
+
+
+class Evidence(NamedTuple):
+    """The curve from evidence to confidence: the evidence (nats per token) at a confidence of 0.5, and the width of the
+    curve."""
+
+    middle: float
+    width: float
+
+
+def evidence_of(given: Mapping[str, Any], where: str) -> dict[str, Evidence]:
+    """Return the curve of each family of recognisers. Raises GrammarError if a family is unknown, or a curve is no pair of
+    numbers that could be found.
+    """
+    found: dict[str, Evidence] = {}
+    for family, curve in given.items():
+        if family not in FAMILIES:
+            raise GrammarError(f"{where}: evidence is for the families {', '.join(FAMILIES)}; got {family!r}")
+        match curve:
+            case [int() | float() as middle, int() | float() as width] if abs(middle) < MOST_NATS and 0 < width < MOST_NATS:
+                found[family] = Evidence(float(middle), float(width))
+            case _:
+                raise GrammarError(
+                    f"{where}: evidence of {family} should be two numbers, a middle and a width above 0; got {curve!s:.200}"
+                )
+    return found
 
 
 class Rules(NamedTuple):
@@ -21,10 +50,12 @@ class Rules(NamedTuple):
     Args:
         intents: the expression of each intent. A grammar without intents has the one key None.
         lists: the entries of each list, as pairs (spoken text, value).
+        evidence: for families of recognisers, the curve of confidence that was found with `hf_ngpulm.evaluation.tune_grammar`.
     """
 
     intents: dict[str | None, Expression]
     lists: dict[str, list[Entry]]
+    evidence: Mapping[str, Evidence] = MappingProxyType({})
 
 
 def checked(rules: Rules, where: str) -> Rules:

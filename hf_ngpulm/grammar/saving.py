@@ -13,7 +13,7 @@ from huggingface_hub.errors import EntryNotFoundError
 from ..common.files import write_beside
 from ..errors import GrammarError
 from .expressions import Choice, Expression, List, Number, Repeat, Sequence, Slot, Wildcard, Words
-from .rules import Entry, Rules, checked
+from .rules import Entry, Rules, checked, evidence_of
 
 FILE = "grammar.json"
 VERSION = 1
@@ -77,6 +77,7 @@ def save(rules: Rules, folder: str | os.PathLike[str]) -> Path:
              for name, entries in rules.lists.items()}  # fmt: skip
     intents = [[name, written(expression)] for name, expression in rules.intents.items()]
     content = {"hf_ngpulm_grammar": VERSION, "intents": intents, "lists": lists}
+    content |= {"evidence": dict(rules.evidence)} if rules.evidence else {}
     path = Path(folder) / FILE
     with write_beside(path) as beside:
         beside.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
@@ -94,12 +95,11 @@ def load(path: Path) -> Rules:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict) or content.get("hf_ngpulm_grammar") != VERSION:
             raise GrammarError(f"{where}: not a grammar of version {VERSION}; save it with Grammar.save_pretrained")
-        intents, lists = content.get("intents"), content.get("lists")
-        if not isinstance(intents, list) or not intents or not isinstance(lists, dict):
-            raise GrammarError(f"{where}: a grammar has a list of intents and a table of lists")
-        return checked(
-            Rules(dict(_intent(each, where) for each in intents), {n: _list(n, of, where) for n, of in lists.items()}), where
-        )
+        intents, lists, evidence = content.get("intents"), content.get("lists"), content.get("evidence", {})
+        if not isinstance(intents, list) or not intents or not isinstance(lists, dict) or not isinstance(evidence, dict):
+            raise GrammarError(f"{where}: a grammar has a list of intents, a table of lists, and perhaps a table of evidence")
+        of_lists = {name: _list(name, of, where) for name, of in lists.items()}
+        return checked(Rules(dict(_intent(each, where) for each in intents), of_lists, evidence_of(evidence, where)), where)
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise GrammarError(f"{where}: no valid JSON ({error})") from None
     except RecursionError:

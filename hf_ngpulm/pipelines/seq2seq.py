@@ -16,7 +16,7 @@ from ..decoding.families import is_seq2seq
 from ..decoding.options import KINDS, AttentionOptions
 from ..decoding.understanding import Weighing
 from ..generation import NGramLogitsProcessor
-from ..generation.grammars import EVIDENCE, GeneratedGrammar
+from ..generation.grammars import GeneratedGrammar
 from ..generation.logits_processor import LM_WEIGHT
 from ..grammar.grammar import Grammar
 from ..text.words import WordSplitter
@@ -109,8 +109,8 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     def _in_grammar(
         self, settings: dict[str, Any], given: dict[str, Any], grammar: Grammar, weighing: dict[str, Any]
     ) -> GeneratedGrammar:
-        rules = Weighing(**weighing, evidence=EVIDENCE)
-        return GeneratedGrammar(self._ngram_decoder(settings, given), grammar, rules, self.model, self.tokenizer)
+        decoder = self._ngram_decoder(settings, given)
+        return GeneratedGrammar(decoder, grammar, Weighing(**weighing), self.model, self.tokenizer)
 
     # The stock parameters stay; `ngram_decoder` goes to `_forward`, which generates.
 

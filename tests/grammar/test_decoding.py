@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 
@@ -12,9 +13,9 @@ from toys import Toy
 from words_in_pieces import pieces
 
 from hf_ngpulm import CTCDecoder, Grammar, GrammarDecoder, GraphDecoder, NGramLM, PhraseBooster, TransducerDecoder
-from hf_ngpulm.decoding.understanding import Evidence
+from hf_ngpulm.decoding.understanding import EVIDENCE, Evidence
 from hf_ngpulm.errors import GrammarError
-from hf_ngpulm.grammar.expressions import Choice, List, Optional, Sequence, Slot, Wildcard
+from hf_ngpulm.grammar.expressions import Choice, List, Optional, Repeat, Sequence, Slot, Wildcard
 
 TOKENIZER = pieces()
 BLANK, CLASSES = 8, 9
@@ -71,6 +72,45 @@ def test_transducers_find_a_sentence_that_scores_as_phrases_would(durations):
         assert understanding.hypothesis.score == pytest.approx(hypotheses[0].score, abs=1e-6)
         assert understanding.understood == (understanding.text.replace(",", "") in SENTENCES)
     assert any(understanding.understood for understanding in found)
+
+
+def test_a_bonus_for_each_token_of_ctc_is_smaller_where_much_may_follow():
+    few, loop = Grammar({"x": ["a b", "a a", "b"]}), Grammar({"x": Repeat(Choice("a", "b"), 1)})
+    # Of `few`, a sentence has 1.5 tokens on average, and two ways before each. In `loop` it has 3, before the first two ways,
+    # and three after each, the end among them.
+    for grammar, branching in ((few, math.log(2)), (loop, (math.log(2) + 3 * math.log(3)) / 3)):
+        compiled = grammar.compiled(TOKENIZER)
+        assert compiled.branching == pytest.approx(branching, abs=0.02)
+        decoder = CTCDecoder(TOKENIZER, blank_id=BLANK).in_grammar(compiled)
+        bonuses = decoder.token_bonuses(decoder.fusion.rows(2, torch.device("cpu")))
+        assert bonuses.tolist() == pytest.approx([0.77 * math.log(compiled.vocab_size) - compiled.branching] * 2)
+    lm = NGramLM.from_texts(SENTENCES, TOKENIZER, order=2)
+    decoder = CTCDecoder(TOKENIZER, lm, 1.5, blank_id=BLANK).in_grammar(few.compiled(TOKENIZER, lm.vocab_size))
+    assert decoder.token_bonuses(decoder.fusion.rows(1, torch.device("cpu"))).tolist() == [4.5]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_fillers_are_any_number_of_words_at_both_ends_each_with_a_price(seed):
+    fillers, price = ["b", "a a"], 0.7
+    grammar = GRAMMAR.with_fillers(fillers, price)
+    edges = [each for count in range(6) for each in itertools.product(fillers, repeat=count)]
+    plain = {sentence: GRAMMAR.compiled(TOKENIZER).reading(token_ids(sentence)).weight for sentence in SENTENCES}
+    weights: dict[str, float] = {}
+    for before, sentence, after in itertools.product(edges, plain, edges):
+        text = " ".join((*before, sentence, *after))
+        if len(text.replace(" ", "")) <= 6:  # as many as there are frames
+            weights[text] = max(weights.get(text, -math.inf), plain[sentence] - price * (len(before) + len(after)))
+    compiled = grammar.compiled(TOKENIZER)
+    for text in weights:
+        assert compiled.reading(token_ids(text)).weight == pytest.approx(weights[text])
+    assert compiled.reading(token_ids("a b a")) is None and grammar.reading("b b ab a a a").intent == "tell"
+    outputs = logits(1, 6, seed)
+    decoder = CTCDecoder(TOKENIZER, blank_id=BLANK, num_beams=8, beta=0.0)
+    (found,) = GrammarDecoder(decoder, grammar, "strict", num_beams=256)(outputs)
+    log_probs = outputs[0].log_softmax(-1).double()
+    scores = {text: forward_score(log_probs, token_ids(text), BLANK) + weights[text] for text in weights}
+    assert found.text == max(scores, key=scores.get)
+    assert found.hypothesis.score == pytest.approx(max(scores.values()), abs=2e-3)
 
 
 def test_beside_a_language_model_and_phrases():
@@ -130,6 +170,12 @@ def test_sensitivity_moves_the_bound():
         curve = Evidence(-2.0, 1.0)
         return GrammarDecoder(decoder, GRAMMAR, sensitivity=sensitivity, num_beams=64, evidence=curve)(outputs, lengths)[0]
 
+    graph = GraphDecoder(TOKENIZER, NGramLM.from_texts(SENTENCES, TOKENIZER, order=2), blank_id=BLANK)
+    of_grammar = [
+        GrammarDecoder(kind, GRAMMAR.with_evidence({family: (-2.0, 1.0)})).weighing.evidence
+        for family, kind in (("ctc", decoder), ("ctc", graph), ("transducer", decoder))
+    ]
+    assert of_grammar == [(-2.0, 1.0), (-2.0, 1.0), EVIDENCE["ctc"]]
     never, usual, always = (understood(sensitivity) for sensitivity in (0.0, 0.5, 1.0))
     assert always.understood and not never.understood
     assert always.confidence == usual.confidence == 1 / (1 + math.exp(-(usual.evidence + 2.0)))
@@ -180,6 +226,18 @@ def test_it_comes_back_from_a_folder(tmp_path):
         ('{"hf_ngpulm_grammar": 1, "intents": [["x", ["repeat", -1, 0, "y"]]], "lists": {}}', "repeated -1 to 0 times"),
         ('{"hf_ngpulm_grammar": 1, "intents": [["x", ["list", "l"]]], "lists": {"l": []}}', "the list 'l' is empty"),
         ('{"hf_ngpulm_grammar": 1, "intents": [["x", ["list", "l"]]], "lists": {"l": [[["list", "l"], 1]]}}', "itself"),
+        *(
+            ('{"hf_ngpulm_grammar": 1, "intents": [["x", "y"]], "lists": {}, "evidence": ' + evidence + "}", message)
+            for evidence, message in (
+                ("[]", "a table of evidence"),
+                ('{"ctcs": [-3, 1]}', "families ctc, transducer, attention; got 'ctcs'"),
+                ('{"ctc": [-3, 0]}', "evidence of ctc should be two numbers"),
+                ('{"ctc": [NaN, 1]}', "evidence of ctc should be two numbers"),
+                (f'{{"ctc": [-1{"0" * 400}, 1]}}', "evidence of ctc should be two numbers"),
+                ('{"ctc": ["-3", 1]}', "evidence of ctc should be two numbers"),
+                ('{"ctc": -3}', "evidence of ctc should be two numbers"),
+            )
+        ),
         (
             '{"hf_ngpulm_grammar": 1, "lists": {}, "intents": [["x", ' + '["sequence", ' * 3000 + '"a"' + "]" * 3000 + "]]}",
             "nested",
@@ -203,6 +261,11 @@ def test_bad_arguments_are_named():
         GrammarDecoder(decoder, GRAMMAR, price=3)
     with pytest.raises(ValueError, match=r"sensitivity.*from 0 to 1"):
         GrammarDecoder(decoder, GRAMMAR, sensitivity=1.5)
+    for fillers, message in (("xx", "no fillers for 'xx'; pass a list"), ([], "texts with words"), (["a", " "], "with words")):
+        with pytest.raises(GrammarError, match=message):
+            GRAMMAR.with_fillers(fillers)
+    with pytest.raises(ValueError, match="price"):
+        GRAMMAR.with_fillers("en", -1.0)
     with pytest.raises(GrammarError, match="the list 'rooms', which isn't given"):
         Grammar({"x": List("rooms")})
     with pytest.raises(GrammarError, match="no sentence that the recogniser can write"), pytest.warns(UserWarning, match="'q'"):

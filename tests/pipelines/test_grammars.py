@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 import soundfile
@@ -42,6 +43,16 @@ def test_what_was_said_is_understood_and_other_speech_is_not(asr):
     assert not asr(audio, grammar=GRAMMAR, grammar_mode="free")["understood"]
     assert not asr(audio, grammar=GRAMMAR, sensitivity=0.0)["understood"]
     assert "understood" not in asr(audio)
+
+
+def test_a_grammar_has_a_curve_for_each_family(asr):
+    middles = {"ctc": -4.0, "transducer": -5.0, "attention": -6.0}
+    grammar = GRAMMAR.with_evidence({family: (middle, 2.0) for family, middle in middles.items()})
+    told = asr(hf_ngpulm.demo_recording(), grammar=grammar, explain=True)
+    family = {"ctc": "ctc", "seq2seq": "attention"}.get(asr.type, "transducer")
+    assert told["explanation"]["least_evidence"] == middles[family]
+    distance = (told["explanation"]["evidence"] - middles[family]) / 2
+    assert told["confidence"] == pytest.approx(1 / (1 + math.exp(-distance)))
 
 
 def test_it_tells_why(asr):
@@ -92,6 +103,6 @@ def test_the_command(tmp_path, capsys):
     assert "who='hm'" in shown and "confidence " in shown and "in the grammar" not in shown
     run([*command, "--grammar", str(tmp_path / "a.jsgf"), "--explain"])
     shown = capsys.readouterr().out
-    assert "in the grammar: tell the harbour" in shown and "  free: " in shown and "understood from -3.10" in shown
+    assert "in the grammar: tell the harbour" in shown and "  free: " in shown and "understood from -2.95" in shown
     assert run([*command, "--sensitivity", "0.5"]) == 2
     assert "--sensitivity" in capsys.readouterr().err

@@ -78,6 +78,8 @@ class Slots(ABC):
         """Set the models and weights of a slot to those of the first row of `models`."""
         for name in ("states", "weights", "present"):
             getattr(self.models, name)[slot] = getattr(models, name)[0]
+        if self.models.grammars is not None and models.grammars is not None:
+            self.models.grammars[slot] = models.grammars[0]
         if self.models.silent is not None:
             self.models.silent[slot] = False
 

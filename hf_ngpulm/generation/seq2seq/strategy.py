@@ -20,7 +20,7 @@ from ...decoding.options import AttentionOptions, takes
 from ...decoding.understanding import Understanding, Weighing
 from ...grammar.grammar import Grammar
 from ...text.vocabulary import tokenizer_of
-from ..grammars import EVIDENCE, GeneratedGrammar
+from ..grammars import GeneratedGrammar
 from ..lm_argument import GivenLM, given_lm
 from ..logits_processor import LM_WEIGHT, NGramLogitsProcessor
 from ..transcripts import configs_of
@@ -130,7 +130,7 @@ def seq2seq_generate(
         refuse_idle(dict(zip(OF_GRAMMARS, (grammar_mode, sensitivity, meanings))), "without a grammar: pass grammar=...")
         return search(model_kwargs)
     _check_grammar(grammar, processor, generation_config, judged, streamer)
-    weighing = Weighing("reject" if grammar_mode is None else grammar_mode, sensitivity, evidence=EVIDENCE)
+    weighing = Weighing("reject" if grammar_mode is None else grammar_mode, sensitivity)
     understand = GeneratedGrammar(language_model, grammar, weighing, model, tokenizer_of(processor))
     found, sequences = _understood(understand, search, model_kwargs, input_ids[::beams], generation_config)
     if meanings is not None:
