@@ -1,6 +1,4 @@
 // Find phrases in CTC outputs beside a transcript, and score given readings. hf_ngpulm/search/ctc_spotting is the definition.
-#include <numeric>
-
 #include "frames.hpp"
 
 // See hf_ngpulm/search/ctc_spotting/cpu.py.
@@ -12,9 +10,11 @@ struct NgpulmSpellingTree {
   float slack;
 };
 
+// The tokens of all rows, `size` in all; then the first frame of each, and then the frame after its last one.
 struct NgpulmTranscripts {
   const int64_t* offsets;
-  const int32_t *tokens, *starts, *ends;
+  const int32_t* tokens;
+  int64_t size;
 };
 
 struct NgpulmSpots {
@@ -41,7 +41,7 @@ struct Way {
 struct Active {
   int32_t node;
   Way token, blank;
-  Way best() const { return token.score >= blank.score ? token : blank; }
+  const Way& best() const { return token.score >= blank.score ? token : blank; }
 };
 
 struct Spot {
@@ -55,17 +55,16 @@ struct Spot {
 class Spotter {
  public:
   Spotter(const NgpulmFrames& frames, const NgpulmSpellingTree& tree)
-      : frames(frames), tree(tree), of_root(frames.classes, -1), places(tree.num_nodes, -1), least(0.f) {
-    for (int32_t node = tree.firsts[0]; node < tree.firsts[1]; ++node) of_root[tree.tokens[node]] = node;
-    for (int64_t node = 1; node < tree.num_nodes; ++node) least = std::min(least, tree.bounds[node]);
+      : frames(frames), tree(tree), of_root(frames.classes), least_of_root(frames.classes, INFINITY) {
+    for (int32_t node = tree.firsts[0]; node < tree.firsts[1]; ++node)
+      of_root[tree.tokens[node]] = node, least_of_root[tree.tokens[node]] = tree.bounds[node];
   }
 
   // Returns false if a token of the transcript or a frame of it doesn't exist.
   bool run(int64_t i, const NgpulmTranscripts& of, const NgpulmSpots& spots) {
     const int64_t length = frames.lengths[i];
-    if (!follow(of.tokens + of.offsets[i], of.starts + of.offsets[i], of.ends + of.offsets[i],
-                of.offsets[i + 1] - of.offsets[i], length))
-      return false;
+    const int32_t* tokens = of.tokens + of.offsets[i];
+    if (!follow(tokens, tokens + of.size, tokens + 2 * of.size, of.offsets[i + 1] - of.offsets[i], length)) return false;
     active.clear(), found.clear();
     for (int64_t t = 0; t < length; ++t) step(frames.logits + (frames.starts[i] + t) * frames.classes, int32_t(t));
     write(i, spots);
@@ -75,12 +74,11 @@ class Spotter {
  private:
   const NgpulmFrames& frames;
   const NgpulmSpellingTree& tree;
-  std::vector<int32_t> of_root, places;  // node of each token after the root; place of each node among `next`
-  float least;
+  std::vector<int32_t> of_root;  // node of each token after the root
+  std::vector<float> least_of_root;
   std::vector<int32_t> path, begun;         // the transcript's class of each frame; its tokens begun before each frame
   std::vector<uint8_t> can_start, can_end;  // whether a phrase can start or end before a frame
-  std::vector<int32_t> hot;
-  std::vector<Active> active, next;
+  std::vector<Active> active, entering, next;
   std::vector<Spot> found;
 
   bool follow(const int32_t* tokens, const int32_t* starts, const int32_t* ends, int64_t size, int64_t length) {
@@ -105,64 +103,54 @@ class Spotter {
   void step(const float* x, int32_t t) {
     if (active.empty() && !can_start[t]) return;
     const float of_path = x[path[t]];
-    float best = 0.f;
-    for (const Active& each : active) best = std::max(best, each.best().score);
-    hot.clear();
-    const float from = of_path + least - best;
-    for (int64_t c = 0; c < frames.classes; c += LANES) {
-      const int64_t end = std::min<int64_t>(c + LANES, frames.classes);
-      int32_t hits = 0;
-      for (int64_t k = c; k < end; ++k) hits += x[k] >= from;
-      for (int64_t k = c; hits && k < end; ++k)
-        if (x[k] >= from && k != frames.blank) hot.push_back(int32_t(k));
-    }
-    next.clear();
-    for (const Active& each : active) {
-      Active& after = place_of(each.node);
-      after.token.take(each.token, x[tree.tokens[each.node]] - of_path);
-      after.blank.take(each.best(), x[frames.blank] - of_path);
-    }
+    // Both lists are in the order of their nodes, since the tree is breadth first.
+    entering.clear();
     if (can_start[t])
-      for (int32_t token : hot) enter(of_root[token], {0.f, t}, x[token] - of_path);
+      each_above(x, of_path, [&](int32_t c) { entering.push_back({of_root[c], {x[c] - of_path, t}, {}}); });
     for (const Active& each : active) {
-      const int32_t first = tree.firsts[each.node], last = tree.firsts[each.node + 1];
-      const auto extend = [&](int32_t child, int32_t token) {
-        enter(child, token == tree.tokens[each.node] ? each.blank : each.best(), x[token] - of_path);
-      };
-      if (last - first <= 2 * int64_t(hot.size())) {
-        for (int32_t child = first; child < last; ++child) extend(child, tree.tokens[child]);
-      } else {
-        int64_t at = first;
-        for (int32_t token : hot) {
-          at = gallop(tree.tokens, at, int64_t(last), token);
-          if (at == last) break;
-          if (tree.tokens[at] == token) extend(int32_t(at), token);
-        }
+      const int32_t of_node = tree.tokens[each.node];
+      for (int32_t child = tree.firsts[each.node]; child < tree.firsts[each.node + 1]; ++child) {
+        const int32_t token = tree.tokens[child];
+        const Way& from = token == of_node ? each.blank : each.best();
+        const float score = from.score + (x[token] - of_path);
+        if (score >= tree.bounds[child]) entering.push_back({child, {score, from.start}, {}});
       }
     }
-    active.clear();
-    for (const Active& each : next) {
-      places[each.node] = -1;
-      const Way way = each.best();
-      if (!(way.score > NEG_INF) || way.score < tree.bounds[each.node]) continue;
-      active.push_back(each);
-      const int32_t spelling = tree.ends[each.node];
-      if (spelling >= 0 && can_end[t + 1] && way.score >= tree.needed[spelling] - tree.slack)
-        found.push_back({spelling, begun[way.start], begun[t + 1], way.start, t + 1, way.score});
+    next.clear();
+    size_t at = 0;
+    for (const Active& each : active) {
+      for (; at < entering.size() && entering[at].node < each.node; ++at) keep(entering[at], t);
+      Active after{each.node, {}, {}};
+      after.token.take(each.token, x[tree.tokens[each.node]] - of_path);
+      after.blank.take(each.best(), x[frames.blank] - of_path);
+      if (at < entering.size() && entering[at].node == each.node) after.token.take(entering[at++].token, 0.f);
+      keep(after, t);
     }
+    for (; at < entering.size(); ++at) keep(entering[at], t);
+    active.swap(next);
   }
 
-  Active& place_of(int32_t node) {
-    if (places[node] < 0) {
-      places[node] = int32_t(next.size());
-      next.push_back({node, {}, {}});
-    }
-    return next[places[node]];
+  void keep(const Active& each, int32_t t) {
+    const Way& way = each.best();
+    if (!(way.score > NEG_INF) || way.score < tree.bounds[each.node]) return;
+    next.push_back(each);
+    const int32_t spelling = tree.ends[each.node];
+    if (spelling >= 0 && can_end[t + 1] && way.score >= tree.needed[spelling] - tree.slack)
+      found.push_back({spelling, begun[way.start], begun[t + 1], way.start, t + 1, way.score});
   }
 
-  void enter(int32_t node, Way from, float more) {
-    if (node < 0 || from.score + more < tree.bounds[node]) return;
-    place_of(node).token.take(from, more);
+  // Call `take` for each class that begins a phrase, and isn't too far below the path's.
+  template <class Take>
+  void each_above(const float* x, float of_path, Take&& take) const {
+    constexpr int64_t BLOCK = 4 * LANES;
+    const float* bounds = least_of_root.data();
+    for (int64_t c = 0; c < frames.classes; c += BLOCK) {
+      const int64_t end = std::min(c + BLOCK, frames.classes);
+      int32_t hits = 0;
+      for (int64_t k = c; k < end; ++k) hits += x[k] - of_path >= bounds[k];
+      for (int64_t k = c; hits && k < end; ++k)
+        if (x[k] - of_path >= bounds[k]) take(int32_t(k));
+    }
   }
 
   // Write the spots by how far they exceed what they need, each phrase once for the same words.

@@ -93,12 +93,20 @@ class ForcedScores:
 
     def __init__(self, decoder: Any, frames: Tensor, row: int) -> None:
         self.decoder, self.frames, self.row = decoder.select([row]), frames, row
-        if isinstance(decoder, CTCDecoder):
-            self.frames = frames.float().log_softmax(-1)
 
     def parts(self, readings: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
         """Return three scores of each reading, float64 `[N]` each: the acoustic score; the unweighted score of the language
         models; and the total that a search adds to the acoustic score, except for phrases and `</s>`.
+        """
+        unweighted, added, subtracted = self.of_lms(readings)
+        if isinstance(self.decoder, CTCDecoder):
+            return ctc_forced(self.frames.float().log_softmax(-1), readings, self.decoder.blank_id), unweighted, added
+        acoustic, internal = transducer_forced(self.decoder.model, self.frames, readings)
+        return acoustic, unweighted, added - subtracted * internal
+
+    def of_lms(self, readings: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, float]:
+        """Return two scores of each reading, float64 `[N]` each: the unweighted score of the language models, and what a search
+        adds to the acoustic score, except for phrases, `</s>` and an internal LM; and the weight of the latter.
         """
         decoder, fusion = self.decoder, self.decoder.fusion
         models = fusion.rows(1, self.frames.device)
@@ -112,12 +120,10 @@ class ForcedScores:
             scores = lm.score_tokens(tokens.to(lm.device), sizes.to(lm.device))[0].double().sum(1).cpu()
             unweighted, added = unweighted + scores, added + weight * share * scores
         if isinstance(decoder, CTCDecoder):
-            acoustic = ctc_forced(self.frames, readings, decoder.blank_id)
             bonus = 0.0 if decoder.options.is_greedy else float(bonuses_of(decoder.options.beta, models)[0])
-            return acoustic, unweighted, added + bonus * sizes
-        acoustic, internal = transducer_forced(decoder.model, self.frames, readings)
+            return unweighted, added + bonus * sizes, 0.0
         subtracted = decoder.ilm_weights(models)
-        return acoustic, unweighted, added - (0.0 if subtracted is None else float(subtracted[0])) * internal
+        return unweighted, added, 0.0 if subtracted is None else float(subtracted[0])
 
     def boosted(self, decoder: Any) -> tuple[Booster, float]:
         """Return the row's phrases in a decoder for the batch, and their weight."""

@@ -13,6 +13,9 @@ weighted score of the language models, with its bonus per token. What the readin
 
 where `rate` is the number of false alarms per hour that the user accepts. The threshold of a region with several phrases is the
 sum of theirs. Everything else stays as B has it, times and confidences included. The numbers are fitted to ordinary speech.
+
+For CTC models there is no search with phrases if a rate is given: `hf_ngpulm.decoding.spotting` finds them beside B, so that long
+lists cost little, and crowd nothing out.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
+from functools import partial
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -38,6 +42,7 @@ from .ctc import CTCDecoder
 from .decoder import Decoder
 from .forced import ForcedScores
 from .hypotheses import Hypothesis, PhraseReport
+from .spotting import SpottedPhrases
 from .transducer import TransducerDecoder
 
 AnyDecoder = TypeVar("AnyDecoder", bound=Decoder)
@@ -52,8 +57,8 @@ class Thresholds(NamedTuple):
     per_list: float
     per_token: float
 
-    def of(self, rate: float, size: int, tokens: int) -> float:
-        """Return the threshold of a phrase. `size`: phrases in the list; `tokens`: tokens of the phrase."""
+    def of(self, rate: float, size: int, tokens: Any) -> Any:
+        """Return the threshold of a phrase. `size`: phrases in the list; `tokens`: tokens of the phrase, or of each phrase."""
         return self.offset - self.slope * math.log(rate) + self.per_list * math.log(max(size, 1)) - self.per_token * tokens
 
     def fitted(self, false_alarms: Sequence[tuple[float, int, int]], hours: float) -> Thresholds:
@@ -114,6 +119,8 @@ class _PhraseList:
         self.texts = [item.text if isinstance(item, Phrase) else item if isinstance(item, str) else item[0] for item in listed]
         self.own = {item.text: item.threshold for item in listed if isinstance(item, Phrase) and item.threshold is not None}
         self.boosted = None if phrases is None else [_without_threshold(item) for item in listed]
+        self.negative = [item for item in self.boosted or () if _weight(item) < 0] or None
+        self.names = {alias: item.text for item in listed if isinstance(item, Phrase) for alias in item.aliases}
         self.forms = Forms.of([item for item in listed if _weight(item) >= 0], every=True)
         self.written = Forms.of(listed)
 
@@ -217,7 +224,8 @@ class PhraseDecoder(Generic[AnyDecoder]):
         false_alarms_per_hour: how many phrases that nobody said are accepted in an hour of speech (default 1). None
             changes nothing, but for phrases with a `threshold` of their own.
         thresholds: where that limit lies; default: those fitted to the family of models.
-        explain: report on all phrases of the list (`Hypothesis.phrases`), not only on those that the search found.
+        explain: report on all phrases of the list (`Hypothesis.phrases`), not only on those that were weighed. For CTC models
+            phrases far below their thresholds are then weighed, too, which takes longer.
 
     Raises:
         ValueError: an argument is out of range, or the decoder can't tell what a given transcript scores.
@@ -249,9 +257,12 @@ class PhraseDecoder(Generic[AnyDecoder]):
         self.thresholds = THRESHOLDS[str(decoder.kind.family)] if thresholds is None else thresholds
         self.per_row = is_per_row(phrases)
         self.lists = [_PhraseList(each) for each in (phrases if self.per_row else [phrases])]
-        boosted = [each.boosted for each in self.lists]
-        self.decoder = decoder.with_phrases(boosted if self.per_row else boosted[0], phrase_weight)
-        self.without = self.decoder.with_phrases(None)  # with the beam that phrases bring
+        self.spots = isinstance(decoder, CTCDecoder) and self.rate is not None
+        every = [each.negative if self.spots else each.boosted for each in self.lists]
+        beam: Any = decoder.guided([each.boosted for each in self.lists])  # that phrases bring
+        self.decoder: AnyDecoder = beam.with_phrases(every if self.per_row else every[0], phrase_weight)
+        self.without = self.decoder if self.spots else self.decoder.with_phrases(None)
+        self._spotters: dict[tuple[int, float], SpottedPhrases] = {}  # by the list's id and the weight
 
     @property
     def options(self) -> Any:
@@ -266,6 +277,8 @@ class PhraseDecoder(Generic[AnyDecoder]):
         frames = tensor_of(frames, "frames")
         found = self.decoder.decode(frames, lengths)
         lists = self.lists if self.per_row else self.lists * len(found)
+        if self.spots:
+            return self._told(self._spotted(frames, lengths, found, lists), lists)
         plain = self.without.decode(frames, lengths)
         if lengths is None:
             sizes = [frames.shape[1]] * len(found)
@@ -279,12 +292,43 @@ class PhraseDecoder(Generic[AnyDecoder]):
 
     decode = __call__
 
+    def _spotted(
+        self, frames: Tensor, lengths: Outputs | None, found: list[list[Hypothesis]], lists: Sequence[_PhraseList]
+    ) -> list[list[Hypothesis]]:
+        """Return the hypotheses of a batch with the phrases that were spotted in it. `found`: those without them."""
+        assert isinstance(self.decoder, CTCDecoder) and self.rate is not None
+        sizes = checked_lengths(lengths, len(found), frames.shape[1], torch.device("cpu"))
+        weight = self.decoder.fusion.phrase_weight
+        weights = weight.tolist() if isinstance(weight, Tensor) else [weight] * len(found)
+        groups: dict[tuple[int, float], list[int]] = {}
+        for row, (own, factor) in enumerate(zip(lists, weights)):
+            groups.setdefault((id(own), factor), []).append(row)
+        for key, rows in groups.items():
+            own = lists[rows[0]]
+            if not own.forms:
+                continue
+            if key not in self._spotters:
+                thresholds = partial(self.thresholds.of, self.rate, own.size)
+                assert own.boosted is not None
+                self._spotters[key] = SpottedPhrases(
+                    own.boosted, own.names, own.own, thresholds, key[1], self.explain, self.decoder
+                )  # fmt: skip
+            some = (frames, sizes) if len(rows) == len(found) else (frames[rows], sizes[rows])
+            looked = self._spotters[key].look(self.decoder, *some, [found[row] for row in rows], rows)
+            for row, of_row in zip(rows, looked):
+                found[row] = [of_row[0].written(own.written), *of_row[1:]] if own.written else of_row
+        return found
+
     def _told(self, found: list[list[Hypothesis]], lists: list[_PhraseList]) -> list[list[Hypothesis]]:
         """Return the hypotheses; with `explain`, report on the other phrases of each list, too."""
         if not self.explain:
             return found
         told = []
         for (best, *others), own in zip(found, lists):
+            if self.spots:  # some stand in the transcript without them, too
+                spans = [(report.text, report.start) for report in best.phrases if report.heard]
+                every = (_report(best, match) for match in own.forms.found(_words(best)))
+                best = replace(best, phrases=(*best.phrases, *(each for each in every if (each.text, each.start) not in spans)))
             known = {report.text for report in best.phrases}
             missing = tuple(PhraseReport(text, False) for text in own.texts if text not in known)
             told.append([replace(best, phrases=(*best.phrases, *missing)), *others])

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...engines.native import Function, Struct
 from ...engines.threads import on_rows
 from ..ctc_rows import Frames
-from . import Aligned, Borders, SpellingTree, Spot
+from . import Aligned, SpellingTree, Spot
 
 
 class NgpulmSpellingTree(Struct):
@@ -30,21 +30,20 @@ _spot, _forced = Function("ngpulm_ctc_spot"), Function("ngpulm_ctc_forced")
 
 
 def spotted(
-    logits: Tensor, lengths: Tensor, blank: int, tree: SpellingTree, borders: Borders, transcripts: Sequence[Aligned], most: int
+    logits: Tensor, lengths: Tensor, blank: int, tree: SpellingTree, transcripts: Sequence[Aligned], most: int
 ) -> list[list[Spot]]:
     count, _, classes = logits.shape
-    begins = np.zeros(classes, dtype=bool)
-    begins[: len(borders.begins)] = borders.begins[:classes]
-    if int(tree.tokens.max(initial=-1)) >= classes:
-        raise ValueError(f"phrases have the token {tree.tokens.max()}, but the logits have {classes} classes")
-    of_tree = NgpulmSpellingTree(
-        **{name: getattr(tree, name) for name in ("firsts", "tokens", "ends", "bounds", "needed", "slack")},
-        begins=begins.view(np.uint8), num_nodes=len(tree.tokens), delimiter=borders.delimiter,
-    )  # fmt: skip
-    of_rows = NgpulmTranscripts(
-        offsets=_offsets([each.tokens for each in transcripts]),
-        **{name: _flat(getattr(each, name) for each in transcripts) for name in Aligned._fields},
-    )
+    of_tree = tree.kept.get(classes)
+    if of_tree is None:
+        if len(tree.begins) != classes or int(tree.tokens.max(initial=-1)) >= classes:
+            raise ValueError(f"the phrases are for {len(tree.begins)} classes, but the logits have {classes}")
+        names = ("firsts", "tokens", "ends", "bounds", "needed", "delimiter", "slack")
+        of_tree = tree.kept[classes] = NgpulmSpellingTree(
+            **{name: getattr(tree, name) for name in names}, begins=tree.begins.view(np.uint8), num_nodes=len(tree.tokens)
+        )
+    offsets = _offsets([each.tokens for each in transcripts])
+    tokens = _flat(each[name] for name in range(3) for each in transcripts)
+    of_rows = NgpulmTranscripts(offsets=offsets, tokens=tokens, size=int(offsets[-1]))
     places, scores = np.empty((count, most, 5), dtype=np.int32), np.empty((count, most), dtype=np.float32)
     counts = np.zeros(count, dtype=np.int32)
     frames = Frames.of(logits, lengths, blank)

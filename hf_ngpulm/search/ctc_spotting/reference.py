@@ -9,22 +9,22 @@ import torch
 from torch import Tensor
 from torch.nn.functional import ctc_loss
 
-from . import Aligned, Borders, SpellingTree, Spot
+from . import Aligned, SpellingTree, Spot
 
 
 def spotted(
-    logits: Tensor, lengths: Tensor, blank: int, tree: SpellingTree, borders: Borders, transcripts: Sequence[Aligned], most: int
+    logits: Tensor, lengths: Tensor, blank: int, tree: SpellingTree, transcripts: Sequence[Aligned], most: int
 ) -> list[list[Spot]]:
     rows = []
     for row, length, transcript in zip(logits, lengths.tolist(), transcripts, strict=True):
-        found = list(_spots(row[:length].double(), blank, tree, borders, transcript))
+        found = list(_spots(row[:length].double(), blank, tree, transcript))
         best = {spot[:3]: spot for spot in sorted(found, key=lambda spot: (spot.score, -spot.end))}
         ordered = sorted(best.values(), key=lambda spot: (float(tree.needed[spot.spelling]) - spot.score, *spot[:3]))
         rows.append(ordered[:most])
     return rows
 
 
-def _spots(logits: Tensor, blank: int, tree: SpellingTree, borders: Borders, transcript: Aligned) -> Iterator[Spot]:
+def _spots(logits: Tensor, blank: int, tree: SpellingTree, transcript: Aligned) -> Iterator[Spot]:
     tokens, starts, ends = transcript
     path = [blank] * len(logits)
     for token, start, end in zip(*transcript):
@@ -39,13 +39,13 @@ def _spots(logits: Tensor, blank: int, tree: SpellingTree, borders: Borders, tra
 
     def ends_word(frame: int) -> bool:
         place = after(frame)
-        return not lasts_on(frame) and (place in (0, len(tokens)) or bool(borders.begins[tokens[place]]))
+        return not lasts_on(frame) and (place in (0, len(tokens)) or bool(tree.begins[tokens[place]]))
 
     def starts_word(frame: int) -> bool:
-        if borders.delimiter < 0:
+        if tree.delimiter < 0:
             return ends_word(frame)
         place = after(frame)
-        return not lasts_on(frame) and (place == 0 or tokens[place - 1] == borders.delimiter)
+        return not lasts_on(frame) and (place == 0 or tokens[place - 1] == tree.delimiter)
 
     known = set()
     for number, spelling in enumerate(tree.spellings):

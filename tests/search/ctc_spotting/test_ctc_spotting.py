@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hf_ngpulm.search.ctc_spotting import Aligned, Borders, SpellingTree, forced, spotted
+from hf_ngpulm.search.ctc_spotting import Aligned, SpellingTree, aligned, forced, spotted
 
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 CLASSES = 7
@@ -35,7 +36,7 @@ def problems(draw):
         )
     begins = np.array(draw(st.lists(st.booleans(), min_size=CLASSES, max_size=CLASSES)))
     delimiter = draw(st.sampled_from([-1, draw(tokens)]))
-    return logits, torch.tensor(lengths), blank, spellings, Borders(begins, delimiter), transcripts
+    return logits, torch.tensor(lengths), blank, spellings, (begins, delimiter), transcripts
 
 
 @RELAXED
@@ -43,15 +44,15 @@ def problems(draw):
 def test_without_pruning_the_core_finds_what_the_definition_finds(problem, slack, most):
     logits, lengths, blank, spellings, borders, transcripts = problem
     needed = [-1.5 * (number % 3) for number in range(len(spellings))]
-    every = SpellingTree.of(spellings, needed, slack)
-    open_to_all = every._replace(bounds=np.full_like(every.bounds, -np.inf))
-    found = spotted(logits, lengths, blank, open_to_all, borders, transcripts, most)
-    expected = spotted(logits, lengths, blank, every, borders, transcripts, most, engine="reference")
+    every = SpellingTree.of(spellings, needed, *borders, slack=slack)
+    open_to_all = replace(every, bounds=np.full_like(every.bounds, -np.inf), kept={})
+    found = spotted(logits, lengths, blank, open_to_all, transcripts, most)
+    expected = spotted(logits, lengths, blank, every, transcripts, most, engine="reference")
     for spots, others in zip(found, expected, strict=True):
         assert [spot[:3] for spot in spots] == [spot[:3] for spot in others]
         assert [spot.score for spot in spots] == pytest.approx([spot.score for spot in others], abs=1e-4)
     if slack == 3.0:
-        pruned = spotted(logits, lengths, blank, every, borders, transcripts, most)
+        pruned = spotted(logits, lengths, blank, every, transcripts, most)
         for spots, others in zip(pruned, expected):
             assert {spot[:3] for spot in spots} <= {spot[:3] for spot in others} or most < 40
 
@@ -68,8 +69,27 @@ def test_readings_sum_all_alignments(problem):
     )
 
 
+@RELAXED
+@given(st.integers(1, 6), st.lists(st.integers(1, 2), min_size=1, max_size=3), st.integers(0, 1000))
+def test_the_best_alignment_is_that_of_a_brute_force(frames, tokens, seed):
+    logits = torch.randn(frames, 3, generator=torch.Generator().manual_seed(seed))
+    ways = []
+    for labels in itertools.product(range(3), repeat=frames):
+        runs = [(label, len(list(run))) for label, run in itertools.groupby(labels)]
+        if [label for label, _ in runs if label] == tokens:
+            ends = list(itertools.accumulate(size for _, size in runs))
+            spans = [(end - size, end) for (label, size), end in zip(runs, ends) if label]
+            ways.append((float(logits[torch.arange(frames), list(labels)].sum()), spans))
+    if ways:
+        assert list(zip(*aligned(logits, tokens, 0))) == max(ways)[1]
+    else:
+        with pytest.raises(ValueError, match="tokens don't fit into"):
+            aligned(logits, tokens, 0)
+
+
 def test_the_tree_has_each_prefix_once():
-    tree = SpellingTree.of([[3, 1], [3], [3, 1, 2], [1], [3, 1]], [-4.0, 2.0, -9.0, -1.0, 0.0], slack=1.0)
+    spellings, needed = [[3, 1], [3], [3, 1, 2], [1], [3, 1]], [-4.0, 2.0, -9.0, -1.0, 0.0]
+    tree = SpellingTree.of(spellings, needed, np.ones(CLASSES, dtype=bool), slack=1.0)
     assert tree.tokens.tolist() == [-1, 1, 3, 1, 2] and tree.firsts.tolist() == [1, 3, 3, 4, 5, 5]
     assert tree.ends.tolist() == [-1, 3, 1, 0, 2]
     assert tree.bounds.tolist() == [0.0, -2.0, -4.0, -7.0, -10.0]
@@ -80,24 +100,25 @@ def test_a_phrase_takes_the_place_of_whole_words():
     for frame, classes in enumerate([(1,), (4,), (2, 3), (4,), (1,), (4,)]):
         logits[0, frame, list(classes)] = torch.tensor([0.0, -0.5])[: len(classes)]
     transcript = Aligned([1, 2, 1], [0, 2, 4], [1, 3, 5])
-    tree = SpellingTree.of([[3], [3, 1]], [-2.0, -2.0])
-    borders = Borders(np.array([False, True, True, False, False]), -1)
-    (spots,) = spotted(logits, torch.tensor([6]), 4, tree, borders, [transcript])
+    tree = SpellingTree.of([[3], [3, 1]], [-2.0, -2.0], np.array([False, True, True, False, False]))
+    (spots,) = spotted(logits, torch.tensor([6]), 4, tree, [transcript])
     assert [(spot.spelling, spot.first, spot.last, round(spot.score, 3)) for spot in spots] == [
         (0, 1, 2, -0.5),
         (1, 1, 3, -0.5),
     ]
-    (spots,) = spotted(logits, torch.tensor([6]), 4, tree, borders._replace(begins=np.eye(5, dtype=bool)[2]), [transcript])
+    tree = SpellingTree.of([[3], [3, 1]], [-2.0, -2.0], np.eye(5, dtype=bool)[2])
+    (spots,) = spotted(logits, torch.tensor([6]), 4, tree, [transcript])
     assert [(spot.spelling, spot.first, spot.last) for spot in spots] == [(1, 1, 3)]
 
 
 def test_what_does_not_fit_is_refused():
-    tree, borders = SpellingTree.of([[2]], [0.0]), Borders(np.ones(4, dtype=bool), -1)
+    begins = np.ones(4, dtype=bool)
+    tree = SpellingTree.of([[2]], [0.0], begins)
     logits, lengths = torch.zeros(1, 3, 4), torch.tensor([3])
     with pytest.raises(IndexError, match="transcript of row 0 doesn't fit"):
-        spotted(logits, lengths, 3, tree, borders, [Aligned([1, 1], [0, 1], [2, 3])])
-    with pytest.raises(ValueError, match="phrases have the token 9"):
-        spotted(logits, lengths, 3, SpellingTree.of([[9]], [0.0]), borders, [Aligned([], [], [])])
+        spotted(logits, lengths, 3, tree, [Aligned([1, 1], [0, 1], [2, 3])])
+    with pytest.raises(ValueError, match="the phrases are for 4 classes, but the logits have 5"):
+        spotted(torch.zeros(1, 3, 5), lengths, 3, tree, [Aligned([], [], [])])
     with pytest.raises(IndexError, match="reading 0 has tokens"):
         forced(logits, lengths, 3, [0], [[7]])
     with pytest.raises(IndexError, match=r"rows should lie in 0\.\.0"):
