@@ -82,6 +82,23 @@ def _add(to: Tensor, scores: Tensor) -> None:
     torch.logaddexp(to, scores, out=to)
 
 
+def lm_scores(fusion: Any, readings: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Return the language models' score of each reading, without and with their weights: float64 `[N]`, `[N]`.
+
+    `fusion`: the `Fusion` of a decoder for a single row.
+    """
+    sizes = torch.tensor([len(reading) for reading in readings])
+    tokens = torch.zeros((len(readings), max(int(sizes.max()), 1)), dtype=torch.int64)
+    for row, reading in enumerate(readings):
+        tokens[row, : len(reading)] = torch.tensor(list(reading), dtype=torch.int64)
+    unweighted, weighted = torch.zeros((2, len(readings)), dtype=torch.float64)
+    weight = float(fusion.weight[0]) if isinstance(fusion.weight, Tensor) else fusion.weight
+    for lm, share in parts_of(fusion.of_all if fusion.per_row is None else fusion.per_row[0]):
+        scores = lm.score_tokens(tokens.to(lm.device), sizes.to(lm.device))[0].double().sum(1).cpu()
+        unweighted, weighted = unweighted + scores, weighted + weight * share * scores
+    return unweighted, weighted
+
+
 class ForcedScores:
     """Score readings of one row.
 
@@ -108,17 +125,9 @@ class ForcedScores:
         """Return two scores of each reading, float64 `[N]` each: the unweighted score of the language models, and what a search
         adds to the acoustic score, except for phrases, `</s>` and an internal LM; and the weight of the latter.
         """
-        decoder, fusion = self.decoder, self.decoder.fusion
-        models = fusion.rows(1, self.frames.device)
-        sizes = torch.tensor([len(reading) for reading in readings])
-        tokens = torch.zeros((len(readings), max(int(sizes.max()), 1)), dtype=torch.int64)
-        for row, reading in enumerate(readings):
-            tokens[row, : len(reading)] = torch.tensor(list(reading), dtype=torch.int64)
-        unweighted, added = torch.zeros((2, len(readings)), dtype=torch.float64)
-        weight = float(fusion.weight[0]) if isinstance(fusion.weight, Tensor) else fusion.weight
-        for lm, share in parts_of(fusion.of_all if fusion.per_row is None else fusion.per_row[0]):
-            scores = lm.score_tokens(tokens.to(lm.device), sizes.to(lm.device))[0].double().sum(1).cpu()
-            unweighted, added = unweighted + scores, added + weight * share * scores
+        decoder, sizes = self.decoder, torch.tensor([len(reading) for reading in readings])
+        models = decoder.fusion.rows(1, self.frames.device)
+        unweighted, added = lm_scores(decoder.fusion, readings)
         if isinstance(decoder, CTCDecoder):
             bonus = 0.0 if decoder.options.is_greedy else float(bonuses_of(decoder.options.beta, models)[0])
             return unweighted, added + bonus * sizes, 0.0
