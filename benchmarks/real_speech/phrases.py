@@ -28,8 +28,8 @@ from hf_ngpulm.decoding.second_look import THRESHOLDS, Thresholds
 from hf_ngpulm.evaluation import word_errors
 from hf_ngpulm.pipelines.looks import GeneratedLooks
 
-WEIGHTS, ATTENTION_WEIGHTS = (0.5, 1.0, 1.5, 2.0), (0.25, 0.5, 1.0)
-LOOK_WEIGHT, ATTENTION_LOOK_WEIGHT, RATES = 3.0, 1.5, (1.0, 10.0, 30.0, 100.0)
+WEIGHTS, LOOK_WEIGHT, RATES = (0.5, 1.0, 1.5, 2.0), 3.0, (1.0, 10.0, 30.0, 100.0)
+ATTENTION_WEIGHTS, ATTENTION_LOOK_WEIGHT, ATTENTION_RATES = (0.5, 1.0), 1.5, (10.0,)  # they take minutes
 EVERY = Thresholds(-float("inf"), 0.0, 0.0, 0.0)
 Row = dict[str, Any]
 
@@ -132,7 +132,7 @@ def rows_of(corpus: Corpus, heard: Heard, others: list[str], name: str, sizes: l
     tokenizer = heard.recogniser.tokenizer
     without, before = decoded(heard, base)
     texts = [best.text for best in without]
-    fits = []
+    fits, parts = [], [heard.of(half) for half in corpus.halves]
     every = {size: decoded(heard, looking(base, others[:size], 1.0, EVERY))[0] for size in sizes}
     for half in corpus.halves:
         alarms, hours = [], 0.0
@@ -148,18 +148,54 @@ def rows_of(corpus: Corpus, heard: Heard, others: list[str], name: str, sizes: l
             numbers = figures(corpus, texts, set(phrases), heard.seconds)
             yield {**about, "way": "none", "seconds": before, **numbers}
             for weight in ATTENTION_WEIGHTS if attention else WEIGHTS:
-                flat, seconds = decoded(heard, base.with_phrases(phrases, weight))
+                booster = base.with_phrases(phrases, weight)
+                decoded(heard.of([0]), booster)
+                flat, seconds = decoded(heard, booster)
                 numbers = figures(corpus, [best.text for best in flat], set(phrases), heard.seconds)
                 yield {**about, "way": "flat", "weight": weight, "seconds": seconds, **numbers}
-            for rate in RATES:
+            for rate in ATTENTION_RATES if attention else RATES:
                 halves, seconds = [""] * len(corpus.clips), 0.0
-                for fit, half in zip(fits, reversed(corpus.halves)):
-                    found, took = decoded(heard, looking(base, phrases, rate, fit))
-                    seconds += took / 2
-                    for number in half:
-                        halves[number] = found[number].text
+                for fit, half, of_half in zip(fits, reversed(corpus.halves), reversed(parts)):
+                    look = looking(base, phrases, rate, fit)
+                    decoded(of_half.of([0]), look)  # compiles the phrases
+                    found, took = decoded(of_half, look)
+                    seconds += took
+                    for number, best in zip(half, found):
+                        halves[number] = best.text
                 numbers = figures(corpus, halves, set(phrases), heard.seconds)
                 yield {**about, "way": "look", "rate": rate, "seconds": seconds, **numbers}
+
+
+def costs(heard: Heard, words: list[str], name: str) -> Any:
+    """Yield the times of all clips with lists of phrases, of several ways by turns (the least of five), and of making them."""
+    base = heard.recogniser.decoder(num_beams=4)
+    words = [*words, *(f"{one} {other}" for one in words[:400] for other in words[:250])]
+    ways: dict[tuple[Any, ...], Any] = {("none", 0, None): base}
+    loading = {}
+    for size in (100, 1000, 10_000, 100_000):
+        for rate in (None, 1.0, 10.0):
+            begin = time.perf_counter()
+            way = base.with_phrases(words[:size], 1.5) if rate is None else PhraseDecoder(
+                base, words[:size], LOOK_WEIGHT, false_alarms_per_hour=rate
+            )  # fmt: skip
+            decoded(heard.of([0]), way)
+            key = "flat" if rate is None else "look", size, rate
+            ways[key], loading[key] = way, time.perf_counter() - begin
+    times: dict[tuple[Any, ...], list[float]] = {key: [] for key in ways}
+    for _ in range(5):
+        for key, way in ways.items():
+            times[key].append(decoded(heard, way)[1])
+    plain = min(times["none", 0, None])
+    for key, found in times.items():
+        told = dict(zip(("kind", "phrases", "rate"), key))
+        yield {
+            "model": name,
+            "way": "cost",
+            **told,
+            "seconds": min(found),
+            "ratio": min(found) / plain,
+            "load": loading.get(key),
+        }
 
 
 def main() -> None:
@@ -169,6 +205,7 @@ def main() -> None:
     parser.add_argument("--books", type=Path, nargs="+", required=True, help="text files, for words that nobody says")
     parser.add_argument("--frames", type=Path, help="Whisper's frames of the clips (examples/train_on_whisper/features.py)")
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1000, 10_000], help="other words in the lists")
+    parser.add_argument("--costs", action="store_true", help="only measure times, of CTC models")
     parser.add_argument("--every", type=int, default=1, help="take every n-th clip only")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -187,7 +224,8 @@ def main() -> None:
         recogniser.paths = recogniser.paths[:: args.every]
         with torch.inference_mode():
             heard = heard_once(recogniser, corpus.clips, None if recogniser.family == "attention" else args.frames)
-            for row in rows_of(corpus, heard, others, recogniser.name, args.sizes):
+            name = recogniser.name
+            for row in costs(heard, others, name) if args.costs else rows_of(corpus, heard, others, name, args.sizes):
                 rows.append(row)
                 print({key: round(value, 2) if isinstance(value, float) else value for key, value in row.items()}, flush=True)
                 path = measure.save(args.name, {**facts, "rows": rows}, args.out)

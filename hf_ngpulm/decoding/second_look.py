@@ -86,8 +86,12 @@ class Thresholds(NamedTuple):
         return self._replace(offset=tail[-1] + slope * math.log(len(tail) / hours), slope=slope)
 
 
-# Fitted to a CTC model and real speech (docs/phrases.md); transducers have no measurement of their own yet.
-THRESHOLDS = dict.fromkeys(("ctc", "transducer", "attention"), Thresholds(-1.4, 2.5, 2.2, 2.6))
+# Fitted to a CTC model on real speech (docs/phrases.md), for transducers to an earlier search of the same model.
+THRESHOLDS = {
+    "ctc": Thresholds(4.6, 1.8, 1.2, 2.6),
+    "transducer": Thresholds(-1.4, 2.5, 2.2, 2.6),
+    "attention": Thresholds(4.6, 1.8, 1.2, 2.6),
+}
 
 
 class _Region(NamedTuple):
