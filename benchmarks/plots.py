@@ -5,7 +5,8 @@
 `errors_against_time.png` and `speed_against_batch.png` are of `sweep.py ctc_beam` and `words`, decoding alone (in batches of
 16, where a decoder knows batches), each decoder's beams joined by a line; `knee.png` and `blank_scoring.png` of the experiments
 of these names; `orders_against_noise.png` of `real_speech/tasks.py orders`, in grey what the benchmark's authors published;
-`real_errors_against_time.png` of `real_speech/families.py`; `false_accepts_against_misses.png` of `real_speech/commands.py`.
+`real_errors_against_time.png` of `real_speech/families.py`; `false_accepts_against_misses.png` of `real_speech/commands.py`;
+`phrases.png` of `real_speech/phrases.py`.
 """
 
 from __future__ import annotations
@@ -160,6 +161,17 @@ def knee() -> None:
     finish(panel, "knee", xscale="log", xlabel="ms of decoding for a clip, one thread, batch 16", ylabel=ERRORS)
 
 
+def phrases() -> None:
+    """Draw recall over false alarms, a line for each list, over weights (boosted) and over limits (second look)."""
+    rows, panel = results("real_phrases")["rows"], panel_of(4.5)
+    for number, size in enumerate(sorted({row["distractors"] for row in rows if row.get("distractors")})):
+        for way, name, line in (("flat", "boosted", "--"), ("look", "second look", "-")):
+            some = [row for row in rows if row["way"] == way and row["distractors"] == size and row["own"]]
+            points = sorted((row["false an hour"], row["recall"]) for row in some)
+            panel.plot(*zip(*points), line, marker="o", color=f"C{number}", label=f"{size:,} others, {name}")
+    finish(panel, "phrases", xscale="log", xlabel="false alarms an hour", ylabel="recall of phrases, %")
+
+
 def blank_scoring() -> None:
     rows = decoders_of("blank_scoring")
     models = list(dict.fromkeys(row["model"] for row in rows))
@@ -180,8 +192,6 @@ def blank_scoring() -> None:
 
 
 if __name__ == "__main__":
-    for draw in (
-        blank_scoring, knee, errors_against_time, real_errors_against_time, speed_against_batch, orders_against_noise,
-        false_accepts_against_misses,
-    ):  # fmt: skip
+    of_speed = errors_against_time, real_errors_against_time, speed_against_batch
+    for draw in (blank_scoring, knee, phrases, orders_against_noise, false_accepts_against_misses, *of_speed):
         draw()

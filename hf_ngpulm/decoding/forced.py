@@ -82,6 +82,23 @@ def _add(to: Tensor, scores: Tensor) -> None:
     torch.logaddexp(to, scores, out=to)
 
 
+def lm_scores(fusion: Any, readings: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Return the language models' score of each reading, without and with their weights: float64 `[N]`, `[N]`.
+
+    `fusion`: the `Fusion` of a decoder for a single row.
+    """
+    sizes = torch.tensor([len(reading) for reading in readings])
+    tokens = torch.zeros((len(readings), max(int(sizes.max()), 1)), dtype=torch.int64)
+    for row, reading in enumerate(readings):
+        tokens[row, : len(reading)] = torch.tensor(list(reading), dtype=torch.int64)
+    unweighted, weighted = torch.zeros((2, len(readings)), dtype=torch.float64)
+    weight = float(fusion.weight[0]) if isinstance(fusion.weight, Tensor) else fusion.weight
+    for lm, share in parts_of(fusion.of_all if fusion.per_row is None else fusion.per_row[0]):
+        scores = lm.score_tokens(tokens.to(lm.device), sizes.to(lm.device))[0].double().sum(1).cpu()
+        unweighted, weighted = unweighted + scores, weighted + weight * share * scores
+    return unweighted, weighted
+
+
 class ForcedScores:
     """Score readings of one row.
 
@@ -93,31 +110,29 @@ class ForcedScores:
 
     def __init__(self, decoder: Any, frames: Tensor, row: int) -> None:
         self.decoder, self.frames, self.row = decoder.select([row]), frames, row
-        if isinstance(decoder, CTCDecoder):
-            self.frames = frames.float().log_softmax(-1)
 
     def parts(self, readings: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
         """Return three scores of each reading, float64 `[N]` each: the acoustic score; the unweighted score of the language
         models; and the total that a search adds to the acoustic score, except for phrases and `</s>`.
         """
-        decoder, fusion = self.decoder, self.decoder.fusion
-        models = fusion.rows(1, self.frames.device)
-        sizes = torch.tensor([len(reading) for reading in readings])
-        tokens = torch.zeros((len(readings), max(int(sizes.max()), 1)), dtype=torch.int64)
-        for row, reading in enumerate(readings):
-            tokens[row, : len(reading)] = torch.tensor(list(reading), dtype=torch.int64)
-        unweighted, added = torch.zeros((2, len(readings)), dtype=torch.float64)
-        weight = float(fusion.weight[0]) if isinstance(fusion.weight, Tensor) else fusion.weight
-        for lm, share in parts_of(fusion.of_all if fusion.per_row is None else fusion.per_row[0]):
-            scores = lm.score_tokens(tokens.to(lm.device), sizes.to(lm.device))[0].double().sum(1).cpu()
-            unweighted, added = unweighted + scores, added + weight * share * scores
+        unweighted, added, subtracted = self.of_lms(readings)
+        if isinstance(self.decoder, CTCDecoder):
+            return ctc_forced(self.frames.float().log_softmax(-1), readings, self.decoder.blank_id), unweighted, added
+        acoustic, internal = transducer_forced(self.decoder.model, self.frames, readings)
+        return acoustic, unweighted, added - subtracted * internal
+
+    def of_lms(self, readings: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, float]:
+        """Return two scores of each reading, float64 `[N]` each: the unweighted score of the language models, and what a search
+        adds to the acoustic score, except for phrases, `</s>` and an internal LM; and the weight of the latter.
+        """
+        decoder, sizes = self.decoder, torch.tensor([len(reading) for reading in readings])
+        models = decoder.fusion.rows(1, self.frames.device)
+        unweighted, added = lm_scores(decoder.fusion, readings)
         if isinstance(decoder, CTCDecoder):
-            acoustic = ctc_forced(self.frames, readings, decoder.blank_id)
             bonus = 0.0 if decoder.options.is_greedy else float(bonuses_of(decoder.options.beta, models)[0])
-            return acoustic, unweighted, added + bonus * sizes
-        acoustic, internal = transducer_forced(decoder.model, self.frames, readings)
+            return unweighted, added + bonus * sizes, 0.0
         subtracted = decoder.ilm_weights(models)
-        return acoustic, unweighted, added - (0.0 if subtracted is None else float(subtracted[0])) * internal
+        return unweighted, added, 0.0 if subtracted is None else float(subtracted[0])
 
     def boosted(self, decoder: Any) -> tuple[Booster, float]:
         """Return the row's phrases in a decoder for the batch, and their weight."""

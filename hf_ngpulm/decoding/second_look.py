@@ -13,6 +13,9 @@ weighted score of the language models, with its bonus per token. What the readin
 
 where `rate` is the number of false alarms per hour that the user accepts. The threshold of a region with several phrases is the
 sum of theirs. Everything else stays as B has it, times and confidences included. The numbers are fitted to ordinary speech.
+
+For CTC models there is no search with phrases if a rate is given: `hf_ngpulm.decoding.spotting` finds them beside B, so that
+long lists cost little, and crowd nothing out. For encoder-decoders, p is their probability of the tokens and of the end.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
+from functools import partial
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -38,10 +42,11 @@ from .ctc import CTCDecoder
 from .decoder import Decoder
 from .forced import ForcedScores
 from .hypotheses import Hypothesis, PhraseReport
+from .spotting import SpottedPhrases
 from .transducer import TransducerDecoder
 
 AnyDecoder = TypeVar("AnyDecoder", bound=Decoder)
-_RATE = number(1e-6, 1e6, "a number above 0")
+RATE = number(1e-6, 1e6, "a number above 0")
 
 
 class Thresholds(NamedTuple):
@@ -52,8 +57,8 @@ class Thresholds(NamedTuple):
     per_list: float
     per_token: float
 
-    def of(self, rate: float, size: int, tokens: int) -> float:
-        """Return the threshold of a phrase. `size`: phrases in the list; `tokens`: tokens of the phrase."""
+    def of(self, rate: float, size: int, tokens: Any) -> Any:
+        """Return the threshold of a phrase. `size`: phrases in the list; `tokens`: tokens of the phrase, or of each phrase."""
         return self.offset - self.slope * math.log(rate) + self.per_list * math.log(max(size, 1)) - self.per_token * tokens
 
     def fitted(self, false_alarms: Sequence[tuple[float, int, int]], hours: float) -> Thresholds:
@@ -81,8 +86,12 @@ class Thresholds(NamedTuple):
         return self._replace(offset=tail[-1] + slope * math.log(len(tail) / hours), slope=slope)
 
 
-# Fitted to a CTC model and real speech (docs/phrases.md); transducers have no measurement of their own yet.
-THRESHOLDS = dict.fromkeys(("ctc", "transducer"), Thresholds(-1.4, 2.5, 2.2, 2.6))
+# Fitted to a CTC model on real speech (docs/phrases.md), for transducers to an earlier search of the same model.
+THRESHOLDS = {
+    "ctc": Thresholds(4.6, 1.8, 1.2, 2.6),
+    "transducer": Thresholds(-1.4, 2.5, 2.2, 2.6),
+    "attention": Thresholds(4.6, 1.8, 1.2, 2.6),
+}
 
 
 class _Region(NamedTuple):
@@ -96,7 +105,7 @@ class _Region(NamedTuple):
     instead: str
 
 
-class _PhraseList:
+class PhraseList:
     """Hold one list of phrases.
 
     Attributes:
@@ -114,6 +123,8 @@ class _PhraseList:
         self.texts = [item.text if isinstance(item, Phrase) else item if isinstance(item, str) else item[0] for item in listed]
         self.own = {item.text: item.threshold for item in listed if isinstance(item, Phrase) and item.threshold is not None}
         self.boosted = None if phrases is None else [_without_threshold(item) for item in listed]
+        self.negative = [item for item in self.boosted or () if _weight(item) < 0] or None
+        self.names = {alias: item.text for item in listed if isinstance(item, Phrase) for alias in item.aliases}
         self.forms = Forms.of([item for item in listed if _weight(item) >= 0], every=True)
         self.written = Forms.of(listed)
         self.never = [item for item in listed if is_never(item)]
@@ -140,16 +151,16 @@ def _starts(hypothesis: Hypothesis) -> list[int]:
     return [*(first for _, first, _ in spans), len(hypothesis.token_ids)]
 
 
-def _words(hypothesis: Hypothesis) -> list[str]:
+def words_of(hypothesis: Hypothesis) -> list[str]:
     """Return the words that were heard."""
     assert hypothesis.splitter is not None
     return [text for text, *_ in hypothesis.splitter.words(hypothesis.token_ids)]
 
 
-def _regions(best: Hypothesis, plain: Hypothesis, matches: Sequence[Match]) -> list[_Region]:
+def regions_of(best: Hypothesis, plain: Hypothesis, matches: Sequence[Match]) -> list[_Region]:
     """Return the regions, from left to right, where `best` has a phrase and its words differ from those of `plain`."""
-    words, starts, others = _words(plain), _starts(best), _starts(plain)
-    matcher = SequenceMatcher(None, folded(_words(best)), folded(words), autojunk=False)
+    words, starts, others = words_of(plain), _starts(best), _starts(plain)
+    matcher = SequenceMatcher(None, folded(words_of(best)), folded(words), autojunk=False)
     shared = [(one + n, other + n) for one, other, size in matcher.get_matching_blocks() for n in range(size)]
     # What is the same word must be so at the same time.
     shared = [pair for pair in shared if _meet(_frames(best, starts, pair[0]), _frames(plain, others, pair[1]))]
@@ -205,6 +216,32 @@ def _report(hypothesis: Hypothesis, match: Match) -> PhraseReport:
     return PhraseReport(match.text, True, word.start, word.end)
 
 
+def readings_of(best: Hypothesis, base: Hypothesis, regions: Sequence[_Region], joined: bool = False) -> list[list[int]]:
+    """Return the tokens of `base` with each region as `best` has it; with `joined`, one reading with all of them."""
+    every = [list(regions)] if joined else [[region] for region in regions]
+    return [_spliced(base.token_ids, best.token_ids, some) for some in every]
+
+
+def entering_of(
+    best: Hypothesis, matches: Sequence[Match], regions: Sequence[_Region], ratios: Sequence[float], own: PhraseList,
+    thresholds: Thresholds, rate: float | None,
+) -> tuple[list[_Region], list[PhraseReport]]:  # fmt: skip
+    """Return the regions that enter, and reports on all matches. `ratios`: of the regions."""
+    weighed = [match for region in regions for match in region.matches]
+    reports = [_report(best, match) for match in matches if match not in weighed]
+    entering, starts = [], _starts(best)
+    for region, ratio in zip(regions, ratios, strict=True):
+        limits = [own.threshold(match, starts[match.last] - starts[match.first], thresholds, rate) for match in region.matches]
+        known = [limit for limit in limits if limit is not None]
+        threshold = sum(known) if len(known) == len(limits) else None
+        stays = threshold is None or ratio >= threshold
+        entering += [region] if stays else []
+        told: dict[str, Any] = {"heard": stays, "ratio": ratio, "threshold": threshold, "instead": region.instead}
+        reports += [replace(_report(best, match), **told) for match in region.matches]
+    reports.sort(key=lambda report: report.start or 0.0)
+    return entering, reports
+
+
 class PhraseDecoder(Generic[AnyDecoder]):
     """Decode with phrases, and look at each of them again.
 
@@ -218,7 +255,8 @@ class PhraseDecoder(Generic[AnyDecoder]):
         false_alarms_per_hour: how many phrases that nobody said are accepted in an hour of speech (default 1). None
             changes nothing, but for phrases with a `threshold` of their own.
         thresholds: where that limit lies; default: those fitted to the family of models.
-        explain: report on all phrases of the list (`Hypothesis.phrases`), not only on those that the search found.
+        explain: report on all phrases of the list (`Hypothesis.phrases`), not only on those that were weighed. For CTC models
+            phrases far below their thresholds are then weighed, too, which takes longer.
 
     Raises:
         ValueError: an argument is out of range, or the decoder can't tell what a given transcript scores.
@@ -245,16 +283,19 @@ class PhraseDecoder(Generic[AnyDecoder]):
         if decoder.options.rescorer is not None:
             raise ValueError("a second look at phrases knows no scores of a rescorer; leave rescorer= or the second look out")
         rate = false_alarms_per_hour
-        self.rate = None if rate is None else check("false_alarms_per_hour", rate, _RATE)
+        self.rate = None if rate is None else check("false_alarms_per_hour", rate, RATE)
         self.explain = explain
         self.thresholds = THRESHOLDS[str(decoder.kind.family)] if thresholds is None else thresholds
         self.per_row = is_per_row(phrases)
-        self.lists = [_PhraseList(each) for each in (phrases if self.per_row else [phrases])]
-        boosted = [each.boosted for each in self.lists]
-        self.decoder = decoder.with_phrases(boosted if self.per_row else boosted[0], phrase_weight)
-        # With the beam that phrases bring, and without what is never written.
-        never = [each.never or None for each in self.lists]
-        self.without = self.decoder.with_phrases(never if self.per_row else never[0])
+        self.lists = [PhraseList(each) for each in (phrases if self.per_row else [phrases])]
+        self.spots = isinstance(decoder, CTCDecoder) and self.rate is not None
+        every = [each.negative if self.spots else each.boosted for each in self.lists]
+        beam: Any = decoder.guided([each.boosted for each in self.lists])  # that phrases bring
+        self.decoder: AnyDecoder = beam.with_phrases(every if self.per_row else every[0], phrase_weight)
+        never = [each.never or None for each in self.lists]  # what is never written, neither with phrases nor without
+        blocked = self.decoder.with_phrases(never if self.per_row else never[0])
+        self.without = self.decoder if self.spots else blocked
+        self._spotters: dict[tuple[int, float], SpottedPhrases] = {}  # by the list's id and the weight
 
     @property
     def options(self) -> Any:
@@ -269,52 +310,74 @@ class PhraseDecoder(Generic[AnyDecoder]):
         frames = tensor_of(frames, "frames")
         found = self.decoder.decode(frames, lengths)
         lists = self.lists if self.per_row else self.lists * len(found)
+        if self.spots:
+            return self._told(self._spotted(frames, lengths, found, lists), lists)
         plain = self.without.decode(frames, lengths)
         if lengths is None:
             sizes = [frames.shape[1]] * len(found)
         else:
             sizes = checked_lengths(lengths, len(found), frames.shape[1], torch.device("cpu")).tolist()
         for row, own in enumerate(lists):
-            matches = own.forms.found(_words(found[row][0]))
+            matches = own.forms.found(words_of(found[row][0]))
             scores = ForcedScores(self.without, frames[row, : sizes[row]], row) if matches else None
             found[row] = self._look(found[row], plain[row], matches, own, scores)
         return self._told(found, lists)
 
     decode = __call__
 
-    def _told(self, found: list[list[Hypothesis]], lists: list[_PhraseList]) -> list[list[Hypothesis]]:
+    def _spotted(
+        self, frames: Tensor, lengths: Outputs | None, found: list[list[Hypothesis]], lists: Sequence[PhraseList]
+    ) -> list[list[Hypothesis]]:
+        """Return the hypotheses of a batch with the phrases that were spotted in it. `found`: those without them."""
+        assert isinstance(self.decoder, CTCDecoder) and self.rate is not None
+        sizes = checked_lengths(lengths, len(found), frames.shape[1], torch.device("cpu"))
+        weight = self.decoder.fusion.phrase_weight
+        weights = weight.tolist() if isinstance(weight, Tensor) else [weight] * len(found)
+        groups: dict[tuple[int, float], list[int]] = {}
+        for row, (own, factor) in enumerate(zip(lists, weights)):
+            groups.setdefault((id(own), factor), []).append(row)
+        for key, rows in groups.items():
+            own = lists[rows[0]]
+            if not own.forms:
+                continue
+            if key not in self._spotters:
+                thresholds = partial(self.thresholds.of, self.rate, own.size)
+                assert own.boosted is not None
+                self._spotters[key] = SpottedPhrases(
+                    own.boosted, own.names, own.own, thresholds, key[1], self.explain, self.decoder
+                )  # fmt: skip
+            some = (frames, sizes) if len(rows) == len(found) else (frames[rows], sizes[rows])
+            looked = self._spotters[key].look(self.decoder, *some, [found[row] for row in rows], rows)
+            for row, of_row in zip(rows, looked):
+                found[row] = [of_row[0].written(own.written), *of_row[1:]] if own.written else of_row
+        return found
+
+    def _told(self, found: list[list[Hypothesis]], lists: list[PhraseList]) -> list[list[Hypothesis]]:
         """Return the hypotheses; with `explain`, report on the other phrases of each list, too."""
         if not self.explain:
             return found
         told = []
         for (best, *others), own in zip(found, lists):
+            if self.spots:  # some stand in the transcript without them, too
+                spans = [(report.text, report.start) for report in best.phrases if report.heard]
+                every = (_report(best, match) for match in own.forms.found(words_of(best)))
+                best = replace(best, phrases=(*best.phrases, *(each for each in every if (each.text, each.start) not in spans)))
             known = {report.text for report in best.phrases}
             missing = tuple(PhraseReport(text, False) for text in own.texts if text not in known)
             told.append([replace(best, phrases=(*best.phrases, *missing)), *others])
         return told
 
     def _look(
-        self, found: list[Hypothesis], plain: list[Hypothesis], matches: list[Match], own: _PhraseList, scores: Any
+        self, found: list[Hypothesis], plain: list[Hypothesis], matches: list[Match], own: PhraseList, scores: Any
     ) -> list[Hypothesis]:
         """Return the hypotheses of a row. `scores`: `ForcedScores`, if there are matches."""
         best, base = found[0], plain[0]
-        regions = _regions(best, base, matches)
-        weighed = [match for region in regions for match in region.matches]
-        reports = [_report(best, match) for match in matches if match not in weighed]
-        entering, starts, rule = [], _starts(best), (self.thresholds, self.rate)
+        regions = regions_of(best, base, matches)
+        ratios: list[float] = []
         if regions:
-            readings = [_spliced(base.token_ids, best.token_ids, [region]) for region in regions]
-            acoustic, _, added = scores.parts([base.token_ids, *readings])
+            acoustic, _, added = scores.parts([base.token_ids, *readings_of(best, base, regions)])
             ratios = (acoustic + added - acoustic[0] - added[0])[1:].tolist()
-            for region, ratio in zip(regions, ratios):
-                limits = [own.threshold(match, starts[match.last] - starts[match.first], *rule) for match in region.matches]
-                known = [limit for limit in limits if limit is not None]
-                threshold = sum(known) if len(known) == len(limits) else None
-                stays = threshold is None or ratio >= threshold
-                entering += [region] if stays else []
-                told = {"heard": stays, "ratio": ratio, "threshold": threshold, "instead": region.instead}
-                reports += [replace(_report(best, match), **told) for match in region.matches]
-        reports.sort(key=lambda report: report.start or 0.0)
+        entering, reports = entering_of(best, matches, regions, ratios, own, self.thresholds, self.rate)
         token_ids = _spliced(base.token_ids, best.token_ids, entering)
         if token_ids == best.token_ids or (self.rate is None and len(entering) == len(regions)):
             return [replace(best, phrases=tuple(reports)), *found[1:]]

@@ -66,12 +66,12 @@ class GeneratedGrammar:
             attention_mask: mask of the encoder's inputs.
         """
         own = [] if self.processor is None else [self.processor]
-        beginning = _Beginning(no_timestamps_of(self.model))
+        beginning = Beginning(no_timestamps_of(self.model))
         free = generate([beginning, *own]) if self.weighing.needs_free else None
         inside = generate([beginning, *own, self.grammar]) if self.weighing.needs_inside else None
         rows = [self._transcripts(tokens) for tokens in (inside, free) if tokens is not None]
         if self.weighing.mode == "reject":
-            outputs = _of_rows(encoded(), len(rows[0]))
+            outputs = of_rows(encoded(), len(rows[0]))
             scores = [self._scores(outputs, attention_mask, beginning.prompt, of) for of in rows]
         else:
             scores = [[0.0] * len(of) for of in rows]
@@ -94,7 +94,7 @@ class GeneratedGrammar:
         return Hypothesis(text, token_ids, score, score, 0.0, [], splitter=self.splitter)
 
 
-class _Beginning(LogitsProcessor):
+class Beginning(LogitsProcessor):
     """Remember the tokens with which the decoder begins. Rule out timestamps after `<|notimestamps|>`, whose id is
     `no_timestamps`, if it isn't None: Whisper would go on behind them and put windows together to one transcript.
     """
@@ -112,7 +112,7 @@ class _Beginning(LogitsProcessor):
         return scores
 
 
-def _of_rows(encoded: Any, rows: int) -> Any:
+def of_rows(encoded: Any, rows: int) -> Any:
     """Undo the repetition of the encoder's outputs for beams, which `generate` does in place: return one copy per row."""
     beams = len(encoded[0]) // rows
     values = {name: value[::beams] for name, value in encoded.items() if isinstance(value, Tensor)}

@@ -85,7 +85,7 @@ class PhraseBooster(Booster):
         check("end_bonus", end_bonus, AT_LEAST_0)
         speller = speller_of(tokenizer, vocab_size)
         if whole_words is None:
-            whole_words = _are_whole_words(speller)
+            whole_words = are_whole_words(speller)
         elif whole_words and not speller.has_words:
             raise ValueError("whole_words=True: the tokenizer has no marks of where words begin; leave it out")
         written = write(phrases, weight, speller, whole_words, case, tokenizations, normalise, strict)
@@ -112,14 +112,15 @@ class GraphBooster(Booster):
         self, phrases: Mapping[str, float], tokenizer: Any, lm: NGramLM | None, lm_weight: float, forms: Forms
     ) -> None:
         speller = speller_of(tokenizer, None if lm is None else lm.vocab_size)
-        whole_words = _are_whole_words(speller)
+        whole_words = are_whole_words(speller)
         written = write(phrases, 0.0, speller, whole_words, "auto", 1, None, False)
         written = written._replace(forms=forms)
         built = _automaton_of(_with_payments(written, lm, max(lm_weight, 0.0)), speller, whole_words)
         super().__init__(built, written, speller.vocabulary, "auto")
 
 
-def _are_whole_words(speller: Speller) -> bool:
+def are_whole_words(speller: Speller) -> bool:
+    """Return whether phrases of a vocabulary are whole words, unless one says otherwise."""
     return speller.has_words and speller.vocabulary.size <= SMALL_VOCABULARY
 
 

@@ -74,9 +74,9 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         corrections: a `hf_ngpulm.CorrectionLog`, or the path of its file. At each call, what it teaches by then is added to
             `lm` and `phrases`.
         false_alarms_per_hour: looks at each phrase again, and lets so many in an hour of speech stay that nobody said (see
-            `hf_ngpulm.PhraseDecoder`; for CTC models and transducers).
-        explain: with phrases, whether results have `phrases`, with a report on each phrase (for CTC models and transducers);
-            with a grammar, whether they have an `explanation`: the best readings with their scores, and the free transcript's.
+            `hf_ngpulm.PhraseDecoder`).
+        explain: with phrases, whether results have `phrases`, with a report on each phrase; with a grammar, whether they have
+            an `explanation`: the best readings with their scores, and the free transcript's.
         rescorer: a causal language model that reranks all hypotheses of the beam: a Hub id, a folder, or a
             `hf_ngpulm.Rescorer`. With a rescorer `num_beams="auto"` means 8.
         rescorer_weight: weight of its log-probabilities (default 0.3).
@@ -284,8 +284,12 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             settings["phrases"] = NO_PHRASES  # what there is to decode for
         if any(look.values()) or has_thresholds(phrases[0]):
             explain, rate = bool(look.get("explain")), look.get("false_alarms_per_hour")
-            return PhraseDecoder(self._made(settings), *phrases, false_alarms_per_hour=rate, explain=explain)
+            return self._looking(self._made(settings), phrases[0], phrases[1] if phrases[1:] else 1.0, rate, explain)
         return self._made(settings).with_phrases(*phrases)
+
+    def _looking(self, decoder: Any, phrases: Any, phrase_weight: Any, rate: float | None, explain: bool) -> Any:
+        """Return a decoder that looks at phrases again."""
+        return PhraseDecoder(decoder, phrases, phrase_weight, false_alarms_per_hour=rate, explain=explain)
 
     @property
     def _decodes_always(self) -> bool:

@@ -21,6 +21,7 @@ from ..generation.logits_processor import LM_WEIGHT
 from ..grammar.grammar import Grammar
 from ..text.words import WordSplitter
 from .base import NGramPipeline, of_recordings
+from .looks import GeneratedLooks
 from .per_item import numbers_in
 from .second_pass import OF_RESCORER, SecondPass
 from .word_times import encoder_outputs_of, put_together, timed_words
@@ -52,8 +53,8 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
     serves = staticmethod(is_seq2seq)
     settings = (
-        *NGramPipeline.settings, "ilm_weight", "source_lm", "source_weight", "prompt_context", "unscored", "score_eos",
-        "engine", *OF_RESCORER,
+        *NGramPipeline.settings, "false_alarms_per_hour", "ilm_weight", "source_lm", "source_weight", "prompt_context",
+        "unscored", "score_eos", "engine", *OF_RESCORER,
     )  # fmt: skip
     of_an_lm = NGramPipeline.of_an_lm | {"ilm_weight", "unscored", "score_eos"}
 
@@ -112,6 +113,11 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         decoder = self._ngram_decoder(settings, given)
         return GeneratedGrammar(decoder, grammar, Weighing(**weighing), self.model, self.tokenizer)
 
+    def _looking(
+        self, decoder: NGramLogitsProcessor, phrases: Any, phrase_weight: Any, rate: float | None, explain: bool
+    ) -> GeneratedLooks:
+        return GeneratedLooks(decoder, phrases, phrase_weight, rate, explain, self.model, self.tokenizer)
+
     # The stock parameters stay; `ngram_decoder` goes to `_forward`, which generates.
 
     def preprocess(self, inputs: Any, *args: Any, ngram_decoder: Any = None, **kwargs: Any) -> Iterator[dict[str, Any]]:
@@ -144,7 +150,8 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         by_sums = [False] * count
         if self._leaves_ranking(kwargs):
             short = [seconds <= SHORT for seconds in self._seconds(model_inputs)]
-            by_sums = [one and other for one, other in zip(short, _follows_lm(processor, count), strict=True)]
+            fused = processor.processor if isinstance(processor, GeneratedLooks) else processor
+            by_sums = [one and other for one, other in zip(short, _follows_lm(fused, count), strict=True)]
         parts = [rows for kind in (False, True) if (rows := [row for row in range(count) if by_sums[row] is kind])]
         outs = []
         for rows in parts:
@@ -152,6 +159,9 @@ class Seq2SeqNGramPipeline(NGramPipeline):
             mine, inputs = (
                 (processor, model_inputs) if len(parts) == 1 else (processor.select(rows), self._rows(model_inputs, rows))
             )
+            if isinstance(mine, GeneratedLooks):
+                outs.append(self._looked(mine, inputs, word_times, {**kwargs, **penalty}))
+                continue
             every = [*(kwargs.get("logits_processor") or ()), mine]
             outs.append(self._generated(inputs, word_times, {**kwargs, **penalty, "logits_processor": every}))
         return outs[0] if len(outs) == 1 else self._put_together(outs, parts)
@@ -226,8 +236,23 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         self, grammar: GeneratedGrammar, model_inputs: dict[str, Any], word_times: bool, kwargs: dict[str, Any]
     ) -> dict[str, Any]:
         """Return a batch's outputs with the meanings of its recordings, as `understandings`."""
+        generate, last = self._generating("grammar=", model_inputs, word_times, kwargs)
+        with encoder_outputs_of(self.model) as encoded:
+            found, *_ = grammar.understood(generate, lambda: encoded[0], model_inputs.get("attention_mask"))
+        return {**last, "understandings": found}
+
+    def _looked(
+        self, looks: GeneratedLooks, model_inputs: dict[str, Any], word_times: bool, kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return a batch's outputs with the hypotheses of its recordings, as `looked`."""
+        generate, last = self._generating("a second look at phrases", model_inputs, word_times, kwargs)
+        tokens, found = looks.looked(generate, model_inputs.get("attention_mask"))
+        return {**last, "tokens": tokens, "looked": found}
+
+    def _generating(self, what: str, model_inputs: dict[str, Any], word_times: bool, kwargs: dict[str, Any]) -> Any:
+        """Return a function from logits processors to the tokens of a batch, and a dictionary with its last outputs."""
         if word_times or kwargs.get("return_timestamps") or "stride" in model_inputs:
-            raise ValueError("grammar= understands recordings as a whole: leave out return_timestamps and chunk_length_s")
+            raise ValueError(f"{what} takes recordings as a whole: leave out return_timestamps and chunk_length_s")
         last: dict[str, Any] = {}
 
         def generate(processors: list[Any]) -> Any:
@@ -236,9 +261,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
             last.update(out)
             return out["tokens"]
 
-        with encoder_outputs_of(self.model) as encoded:
-            found, *_ = grammar.understood(generate, lambda: encoded[0], model_inputs.get("attention_mask"))
-        return {**last, "understandings": found}
+        return generate, last
 
     def _given_as(self, inputs: Any) -> str:
         return next(name for name in ("input_features", "input_values") if name in inputs)
@@ -268,6 +291,15 @@ class Seq2SeqNGramPipeline(NGramPipeline):
                 (understanding,) = understanding
             told = AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
             return {**told, **understanding.as_dict()}
+        if isinstance(ngram_decoder, GeneratedLooks):
+            (output,) = model_outputs
+            best = output.pop("looked")
+            if isinstance(best, list):  # a batch of one, which the stock pipeline doesn't take apart
+                (best,) = best
+            told = AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
+            if best.forms:
+                told["text"] = best.forms.written(told["text"])
+            return {**told, "phrases": [report.as_dict() for report in best.phrases]} if ngram_decoder.explain else told
         if not word_times:
             return AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
         pieces = []

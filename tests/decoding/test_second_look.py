@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 
 from hf_ngpulm import CTCDecoder, NGramLM, Phrase, PhraseBooster, PhraseDecoder, TransducerDecoder
 from hf_ngpulm.common.bundled import bundled
-from hf_ngpulm.decoding.forced import ctc_forced, transducer_forced
+from hf_ngpulm.decoding.forced import ForcedScores, ctc_forced, transducer_forced
 from hf_ngpulm.decoding.second_look import THRESHOLDS, Thresholds
 from hf_ngpulm.phrases.phrase import Forms
 
@@ -118,14 +118,45 @@ def test_where_no_phrase_enters_the_reading_without_them_returns(tokenizer, lm):
     lengths = torch.tensor([20, 17, 9, 20])
     for decoder, frames in decoders(tokenizer, lm):
         plain = PhraseDecoder(decoder, PHRASES, 3.0).without.decode(frames, lengths)
-        found = PhraseDecoder(decoder, PHRASES, 3.0, thresholds=NEVER)(frames, lengths)
-        assert any(not report.heard for of_row in found for report in of_row[0].phrases)
+        found = PhraseDecoder(decoder, PHRASES, 3.0, thresholds=NEVER, explain=True)(frames, lengths)
+        assert any(report.ratio is not None and not report.heard for of_row in found for report in of_row[0].phrases)
         written = Forms.of(PHRASES)
         assert found == [[of_row[0].written(written), *of_row[1:]] for of_row in plain]
         everything = PhraseDecoder(decoder, PHRASES, 3.0, thresholds=ALWAYS)(frames, lengths)
         for (best, *_), (without, *_) in zip(everything, plain):
             weighed = [report for report in best.phrases if report.ratio is not None]
             assert all(report.heard for report in weighed) and bool(weighed) == (best.token_ids != without.token_ids)
+
+
+def test_what_is_spotted_has_the_ratio_of_forced_scores_and_the_scores_of_its_tokens(tokenizer, lm):
+    lengths, seen = torch.tensor([20, 17, 9, 20]), 0
+    for decoder, frames in list(decoders(tokenizer, lm))[:3]:
+        looked = PhraseDecoder(decoder, PHRASES[:3], torch.tensor([3.0, 2.0, 3.0, 4.0]), thresholds=ALWAYS)
+        for row, of_row in enumerate(looked(frames, lengths)):
+            plain = looked.without.decode(frames, lengths)[row]
+            best, before, entered = of_row[0], plain[0], [report for report in of_row[0].phrases if report.heard]
+            scores = ForcedScores(looked.without, frames[row, : lengths[row]], row)
+            acoustic, unweighted, added = (each[1] - each[0] for each in scores.parts([before.token_ids, best.token_ids]))
+            if len(entered) == 1:
+                seen += 1
+                assert entered[0].ratio == pytest.approx(float(acoustic + added), abs=1e-3)
+                assert best.token_frames == sorted(best.token_frames) and len(best.words) > 0
+            assert best.acoustic_score - before.acoustic_score == pytest.approx(float(acoustic), abs=1e-3)
+            assert best.lm_score - before.lm_score == pytest.approx(float(unweighted), abs=1e-3)
+            bonus = looked.decoder.fusion.phrase_weight[row] * best.phrase_score
+            assert best.score - before.score == pytest.approx(float(acoustic + added + bonus), abs=1e-3)
+            assert of_row[1:] == plain[1:] and "the day" not in best.text
+    assert seen > 2
+
+
+def test_a_phrase_is_spotted_only_if_its_bonus_would_make_it_win(tokenizer):
+    decoder, logits = next(decoders(tokenizer, None))
+    for weight in (0.0, 1.0, 2.0):
+        found = PhraseDecoder(decoder, PHRASES, weight, thresholds=ALWAYS, explain=True)(logits)
+        reports = [report for of_row in found for report in of_row[0].phrases if report.ratio is not None]
+        sizes = {item: len(tokenizer(item)["input_ids"]) for item in ("call anna", "a", "to")}
+        assert all(report.ratio >= -weight * sizes[report.text] for report in reports if report.text in sizes)
+        assert weight == 0 or reports
 
 
 def test_each_region_is_decided_alone_and_scores_are_those_of_its_tokens(tokenizer):

@@ -1,0 +1,160 @@
+"""Look at phrases a second time in encoder-decoders, which search with Transformers' `generate`."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..common.checks import check
+from ..decoding.forced import lm_scores
+from ..decoding.hypotheses import Hypothesis, PhraseReport
+from ..decoding.second_look import RATE, THRESHOLDS, PhraseList, Thresholds, entering_of, readings_of, regions_of, words_of
+from ..generation import NGramLogitsProcessor
+from ..generation.forced import forced_scores
+from ..generation.grammars import Beginning, Generate, of_rows
+from ..generation.transcripts import ends_of, no_timestamps_of
+from ..phrases.contexts import is_per_row
+from ..text.words import WordSplitter
+from .word_times import encoder_outputs_of
+
+AT_ONCE = 16
+
+
+class GeneratedLooks:
+    """Look at the phrases of a logits processor a second time (see `hf_ngpulm.decoding.second_look`).
+
+    The acoustic score of a reading is the model's log-probability of its tokens and of their end (teacher forcing).
+
+    Args:
+        processor: the processor of the language models, without phrases.
+        phrases, phrase_weight: as for the processor.
+        rate, explain: `false_alarms_per_hour` and `explain`, as for `hf_ngpulm.PhraseDecoder`.
+        model, tokenizer: the recogniser.
+        thresholds: as for `hf_ngpulm.PhraseDecoder`.
+
+    Raises:
+        ValueError: the model isn't an encoder-decoder, or the processor subtracts scores.
+    """
+
+    def __init__(
+        self, processor: NGramLogitsProcessor, phrases: Any, phrase_weight: Any, rate: float | None, explain: bool, model: Any,
+        tokenizer: Any, thresholds: Thresholds = THRESHOLDS["attention"],
+    ) -> None:  # fmt: skip
+        if not model.config.is_encoder_decoder:
+            raise ValueError(
+                f"a second look at phrases takes an encoder-decoder; {type(model).__name__} takes phrases without "
+                "false_alarms_per_hour=, explain= and thresholds"
+            )
+        ilm_weight = processor.options.ilm_weight
+        if processor.fusion.source is not None or isinstance(ilm_weight, Tensor) or ilm_weight:
+            raise ValueError("a second look at phrases knows no subtracted scores; leave out ilm_weight= and source_lm=")
+        self.rate = None if rate is None else check("false_alarms_per_hour", rate, RATE)
+        self.explain, self.thresholds = explain, thresholds
+        self.per_row = is_per_row(phrases)
+        self.lists = [PhraseList(each) for each in (phrases if self.per_row else [phrases])]
+        boosted = [each.boosted for each in self.lists]
+        self.without = processor if processor.fusion.lms else None
+        self.processor = processor.with_phrases(boosted if self.per_row else boosted[0], phrase_weight)
+        self.model, self.splitter, self.ends = model, WordSplitter(tokenizer), sorted(ends_of(model))
+
+    def select(self, recordings: Sequence[int]) -> GeneratedLooks:
+        """Return a copy for some of the recordings."""
+        changed = copy.copy(self)
+        changed.processor = self.processor.select(recordings)
+        changed.without = None if self.without is None else self.without.select(recordings)
+        changed.lists = [self.lists[row] for row in recordings] if self.per_row else self.lists
+        return changed
+
+    def looked(self, generate: Generate, attention_mask: Tensor | None) -> tuple[Tensor, list[Hypothesis]]:
+        """Return the tokens of a batch's recordings, int64 `[B, L]`, and hypotheses with their texts and reports.
+
+        The encoder runs once, in the first of two calls.
+
+        Args:
+            generate: returns the tokens of the batch, int64 `[B, L]`, for a list of logits processors.
+            attention_mask: mask of the encoder's inputs.
+        """
+        beginning = Beginning(no_timestamps_of(self.model))
+        with encoder_outputs_of(self.model) as encoded:
+            boosted = generate([beginning, self.processor])
+        outputs = of_rows(encoded[0], len(boosted))
+        with _encoder_returns(self.model, outputs):
+            plain = generate([beginning] if self.without is None else [beginning, self.without])
+        lists = self.lists if self.per_row else self.lists * len(plain)
+        bests, bases = ([self._hypothesis(row) for row in tokens.tolist()] for tokens in (boosted, plain))
+        matches = [own.forms.found(words_of(best)) for own, best in zip(lists, bests)]
+        regions = [regions_of(*each) for each in zip(bests, bases, matches)]
+        readings = [
+            [base.token_ids, *readings_of(best, base, of_row)] if of_row else []
+            for best, base, of_row in zip(bests, bases, regions)
+        ]
+        ratios = self._ratios(outputs, attention_mask, beginning.prompt, readings)
+        found, rows = [], []
+        for row, (best, base, own) in enumerate(zip(bests, bases, lists)):
+            rule = (own, self.thresholds, self.rate)
+            entering, reports = entering_of(best, matches[row], regions[row], ratios[row], *rule)
+            if self.rate is None and len(entering) == len(regions[row]):
+                token_ids, tokens = best.token_ids, boosted[row].tolist()
+            else:
+                (token_ids,) = readings_of(best, base, entering, joined=True)
+                tokens = self._tokens(plain[row].tolist(), token_ids)
+            if self.explain:
+                known = {report.text for report in reports}
+                reports += [PhraseReport(text, False) for text in own.texts if text not in known]
+            result = self._hypothesis(token_ids, reports).written(own.written)
+            found.append(result)
+            rows.append(tokens)
+        longest = max(map(len, rows))
+        padded = [[*tokens, *[self.ends[0]] * (longest - len(tokens))] for tokens in rows]
+        return torch.tensor(padded, device=plain.device), found
+
+    def _ratios(
+        self, outputs: Any, attention_mask: Tensor | None, prompt: list[int], readings: list[list[list[int]]]
+    ) -> list[list[float]]:
+        """Return for each row the ratios of its readings to the first of them."""
+        flat = [(row, reading) for row, of_row in enumerate(readings) for reading in of_row]
+        scores: list[float] = []
+        for first in range(0, len(flat), AT_ONCE):
+            some = torch.tensor([row for row, _ in flat[first : first + AT_ONCE]], device=outputs[0].device)
+            of_some = type(outputs)(**{name: value[some] for name, value in outputs.items()})
+            mask = None if attention_mask is None else attention_mask[some.to(attention_mask.device)]
+            ended = [[*reading, self.ends[0]] for _, reading in flat[first : first + AT_ONCE]]
+            scores += forced_scores(self.model, of_some, mask, prompt, ended)
+        ratios, at = [], 0
+        for row, of_row in enumerate(readings):
+            own = torch.tensor(scores[at : at + len(of_row)], dtype=torch.float64)
+            at += len(of_row)
+            if of_row and self.without is not None:
+                own += lm_scores(self.without.select([row]).fusion, of_row)[1]
+            ratios.append((own[1:] - own[:1]).tolist())
+        return ratios
+
+    def _tokens(self, row: list[int], token_ids: list[int]) -> list[int]:
+        """Return a row of `generate` with other text tokens."""
+        text = [place for place, token in enumerate(row) if token not in self.splitter.special]
+        first, last = (text[0], text[-1] + 1) if text else (len(row), len(row))
+        while not text and first and row[first - 1] in self.ends:
+            first = last = first - 1
+        return [*row[:first], *token_ids, *row[last:]]
+
+    def _hypothesis(self, tokens: Sequence[int], reports: Sequence[PhraseReport] = ()) -> Hypothesis:
+        token_ids = [token for token in tokens if token not in self.splitter.special]
+        nowhere = [0] * len(token_ids)  # there are no times
+        text = self.splitter.text(token_ids)
+        return Hypothesis(text, token_ids, 0.0, 0.0, 0.0, nowhere, nowhere, splitter=self.splitter, phrases=tuple(reports))
+
+
+@contextlib.contextmanager
+def _encoder_returns(model: Any, outputs: Any) -> Iterator[None]:
+    """Make the model's encoder return these outputs within the block; copies, since `generate` changes them in place."""
+    encoder = model.get_encoder()
+    encoder.forward = lambda *_, **__: type(outputs)(**outputs)
+    try:
+        yield
+    finally:
+        del encoder.forward

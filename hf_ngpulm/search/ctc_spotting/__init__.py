@@ -1,0 +1,164 @@
+"""Find phrases in CTC outputs beside a transcript (after Andrusenko et al., "Fast context-biasing for CTC and transducer ASR
+models with CTC-based word spotter", Interspeech 2024, arXiv 2406.07096), and score given readings.
+
+A transcript comes with an alignment: each frame has one of its tokens, or is blank. A phrase may take the place of some of its
+words, or of none: it begins and ends where no word of the alignment lasts on. Its score is that of its best alignment to those
+frames, minus that of the transcript's alignment to them (natural log). So logits need not be normalised, and a score is the
+log-likelihood ratio of both readings, but for the sums over their other alignments. A spot is a phrase in the place of some
+words with its best score over all frames at which it may end there; for each of these, only its best beginning counts.
+
+A search through the tree of all phrases' spellings drops what scores less than `needed` minus `slack`. In the middle of a
+phrase that needs less than 0, that is less than the share of the tokens so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...engines.choice import engine_module, engine_name
+
+SLACK, MOST = 2.0, 32
+
+
+class Spot(NamedTuple):
+    """Hold a phrase in the place of the transcript's tokens `first .. last - 1`, at the frames `start .. end - 1`."""
+
+    spelling: int
+    first: int
+    last: int
+    start: int
+    end: int
+    score: float
+
+
+@dataclass(frozen=True, eq=False)
+class SpellingTree:
+    """Hold spellings as a tree, breadth first. Node 0 is the root; the children of node n are `firsts[n] .. firsts[n + 1] - 1`,
+    in the order of their tokens.
+    """
+
+    spellings: Sequence[Sequence[int]]
+    firsts: np.ndarray  # int32 [nodes + 1]
+    tokens: np.ndarray  # int32 [nodes], token that leads to a node; -1 for the root
+    ends: np.ndarray  # int32 [nodes], the spelling that ends at a node (of equal ones the first), or -1
+    bounds: np.ndarray  # float32 [nodes], the least score with which the search goes on
+    needed: np.ndarray  # float32 [spellings], the least score of a spot, but for `slack`
+    begins: np.ndarray  # bool [C], classes before which a word ends
+    delimiter: int  # a class between words, which belongs to none; -1 without one
+    slack: float
+    kept: dict[int, Any] = field(default_factory=dict, repr=False)  # by number of classes, for the core
+
+    @classmethod
+    def of(
+        cls, spellings: Sequence[Sequence[int]], needed: Sequence[float] | np.ndarray, begins: np.ndarray, delimiter: int = -1,
+        slack: float = SLACK,
+    ) -> SpellingTree:  # fmt: skip
+        """Return the tree of spellings, none of which is empty."""
+        sizes = np.array([len(each) for each in spellings], dtype=np.int64)
+        longest = int(sizes.max(initial=0))
+        padded = np.full((len(spellings), longest), -1, dtype=np.int32)
+        padded[np.arange(longest) < sizes[:, None]] = [token for each in spellings for token in each]
+        order = np.lexsort(padded.T[::-1]) if longest else np.zeros(0, dtype=np.int64)
+        padded, sizes = padded[order], sizes[order]
+        least = np.asarray(needed, dtype=np.float64)
+        least_of, shares = least[order], least[order] / np.maximum(sizes, 1)
+        differs = np.zeros(len(order), dtype=bool)
+        differs[:1] = True
+        parents, all_parents = np.zeros(len(order), dtype=np.int64), [np.zeros(0, dtype=np.int64)]
+        tokens, ends = [np.array([-1])], [np.array([-1])]
+        bounds, count = [np.array([0.0])], 1
+        for depth in range(longest):
+            differs[1:] |= padded[1:, depth] != padded[:-1, depth]
+            inside = sizes > depth
+            (rows,) = np.nonzero(differs & inside)
+            numbers = count - 1 + np.cumsum(differs & inside)  # of each spelling's node at this depth
+            of_depth = np.full(len(rows), -1)
+            (complete,) = np.nonzero(sizes == depth + 1)
+            of_depth[(numbers[complete] - count)[::-1]] = order[complete][::-1]
+            lowest = np.where(inside, np.maximum(least_of, shares * (depth + 1)), np.inf)
+            tokens.append(padded[rows, depth])
+            ends.append(of_depth)
+            bounds.append(np.minimum.reduceat(lowest, rows) - slack)
+            all_parents.append(parents[rows])
+            parents, count = numbers, count + len(rows)
+        firsts = 1 + np.concatenate([[0], np.cumsum(np.bincount(np.concatenate(all_parents), minlength=count))])
+        of_tokens, of_ends = (np.concatenate(each).astype(np.int32) for each in (tokens, ends))
+        of_bounds, of_needs = (each.astype(np.float32) for each in (np.concatenate(bounds), least))
+        return cls(spellings, firsts.astype(np.int32), of_tokens, of_ends, of_bounds, of_needs, begins, delimiter, slack)
+
+
+class Aligned(NamedTuple):
+    """Hold a transcript: its tokens, the first frame of each, and the frame after the last of each."""
+
+    tokens: Sequence[int]
+    starts: Sequence[int]
+    ends: Sequence[int]
+
+
+def spotted(
+    logits: Tensor, lengths: Tensor, blank: int, tree: SpellingTree, transcripts: Sequence[Aligned], most: int = MOST,
+    engine: str = "auto",
+) -> list[list[Spot]]:  # fmt: skip
+    """Return up to `most` spots of each row, those first that exceed the most what they need. Always on the CPU.
+
+    Args:
+        logits: `[B, T, C]`, of any precision; need not be normalised.
+        lengths: integers `[B]`.
+        transcripts: one for each row.
+        engine: "reference", or "auto" or another one for the native core.
+    """
+    return _engine(engine).spotted(logits.cpu(), lengths.cpu(), blank, tree, transcripts, most)
+
+
+def forced(
+    logits: Tensor, lengths: Tensor, blank: int, rows: Sequence[int], readings: Sequence[Sequence[int]], engine: str = "auto"
+) -> np.ndarray:
+    """Return the log-probability of readings, each summed over all alignments, float64 `[N]`; -inf if one doesn't fit.
+
+    If the logits aren't normalised, it lacks a number that all readings of a row share. Always on the CPU.
+
+    Args:
+        logits, lengths: as for `spotted`.
+        rows: N numbers of rows, one for each reading.
+        readings: N token sequences.
+    """
+    return _engine(engine).forced(logits.cpu(), lengths.cpu(), blank, rows, readings)
+
+
+def aligned(logits: Tensor, tokens: Sequence[int], blank: int) -> tuple[list[int], list[int]]:
+    """Return the first frame of each token, and the frame after its last one, in the best alignment to logits `[T, C]`.
+
+    Raises ValueError if there are too few frames.
+    """
+    labels = [blank, *(label for token in tokens for label in (token, blank))]
+    scores, before = np.full(len(labels) + 2, -np.inf), []
+    scores[2] = 0.0  # two places more in front, for places that aren't there
+    skips = [place % 2 == 1 and place > 1 and labels[place] != labels[place - 2] for place in range(len(labels))]
+    of_labels = logits.double().numpy()[:, labels]
+    for number, frame in enumerate(of_labels):
+        steps = np.stack([scores[2:], scores[1:-1], np.where(skips, scores[:-2], -np.inf)])
+        if not number:
+            steps[1:, 2:] = -np.inf
+        before.append(steps.argmax(0))
+        scores[2:] = steps.max(0) + frame
+    place = len(labels) - 1 - int(scores[-2] > scores[-1]) if tokens else 0
+    if not scores[2 + place] > -np.inf:
+        raise ValueError(f"{len(tokens)} tokens don't fit into {len(logits)} frames")
+    starts, ends = [0] * len(tokens), [0] * len(tokens)
+    for number in range(len(logits) - 1, -1, -1):
+        if place % 2:
+            starts[place // 2] = number
+            ends[place // 2] = max(ends[place // 2], number + 1)
+        place -= int(before[number][place])
+    return starts, ends
+
+
+def _engine(name: str) -> Any:
+    is_reference = engine_name(name, torch.device("cpu")) == "reference"
+    return engine_module(__package__, "reference" if is_reference else "cpu")
