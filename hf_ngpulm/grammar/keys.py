@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..lexicon.trie import sorted_spellings
-from .spelling import SpelledSymbols
+from .spelling import Sequences, SpelledSymbols
 from .words import WordAutomaton
 
 
@@ -18,7 +20,7 @@ class Keys:
     """
 
     def __init__(self, words: WordAutomaton, symbols: SpelledSymbols, delimiter: int | None, start: int) -> None:
-        tables = [_Table(symbols, which, delimiter) for which in (symbols.spellings, symbols.initial)]
+        tables = [_Table({of: pair[which] for of, pair in symbols.members.items()}, delimiter) for which in (0, 1)]
         arcs = [
             (state, symbol, weight, target)
             for state, of_state in enumerate(words.arcs)
@@ -27,7 +29,7 @@ class Keys:
         arcs += [(start, symbol, weight, target) for symbol, (weight, target) in words.arcs[0].items()]
         beginning = [arc for arc in arcs if arc[0] == start]
         parts = [table.after(of) for table, of in zip(tables, (arcs, beginning))]
-        between = sorted({target for *_, target in arcs})
+        between = sorted({target for *_, target in arcs} | {default[1] for default in words.defaults if default is not None})
         loops = [(state, mark) for mark in symbols.marks for state in between]
         if delimiter is not None:
             loops += [(state, delimiter) for state in range(start + 1)]
@@ -62,9 +64,8 @@ class Keys:
 class _Table:
     """The spellings of all classes, one after the other, each with the delimiter at its end if there is one."""
 
-    def __init__(self, symbols: SpelledSymbols, spellings: dict, delimiter: int | None) -> None:
+    def __init__(self, known: dict[Any, Sequences], delimiter: int | None) -> None:
         end = () if delimiter is None else (delimiter,)
-        known = {of: spellings.get(symbol, {}) for symbol, of in symbols.classes.items()}
         self.numbers = {of: number for number, of in enumerate(known)}
         sequences = [tokens + end for each in known.values() for tokens in each]
         self.firsts = np.concatenate([[0], np.cumsum([len(each) for each in known.values()])]).astype(np.int64)

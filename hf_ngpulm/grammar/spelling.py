@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import GrammarError
@@ -26,13 +26,15 @@ _TENS = ("thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 DIGITS = {word: str(number) for number, word in enumerate(_NUMBERS)} | {word: f"{tens}0" for tens, word in enumerate(_TENS, 3)}
 NAMED = 5  # unwritable texts in a message
 Spellings = dict[tuple[int, ...], Value]
+Sequences: TypeAlias = "Collection[tuple[int, ...]]"
 _Sequences: TypeAlias = "dict[str, tuple[tuple[int, ...], ...]]"
 
 
 class SpelledSymbols(NamedTuple):
     """The spellings of a network's symbols."""
 
-    classes: dict[Any, Any]  # from symbols to classes. Words that share a spelling are in one class.
+    classes: dict[Any, tuple]  # from symbols to classes of spellings; each spelling is in one class
+    members: dict[Any, tuple[Sequences, Sequences]]  # the token sequences of each class, and those that only begin a transcript
     spellings: dict[Any, Spellings]  # the token sequences of each symbol that can be written, with the value of the entry
     initial: dict[Any, Spellings]  # those that only begin a transcript, where the recogniser may leave out a blank
     marks: frozenset[int]  # token ids of punctuation marks, which may stand after any word
@@ -98,7 +100,7 @@ def spelled(network: Network, speller: Speller, strict: bool) -> SpelledSymbols:
             if known:
                 into[symbol] = known
     marks = frozenset(speller.ids[mark] for mark in MARKS if mark in speller.ids and speller.delimiter != speller.ids[mark])
-    return SpelledSymbols(_merged(spellings), spellings, initial, marks, left_out)
+    return SpelledSymbols(*_disjoint(_merged(spellings), spellings, initial), spellings, initial, marks, left_out)
 
 
 def _merged(spellings: dict[Any, Spellings]) -> dict[Any, Any]:
@@ -123,6 +125,38 @@ def _merged(spellings: dict[Any, Spellings]) -> dict[Any, Any]:
             union = {tokens: value for word in words for tokens, value in spellings[word].items()}
             spellings.update(dict.fromkeys(words, union))
     return classes
+
+
+def _disjoint(
+    names: dict[Any, Any], *tables: dict[Any, Spellings]
+) -> tuple[dict[Any, tuple], dict[Any, tuple[Sequences, Sequences]]]:
+    """Return the classes of symbols, and the members of each class: of the spellings in both tables.
+
+    Spellings that several names have become a class, so that an entry which is also a word or an entry of another list leads to
+    one state. `names`: from symbols to names; the symbols of a name have the same spellings.
+    """
+    symbols = {name: symbol for symbol, name in names.items()}
+    members: dict[Any, tuple[Sequences, Sequences]] = {}
+    parts: dict[Any, dict[Any, None]] = {name: {} for name in symbols}
+    for number, table in enumerate(tables):
+        seen: dict[tuple[int, ...], Any] = {}
+        shared: dict[tuple[int, ...], list[Any]] = {}
+        for name, symbol in symbols.items():
+            spellings = table.get(symbol, {})
+            for tokens in seen.keys() & spellings.keys():
+                shared.setdefault(tokens, [seen[tokens]]).append(name)
+            seen.update(dict.fromkeys(spellings, name))
+        for tokens, of in shared.items():
+            members.setdefault(frozenset(of), ([], []))[number].append(tokens)
+            for name in of:
+                parts[name][frozenset(of)] = None
+        for name, symbol in symbols.items():
+            spellings = table.get(symbol, {})
+            rest = [tokens for tokens in spellings if tokens not in shared] if shared else spellings
+            if rest:
+                members[name] = (rest, ()) if number == 0 else (members.get(name, ((), ()))[0], rest)
+                parts[name][name] = None
+    return {symbol: tuple(parts[name]) for symbol, name in names.items()}, members
 
 
 def _token_sequences(texts: Iterable[str], speller: Speller) -> tuple[_Sequences, _Sequences, dict[str, str]]:

@@ -17,7 +17,7 @@ before.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from ..config.config import MAX_CONTEXT_LENGTH
 from ..errors import GrammarError
 from ..lexicon.trie import build_trie
 from ..text.spelling import Speller
+from .covering import covering
 from .keys import Keys
 from .spelling import SpelledSymbols
 from .words import WordAutomaton
@@ -68,7 +69,7 @@ def compile_words(words: WordAutomaton, symbols: SpelledSymbols, speller: Spelle
 class _Compiler:
     def __init__(self, words: WordAutomaton, symbols: SpelledSymbols, speller: Speller, price: float) -> None:
         self.words, self.price, self.vocab_size = words, price, speller.vocabulary.size
-        self.delimiter = speller.delimiter
+        self.delimiter, self.members = speller.delimiter, symbols.members
         self.begins = np.asarray(speller.begins_word, dtype=bool)
         self.start = len(words.arcs)  # a copy of the start, whose spellings may lack a blank
         self.finals = np.array([np.nan if final is None else final for final in (*words.finals, words.finals[0])])
@@ -89,19 +90,18 @@ class _Compiler:
         first, last = trie.child_offsets[0], trie.child_offsets[1]
         self.node_of = np.full(self.start + 1, -1, dtype=np.int64)
         self.node_of[trie.child_tokens[first:last]] = trie.child_nodes[first:last]
-        # `covers[A]` has B if all that may follow B may follow A: the words of a state cover its free words.
         arcs = [(state, arc) for state, of_state in enumerate(words.arcs) for arc in of_state.values()]
         is_weighted = (
             any(weight for _, (weight, _) in arcs) or any(words.finals) or any(each and each[0] for each in self.defaults)
         )
-        self.covers: set[tuple[int, int]] = set()
+        self.covering: dict[int, set[int]] = {}
         self.free_of = np.full(self.start + 1, -1, dtype=np.int64)
         if not is_weighted:
             lasting = {state for state, default in enumerate(self.defaults) if default == (0.0, state)}
             for state, default in enumerate(self.defaults):
                 if default is not None and default[1] in lasting:
                     self.free_of[state] = default[1]
-            self.covers = {(target, free[1]) for state, (_, target) in arcs if (free := self.defaults[state]) is not None}
+            self.covering = covering(words, self.free_of[:-1], self._is_free)
         # The state whose words a node is of, and the free place beside it: 1 inside a free word, 2 behind one, 0 neither alone.
         count = trie.num_nodes
         parents = np.repeat(np.arange(count), np.diff(trie.child_offsets))
@@ -126,6 +126,14 @@ class _Compiler:
                 inside = np.where(tokens == self.delimiter, 2, 1)
                 kinds = np.where(self.beside[before] == 1, inside, np.where((self.beside[before] == 2) & ~opens, 1, 0))
             self.beside[nodes] = np.where(free >= 0, kinds, 0)
+
+    def _is_free(self, symbol: Any) -> bool:
+        """Return whether all spellings of a symbol can be read as free words."""
+        return self.delimiter is not None or all(self.begins[each[0]] for each in self.members[symbol][0])
+
+    def _covers(self, state: int, other: int) -> bool:
+        """Return whether all that may follow the other state may follow the state."""
+        return state == other or state in self.covering.get(other, ())
 
     def _place_beside(self, node: int) -> list[Place]:
         """Return the free place beside a node."""
@@ -264,10 +272,9 @@ class _Compiler:
         best: dict[tuple[int, int], float] = {}
         for kind, which, weight in places:
             best[kind, which] = max(weight, best.get((kind, which), -np.inf))
-        between = [which for kind, which in best if kind == BETWEEN]
-        for other in between:
-            if any((which, other) in self.covers for which in between if which != other and (BETWEEN, which) in best):
-                del best[BETWEEN, other]
+        for kind, other in [*best] if len(best) > 1 and self.covering else ():
+            if kind != NODE and any((kind, which) in best for which in self.covering.get(other, ())):
+                del best[kind, other]
         if len(best) == 1:
             ((kind, which), weight) = next(iter(best.items()))
             has_free = self.free_of[which if kind == BETWEEN else self.owners[which] if kind == NODE else 0] >= 0
@@ -275,10 +282,9 @@ class _Compiler:
                 return weight, 1 + which
             if kind == NODE and self.form_at[which] < 0 and not has_free:
                 return weight + self.pushed[which], self.first_node + which
-        elif len(best) == 2 and self.delimiter is None and len(between) == 1:
-            (which,) = between
-            free = int(self.free_of[which])
-            if (FREE, free) in best and (which, free) in self.covers:
+        elif len(best) == 2 and self.delimiter is None:
+            (_, free), (kind, which) = sorted(best, reverse=True)
+            if kind == BETWEEN and (FREE, free) in best and free == self.free_of[which] and self._covers(which, free):
                 return 0.0, 1 + which
         # A node of which the spelling ends stands for the state behind it as well, if that is deterministic.
         nodes = [which for kind, which in best if kind == NODE]
@@ -313,11 +319,10 @@ class _Compiler:
         # With a delimiter, any other token may begin a free word; without one, a free word's first token shows that.
         begins = not is_delimiter if self.delimiter is not None else bool(self.begins[token])
         after: list[Place] = []
-        ended = (
-            {which for kind, which, _ in places if kind != NODE} if self.covers and begins and self.delimiter is None else set()
-        )
+        compares = self.covering and begins and self.delimiter is None
+        ended = {which for kind, which, _ in places if kind != NODE} if compares else set()
         for kind, which, weight in places:
-            if kind != NODE and any((other, which) in self.covers for other in ended if other != which):
+            if kind != NODE and not ended.isdisjoint(self.covering.get(which, ())):
                 continue  # whatever may follow may also follow the other state
             if kind == NODE:
                 after += self._children(which, token, weight)

@@ -11,7 +11,7 @@ are a default: a set that may read one has a `default`, the set that it leads to
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ..errors import GrammarError
@@ -33,12 +33,12 @@ class WordAutomaton(NamedTuple):
 Subset = tuple[tuple[int, float], ...]
 
 
-def determinised(network: Network, classes: Mapping[Any, Any]) -> WordAutomaton:
+def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> WordAutomaton:
     """Return the deterministic automaton of a network.
 
     Args:
-        classes: from symbols to those that the result has. Words with the same class are the same to the recogniser; symbols
-            that it lacks can't be said.
+        classes: from symbols to those that the result has, of which spellings are in one each. Symbols that it lacks can't be
+            said.
 
     Raises:
         GrammarError: there are too many states, because weights or wildcards stay ambiguous.
@@ -90,7 +90,7 @@ class _State(NamedTuple):
     final: float | None  # weight of ending there
 
 
-def _merged_states(network: Network, classes: Mapping[Any, Any]) -> tuple[list[_State], int]:
+def _merged_states(network: Network, classes: Mapping[Any, Iterable[Any]]) -> tuple[list[_State], int]:
     """Return the states of a network without arcs that read nothing, and the number of the start.
 
     States after which the same follows are one. That keeps subsets few: templates have the same endings many times.
@@ -124,8 +124,8 @@ def _merged_states(network: Network, classes: Mapping[Any, Any]) -> tuple[list[_
                         reserved[arc.target] = len(merged)
                         merged.append(_State([], None))
                     target = reserved[arc.target]
-                key = FREE if arc.symbol is FREE else classes[arc.symbol], target
-                arcs[key] = max(arcs.get(key, -1e300), weight + arc.weight)
+                for of in (FREE,) if arc.symbol is FREE else classes[arc.symbol]:
+                    arcs[of, target] = max(arcs.get((of, target), -1e300), weight + arc.weight)
         final = closures[state].get(1)
         same = frozenset(arcs.items()), final
         found = reserved.get(state, known.get(same))
