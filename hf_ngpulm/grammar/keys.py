@@ -11,12 +11,19 @@ from .spelling import Sequences, SpelledSymbols
 from .words import WordAutomaton
 
 
+FEW = 8  # a list with more spellings is spelled once for all states that read it alike
+
+
 class Keys:
-    """All spellings after all states, sorted, each with a state as its first token.
+    """All spellings after all states, sorted, each with its owner as its first token.
+
+    An owner is a state; or a list that several states, with the same free words beside them, read on their way to one state.
 
     Attributes:
         offsets, tokens: the distinct spellings, as `build_trie` takes them.
         weights: float64, the largest weight of each.
+        shared: for states that read such lists, the owners, each with the weight of its arc.
+        users: a state for each owner that has the same free words beside it.
     """
 
     def __init__(self, words: WordAutomaton, symbols: SpelledSymbols, delimiter: int | None, start: int) -> None:
@@ -26,8 +33,25 @@ class Keys:
             for state, of_state in enumerate(words.arcs)
             for symbol, (weight, target) in of_state.items()
         ]
-        arcs += [(start, symbol, weight, target) for symbol, (weight, target) in words.arcs[0].items()]
-        beginning = [arc for arc in arcs if arc[0] == start]
+        readers: dict[Any, list[int]] = {}
+        for arc in arcs:
+            if len(symbols.members[arc[1]][0]) > FEW:
+                readers.setdefault((*arc[1:], words.defaults[arc[0]]), []).append(arc[0])
+        self.shared: dict[int, list[tuple[int, float]]] = {}
+        self.users = [*range(start), 0]
+        alone = []
+        for arc in arcs:
+            states = readers.get((*arc[1:], words.defaults[arc[0]]), ())
+            if len(states) < 2:
+                alone.append(arc)
+                continue
+            if arc[0] == states[0]:
+                alone.append((len(self.users), arc[1], 0.0, arc[3]))
+                for state in states:
+                    self.shared.setdefault(state, []).append((len(self.users), arc[2]))
+                self.users.append(states[0])
+        beginning = [(start, symbol, weight, target) for symbol, (weight, target) in words.arcs[0].items()]
+        arcs = alone + beginning
         parts = [table.after(of) for table, of in zip(tables, (arcs, beginning))]
         between = sorted({target for *_, target in arcs} | {default[1] for default in words.defaults if default is not None})
         loops = [(state, mark) for mark in symbols.marks for state in between]

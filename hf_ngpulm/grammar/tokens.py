@@ -76,7 +76,7 @@ class _Compiler:
         self.defaults = [*words.defaults, words.defaults[0]]
         keys = Keys(words, symbols, self.delimiter, self.start)
         self.trie = build_trie(keys.offsets, keys.tokens)
-        self.keys, self.ends_of = keys, keys.ends_of
+        self.keys, self.ends_of, self.shared = keys, keys.ends_of, keys.shared
         self._find_free()
         self._measure(keys)
         self.arcs = _Arcs([], [], [], [])
@@ -88,28 +88,27 @@ class _Compiler:
         """Find the states under a lasting wildcard, and which nodes of the trie keep one free place beside them."""
         trie, words = self.trie, self.words
         first, last = trie.child_offsets[0], trie.child_offsets[1]
-        self.node_of = np.full(self.start + 1, -1, dtype=np.int64)
+        self.node_of = np.full(len(self.keys.users), -1, dtype=np.int64)
         self.node_of[trie.child_tokens[first:last]] = trie.child_nodes[first:last]
         arcs = [(state, arc) for state, of_state in enumerate(words.arcs) for arc in of_state.values()]
         is_weighted = (
             any(weight for _, (weight, _) in arcs) or any(words.finals) or any(each and each[0] for each in self.defaults)
         )
         self.covering: dict[int, set[int]] = {}
-        self.free_of = np.full(self.start + 1, -1, dtype=np.int64)
+        free_of = np.full(self.start + 1, -1, dtype=np.int64)
         if not is_weighted:
             lasting = {state for state, default in enumerate(self.defaults) if default == (0.0, state)}
             for state, default in enumerate(self.defaults):
                 if default is not None and default[1] in lasting:
-                    self.free_of[state] = default[1]
-            self.covering = covering(words, self.free_of[:-1], self._is_free)
+                    free_of[state] = default[1]
+            self.covering = covering(words, free_of[:-1], self._is_free)
+        self.free_of = free_of[self.keys.users]  # of each owner
         # The state whose words a node is of, and the free place beside it: 1 inside a free word, 2 behind one, 0 neither alone.
         count = trie.num_nodes
         parents = np.repeat(np.arange(count), np.diff(trie.child_offsets))
         self.owners, self.beside = np.full(count, -1, dtype=np.int64), np.zeros(count, dtype=np.int8)
         self.owners[trie.child_nodes[first:last]] = trie.child_tokens[first:last]
-        opened = [
-            (free, token) for free in set(self.free_of.tolist()) - {-1} for token in self._tokens_at(int(self.node_of[free]))
-        ]
+        opened = [(free, token) for free in set(self.free_of.tolist()) - {-1} for token in self._tokens_after(free)]
         self.openings = np.array([free * self.vocab_size + token for free, token in opened], dtype=np.int64)
         inner = np.flatnonzero((trie.child_nodes >= 0) & (parents > 0))
         for depth in range(2, int(trie.depths.max(initial=1)) + 1):
@@ -167,7 +166,7 @@ class _Compiler:
             ends = self.ends_of(int(self.form_at[node]))
             (state, _), *others = ends
             if state not in firsts:
-                firsts[state] = set(self._tokens_at(int(self.node_of[state])))
+                firsts[state] = set(self._tokens_after(state))
             self.is_mixed[node] = (
                 bool(others)
                 or (self.defaults[state] is not None and not self._is_beside(node, state))
@@ -183,6 +182,11 @@ class _Compiler:
         if node < 0:
             return []
         return self.trie.child_tokens[self.trie.child_offsets[node] : self.trie.child_offsets[node + 1]].tolist()
+
+    def _tokens_after(self, state: int) -> list[int]:
+        """Return the tokens that begin the spellings after a state. Some may be there more than once."""
+        owners = [state, *(owner for owner, _ in self.shared.get(state, ()))]
+        return [token for owner in owners for token in self._tokens_at(int(self.node_of[owner]))]
 
     def compiled(self) -> BackoffAutomaton:
         trie = self.trie
@@ -246,13 +250,30 @@ class _Compiler:
                     continue
             weight, targets[child] = self._numbered(places)
             weights[child] = weight - self.pushed[parents[child]]
-        real = parents > 0
+        real = (parents > 0) & (of_states[parents] <= self.start) & ~np.isin(of_states[parents], [*self.shared])
         self.arcs.add(sources[real], trie.child_tokens[real], weights[real], targets[real])
+        self._add_shared(weights, targets)
         # Ends of sentences between words, and before delimiters.
-        final = np.flatnonzero(~np.isnan(self.finals) | (self.free_of >= 0))
+        final = np.flatnonzero(~np.isnan(self.finals) | (self.free_of[: self.start + 1] >= 0))
         self._add_finals(1 + final, np.nan_to_num(self.finals[final], nan=-self.price))
         final = np.flatnonzero(~np.isnan(self.node_finals))
         self._add_finals(self.first_node + final, self.node_finals[final] - self.pushed[final])
+
+    def _add_shared(self, weights: np.ndarray, targets: np.ndarray) -> None:
+        """Add the first tokens of shared lists to the states that read them. `weights`, `targets`: of the trie's arcs."""
+        tokens, offsets = self.trie.child_tokens, self.trie.child_offsets
+        for state, owners in self.shared.items():
+            nodes = [(int(self.node_of[owner]), more) for owner, more in [(state, 0.0), *owners] if self.node_of[owner] >= 0]
+            arcs = np.concatenate([np.arange(offsets[node], offsets[node + 1]) for node, _ in nodes])
+            more = np.concatenate([np.full(offsets[node + 1] - offsets[node], weight) for node, weight in nodes])
+            found, firsts, counts = np.unique(tokens[arcs], return_index=True, return_counts=True)
+            arc_weights, ends = weights[arcs[firsts]] + more[firsts], targets[arcs[firsts]]
+            for place in np.flatnonzero(counts > 1).tolist():  # several lists have the token
+                places = self._begun(state, int(found[place]), 0.0)
+                if self.free_of[state] >= 0 and found[place] != self.delimiter:
+                    places.append((FREE, int(self.free_of[state]), 0.0))
+                arc_weights[place], ends[place] = self._numbered(places)
+            self.arcs.add(np.full(len(found), 1 + state), found, arc_weights, ends)
 
     def _add_finals(self, sources: np.ndarray, weights: np.ndarray) -> None:
         self.arcs.add(sources, np.full(len(sources), self.vocab_size), weights, np.full(len(sources), OUTSIDE))
@@ -272,9 +293,11 @@ class _Compiler:
         best: dict[tuple[int, int], float] = {}
         for kind, which, weight in places:
             best[kind, which] = max(weight, best.get((kind, which), -np.inf))
-        for kind, other in [*best] if len(best) > 1 and self.covering else ():
-            if kind != NODE and any((kind, which) in best for which in self.covering.get(other, ())):
-                del best[kind, other]
+        for kind in (BETWEEN, FREE) if len(best) > 1 and self.covering else ():
+            present = {which for of, which in best if of == kind}
+            for other in present:
+                if not present.isdisjoint(self.covering.get(other, ())):
+                    del best[kind, other]
         if len(best) == 1:
             ((kind, which), weight) = next(iter(best.items()))
             has_free = self.free_of[which if kind == BETWEEN else self.owners[which] if kind == NODE else 0] >= 0
@@ -313,6 +336,11 @@ class _Compiler:
             return []
         return self._entered(int(self.trie.child_nodes[child]), int(self.trie.child_forms[child]), weight)
 
+    def _begun(self, state: int, token: int, weight: float) -> list[Place]:
+        """Return the places after the first token of the spellings after a state."""
+        owners = [(state, 0.0), *self.shared.get(state, ())]
+        return [place for owner, more in owners for place in self._children(int(self.node_of[owner]), token, weight + more)]
+
     def _after(self, places: Places, token: int) -> list[Place]:
         """Return the places after a token. This defines the tokens that a set of places accepts."""
         is_delimiter = token == self.delimiter
@@ -327,7 +355,7 @@ class _Compiler:
             if kind == NODE:
                 after += self._children(which, token, weight)
             elif kind == BETWEEN:
-                after += self._children(int(self.node_of[which]), token, weight)
+                after += self._begun(which, token, weight)
                 default = self.defaults[which]
                 if default is not None and begins:
                     after.append((FREE, default[1], weight + default[0]))
@@ -337,7 +365,7 @@ class _Compiler:
                 default = self.defaults[which]
                 if default is not None:
                     after.append((FREE, default[1], weight + default[0]))
-                after += self._children(int(self.node_of[which]), token, weight)
+                after += self._begun(which, token, weight)
             else:
                 after.append((FREE, which, weight))
         return after
@@ -352,7 +380,8 @@ class _Compiler:
             for kind, which, weight in places
             if (kind == BETWEEN or (kind == FREE and self.delimiter is None)) and (default := self.defaults[which]) is not None
         ]
-        tokens = {token for kind, which, _ in places if kind != FREE for token in self._tokens_at(self._node(kind, which))}
+        tokens = {token for kind, which, _ in places if kind == NODE for token in self._tokens_at(which)}
+        tokens |= {token for kind, which, _ in places if kind == BETWEEN for token in self._tokens_after(which)}
         finals = [self._final(place) for place in places]
         can_end = not np.isnan(finals).all()
         if can_end or inside or begun:  # else the backoff of a free word would answer
@@ -377,14 +406,11 @@ class _Compiler:
         """Return whether places inside free words stay the same after any further free word."""
         return self.delimiter is not None or all(self.defaults[which] == (0.0, which) for _, which, _ in places)
 
-    def _node(self, kind: int, which: int) -> int:
-        return which if kind == NODE else int(self.node_of[which])
-
     def _openings(self, states: Iterable[int]) -> set[int]:
         """Return the tokens with which the words after free words begin."""
         if self.delimiter is not None:
             return {self.delimiter}
-        found = {token for state in states for token in self._tokens_at(int(self.node_of[state]))}
+        found = {token for state in states for token in self._tokens_after(state)}
         return {token for token in found if self.begins[token]}
 
     def _final(self, place: Place) -> float:
@@ -411,7 +437,7 @@ class _Compiler:
         # The end of a spelling backs off to the state behind it.
         for free in set(self.free_of.tolist()) - {-1}:
             root = self.roots[free]
-            states = np.flatnonzero(self.free_of == free)
+            states = np.flatnonzero(self.free_of[: self.start + 1] == free)
             backoffs[1 + states], weights[1 + states] = root, 0.0
             nodes = np.flatnonzero((self.beside > 0) & (self.free_of[self.owners] == free))
             backoffs[self.first_node + nodes] = np.where(self.beside[nodes] == 1, root, 1 + free)
