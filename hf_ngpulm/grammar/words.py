@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..errors import GrammarError
 from .network import FREE, Network
@@ -44,43 +47,83 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
         GrammarError: there are too many states, because weights or wildcards stay ambiguous.
     """
     states, start = _merged_states(network, classes)
-    numbers: dict[Subset, int] = {}
-    subsets: list[Subset] = []
+    frees: list[_Free] = []
+    numbers_of_frees: dict[Any, int] = {}
+    subsets: dict[tuple[Subset, int, float], int] = {}
     result = WordAutomaton([], [], [])
 
-    def number_of(weights: Mapping[int, float]) -> tuple[float, int]:
-        """Return the largest weight of a set, and the number of the set with weights relative to it."""
+    def free_number(weights: Mapping[int, float]) -> tuple[float, int]:
+        """Return the largest weight of a set of states behind free words, and the set's number."""
         most = max(weights.values())
-        subset = tuple(sorted((state, round(weight - most, DIGITS)) for state, weight in weights.items()))
-        if subset not in numbers:
+        key = tuple(sorted((state, round(weight - most, DIGITS)) for state, weight in weights.items()))
+        if key not in numbers_of_frees:
+            numbers_of_frees[key] = len(frees)
+            frees.append(_Free(dict(key), *_read(states, key)))
+        return most, numbers_of_frees[key]
+
+    def number_of(own: Mapping[int, float], free: int, weight: float) -> tuple[float, int]:
+        """Return the largest weight of a set, and the number of the set with weights relative to it."""
+        if free >= 0:
+            known = frees[free].weights
+            own = {state: of_state for state, of_state in own.items() if of_state > known.get(state, -1e300) + weight}
+        most = max([*own.values(), weight])
+        pairs: Iterable[tuple[int, float]] = own.items()
+        if any(own.values()) or most:
+            pairs = ((state, round(each - most, DIGITS)) for state, each in pairs)
+        key = tuple(sorted(pairs)), free, round(weight - most, DIGITS)
+        if key not in subsets:
             if len(subsets) == MOST_STATES:
                 raise GrammarError(
                     f"the grammar needs more than {MOST_STATES:,} states: use fewer wildcards, or the same weights for parts "
                     "that can be said alike"
                 )
-            numbers[subset] = len(subsets)
-            subsets.append(subset)
-        return most, numbers[subset]
+            subsets[key] = len(subsets)
+            waiting.append(key)
+        return most, subsets[key]
 
-    number_of({start: 0.0})
-    for subset in subsets:  # grows meanwhile
-        reached: dict[Any, dict[int, float]] = {}
-        final = None
-        for state, weight in subset:
-            of_state = states[state]
-            if of_state.final is not None and (final is None or weight + of_state.final > final):
-                final = weight + of_state.final
-            for symbol, target, more in of_state.arcs:
-                targets = reached.setdefault(symbol, {})
-                targets[target] = max(targets.get(target, -1e300), weight + more)
-        free = reached.pop(FREE, {})
-        for targets in reached.values():
-            for target, weight in free.items():
-                targets[target] = max(targets.get(target, -1e300), weight)
-        result.arcs.append({symbol: number_of(targets) for symbol, targets in reached.items()})
+    waiting: deque[tuple[Subset, int, float]] = deque()
+    number_of({start: 0.0}, -1, -1e300)
+    while waiting:
+        own, free, of_free = waiting.popleft()
+        reached, final = _read(states, own)
+        default = None
+        if free >= 0:
+            behind = frees[free]
+            for symbol, targets in behind.reached.items():
+                of_symbol = reached.setdefault(symbol, {})
+                for target, weight in targets.items():
+                    of_symbol[target] = max(of_symbol.get(target, -1e300), of_free + weight)
+            if behind.final is not None:
+                final = max(of_free + behind.final, -1e300 if final is None else final)
+        if FREE in reached:
+            default = free_number(reached.pop(FREE))
+        weight, free = default or (-1e300, -1)
+        result.arcs.append({symbol: number_of(targets, free, weight) for symbol, targets in reached.items()})
         result.finals.append(final)
-        result.defaults.append(number_of(free) if free else None)
+        result.defaults.append(None if default is None else number_of({}, free, weight))
     return result
+
+
+class _Free(NamedTuple):
+    """A set of states behind free words. Many subsets contain the same one, so what follows it is found once."""
+
+    weights: dict[int, float]
+    reached: dict[Any, dict[int, float]]
+    final: float | None
+
+
+def _read(states: list[_State], subset: Subset) -> tuple[dict[Any, dict[int, float]], float | None]:
+    """Return the states that follow those of a set by each symbol, and the weight of ending in the set."""
+    reached: dict[Any, dict[int, float]] = {}
+    final = None
+    for state, weight in subset:
+        of_state = states[state]
+        if of_state.final is not None and (final is None or weight + of_state.final > final):
+            final = weight + of_state.final
+        for symbol, target, more in of_state.arcs:
+            targets = reached.setdefault(symbol, {})
+            targets[target] = max(targets.get(target, -1e300), weight + more)
+    return reached, final
 
 
 class _State(NamedTuple):
@@ -166,29 +209,37 @@ def minimised(automaton: WordAutomaton) -> WordAutomaton:
     """
     automaton = _pushed(_trimmed(automaton))
     ends = [None if final is None else round(final, DIGITS) for final in automaton.finals]
-    parts, count = [0] * len(ends), 1
-    while True:
-        names: dict[Any, int] = {}
-        changed = []
-        for state, arcs in enumerate(automaton.arcs):
-            leads = frozenset((symbol, round(weight, DIGITS), parts[target]) for symbol, (weight, target) in arcs.items())
-            default = automaton.defaults[state]
-            free = None if default is None else (round(default[0], DIGITS), parts[default[1]])
-            key = (parts[state], ends[state], leads, free)
-            changed.append(names.setdefault(key, len(names)))
-        parts, before, count = changed, count, len(names)
-        if count == before:
-            break
-    chosen = {part: state for state, part in reversed(list(enumerate(parts)))}
-    states = [chosen[part] for part in range(count)]
-    of_part = {state: part for part, state in enumerate(states)}
-    assert of_part[0] == 0  # the first part is that of the start
+    labels: dict[Any, int] = {}
+    arcs = [
+        sorted((labels.setdefault((symbol, round(weight, DIGITS)), len(labels)), target) for symbol, (weight, target) in of)
+        for of in (
+            [*of_state.items(), *([] if default is None else [(FREE, default)])]
+            for of_state, default in zip(automaton.arcs, automaton.defaults)
+        )
+    ]
+    bounds = list(pairwise(np.cumsum([0, *map(len, arcs)]) * np.dtype(np.int32).itemsize))
+    targets = np.array([target for of_state in arcs for _, target in of_state], dtype=np.int64)
+    # First by ends and what the arcs read, then by the parts to which they lead.
+    keys: Iterable[Any] = zip(ends, (tuple([label for label, _ in of_state]) for of_state in arcs))
+    parts, count = _numbered(keys), 0
+    while int(parts.max()) + 1 != count:
+        count = int(parts.max()) + 1
+        leads = parts[targets].tobytes()
+        parts = _numbered(zip(parts.tolist(), (leads[first:last] for first, last in bounds)))
+    states = np.unique(parts, return_index=True)[1].tolist()  # the first part is that of the start
+    parts = parts.tolist()
     defaults = [automaton.defaults[state] for state in states]
     return WordAutomaton(
         [{symbol: (weight, parts[target]) for symbol, (weight, target) in automaton.arcs[state].items()} for state in states],
         [automaton.finals[state] for state in states],
         [None if default is None else (default[0], parts[default[1]]) for default in defaults],
     )
+
+
+def _numbered(keys: Iterable[Any]) -> np.ndarray:
+    """Return numbers for keys, int32: the same ones for equal keys, in the order in which they appear first."""
+    names: dict[Any, int] = {}
+    return np.array([names.setdefault(key, len(names)) for key in keys], dtype=np.int32)
 
 
 def _trimmed(automaton: WordAutomaton) -> WordAutomaton:
