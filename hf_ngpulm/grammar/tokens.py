@@ -85,11 +85,15 @@ class _Compiler:
         self.backoffs: dict[int, _Backoff] = {}
 
     def _find_free(self) -> None:
-        """Find the states under a lasting wildcard, and which nodes of the trie keep one free place beside them."""
+        """Find the spellings that end at nodes of the trie, and the states under a lasting wildcard."""
         trie, words = self.trie, self.words
         first, last = trie.child_offsets[0], trie.child_offsets[1]
         self.node_of = np.full(len(self.keys.users), -1, dtype=np.int64)
         self.node_of[trie.child_tokens[first:last]] = trie.child_nodes[first:last]
+        at_end = trie.path_nodes[trie.path_offsets[1:] - 1]
+        self.form_at = np.full(trie.num_nodes, -1, dtype=np.int64)  # the spelling that ends at a node
+        forms = np.flatnonzero(at_end >= 0)
+        self.form_at[at_end[forms]] = forms
         arcs = [(state, arc) for state, of_state in enumerate(words.arcs) for arc in of_state.values()]
         is_weighted = (
             any(weight for _, (weight, _) in arcs) or any(words.finals) or any(each and each[0] for each in self.defaults)
@@ -103,28 +107,47 @@ class _Compiler:
                     free_of[state] = default[1]
             self.covering = covering(words, free_of[:-1], self._is_free)
         self.free_of = free_of[self.keys.users]  # of each owner
-        # The state whose words a node is of, and the free place beside it: 1 inside a free word, 2 behind one, 0 neither alone.
-        count = trie.num_nodes
-        parents = np.repeat(np.arange(count), np.diff(trie.child_offsets))
-        self.owners, self.beside = np.full(count, -1, dtype=np.int64), np.zeros(count, dtype=np.int8)
-        self.owners[trie.child_nodes[first:last]] = trie.child_tokens[first:last]
-        opened = [(free, token) for free in set(self.free_of.tolist()) - {-1} for token in self._tokens_after(free)]
-        self.openings = np.array([free * self.vocab_size + token for free, token in opened], dtype=np.int64)
-        inner = np.flatnonzero((trie.child_nodes >= 0) & (parents > 0))
-        for depth in range(2, int(trie.depths.max(initial=1)) + 1):
-            at = inner[trie.depths[trie.child_nodes[inner]] == depth]
-            nodes, before, tokens = trie.child_nodes[at], parents[at], trie.child_tokens[at].astype(np.int64)
-            self.owners[nodes] = self.owners[before]
-            free = self.free_of[self.owners[nodes]]
-            opens = np.isin(free * self.vocab_size + tokens, self.openings)
-            if depth == 2:
-                kinds = np.where(tokens == self.delimiter, 0, 1)
-            elif self.delimiter is None:
-                kinds = np.where((self.beside[before] == 1) & ~(opens & self.begins[tokens]), 1, 0)
-            else:
-                inside = np.where(tokens == self.delimiter, 2, 1)
-                kinds = np.where(self.beside[before] == 1, inside, np.where((self.beside[before] == 2) & ~opens, 1, 0))
-            self.beside[nodes] = np.where(free >= 0, kinds, 0)
+        self._follow_free_words()
+
+    def _follow_free_words(self) -> None:
+        """Find the places beside each arc of the trie: those that free words reach while a spelling is read.
+
+        `besides` has the different sets of places, and `beside` each arc's number among them, -1 for none. A single place keeps
+        the state of free words in `only`.
+        """
+        trie, delimiter = self.trie, self.delimiter
+        self.parents = np.repeat(np.arange(trie.num_nodes), np.diff(trie.child_offsets))
+        self.owners = self.keys.tokens[self.keys.offsets[trie.end_forms - 1]].astype(np.int64)
+        self.arc_of = np.zeros(trie.num_nodes, dtype=np.int64)
+        inner = np.flatnonzero(trie.child_nodes >= 0)
+        self.arc_of[trie.child_nodes[inner]] = inner
+        frees = sorted(set(self.free_of.tolist()) - {-1})
+        self.besides: list[Places] = [((FREE, free, 0.0),) for free in frees]
+        self.beside = np.full(len(self.parents), -1, dtype=np.int64)
+        opened = [place * self.vocab_size + token for place, free in enumerate(frees) for token in self._tokens_after(free)]
+        numbers = {places: number for number, places in enumerate(self.besides)}
+        after: dict[int, int] = {}
+        depths = trie.depths[self.parents]
+        for depth in range(1, int(trie.depths.max(initial=0)) + 1) if frees else ():
+            at = np.flatnonzero(depths == depth)
+            tokens = trie.child_tokens[at].astype(np.int64)
+            if depth == 1:
+                free = self.free_of[self.owners[self.parents[at]]]
+                self.beside[at] = np.where((free < 0) | (tokens == delimiter), -1, np.searchsorted(frees, free))
+                continue
+            before = self.beside[self.arc_of[self.parents[at]]]
+            steps = before * self.vocab_size + tokens
+            stays = np.isin(steps, opened, invert=True) | ~self.begins[tokens] if delimiter is None else tokens != delimiter
+            stays = (before < 0) | (before < len(frees)) & stays
+            for step in set(steps[~stays].tolist()) - after.keys():
+                places = self._reduced(self._after(self.besides[step // self.vocab_size], step % self.vocab_size))
+                key = tuple(sorted((*place, weight) for place, weight in places.items()))
+                after[step] = numbers.setdefault(key, len(numbers)) if key else -1
+                if after[step] == len(self.besides):
+                    self.besides.append(key)
+            self.beside[at] = before
+            self.beside[at[~stays]] = [after[step] for step in steps[~stays].tolist()]
+        self.only = np.array([places[0][1] if len(places) == 1 else -1 for places in self.besides] + [-1])
 
     def _is_free(self, symbol: Any) -> bool:
         """Return whether all spellings of a symbol can be read as free words."""
@@ -134,32 +157,26 @@ class _Compiler:
         """Return whether all that may follow the other state may follow the state."""
         return state == other or state in self.covering.get(other, ())
 
-    def _place_beside(self, node: int) -> list[Place]:
-        """Return the free place beside a node."""
-        kind = int(self.beside[node])
-        return [(FREE if kind == 1 else BETWEEN, int(self.free_of[self.owners[node]]), 0.0)] if kind else []
+    def _places_beside(self, arc: int) -> Places:
+        """Return the places that free words reach on the way to the end of an arc of the trie."""
+        return self.besides[self.beside[arc]] if self.beside[arc] >= 0 else ()
 
     def _measure(self, keys: Keys) -> None:
-        """Find where spellings end, and the largest weight of the spellings through each node."""
+        """Find the largest weight of the spellings through each node, and which nodes at the end of spellings need a set."""
         trie = self.trie
         sizes = np.diff(trie.path_offsets)
         self.pushed = np.full(trie.num_nodes, -np.inf)
         inner = trie.path_nodes >= 0
         np.maximum.at(self.pushed, trie.path_nodes[inner], np.repeat(keys.weights, sizes)[inner])
         self.pushed[trie.depths <= 1] = 0.0
-        at_end = trie.path_nodes[trie.path_offsets[1:] - 1]
-        self.form_at = np.full(trie.num_nodes, -1, dtype=np.int64)  # the spelling that ends at a node
-        forms = np.flatnonzero(at_end >= 0)
-        self.form_at[at_end[forms]] = forms
         # Before a delimiter that ends a word, the transcript may end too.
         self.node_finals = np.full(trie.num_nodes, np.nan)
         if self.delimiter is not None:
-            parents = np.repeat(np.arange(trie.num_nodes), np.diff(trie.child_offsets))
-            for child in np.flatnonzero((trie.child_tokens == self.delimiter) & (trie.depths[parents] > 1)).tolist():
+            for child in np.flatnonzero((trie.child_tokens == self.delimiter) & (trie.depths[self.parents] > 1)).tolist():
                 form = trie.child_forms[child] if trie.child_nodes[child] < 0 else self.form_at[trie.child_nodes[child]]
                 ends = [weight + self.finals[state] for state, weight in self.ends_of(int(form))] if form >= 0 else []
                 if not np.isnan(ends).all():
-                    self.node_finals[parents[child]] = np.nanmax(ends)
+                    self.node_finals[self.parents[child]] = np.nanmax(ends)
         self.is_mixed = np.zeros(trie.num_nodes, dtype=bool)
         firsts: dict[int, set[int]] = {}
         for node in np.flatnonzero(self.form_at >= 0).tolist():
@@ -167,15 +184,13 @@ class _Compiler:
             (state, _), *others = ends
             if state not in firsts:
                 firsts[state] = set(self._tokens_after(state))
+            beside = self.beside[self.arc_of[node]]
+            has_free = self.defaults[state] is not None or beside >= 0
             self.is_mixed[node] = (
                 bool(others)
-                or (self.defaults[state] is not None and not self._is_beside(node, state))
+                or (has_free and not (beside >= 0 and self.only[beside] == self.free_of[state]))
                 or not firsts[state].isdisjoint(self._tokens_at(node))
             )
-
-    def _is_beside(self, node: int, state: int) -> bool:
-        """Return whether the state behind a node keeps the free place that is beside the node."""
-        return self.beside[node] > 0 and self.free_of[state] == self.free_of[self.owners[node]]
 
     def _tokens_at(self, node: int) -> list[int]:
         """Return the tokens of a node's children."""
@@ -193,6 +208,7 @@ class _Compiler:
         self.first_node = 1 + len(self.defaults)
         self.first_set = self.first_node + trie.num_nodes
         self.roots = {free: self._numbered([(FREE, free, 0.0)])[1] for free in set(self.free_of.tolist()) - {-1}}
+        self.state_beside = np.array([self._numbered([*places])[1] for places in self.besides], dtype=np.int64)
         _, start = self._numbered([(BETWEEN, self.start, 0.0)])
         self._add_trie()
         while self.waiting:
@@ -203,8 +219,7 @@ class _Compiler:
 
     def _add_trie(self) -> None:
         """Add the states between words and the trie's nodes, except nodes that need a set of places."""
-        trie = self.trie
-        parents = np.repeat(np.arange(trie.num_nodes), np.diff(trie.child_offsets))
+        trie, parents = self.trie, self.parents
         of_states = np.full(trie.num_nodes, -1, dtype=np.int64)  # the state between words of a node of the first level
         has_node = np.flatnonzero(self.node_of >= 0)
         of_states[self.node_of[has_node]] = has_node
@@ -214,40 +229,18 @@ class _Compiler:
         weights = self.pushed[np.maximum(nodes, 0)] - self.pushed[parents]
         ends = np.flatnonzero((nodes < 0) & self.keys.is_single[forms])
         states, of_ends = self.keys.single(forms[ends])
-        simple = np.array([default is None for default in self.defaults])[states]
-        # Free words stay possible after the words of a state that they are possible after.
-        free = self.free_of[self.owners[parents[ends]]]
-        is_inside = (of_states[parents[ends]] >= 0) | (self.beside[parents[ends]] > 0)
+        is_plain = np.array([default is None for default in self.defaults])[states]
         if self.delimiter is not None:
-            at_delimiter = trie.child_tokens[ends] == self.delimiter
-            is_inside &= at_delimiter
-            simple |= at_delimiter & (free < 0) & (self.free_of[states] >= 0)
-        else:
-            tokens = trie.child_tokens[ends]
-            opens = np.isin(free * self.vocab_size + tokens, self.openings) & self.begins[tokens]
-            is_inside &= (of_states[parents[ends]] >= 0) | ~opens
-        # Before, no free word was possible, or the same ones.
-        simple = np.where(free >= 0, is_inside & (self.free_of[states] == free), simple)
+            is_plain |= self.free_of[states] >= 0
+        # Free words stay possible after the words of a state that they are possible after.
+        beside = self.beside[ends]
+        simple = np.where(beside >= 0, (self.free_of[states] >= 0) & (self.only[beside] == self.free_of[states]), is_plain)
         ends, states, of_ends = ends[simple], states[simple], of_ends[simple]
         targets[ends], weights[ends] = 1 + states, of_ends - self.pushed[parents[ends]]
-        rest = (nodes < 0) | ((nodes >= 0) & self.is_mixed[np.maximum(nodes, 0)])
+        rest = (parents > 0) & ((nodes < 0) | self.is_mixed[np.maximum(nodes, 0)])
         rest[ends] = False
-        is_free = self.free_of[self.owners] >= 0
-        # A node beside which there is more than one free place is a set.
-        rest |= (nodes >= 0) & is_free[parents] & (self.beside[np.maximum(nodes, 0)] == 0)
         for child in np.flatnonzero(rest).tolist():
-            parent, token = int(parents[child]), int(trie.child_tokens[child])
-            if parent == 0:
-                continue
-            places = self._entered(int(nodes[child]), int(forms[child]), 0.0)
-            if is_free[parent]:
-                if of_states[parent] >= 0:
-                    places += [(FREE, int(self.free_of[of_states[parent]]), 0.0)] if token != self.delimiter else []
-                elif self.beside[parent]:
-                    places += self._after(tuple(self._place_beside(parent)), token)
-                else:
-                    targets[child] = OUTSIDE  # no state
-                    continue
+            places = [*self._entered(int(nodes[child]), int(forms[child]), 0.0), *self._places_beside(child)]
             weight, targets[child] = self._numbered(places)
             weights[child] = weight - self.pushed[parents[child]]
         real = (parents > 0) & (of_states[parents] <= self.start) & ~np.isin(of_states[parents], [*self.shared])
@@ -290,6 +283,28 @@ class _Compiler:
 
     def _numbered(self, places: list[Place]) -> tuple[float, int]:
         """Return the weight of entering a set of places, and the number of its state."""
+        best = self._reduced(places)
+        if len(best) == 1:
+            ((kind, which), weight) = next(iter(best.items()))
+            has_root = self.delimiter is not None and kind == BETWEEN and self.free_of[which] >= 0
+            if kind == BETWEEN and (self.defaults[which] is None or has_root):
+                return weight, 1 + which
+        elif len(best) == 2 and self.delimiter is None:
+            (_, free), (kind, which) = sorted(best, reverse=True)
+            if kind == BETWEEN and (FREE, free) in best and free == self.free_of[which] and self._covers(which, free):
+                return 0.0, 1 + which
+        # A node of which the spelling ends stands for the state behind it as well, if that is deterministic.
+        for kind, node in best:
+            if kind == NODE and not self.is_mixed[node]:
+                beside = self._places_beside(int(self.arc_of[node]))
+                if self._reduced([*self._entered(node, -1, best[NODE, node]), *beside]) == best:
+                    return best[NODE, node] + self.pushed[node], self.first_node + node
+        most = max(weight + (self.pushed[which] if kind == NODE else 0.0) for (kind, which), weight in best.items())
+        key = tuple(sorted((kind, which, round(weight - most, 6)) for (kind, which), weight in best.items()))
+        return most, self._set(key)
+
+    def _reduced(self, places: list[Place]) -> dict[tuple[int, int], float]:
+        """Return the largest weight of each place, without places that others cover."""
         best: dict[tuple[int, int], float] = {}
         for kind, which, weight in places:
             best[kind, which] = max(weight, best.get((kind, which), -np.inf))
@@ -298,28 +313,7 @@ class _Compiler:
             for other in present:
                 if not present.isdisjoint(self.covering.get(other, ())):
                     del best[kind, other]
-        if len(best) == 1:
-            ((kind, which), weight) = next(iter(best.items()))
-            has_free = self.free_of[which if kind == BETWEEN else self.owners[which] if kind == NODE else 0] >= 0
-            if kind == BETWEEN and (self.defaults[which] is None or (has_free and self.delimiter is not None)):
-                return weight, 1 + which
-            if kind == NODE and self.form_at[which] < 0 and not has_free:
-                return weight + self.pushed[which], self.first_node + which
-        elif len(best) == 2 and self.delimiter is None:
-            (_, free), (kind, which) = sorted(best, reverse=True)
-            if kind == BETWEEN and (FREE, free) in best and free == self.free_of[which] and self._covers(which, free):
-                return 0.0, 1 + which
-        # A node of which the spelling ends stands for the state behind it as well, if that is deterministic.
-        nodes = [which for kind, which in best if kind == NODE]
-        if len(nodes) == 1 and not self.is_mixed[nodes[0]]:
-            own = self._entered(nodes[0], -1, best[NODE, nodes[0]])
-            is_free = self.free_of[self.owners[nodes[0]]] >= 0
-            own += self._place_beside(nodes[0])
-            if is_free == bool(self.beside[nodes[0]]) and {(kind, which): weight for kind, which, weight in own} == best:
-                return best[NODE, nodes[0]] + self.pushed[nodes[0]], self.first_node + nodes[0]
-        most = max(weight + (self.pushed[which] if kind == NODE else 0.0) for (kind, which), weight in best.items())
-        key = tuple(sorted((kind, which, round(weight - most, 6)) for (kind, which), weight in best.items()))
-        return most, self._set(key)
+        return best
 
     def _set(self, key: Places) -> int:
         if key not in self.sets:
@@ -434,19 +428,21 @@ class _Compiler:
         ranks = np.full(size, 4)
         ranks[OUTSIDE], weights[OUTSIDE] = 0, 0.0
         ranks[1 : self.first_node] = 3
+        ranks[self.first_node : self.first_set] += self.trie.depths
+        for number, (rank, state, weight) in self.backoffs.items():
+            ranks[number], backoffs[number], weights[number] = rank, state, weight
+        states = np.flatnonzero(self.free_of[: self.start + 1] >= 0)
+        backoffs[1 + states], weights[1 + states] = [self.roots[free] for free in self.free_of[states].tolist()], 0.0
+        # Tokens that don't continue a spelling continue the free words beside it.
+        sets = self.state_beside[self.state_beside >= self.first_set]
+        ranks[sets] = np.minimum(ranks[sets], 2)
+        nodes = np.flatnonzero(self.beside[self.arc_of] >= 0)
+        backoffs[self.first_node + nodes] = self.state_beside[self.beside[self.arc_of[nodes]]]
+        weights[self.first_node + nodes] = 0.0
         # The end of a spelling backs off to the state behind it.
-        for free in set(self.free_of.tolist()) - {-1}:
-            root = self.roots[free]
-            states = np.flatnonzero(self.free_of[: self.start + 1] == free)
-            backoffs[1 + states], weights[1 + states] = root, 0.0
-            nodes = np.flatnonzero((self.beside > 0) & (self.free_of[self.owners] == free))
-            backoffs[self.first_node + nodes] = np.where(self.beside[nodes] == 1, root, 1 + free)
-            weights[self.first_node + nodes] = 0.0
         nodes = np.flatnonzero((self.form_at >= 0) & ~self.is_mixed)
         states, of_ends = self.keys.single(self.form_at[nodes])
         backoffs[self.first_node + nodes], weights[self.first_node + nodes] = 1 + states, of_ends - self.pushed[nodes]
-        for number, (rank, state, weight) in self.backoffs.items():
-            ranks[number], backoffs[number], weights[number] = rank, state, weight
         sources, tokens, arc_weights, targets = (np.concatenate(column) for column in self.arcs)
         reached = _reached(start, backoffs, sources, targets)
         order = np.flatnonzero(reached)
