@@ -16,6 +16,7 @@ before.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -76,6 +77,7 @@ class _Compiler:
         self.defaults = [*words.defaults, words.defaults[0]]
         keys = Keys(words, symbols, self.delimiter, self.start)
         self.trie = build_trie(keys.offsets, keys.tokens)
+        self.child_tokens, self.child_bounds = self.trie.child_tokens.tolist(), self.trie.child_offsets.tolist()
         self.keys, self.ends_of, self.shared = keys, keys.ends_of, keys.shared
         self._find_free()
         self._measure(keys)
@@ -196,7 +198,7 @@ class _Compiler:
         """Return the tokens of a node's children."""
         if node < 0:
             return []
-        return self.trie.child_tokens[self.trie.child_offsets[node] : self.trie.child_offsets[node + 1]].tolist()
+        return self.child_tokens[self.child_bounds[node] : self.child_bounds[node + 1]]
 
     def _tokens_after(self, state: int) -> list[int]:
         """Return the tokens that begin the spellings after a state. Some may be there more than once."""
@@ -300,8 +302,9 @@ class _Compiler:
                 if self._reduced([*self._entered(node, -1, best[NODE, node]), *beside]) == best:
                     return best[NODE, node] + self.pushed[node], self.first_node + node
         most = max(weight + (self.pushed[which] if kind == NODE else 0.0) for (kind, which), weight in best.items())
-        key = tuple(sorted((kind, which, round(weight - most, 6)) for (kind, which), weight in best.items()))
-        return most, self._set(key)
+        is_even = not most and not any(best.values())
+        key = sorted((kind, which, 0.0 if is_even else round(weight - most, 6)) for (kind, which), weight in best.items())
+        return most, self._set(tuple(key))
 
     def _reduced(self, places: list[Place]) -> dict[tuple[int, int], float]:
         """Return the largest weight of each place, without places that others cover."""
@@ -324,9 +327,9 @@ class _Compiler:
     def _children(self, node: int, token: int, weight: float) -> list[Place]:
         if node < 0:
             return []
-        first, last = self.trie.child_offsets[node], self.trie.child_offsets[node + 1]
-        child = first + int(np.searchsorted(self.trie.child_tokens[first:last], token))
-        if child == last or self.trie.child_tokens[child] != token:
+        last = self.child_bounds[node + 1]
+        child = bisect_left(self.child_tokens, token, self.child_bounds[node], last)
+        if child == last or self.child_tokens[child] != token:
             return []
         return self._entered(int(self.trie.child_nodes[child]), int(self.trie.child_forms[child]), weight)
 
@@ -367,6 +370,18 @@ class _Compiler:
     def _add_set(self, places: Places) -> None:
         """Add the state of a set of places, with its arcs and backoff."""
         number = self.sets[places]
+        nodes = [which for kind, which, _ in places if kind == NODE]
+        if nodes:
+            # Tokens that continue no spelling lead where they lead without the nodes.
+            finals = [self._final(place) for place in places]
+            if not np.isnan(finals).all():
+                self._add_finals(np.array([number]), np.array([np.nanmax(finals)]))
+            self._add_arcs(number, places, {token for node in nodes for token in self._tokens_at(node)})
+            others = [place for place in places if place[0] != NODE]
+            if others:
+                weight, state = self._numbered(others)
+                self.backoffs[number] = _Backoff(4 + 2 * int(self.trie.depths[nodes].max()), state, weight)
+            return
         inside = [(FREE, which, weight) for kind, which, weight in places if kind == FREE]
         # After a token that begins a free word.
         begun = [
@@ -374,8 +389,7 @@ class _Compiler:
             for kind, which, weight in places
             if (kind == BETWEEN or (kind == FREE and self.delimiter is None)) and (default := self.defaults[which]) is not None
         ]
-        tokens = {token for kind, which, _ in places if kind == NODE for token in self._tokens_at(which)}
-        tokens |= {token for kind, which, _ in places if kind == BETWEEN for token in self._tokens_after(which)}
+        tokens = {token for kind, which, _ in places if kind == BETWEEN for token in self._tokens_after(which)}
         finals = [self._final(place) for place in places]
         can_end = not np.isnan(finals).all()
         if can_end or inside or begun:  # else the backoff of a free word would answer
@@ -392,7 +406,7 @@ class _Compiler:
                 tokens |= self._openings(which for _, which, _ in (*inside, *begun))
                 tokens |= set(np.flatnonzero(~self.begins).tolist()) if self.delimiter is None else set()
             self._add_arcs(number, places, tokens)
-            self.backoffs[number] = _Backoff(4, root, weight)
+            self.backoffs[number] = _Backoff(3, root, weight)
         else:
             self._add_arcs(number, places, set(range(self.vocab_size)))
 
@@ -425,17 +439,14 @@ class _Compiler:
         """Number the states so that backoff states come first, and leave out those that can't be reached."""
         size = self.first_set + len(self.sets)
         backoffs, weights = np.zeros(size, dtype=np.int64), np.full(size, -self.price)
-        ranks = np.full(size, 4)
+        ranks = np.full(size, 3)
         ranks[OUTSIDE], weights[OUTSIDE] = 0, 0.0
-        ranks[1 : self.first_node] = 3
-        ranks[self.first_node : self.first_set] += self.trie.depths
+        ranks[self.first_node : self.first_set] += 2 * self.trie.depths
         for number, (rank, state, weight) in self.backoffs.items():
             ranks[number], backoffs[number], weights[number] = rank, state, weight
         states = np.flatnonzero(self.free_of[: self.start + 1] >= 0)
         backoffs[1 + states], weights[1 + states] = [self.roots[free] for free in self.free_of[states].tolist()], 0.0
         # Tokens that don't continue a spelling continue the free words beside it.
-        sets = self.state_beside[self.state_beside >= self.first_set]
-        ranks[sets] = np.minimum(ranks[sets], 2)
         nodes = np.flatnonzero(self.beside[self.arc_of] >= 0)
         backoffs[self.first_node + nodes] = self.state_beside[self.beside[self.arc_of[nodes]]]
         weights[self.first_node + nodes] = 0.0
