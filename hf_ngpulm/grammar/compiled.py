@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 
 import torch
@@ -18,6 +21,18 @@ from .words import determinised, minimised
 # finite, so that a search without such a path still returns its best hypothesis.
 FORBIDDEN = 1e4
 WALKS, STEPS = 128, 64
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Pause the garbage collector, which would look through a large grammar again and again, and find nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class CompiledGrammar(Booster):
@@ -37,12 +52,12 @@ class CompiledGrammar(Booster):
     def __init__(
         self, network: Network, speller: Speller, price: float = FORBIDDEN, strict: bool = False, engine: str = "auto"
     ) -> None:
-        symbols = spelled(network, speller, strict)
-        key = frozenset(symbols.classes.items())
-        if key not in network.automata:
-            network.automata[key] = minimised(determinised(network, symbols.classes))
-        words = network.automata[key]
-        built = compile_words(words, symbols, speller, price)
+        with _collector_paused():
+            symbols = spelled(network, speller, strict)
+            key = frozenset(symbols.classes.items())
+            if key not in network.automata:
+                network.automata[key] = minimised(determinised(network, symbols.classes))
+            built = compile_words(network.automata[key], symbols, speller, price)
         super().__init__(built, Written({}, [], symbols.left_out), speller.vocabulary, engine)
         self.network, self.symbols, self.price = network, symbols.symbols(speller), price
         self._between = symbols.marks if speller.delimiter is None else {*symbols.marks, speller.delimiter}

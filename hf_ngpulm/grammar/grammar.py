@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import tempfile
 import weakref
@@ -181,7 +180,8 @@ class Grammar:
         Raises:
             GrammarError: the grammar has no list of this name, or the list is empty.
         """
-        changed = copy.copy(self)
+        changed = Grammar.__new__(Grammar)
+        changed.intents = self.intents
         new = {name: _entries(name, entries) for name, entries in lists.items()}
         unknown = sorted(new.keys() - self.lists.keys())
         if unknown:

@@ -10,7 +10,6 @@ from ..lexicon.trie import sorted_spellings
 from .spelling import Sequences, SpelledSymbols
 from .words import WordAutomaton
 
-
 FEW = 8  # a list with more spellings is spelled once for all states that read it alike
 
 

@@ -112,6 +112,7 @@ class Network:
         self.arcs: list[list[Arc]] = [[], []]
         self.lists, self.count, self.depth = lists, 0, 0
         self.inlined: list[str] = []
+        self.are_texts: dict[str, bool] = {}  # whether no entry of a list has parts of its own
         self.automata: dict[Any, Any] = {}  # deterministic ones, by classes of symbols; copies with other lists share them
         for intent, expression in intents.items():
             state = self._state()
@@ -215,7 +216,9 @@ class Network:
             raise GrammarError(f"the grammar refers to the list {name!r}, which isn't given; pass lists={{{name!r}: [...]}}")
         if not self.lists[name]:
             raise GrammarError(f"the list {name!r} is empty; give it an entry")
-        if all(isinstance(text, str) for text, _ in self.lists[name]):
+        if name not in self.are_texts:
+            self.are_texts[name] = all(isinstance(text, str) for text, _ in self.lists[name])
+        if self.are_texts[name]:
             self._arc(source, target, expression)
             return
         if name in self.inlined:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import unicodedata
 import warnings
-from collections.abc import Collection, Iterable
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import GrammarError
@@ -26,7 +27,7 @@ _TENS = ("thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 DIGITS = {word: str(number) for number, word in enumerate(_NUMBERS)} | {word: f"{tens}0" for tens, word in enumerate(_TENS, 3)}
 NAMED = 5  # unwritable texts in a message
 Spellings = dict[tuple[int, ...], Value]
-Sequences: TypeAlias = "Collection[tuple[int, ...]]"
+Sequences: TypeAlias = "list[tuple[int, ...]]"
 _Sequences: TypeAlias = "dict[str, tuple[tuple[int, ...], ...]]"
 
 
@@ -136,7 +137,7 @@ def _disjoint(
     one state. `names`: from symbols to names; the symbols of a name have the same spellings.
     """
     symbols = {name: symbol for symbol, name in names.items()}
-    members: dict[Any, tuple[Sequences, Sequences]] = {}
+    members: dict[Any, tuple[Sequences, Sequences]] = defaultdict(lambda: ([], []))
     parts: dict[Any, dict[Any, None]] = {name: {} for name in symbols}
     for number, table in enumerate(tables):
         seen: dict[tuple[int, ...], Any] = {}
@@ -147,14 +148,14 @@ def _disjoint(
                 shared.setdefault(tokens, [seen[tokens]]).append(name)
             seen.update(dict.fromkeys(spellings, name))
         for tokens, of in shared.items():
-            members.setdefault(frozenset(of), ([], []))[number].append(tokens)
+            members[frozenset(of)][number].append(tokens)
             for name in of:
                 parts[name][frozenset(of)] = None
         for name, symbol in symbols.items():
             spellings = table.get(symbol, {})
             rest = [tokens for tokens in spellings if tokens not in shared] if shared else spellings
             if rest:
-                members[name] = (rest, ()) if number == 0 else (members.get(name, ((), ()))[0], rest)
+                members[name][number].extend(rest)
                 parts[name][name] = None
     return {symbol: tuple(parts[name]) for symbol, name in names.items()}, members
 

@@ -47,9 +47,12 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
         GrammarError: there are too many states, because weights or wildcards stay ambiguous.
     """
     states, start = _merged_states(network, classes)
+    is_weighted = any(state.final or any(weight for *_, weight in state.arcs) for state in states)
     frees: list[_Free] = []
     numbers_of_frees: dict[Any, int] = {}
-    subsets: dict[tuple[Subset, int, float], int] = {}
+    after_frees: dict[int, tuple[float, int]] = {}
+    subsets: dict[Any, int] = {}
+    waiting: deque[tuple[Subset, int, float]] = deque()
     result = WordAutomaton([], [], [])
 
     def free_number(weights: Mapping[int, float]) -> tuple[float, int]:
@@ -63,14 +66,13 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
 
     def number_of(own: Mapping[int, float], free: int, weight: float) -> tuple[float, int]:
         """Return the largest weight of a set, and the number of the set with weights relative to it."""
-        if free >= 0:
-            known = frees[free].weights
+        known = frees[free].weights if free >= 0 else {}
+        most, members = 0.0, frozenset[Any](own.keys() - known.keys())
+        if is_weighted:
             own = {state: of_state for state, of_state in own.items() if of_state > known.get(state, -1e300) + weight}
-        most = max([*own.values(), weight])
-        pairs: Iterable[tuple[int, float]] = own.items()
-        if any(own.values()) or most:
-            pairs = ((state, round(each - most, DIGITS)) for state, each in pairs)
-        key = tuple(sorted(pairs)), free, round(weight - most, DIGITS)
+            most = max([*own.values(), weight])
+            members = frozenset((state, round(each - most, DIGITS)) for state, each in own.items())
+        key = members, free, round(weight - most, DIGITS)
         if key not in subsets:
             if len(subsets) == MOST_STATES:
                 raise GrammarError(
@@ -78,10 +80,9 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
                     "that can be said alike"
                 )
             subsets[key] = len(subsets)
-            waiting.append(key)
+            waiting.append((tuple(members if is_weighted else ((state, 0.0) for state in members)), *key[1:]))
         return most, subsets[key]
 
-    waiting: deque[tuple[Subset, int, float]] = deque()
     number_of({start: 0.0}, -1, -1e300)
     while waiting:
         own, free, of_free = waiting.popleft()
@@ -89,7 +90,13 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
         default = None
         if free >= 0:
             behind = frees[free]
+            if FREE not in reached:
+                if free not in after_frees:
+                    after_frees[free] = free_number(behind.reached[FREE])
+                default = of_free + after_frees[free][0], after_frees[free][1]
             for symbol, targets in behind.reached.items():
+                if symbol is FREE and default is not None:
+                    continue
                 of_symbol = reached.setdefault(symbol, {})
                 for target, weight in targets.items():
                     of_symbol[target] = max(of_symbol.get(target, -1e300), of_free + weight)
@@ -143,14 +150,15 @@ def _merged_states(network: Network, classes: Mapping[Any, Iterable[Any]]) -> tu
     number: dict[int, int | None] = {}  # of each state of the network; None while what follows it isn't merged
     reserved: dict[int, int] = {}  # numbers of states in loops, which are needed before
     closures: dict[int, dict[int, float]] = {}
+    read = [[arc for arc in arcs if arc.symbol is FREE or arc.symbol in classes] for arcs in network.arcs]
     waiting = [0]
     while waiting:
         state = waiting[-1]
         if state not in number:
-            number[state], closures[state] = None, _reached(network, state)
-            after = dict.fromkeys(
-                arc.target for here in closures[state] for arc in network.arcs[here] if arc.symbol is not None
-            )
+            number[state] = None
+            found = _reached(network, state)
+            closures[state] = {here: weight for here, weight in found.items() if here == 1 or read[here]}
+            after = dict.fromkeys([arc.target for here in closures[state] for arc in read[here]])
             waiting += [target for target in after if target not in number]
             continue
         waiting.pop()
@@ -158,9 +166,7 @@ def _merged_states(network: Network, classes: Mapping[Any, Iterable[Any]]) -> tu
             continue
         arcs: dict[tuple[Any, int], float] = {}
         for here, weight in closures[state].items():
-            for arc in network.arcs[here]:
-                if arc.symbol is not FREE and arc.symbol not in classes:
-                    continue
+            for arc in read[here]:
                 target = ITSELF if arc.target == state else number[arc.target]
                 if target is None:
                     if arc.target not in reserved:
@@ -171,21 +177,21 @@ def _merged_states(network: Network, classes: Mapping[Any, Iterable[Any]]) -> tu
                     arcs[of, target] = max(arcs.get((of, target), -1e300), weight + arc.weight)
         final = closures[state].get(1)
         same = frozenset(arcs.items()), final
-        found = reserved.get(state, known.get(same))
-        if found is None:
-            found = known[same] = len(merged)
+        merged_as = reserved.get(state, known.get(same))
+        if merged_as is None:
+            merged_as = known[same] = len(merged)
             merged.append(_State([], None))
-        number[state] = found
-        own = [(symbol, found if target == ITSELF else target, weight) for (symbol, target), weight in arcs.items()]
-        merged[found] = _State(own, final)
+        number[state] = merged_as
+        own = [(symbol, merged_as if target == ITSELF else target, weight) for (symbol, target), weight in arcs.items()]
+        merged[merged_as] = _State(own, final)
     first = number[0]
     assert first is not None
     return merged, first
 
 
 def _reached(network: Network, state: int) -> dict[int, float]:
-    """Follow arcs without a symbol from a state. Return the end and the states with other arcs among those reached, itself
-    included, with their highest weights. Raises GrammarError if a cycle of such arcs has a weight above 0.
+    """Follow arcs without a symbol from a state. Return the states reached, itself included, with their highest weights. Raises
+    GrammarError if a cycle of such arcs has a weight above 0.
     """
     found, waiting, steps = {state: 0.0}, [state], 0
     while waiting:
@@ -198,7 +204,7 @@ def _reached(network: Network, state: int) -> dict[int, float]:
                     raise GrammarError("a part that may be empty is repeated with a weight above 0; make the weight at most 0")
                 found[arc.target] = weight
                 waiting.append(arc.target)
-    return {place: weight for place, weight in found.items() if place == 1 or any(arc.symbol for arc in network.arcs[place])}
+    return found
 
 
 def minimised(automaton: WordAutomaton) -> WordAutomaton:

@@ -1,0 +1,237 @@
+"""Follow the spellings of an automaton of words token by token.
+
+All spellings after all states form one trie, whose first level is the states. A *place* is a node of the trie, a state between
+words, or "inside a free word", which every token keeps. Several places may be possible after the same tokens.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ..lexicon.trie import build_trie
+from ..text.spelling import Speller
+from .covering import covering
+from .keys import Keys
+from .spelling import SpelledSymbols
+from .words import WordAutomaton
+
+NODE, BETWEEN, FREE = range(3)  # kinds of places
+Place = tuple[int, int, float]  # kind; node, or state of words; weight so far, compared with the best place of the set
+Places = tuple[Place, ...]
+
+
+class Spelled:
+    """The spellings of an automaton of words, and the places that tokens lead to."""
+
+    def __init__(self, words: WordAutomaton, symbols: SpelledSymbols, speller: Speller) -> None:
+        self.words, self.vocab_size = words, speller.vocabulary.size
+        self.delimiter, self.members = speller.delimiter, symbols.members
+        self.begins = np.asarray(speller.begins_word, dtype=bool)
+        self.start = len(words.arcs)  # a copy of the start, whose spellings may lack a blank
+        self.finals = np.array([np.nan if final is None else final for final in (*words.finals, words.finals[0])])
+        self.defaults = [*words.defaults, words.defaults[0]]
+        self.keys = Keys(words, symbols, self.delimiter, self.start)
+        self.ends_of, self.shared = self.keys.ends_of, self.keys.shared
+        self.trie = build_trie(self.keys.offsets, self.keys.tokens)
+        self.child_tokens, self.child_bounds = self.trie.child_tokens.tolist(), self.trie.child_offsets.tolist()
+        self._find_free()
+        self._follow_free_words()
+        self._measure()
+
+    def _find_free(self) -> None:
+        """Find the spellings that end at nodes of the trie, and the states under a lasting wildcard."""
+        trie, words = self.trie, self.words
+        first, last = trie.child_offsets[0], trie.child_offsets[1]
+        self.node_of = np.full(len(self.keys.users), -1, dtype=np.int64)
+        self.node_of[trie.child_tokens[first:last]] = trie.child_nodes[first:last]
+        at_end = trie.path_nodes[trie.path_offsets[1:] - 1]
+        self.form_at = np.full(trie.num_nodes, -1, dtype=np.int64)  # the spelling that ends at a node
+        forms = np.flatnonzero(at_end >= 0)
+        self.form_at[at_end[forms]] = forms
+        arcs = [(state, arc) for state, of_state in enumerate(words.arcs) for arc in of_state.values()]
+        is_weighted = (
+            any(weight for _, (weight, _) in arcs) or any(words.finals) or any(each and each[0] for each in self.defaults)
+        )
+        self.covering: dict[int, set[int]] = {}
+        free_of = np.full(self.start + 1, -1, dtype=np.int64)
+        if not is_weighted:
+            lasting = {state for state, default in enumerate(self.defaults) if default == (0.0, state)}
+            for state, default in enumerate(self.defaults):
+                if default is not None and default[1] in lasting:
+                    free_of[state] = default[1]
+            self.covering = covering(words, free_of[:-1], self._is_free)
+        self.free_of = free_of[self.keys.users]  # of each owner
+
+    def _is_free(self, symbol: Any) -> bool:
+        """Return whether all spellings of a symbol can be read as free words."""
+        return self.delimiter is not None or all(self.begins[each[0]] for each in self.members[symbol][0])
+
+    def _follow_free_words(self) -> None:
+        """Find the places beside each arc of the trie: those that free words reach while a spelling is read.
+
+        `besides` has the different sets of places, and `beside` each arc's number among them, -1 for none. A single place keeps
+        the state of free words in `only`.
+        """
+        trie, delimiter = self.trie, self.delimiter
+        self.parents = np.repeat(np.arange(trie.num_nodes), np.diff(trie.child_offsets))
+        self.owners = self.keys.tokens[self.keys.offsets[trie.end_forms - 1]].astype(np.int64)
+        self.arc_of = np.zeros(trie.num_nodes, dtype=np.int64)
+        inner = np.flatnonzero(trie.child_nodes >= 0)
+        self.arc_of[trie.child_nodes[inner]] = inner
+        frees = sorted(set(self.free_of.tolist()) - {-1})
+        self.besides: list[Places] = [((FREE, free, 0.0),) for free in frees]
+        self.beside = np.full(len(self.parents), -1, dtype=np.int64)
+        opened = [place * self.vocab_size + token for place, free in enumerate(frees) for token in self.tokens_after(free)]
+        numbers = {places: number for number, places in enumerate(self.besides)}
+        after: dict[int, int] = {}
+        depths = trie.depths[self.parents]
+        for depth in range(1, int(trie.depths.max(initial=0)) + 1) if frees else ():
+            at = np.flatnonzero(depths == depth)
+            tokens = trie.child_tokens[at].astype(np.int64)
+            if depth == 1:
+                free = self.free_of[self.owners[self.parents[at]]]
+                self.beside[at] = np.where((free < 0) | (tokens == delimiter), -1, np.searchsorted(frees, free))
+                continue
+            before = self.beside[self.arc_of[self.parents[at]]]
+            steps = before * self.vocab_size + tokens
+            stays = np.isin(steps, opened, invert=True) | ~self.begins[tokens] if delimiter is None else tokens != delimiter
+            stays = (before < 0) | (before < len(frees)) & stays
+            for step in set(steps[~stays].tolist()) - after.keys():
+                places = self.reduced(self.after(self.besides[step // self.vocab_size], step % self.vocab_size))
+                key = tuple(sorted((*place, weight) for place, weight in places.items()))
+                after[step] = numbers.setdefault(key, len(numbers)) if key else -1
+                if after[step] == len(self.besides):
+                    self.besides.append(key)
+            self.beside[at] = before
+            self.beside[at[~stays]] = [after[step] for step in steps[~stays].tolist()]
+        self.only = np.array([places[0][1] if len(places) == 1 else -1 for places in self.besides] + [-1])
+
+    def _measure(self) -> None:
+        """Find the largest weight of the spellings through each node, and which nodes at the end of spellings need a set."""
+        trie = self.trie
+        sizes = np.diff(trie.path_offsets)
+        self.pushed = np.full(trie.num_nodes, -np.inf)
+        inner = trie.path_nodes >= 0
+        np.maximum.at(self.pushed, trie.path_nodes[inner], np.repeat(self.keys.weights, sizes)[inner])
+        self.pushed[trie.depths <= 1] = 0.0
+        # Before a delimiter that ends a word, the transcript may end too.
+        self.node_finals = np.full(trie.num_nodes, np.nan)
+        if self.delimiter is not None:
+            for child in np.flatnonzero((trie.child_tokens == self.delimiter) & (trie.depths[self.parents] > 1)).tolist():
+                form = trie.child_forms[child] if trie.child_nodes[child] < 0 else self.form_at[trie.child_nodes[child]]
+                ends = [weight + self.finals[state] for state, weight in self.ends_of(int(form))] if form >= 0 else []
+                if not np.isnan(ends).all():
+                    self.node_finals[self.parents[child]] = np.nanmax(ends)
+        self.is_mixed = np.zeros(trie.num_nodes, dtype=bool)
+        firsts: dict[int, set[int]] = {}
+        for node in np.flatnonzero(self.form_at >= 0).tolist():
+            ends = self.ends_of(int(self.form_at[node]))
+            (state, _), *others = ends
+            if state not in firsts:
+                firsts[state] = set(self.tokens_after(state))
+            beside = self.beside[self.arc_of[node]]
+            has_free = self.defaults[state] is not None or beside >= 0
+            self.is_mixed[node] = (
+                bool(others)
+                or (has_free and not (beside >= 0 and self.only[beside] == self.free_of[state]))
+                or not firsts[state].isdisjoint(self.tokens_at(node))
+            )
+
+    def places_beside(self, arc: int) -> Places:
+        """Return the places that free words reach on the way to the end of an arc of the trie."""
+        return self.besides[self.beside[arc]] if self.beside[arc] >= 0 else ()
+
+    def covers(self, state: int, other: int) -> bool:
+        """Return whether all that may follow the other state may follow the state."""
+        return state == other or state in self.covering.get(other, ())
+
+    def reduced(self, places: list[Place]) -> dict[tuple[int, int], float]:
+        """Return the largest weight of each place, without places that others cover."""
+        best: dict[tuple[int, int], float] = {}
+        for kind, which, weight in places:
+            best[kind, which] = max(weight, best.get((kind, which), -np.inf))
+        for kind in (BETWEEN, FREE) if len(best) > 1 and self.covering else ():
+            present = {which for of, which in best if of == kind}
+            for other in present:
+                if not present.isdisjoint(self.covering.get(other, ())):
+                    del best[kind, other]
+        return best
+
+    def tokens_at(self, node: int) -> list[int]:
+        """Return the tokens of a node's children."""
+        if node < 0:
+            return []
+        return self.child_tokens[self.child_bounds[node] : self.child_bounds[node + 1]]
+
+    def tokens_after(self, state: int) -> list[int]:
+        """Return the tokens that begin the spellings after a state. Some may be there more than once."""
+        owners = [state, *(owner for owner, _ in self.shared.get(state, ()))]
+        return [token for owner in owners for token in self.tokens_at(int(self.node_of[owner]))]
+
+    def openings_of(self, states: Iterable[int]) -> set[int]:
+        """Return the tokens with which the words after free words begin."""
+        if self.delimiter is not None:
+            return {self.delimiter}
+        found = {token for state in states for token in self.tokens_after(state)}
+        return {token for token in found if self.begins[token]}
+
+    def is_lasting(self, places: list[Place]) -> bool:
+        """Return whether places inside free words stay the same after any further free word."""
+        return self.delimiter is not None or all(self.defaults[which] == (0.0, which) for _, which, _ in places)
+
+    def entered(self, node: int, form: int, weight: float) -> list[Place]:
+        """Return the places after the token that leads to a node. If `node` is -1, the token ends the spelling `form`."""
+        places: list[Place] = []
+        if node >= 0:
+            places.append((NODE, node, weight))
+            form = int(self.form_at[node])
+        if form >= 0:
+            places += [(BETWEEN, state, weight + more) for state, more in self.ends_of(form)]
+        return places
+
+    def _children(self, node: int, token: int, weight: float) -> list[Place]:
+        if node < 0:
+            return []
+        last = self.child_bounds[node + 1]
+        child = bisect_left(self.child_tokens, token, self.child_bounds[node], last)
+        if child == last or self.child_tokens[child] != token:
+            return []
+        return self.entered(int(self.trie.child_nodes[child]), int(self.trie.child_forms[child]), weight)
+
+    def begun(self, state: int, token: int, weight: float) -> list[Place]:
+        """Return the places after the first token of the spellings after a state."""
+        owners = [(state, 0.0), *self.shared.get(state, ())]
+        return [place for owner, more in owners for place in self._children(int(self.node_of[owner]), token, weight + more)]
+
+    def after(self, places: Places, token: int) -> list[Place]:
+        """Return the places after a token. This defines the tokens that a set of places accepts."""
+        is_delimiter = token == self.delimiter
+        # With a delimiter, any other token may begin a free word; without one, a free word's first token shows that.
+        begins = not is_delimiter if self.delimiter is not None else bool(self.begins[token])
+        after: list[Place] = []
+        compares = self.covering and begins and self.delimiter is None
+        ended = {which for kind, which, _ in places if kind != NODE} if compares else set()
+        for kind, which, weight in places:
+            if kind != NODE and not ended.isdisjoint(self.covering.get(which, ())):
+                continue  # whatever may follow may also follow the other state
+            if kind == NODE:
+                after += self._children(which, token, weight)
+            elif kind == BETWEEN:
+                after += self.begun(which, token, weight)
+                default = self.defaults[which]
+                if default is not None and begins:
+                    after.append((FREE, default[1], weight + default[0]))
+            elif is_delimiter:
+                after.append((BETWEEN, which, weight))
+            elif self.delimiter is None and begins:  # another free word
+                default = self.defaults[which]
+                if default is not None:
+                    after.append((FREE, default[1], weight + default[0]))
+                after += self.begun(which, token, weight)
+            else:
+                after.append((FREE, which, weight))
+        return after
