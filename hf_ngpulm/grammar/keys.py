@@ -16,12 +16,13 @@ FEW = 8  # a list with more spellings is spelled once for all states that read i
 class Keys:
     """All spellings after all states, sorted, each with its owner as its first token.
 
-    An owner is a state; or a list that several states, with the same free words beside them, read on their way to one state.
+    An owner is a state; or some lists alike that several states, with the same free words beside them, read on their way to the
+    same states.
 
     Attributes:
         offsets, tokens: the distinct spellings, as `build_trie` takes them.
         weights: float64, the largest weight of each.
-        shared: for states that read such lists, the owners, each with the weight of its arc.
+        shared: the owners of lists, for states that read such lists.
         users: a state for each owner that has the same free words beside it.
     """
 
@@ -32,25 +33,28 @@ class Keys:
             for state, of_state in enumerate(words.arcs)
             for symbol, (weight, target) in of_state.items()
         ]
-        readers: dict[Any, list[int]] = {}
-        for arc in arcs:
-            if len(symbols.members[arc[1]][0]) > FEW:
-                readers.setdefault((*arc[1:], words.defaults[arc[0]]), []).append(arc[0])
-        self.shared: dict[int, list[tuple[int, float]]] = {}
+        self.shared: dict[int, list[int]] = {}
         self.users = [*range(start), 0]
-        alone = []
-        for arc in arcs:
-            states = readers.get((*arc[1:], words.defaults[arc[0]]), ())
-            if len(states) < 2:
-                alone.append(arc)
-                continue
-            if arc[0] == states[0]:
-                alone.append((len(self.users), arc[1], 0.0, arc[3]))
+        families = _families({of: {each[0] for each in pair[0]} for of, pair in symbols.members.items() if len(pair[0]) > FEW})
+        readers: dict[Any, list[int]] = {}
+        for state, of_state in enumerate(words.arcs):
+            read: dict[int, list[Any]] = {}
+            for symbol, (weight, target) in of_state.items():
+                if symbol in families:
+                    read.setdefault(families[symbol], []).append((symbol, weight, target))
+            for of_family in read.values():
+                readers.setdefault((frozenset(of_family), words.defaults[state]), []).append(state)
+        moved = set()
+        for (of_family, _), states in readers.items():
+            if len(states) > 1:
+                moved |= {(state, symbol) for state in states for symbol, *_ in of_family}
+                arcs += [(len(self.users), *each) for each in of_family]
                 for state in states:
-                    self.shared.setdefault(state, []).append((len(self.users), arc[2]))
+                    self.shared.setdefault(state, []).append(len(self.users))
                 self.users.append(states[0])
+        arcs = [arc for arc in arcs if arc[:2] not in moved]
         beginning = [(start, symbol, weight, target) for symbol, (weight, target) in words.arcs[0].items()]
-        arcs = alone + beginning
+        arcs += beginning
         parts = [table.after(of) for table, of in zip(tables, (arcs, beginning))]
         between = sorted({target for *_, target in arcs} | {default[1] for default in words.defaults if default is not None})
         loops = [(state, mark) for mark in symbols.marks for state in between]
@@ -82,6 +86,20 @@ class Keys:
         for target, weight in zip(self._targets[first:last].tolist(), self._weights[first:last].tolist()):
             best[target] = max(weight, best.get(target, -np.inf))
         return sorted(best.items())
+
+
+def _families(firsts: dict[Any, set[int]]) -> dict[Any, int]:
+    """Return numbers of families of symbols: those with much the same first tokens, such as ranges of numbers, are read side by
+    side. `firsts`: the first tokens of each symbol.
+    """
+    families: dict[Any, int] = {}
+    known: list[set[int]] = []
+    for symbol, tokens in firsts.items():
+        alike = (number for number, each in enumerate(known) if 2 * len(tokens & each) > len(tokens | each))
+        families[symbol] = next(alike, len(known))
+        if families[symbol] == len(known):
+            known.append(tokens)
+    return families
 
 
 class _Table:

@@ -169,7 +169,7 @@ class Spelled:
 
     def tokens_after(self, state: int) -> list[int]:
         """Return the tokens that begin the spellings after a state. Some may be there more than once."""
-        owners = [state, *(owner for owner, _ in self.shared.get(state, ()))]
+        owners = [state, *self.shared.get(state, ())]
         return [token for owner in owners for token in self.tokens_at(int(self.node_of[owner]))]
 
     def openings_of(self, states: Iterable[int]) -> set[int]:
@@ -204,8 +204,8 @@ class Spelled:
 
     def begun(self, state: int, token: int, weight: float) -> list[Place]:
         """Return the places after the first token of the spellings after a state."""
-        owners = [(state, 0.0), *self.shared.get(state, ())]
-        return [place for owner, more in owners for place in self._children(int(self.node_of[owner]), token, weight + more)]
+        owners = [state, *self.shared.get(state, ())]
+        return [place for owner in owners for place in self._children(int(self.node_of[owner]), token, weight)]
 
     def after(self, places: Places, token: int) -> list[Place]:
         """Return the places after a token. This defines the tokens that a set of places accepts."""

@@ -122,11 +122,10 @@ class _Compiler(Spelled):
         """Add the first tokens of shared lists to the states that read them. `weights`, `targets`: of the trie's arcs."""
         tokens, offsets = self.trie.child_tokens, self.trie.child_offsets
         for state, owners in self.shared.items():
-            nodes = [(int(self.node_of[owner]), more) for owner, more in [(state, 0.0), *owners] if self.node_of[owner] >= 0]
-            arcs = np.concatenate([np.arange(offsets[node], offsets[node + 1]) for node, _ in nodes])
-            more = np.concatenate([np.full(offsets[node + 1] - offsets[node], weight) for node, weight in nodes])
+            nodes = [node for node in self.node_of[[state, *owners]].tolist() if node >= 0]
+            arcs = np.concatenate([np.arange(offsets[node], offsets[node + 1]) for node in nodes])
             found, firsts, counts = np.unique(tokens[arcs], return_index=True, return_counts=True)
-            arc_weights, ends = weights[arcs[firsts]] + more[firsts], targets[arcs[firsts]]
+            arc_weights, ends = weights[arcs[firsts]], targets[arcs[firsts]]
             for place in np.flatnonzero(counts > 1).tolist():  # several lists have the token
                 places = self.begun(state, int(found[place]), 0.0)
                 if self.free_of[state] >= 0 and found[place] != self.delimiter:
