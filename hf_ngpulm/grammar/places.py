@@ -127,6 +127,7 @@ class Spelled:
                 if not np.isnan(ends).all():
                     self.node_finals[self.parents[child]] = np.nanmax(ends)
         self.is_mixed = np.zeros(trie.num_nodes, dtype=bool)
+        self.clashes: dict[int, Places] = {}  # arcs with tokens that also follow the spelling before them; the places before
         firsts: dict[int, set[int]] = {}
         for node in np.flatnonzero(self.form_at >= 0).tolist():
             ends = self.ends_of(int(self.form_at[node]))
@@ -135,11 +136,13 @@ class Spelled:
                 firsts[state] = set(self.tokens_after(state))
             beside = self.beside[self.arc_of[node]]
             has_free = self.defaults[state] is not None or beside >= 0
-            self.is_mixed[node] = (
-                bool(others)
-                or (has_free and not (beside >= 0 and self.only[beside] == self.free_of[state]))
-                or not firsts[state].isdisjoint(self.tokens_at(node))
-            )
+            is_lasting = beside >= 0 and self.only[beside] == self.free_of[state]
+            self.is_mixed[node] = bool(others) or (has_free and not is_lasting)
+            if not self.is_mixed[node]:
+                before = (*self.entered(node, -1, 0.0), *self.places_beside(int(self.arc_of[node])))
+                for arc in range(self.child_bounds[node], self.child_bounds[node + 1]):
+                    if self.child_tokens[arc] in firsts[state]:
+                        self.clashes[arc] = before
 
     def places_beside(self, arc: int) -> Places:
         """Return the places that free words reach on the way to the end of an arc of the trie."""

@@ -105,8 +105,11 @@ class _Compiler(Spelled):
         targets[ends], weights[ends] = 1 + states, of_ends - self.pushed[parents[ends]]
         rest = (parents > 0) & ((nodes < 0) | self.is_mixed[np.maximum(nodes, 0)])
         rest[ends] = False
+        rest[[*self.clashes]] = True
         for child in np.flatnonzero(rest).tolist():
             places = [*self.entered(int(nodes[child]), int(forms[child]), 0.0), *self.places_beside(child)]
+            if child in self.clashes:
+                places = self.after(self.clashes[child], int(trie.child_tokens[child]))
             weight, targets[child] = self._numbered(places)
             weights[child] = weight - self.pushed[parents[child]]
         real = (parents > 0) & (of_states[parents] <= self.start) & ~np.isin(of_states[parents], [*self.shared])
