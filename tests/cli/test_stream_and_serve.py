@@ -156,7 +156,9 @@ def test_serve_checks_what_it_is_called(arguments, asked, status, monkeypatch):
         def __len__(self):
             return 0
 
-    recognizer = Recognizer(decoder=decoder, latency_seconds=2.0, chunk_seconds=1.0, frame_seconds=0.08, context=None)
+    recognizer = Recognizer(
+        decoder=decoder, latency_seconds=2.0, chunk_seconds=1.0, frame_seconds=0.08, context=None, tokenizer=None
+    )
     recognizer.keep_contexts = lambda most: None
     statuses = []
 
