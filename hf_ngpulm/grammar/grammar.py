@@ -182,7 +182,7 @@ class Grammar:
             GrammarError: the grammar has no list of this name, or the list is empty.
         """
         changed = Grammar.__new__(Grammar)
-        changed.intents = self.intents
+        changed.intents, changed.evidence = self.intents, self.evidence
         new = {name: _entries(name, entries) for name, entries in lists.items()}
         unknown = sorted(new.keys() - self.lists.keys())
         if unknown:

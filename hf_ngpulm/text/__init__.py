@@ -2,7 +2,6 @@
 
 from .encoding import encode_texts
 from .normalisation import normaliser
-from .respelled import sounding_like
 from .sources import read_ids, read_texts, total_bytes
 from .style import mismatches
 from .words import begins_with_blank, with_blank
@@ -14,7 +13,6 @@ __all__ = [
     "normaliser",
     "read_ids",
     "read_texts",
-    "sounding_like",
     "total_bytes",
     "with_blank",
 ]
