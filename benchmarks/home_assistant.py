@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 import warnings
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ SYLLABLES = ("ka", "lo", "min", "ter", "sa", "ve", "ri", "no", "pel", "gra", "du
 def made_up(number: int) -> list[str]:
     """Return different names of two words."""
     draw = random.Random(0)
-    words = ("".join(draw.choices(SYLLABLES, k=length)) for length in (3 - each % 2 for each in count()))
+    words = ("".join(draw.choices(SYLLABLES, k=length)) for length in (3 - each % 2 for each in range(4 * number)))
     return list(islice(dict.fromkeys(f"{first} {second}" for first, second in zip(words, words)), number))
 
 
