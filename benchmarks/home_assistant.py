@@ -4,8 +4,8 @@
     python benchmarks/home_assistant.py --tokenizer DEMO --languages en --names 1000 --name home_assistant_1000
 
 The sentences are those of the package `home-assistant-intents`. A house's names, areas and floors are the first texts of each
-language's own lists, ten, three and two of them; with `--names`, so many made-up names of two words. DEMO is the bundled model.
-Seconds are CPU time, reading the templates and compiling apart.
+language's own lists, ten, three and two of them, or made-up ones where these are too few; with `--names`, all names are made
+up. DEMO is the bundled model. Seconds are CPU time, reading the templates and compiling apart.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def house(contents: dict[str, Any], names: int) -> dict[str, list[str]]:
     """Return lists of names, areas and floors: texts of a language's own lists."""
     values = [each for of in contents["lists"].values() for each in of.get("values", ())]
     texts = dict.fromkeys(each if isinstance(each, str) else each["in"] for each in values)
-    plain = [text for text in texts if not set("[](){}<>|") & set(text)]
+    plain = [text for text in texts if not set("[](){}<>|") & set(text)] + made_up(15)
     return {"name": made_up(names) if names else plain[:10], "area": plain[10:13], "floor": plain[13:15]}
 
 
