@@ -76,16 +76,16 @@ def main() -> None:
                 begin = time.process_time()
                 compiled = grammar.compiled(tokenizer)
                 row |= {"compiled": round(time.process_time() - begin, 2), "mib": round(compiled.nbytes / 2**20, 1)}
-                row["left_out"] = compiled.left_out
+                unknown = sorted(set("".join(compiled.left_out.values()).replace(" ", "")))
+                row |= {"left_out": len(compiled.left_out), "unknown": "".join(unknown)}
             except (GrammarError, TimeoutError) as error:
                 row["error"] = str(error)
             signal.setitimer(signal.ITIMER_PROF, 0)
         rows.append(row)
         print(json.dumps(row, ensure_ascii=False), file=sys.stderr, flush=True)
         path = measure.save(args.name, {"tokenizer": args.tokenizer, "rows": rows}, args.out)
-    header = ["language", "read", "compiled", "mib", "left_out", "error"]
-    shown = [{**row, "left_out": len(row.get("left_out", ()))} for row in rows]
-    print(measure.table(header, [[row.get(name, "") for name in header] for row in shown]))
+    header = ["language", "read", "compiled", "mib", "left_out", "unknown", "error"]
+    print(measure.table(header, [[row.get(name, "") for name in header] for row in rows]))
     print("results in", path)
 
 
