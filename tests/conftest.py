@@ -30,9 +30,10 @@ if IS_INTERPRETED:
 
 # Random numbers aren't speech that a random language model knows: the guard would leave it out of most tests.
 from hf_ngpulm.decoding import guard
+from hf_ngpulm.pipelines import guarded
 
 guard.LEAST = guard.LEAST_OF_WORDS = -1e9
-guard.MOST = guard.MOST_OF_WORDS = 1e9
+guard.MOST = guard.MOST_OF_WORDS = guarded.MOST = 1e9
 
 
 def pytest_collection_finish():

@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -180,6 +181,12 @@ class Bench:
 
     def written(self, settings: Point, contexts: list[Any] | None) -> list[str]:
         """Return transcripts as the recogniser writes them."""
+        if "lm_guard" in settings and self.attention:  # of pipelines
+            model, processor = self.heard.recogniser.model, self.heard.recogniser.processor
+            parts = {"tokenizer": processor.tokenizer, "feature_extractor": processor.feature_extractor}
+            asr = transformers.pipeline("automatic-speech-recognition", model=model, **parts)
+            audio = ({"raw": clip.audio, "sampling_rate": RATE} for clip in self.corpus.clips)
+            return [found["text"] for found in asr(audio, batch_size=16, max_new_tokens=60, **settings)]
         if self.attention:
             settings = {**settings, "max_new_tokens": 60, "max_length": None}
         return self.heard.decode(self.heard.recogniser.decoder(**settings), contexts=contexts)
@@ -261,7 +268,8 @@ class Bench:
             texts = [name for name in ("in-domain", "general", *self.corpus.foreign) if self.corpus.texts[name]]
             with_words = ["words", *(f"words {text}" for text in self.corpus.foreign)] if ctc else []
             for text, beams in [*itertools.product(texts, (1, 4)), *((text, 8) for text in with_words)]:
-                guards = [{"lm_weight": weight, "lm_guard": at} for weight in (0.5, 0.8) for at in ("off", "auto")]
+                weighed = (LM_WEIGHT,) if self.attention else (0.5, 0.8)
+                guards = [{"lm_weight": weight, "lm_guard": at} for weight in weighed for at in ("off", "auto")]
                 yield self.row(f"{text} LM, {beams} beams", {"num_beams": beams, "lm": text}, guards, {})
         if "beams" in ways:
             for beams in (2, 8, 16):

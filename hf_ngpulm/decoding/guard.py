@@ -105,8 +105,8 @@ def kept_models(fusion: Fusion, judged: Sequence[Judged], lm_guard: float | str)
         is_single = len(parts_of(lm)) == 1 and fusion.source is None
         kept = []
         for model, share in parts:
-            log_prob = lm_score if is_single else _log_prob(model, tokens)
-            if evidence(model, log_prob, len(tokens), words) >= least_evidence(lm_guard, model):
+            of_model = lm_score if is_single else log_prob(model, tokens)
+            if evidence(model, of_model, len(tokens), words) >= least_evidence(lm_guard, model):
                 kept.append((model, share))
         if len(kept) < len(parts):
             rest = [part for part in parts_of(lm) if part[1] * weight <= 0]
@@ -118,7 +118,8 @@ def kept_models(fusion: Fusion, judged: Sequence[Judged], lm_guard: float | str)
     return changed, doubted
 
 
-def _log_prob(lm: NGramLM, tokens: Sequence[int]) -> float:
+def log_prob(lm: NGramLM, tokens: Sequence[int]) -> float:
+    """Return an LM's log-probability of tokens, natural log, without that of the end."""
     ids = torch.tensor([list(tokens)], dtype=torch.int64, device=lm.device)
     return float(lm.automaton.score_sequences(ids, eos=False)) if len(tokens) else 0.0
 
@@ -158,7 +159,7 @@ class Memory:
         if isinstance(self.likeliest, Tensor):
             self.cost = self.cost / 2 + max(float(self.likeliest) - acoustic_score, 0.0)
         self.tokens, self.words = self.tokens / 2 + len(tokens), self.words / 2 + words
-        self.log_probs = [before / 2 + _log_prob(lm, tokens) for lm, before in zip(self.models, self.log_probs)]
+        self.log_probs = [before / 2 + log_prob(lm, tokens) for lm, before in zip(self.models, self.log_probs)]
 
     @property
     def leaves_out(self) -> bool:

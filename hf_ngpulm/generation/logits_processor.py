@@ -82,6 +82,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
+    lm_guard: float | str = "off"  # of pipelines, which can decode again
+
     @takes(AttentionOptions)
     def __init__(
         self,
@@ -307,6 +309,14 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         if self._roles[0].roles.device != device:
             self._roles = [roles.to(device) for roles in self._roles]
         return self._roles
+
+    def scored(self, tokens: Tensor, lm: NGramLM) -> list[int]:
+        """Return those of a transcript's tokens, int64 `[L]`, that a language model of this processor scores."""
+        classes = num_classes(self._model) or self._known[0].vocab_size
+        every = self.roles(classes, torch.device("cpu"))
+        roles = next(of for (_, lms), of in zip(self._columns, every, strict=True) if any(lm is each for each in lms))
+        tokens = tokens.cpu()
+        return tokens[(roles.roles[tokens] & KINDS) == TEXT].tolist()
 
     def _roles_of_columns(self, classes: int) -> list[tuple[Column, Roles]]:
         options, fusion = self.options, self.fusion

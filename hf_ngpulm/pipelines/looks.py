@@ -83,7 +83,7 @@ class GeneratedLooks:
         with encoder_outputs_of(self.model) as encoded:
             boosted = generate([beginning, self.processor])
         outputs = of_rows(encoded[0], len(boosted))
-        with _encoder_returns(self.model, outputs):
+        with encoder_returns(self.model, outputs):
             plain = generate([beginning] if self.without is None else [beginning, self.without])
         lists = self.lists if self.per_row else self.lists * len(plain)
         bests, bases = ([self._hypothesis(row) for row in tokens.tolist()] for tokens in (boosted, plain))
@@ -150,7 +150,7 @@ class GeneratedLooks:
 
 
 @contextlib.contextmanager
-def _encoder_returns(model: Any, outputs: Any) -> Iterator[None]:
+def encoder_returns(model: Any, outputs: Any) -> Iterator[None]:
     """Make the model's encoder return these outputs within the block; copies, since `generate` changes them in place."""
     encoder = model.get_encoder()
     encoder.forward = lambda *_, **__: type(outputs)(**outputs)

@@ -8,20 +8,23 @@ from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
-import torch
 from transformers import AutomaticSpeechRecognitionPipeline
 
 from ..common.checks import check, refuse_idle
+from ..decoding import guard
 from ..decoding.families import is_seq2seq
 from ..decoding.options import KINDS, AttentionOptions
 from ..decoding.understanding import Weighing
 from ..generation import NGramLogitsProcessor
-from ..generation.grammars import GeneratedGrammar
+from ..generation.grammars import Beginning, GeneratedGrammar, of_rows
 from ..generation.logits_processor import LM_WEIGHT
+from ..generation.transcripts import ends_of
 from ..grammar.grammar import Grammar
 from ..text.words import WordSplitter
 from .base import NGramPipeline, of_recordings
-from .looks import GeneratedLooks
+from .guarded import OwnScores, limit, lms_of, unsuited, without_lms
+from .looks import GeneratedLooks, encoder_returns
+from .parts import rejoined, rows_of
 from .per_item import numbers_in
 from .second_pass import OF_RESCORER, SecondPass
 from .word_times import encoder_outputs_of, put_together, timed_words
@@ -47,6 +50,9 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
     Args:
         ilm_weight, prompt_context, unscored, score_eos, engine: as for `hf_ngpulm.NGramLogitsProcessor`.
+        lm_guard: "auto" (default) decodes recordings again without the LM if their transcript is improbable, and keeps what the
+            decoder itself finds much more probable; a number is the least evidence of the LM, in nats per token (see
+            `hf_ngpulm.decoding.guard`); "off" never does. Only for recordings of one window, without a second look at phrases.
 
     `rescorer` reranks the beams of `generate`; Whisper models refuse it.
     """
@@ -54,9 +60,9 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     serves = staticmethod(is_seq2seq)
     settings = (
         *NGramPipeline.settings, "false_alarms_per_hour", "ilm_weight", "source_lm", "source_weight", "prompt_context",
-        "unscored", "score_eos", "engine", *OF_RESCORER,
+        "unscored", "score_eos", "lm_guard", "engine", *OF_RESCORER,
     )  # fmt: skip
-    of_an_lm = NGramPipeline.of_an_lm | {"ilm_weight", "unscored", "score_eos"}
+    of_an_lm = NGramPipeline.of_an_lm | {"ilm_weight", "unscored", "score_eos", "lm_guard"}
 
     writes_aliases = False
 
@@ -104,8 +110,11 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         return {"tuned_beams": tuned.pop("num_beams", None)}
 
     def _make_decoder(self, settings: dict[str, Any]) -> NGramLogitsProcessor:
-        settings = {"lm_weight": LM_WEIGHT, **settings}  # tuned settings are among them
-        return NGramLogitsProcessor(weight=settings.pop("lm_weight"), **settings, model=self.model, tokenizer=self.tokenizer)
+        settings = {"lm_weight": LM_WEIGHT, "lm_guard": guard.AUTO, **settings}  # tuned settings are among them
+        weight, lm_guard = settings.pop("lm_weight"), check("lm_guard", settings.pop("lm_guard"), KINDS["lm_guard"])
+        made = NGramLogitsProcessor(weight=weight, **settings, model=self.model, tokenizer=self.tokenizer)
+        made.lm_guard = lm_guard
+        return made
 
     def _in_grammar(
         self, settings: dict[str, Any], given: dict[str, Any], grammar: Grammar, weighing: dict[str, Any]
@@ -151,20 +160,60 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         if self._leaves_ranking(kwargs):
             short = [seconds <= SHORT for seconds in self._seconds(model_inputs)]
             fused = processor.processor if isinstance(processor, GeneratedLooks) else processor
-            by_sums = [one and other for one, other in zip(short, _follows_lm(fused, count), strict=True)]
+            by_sums = [one and lm is not None for one, lm in zip(short, lms_of(fused, count), strict=True)]
         parts = [rows for kind in (False, True) if (rows := [row for row in range(count) if by_sums[row] is kind])]
         outs = []
         for rows in parts:
-            penalty = {"length_penalty": 0.0} if by_sums[rows[0]] else {}
+            ranking = {"length_penalty": 0.0} if by_sums[rows[0]] else {}
             mine, inputs = (
                 (processor, model_inputs) if len(parts) == 1 else (processor.select(rows), self._rows(model_inputs, rows))
             )
             if isinstance(mine, GeneratedLooks):
-                outs.append(self._looked(mine, inputs, word_times, {**kwargs, **penalty}))
-                continue
-            every = [*(kwargs.get("logits_processor") or ()), mine]
-            outs.append(self._generated(inputs, word_times, {**kwargs, **penalty, "logits_processor": every}))
-        return outs[0] if len(outs) == 1 else self._put_together(outs, parts)
+                outs.append(self._looked(mine, inputs, word_times, {**kwargs, **ranking}))
+            else:
+                outs.append(self._guarded(mine, inputs, word_times, kwargs, ranking))
+        return outs[0] if len(outs) == 1 else rejoined(outs, parts, self.tokenizer)
+
+    def _guarded(
+        self, processor: NGramLogitsProcessor, model_inputs: dict[str, Any], word_times: bool, kwargs: dict[str, Any],
+        ranking: dict[str, Any],
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return a batch's outputs, without the language model of recordings that it doesn't know (see `.guarded`).
+
+        `ranking`: settings of `generate` for recordings with a language model.
+        """
+
+        def generate(inputs: dict[str, Any], *processors: Any, **ranking: Any) -> dict[str, Any]:
+            every = [*(kwargs.get("logits_processor") or ()), *processors]
+            return self._generated(inputs, word_times, {**kwargs, **ranking, "logits_processor": every})
+
+        count, lm_guard = len(model_inputs[self._given_as(model_inputs)]), processor.lm_guard
+        guarded = [row for row, lm in enumerate(lms_of(processor, count)) if lm is not None]
+        if lm_guard == guard.OFF or not guarded or not self.model.config.is_encoder_decoder:
+            return generate(model_inputs, processor, **ranking)
+        beginning = Beginning(None)
+        with encoder_outputs_of(self.model) as encoded:
+            out = generate(dict(model_inputs), beginning, processor, **ranking)
+        if len(encoded) != 1 or len(out["tokens"]) != count:  # several windows of audio, or several transcripts of each
+            return out
+        splitter, mask = WordSplitter(self.tokenizer), model_inputs.get("attention_mask")
+        outputs, end = of_rows(encoded[0], count), min(ends_of(self.model))
+        own = OwnScores(self.model, outputs, mask, beginning.prompt, end, splitter)
+        if isinstance(lm_guard, str):
+            first = dict(zip(guarded, own(out["tokens"][guarded], guarded)))
+            rows = [row for row, (score, tokens) in first.items() if score < -limit(tokens)]  # the best score is 0
+        else:
+            rows = unsuited(processor, out["tokens"], lm_guard, splitter)
+        if not rows:
+            return out
+        with encoder_returns(self.model, own.outputs_of(rows)):
+            again = generate(self._rows(model_inputs, rows), without_lms(processor.select(rows)))
+        if isinstance(lm_guard, str):
+            gains = [score - first[row][0] for row, (score, _) in zip(rows, own(again["tokens"], rows))]
+            kept = [row if gain > limit(first[row][1]) else -1 for row, gain in zip(rows, gains)]
+        else:
+            kept = rows
+        return rejoined([out, again], [range(count), kept], self.tokenizer)
 
     def _leaves_ranking(self, kwargs: dict[str, Any]) -> bool:
         """Return whether beams are searched, and nobody chose how their lengths count."""
@@ -186,37 +235,12 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
     def _rows(self, model_inputs: dict[str, Any], rows: list[int]) -> dict[str, Any]:
         """Return some recordings of a batch."""
-        inputs: dict[str, Any] = {
-            name: None
-            if values is None
-            else values[rows]
-            if isinstance(values, torch.Tensor)
-            else [values[row] for row in rows]
-            for name, values in model_inputs.items()
-        }
+        inputs = rows_of(model_inputs, rows)
         if len(rows) == 1 and self.type == "seq2seq_whisper" and inputs.get("attention_mask") is not None:
             # Whisper reads the mask of several recordings, but decodes all frames of a single one.
             length = max(int(inputs["attention_mask"].sum()), cast(Any, self.feature_extractor).nb_max_frames)
             inputs |= {name: inputs[name][..., :length] for name in ("input_features", "attention_mask")}
         return inputs
-
-    def _put_together(self, outs: Sequence[dict[str, Any]], parts: Sequence[Sequence[int]]) -> dict[str, Any]:
-        """Return the outputs of a batch's rows in their order, from the outputs of parts of the batch."""
-        order = sorted((row, part, place) for part, rows in enumerate(parts) for place, row in enumerate(rows))
-        tokenizer, together = cast(Any, self.tokenizer), dict[str, Any]()
-        ends = [token for token in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if token is not None]
-        for name in outs[0]:
-            if outs[0][name] is None:
-                together[name] = None
-                continue
-            # `num_return_sequences` makes several rows of one.
-            pieces = [_split(out[name], len(rows)) for out, rows in zip(outs, parts)]
-            listed: Any = [each for _, part, place in order for each in pieces[part][place]]
-            if isinstance(outs[0][name], torch.Tensor):
-                fill = ends[0] if name == "tokens" else 0
-                listed = torch.nn.utils.rnn.pad_sequence(listed, batch_first=True, padding_value=fill)
-            together[name] = listed
-        return together
 
     def _generated(self, model_inputs: dict[str, Any], word_times: bool, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return a batch's outputs: what the stock pipeline returns, and words with times if they are asked for."""
@@ -313,20 +337,6 @@ class Seq2SeqNGramPipeline(NGramPipeline):
             result["text"] = cast(Any, self.tokenizer).decode([token for word in found for token in word.token_ids])
         result["chunks"] = [{"text": word.text, "timestamp": (word.start, word.end)} for word in found]
         return result
-
-
-def _follows_lm(processor: NGramLogitsProcessor, count: int) -> list[bool]:
-    """Return for each of `count` recordings whether a language model takes part in its search."""
-    fusion = processor.fusion
-    models = [fusion.of_all] * count if fusion.per_row is None else fusion.per_row
-    weights = fusion.weight.tolist() if isinstance(fusion.weight, torch.Tensor) else [fusion.weight] * count
-    return [model is not None and weight != 0 for model, weight in zip(models, weights, strict=True)]
-
-
-def _split(values: Any, count: int) -> list[Any]:
-    """Return the values of each of `count` recordings, which have equally many."""
-    each = len(values) // count
-    return [values[first : first + each] for first in range(0, len(values), each)]
 
 
 def _settled(kwargs: dict[str, Any]) -> dict[str, Any]:

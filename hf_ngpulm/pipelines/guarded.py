@@ -1,0 +1,92 @@
+"""Leave a language model out of recordings that it doesn't know, in encoder-decoders (see `hf_ngpulm.decoding.guard`).
+
+An LM of other speech makes a decoder write what the decoder itself finds improbable. So with `lm_guard="auto"` recordings with
+an improbable transcript are decoded again without the LM. The new transcript is kept if the decoder's own log-probability of it
+is higher by more than `MOST` nats, and by more than `MOST_PER_TOKEN` nats for each token of the first one. If `lm_guard` is a
+number, it is the least evidence of an LM, in nats per token, as for other models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..decoding import guard
+from ..generation import NGramLogitsProcessor
+from ..generation.forced import forced_scores
+from ..text.words import WordSplitter
+
+MOST, MOST_PER_TOKEN = 8.0, 0.5  # chosen on train speakers of speechocean762 and AN4 (docs/attention.md)
+AT_ONCE = 32  # transcripts that are scored at a time
+
+
+def lms_of(processor: NGramLogitsProcessor, count: int) -> list[Any]:
+    """Return the language model that takes part in the search of each of `count` recordings; None if there is none."""
+    fusion = processor.fusion
+    models = [fusion.of_all] * count if fusion.per_row is None else fusion.per_row
+    weights = fusion.weight.tolist() if isinstance(fusion.weight, Tensor) else [fusion.weight] * count
+    return [lm if weight != 0 else None for lm, weight in zip(models, weights, strict=True)]
+
+
+def without_lms(processor: NGramLogitsProcessor) -> NGramLogitsProcessor:
+    """Return a copy in which the language models, and what is subtracted for them, count nothing."""
+    subtracted = {} if processor.fusion.source is None else {"source_weight": 0.0}
+    return processor.with_weights(0.0, ilm_weight=0.0, **subtracted)
+
+
+def unsuited(processor: NGramLogitsProcessor, tokens: Tensor, least: float, splitter: WordSplitter) -> list[int]:
+    """Return the recordings whose language models have less evidence than `least`. `tokens`: transcripts, int64 `[B, L]`."""
+    judged = []
+    for lm, row in zip(lms_of(processor, len(tokens)), tokens):
+        scored = [] if lm is None else processor.scored(row, lm)
+        words = len(splitter.words(scored)) if lm is not None and lm.config.words is not None else 0
+        log_prob = guard.log_prob(lm, scored) if lm is not None and scored else 0.0
+        judged.append(guard.Judged(scored, words, log_prob, -torch.inf))
+    return sorted(guard.kept_models(processor.fusion, judged, least)[0])
+
+
+class OwnScores:
+    """Score transcripts by the decoder itself, with their ends (teacher forcing).
+
+    Args:
+        model: the encoder-decoder.
+        outputs: the encoder's outputs for the batch.
+        attention_mask: mask of the encoder's inputs.
+        prompt: the tokens with which the decoder begins.
+        end: the token that ends a transcript.
+        splitter: tells which tokens are text.
+    """
+
+    def __init__(
+        self, model: Any, outputs: Any, attention_mask: Tensor | None, prompt: list[int], end: int, splitter: WordSplitter
+    ) -> None:
+        self.model, self.outputs, self.mask = model, outputs, attention_mask
+        self.prompt, self.end, self.splitter = prompt, end, splitter
+
+    def outputs_of(self, rows: Sequence[int]) -> Any:
+        """Return the encoder's outputs for some recordings."""
+        return type(self.outputs)(**{name: value[list(rows)] for name, value in self.outputs.items()})
+
+    def __call__(self, tokens: Tensor, rows: Sequence[int]) -> list[tuple[float, int]]:
+        """Return log-probabilities, natural log, and numbers of text tokens of transcripts, int64 `[N, L]`, of the recordings
+        `rows`.
+        """
+        found: list[tuple[float, int]] = []
+        for first in range(0, len(rows), AT_ONCE):
+            some = list(rows[first : first + AT_ONCE])
+            mask = None if self.mask is None else self.mask[some]
+            texts = [
+                [token for token in row if token not in self.splitter.special]
+                for row in tokens[first : first + AT_ONCE].tolist()
+            ]
+            ended = [[*text, self.end] for text in texts]
+            found += zip(forced_scores(self.model, self.outputs_of(some), mask, self.prompt, ended), map(len, texts))
+        return found
+
+
+def limit(tokens: int) -> float:
+    """Return how much log-probability a language model may cost a transcript with a number of tokens."""
+    return max(MOST, MOST_PER_TOKEN * tokens)
