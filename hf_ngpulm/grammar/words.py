@@ -40,8 +40,8 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
     """Return the deterministic automaton of a network.
 
     Args:
-        classes: from symbols to those that the result has, of which spellings are in one each. Symbols that it lacks can't be
-            said.
+        classes: for each symbol the classes of spellings that it has, which are the symbols of the result. Each spelling is in
+            one class. A symbol that `classes` lacks can't be said.
 
     Raises:
         GrammarError: there are too many states, because weights or wildcards stay ambiguous.
@@ -56,7 +56,12 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
     result = WordAutomaton([], [], [])
 
     def free_number(weights: Mapping[int, float]) -> tuple[float, int]:
-        """Return the largest weight of a set of states behind free words, and the set's number."""
+        """Number a set of states behind free words. `weights`: each state's (natural log).
+
+        Returns:
+            The largest weight, which the caller puts on its arc, and the set's place in `frees`. Sets whose weights differ by a
+            constant are the same set.
+        """
         most = max(weights.values())
         key = tuple(sorted((state, round(weight - most, DIGITS)) for state, weight in weights.items()))
         if key not in numbers_of_frees:
@@ -65,7 +70,19 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
         return most, numbers_of_frees[key]
 
     def number_of(own: Mapping[int, float], free: int, weight: float) -> tuple[float, int]:
-        """Return the largest weight of a set, and the number of the set with weights relative to it."""
+        """Number a state of the result, and let it wait for its arcs if it is new.
+
+        Args:
+            own: the weights (natural log) of the network states that are possible without free words.
+            free, weight: the states behind free words that are possible as well: their place in `frees` and their weight; -1
+                and -1e300 if there are none.
+
+        Returns:
+            The largest weight, which the caller puts on its arc, and the state's number.
+
+        Raises:
+            GrammarError: there are too many states.
+        """
         known = frees[free].weights if free >= 0 else {}
         most, members = 0.0, frozenset[Any](own.keys() - known.keys())
         if is_weighted:
@@ -120,7 +137,9 @@ class _Free(NamedTuple):
 
 
 def _read(states: list[_State], subset: Subset) -> tuple[dict[Any, dict[int, float]], float | None]:
-    """Return the states that follow those of a set by each symbol, and the weight of ending in the set."""
+    """Return for each symbol the states that it leads to from a set, with their largest weights (natural log); and the largest
+    weight of ending in the set, None if no sentence can.
+    """
     reached: dict[Any, dict[int, float]] = {}
     final = None
     for state, weight in subset:

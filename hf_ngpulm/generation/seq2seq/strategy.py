@@ -268,7 +268,14 @@ def _arguments_of_generate() -> Mapping[str, Any]:
 
 
 def _window_of_whisper(prompt_length: int, generation_config: Any) -> Window | None:
-    """Return the current window of Whisper's long-form decoding; None if no such decoding is running."""
+    """Tell which recordings the rows of this call are, if Whisper's `generate` makes it for a window of audio.
+
+    Args:
+        prompt_length: tokens before the transcript.
+
+    Returns:
+        The recording of each row and the number of recordings; None if Whisper's `generate` isn't running.
+    """
     given = _window_variables()
     if not given:
         return None
