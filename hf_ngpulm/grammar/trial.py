@@ -55,7 +55,7 @@ class Trial:
         if self._process is None or self._process.poll() is not None:
             self._start()
         assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
-        watch = threading.Timer(PATIENCE, self._process.kill)
+        watch = threading.Timer(PATIENCE, self._kill)
         watch.start()
         try:
             self._process.stdin.write(json.dumps({"text": text}).encode() + b"\n")
@@ -77,10 +77,16 @@ class Trial:
         return Cost(**told)
 
     def close(self) -> None:
-        """End the process, also during a call."""
+        """End the process and its fork, also during a call."""
         if self._process is not None:
-            self._process.kill()
+            self._kill()
             self._process.wait()
+
+    def _kill(self) -> None:
+        # A fork that went on would keep the pipe of the answers open, and the call waiting.
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     @property
     def _too_much(self) -> str:
@@ -97,14 +103,24 @@ class Trial:
             paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
             command = [sys.executable, "-m", __name__, folder, str(self.seconds), str(self.memory), self._too_much]
             pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-            self._process = subprocess.Popen(command, env={**os.environ, **paths}, **pipes)
+            self._process = subprocess.Popen(command, env={**os.environ, **paths}, start_new_session=True, **pipes)
             assert self._process.stdout is not None
             if not self._process.stdout.readline():
                 raise RuntimeError(f"the process for grammars doesn't start: {' '.join(command[:4])}")
 
 
 def main(folder: str, seconds: str, memory: str, too_much: str) -> None:
-    """Answer grammars from standard input, each a line of JSON, by a line: the cost, or an error."""
+    """Read grammars from standard input, and write an answer to each to standard output, until the input ends.
+
+    A grammar is a line of JSON, `{"text": ...}`. Its answer is one, too: the fields of a `Cost`, or `{"error": ...}`. The first
+    line that is written says only that the process is ready.
+
+    Args:
+        folder: has the tokenizer.
+        seconds: the most CPU time for a grammar.
+        memory: the most bytes that compiling one may take.
+        too_much: the error for a grammar beyond these limits.
+    """
     from transformers import AutoTokenizer
 
     from .grammar import Grammar
@@ -122,7 +138,8 @@ def main(folder: str, seconds: str, memory: str, too_much: str) -> None:
             try:
                 _limit(float(seconds), int(memory))
                 told = _tried(json.loads(line)["text"], tokenizer, too_much)
-                signal.setitimer(signal.ITIMER_PROF, 0)
+                for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
+                    signal.setitimer(timer, 0)
                 os.write(answers, json.dumps(told).encode() + b"\n")
                 os._exit(0)
             finally:
@@ -132,10 +149,13 @@ def main(folder: str, seconds: str, memory: str, too_much: str) -> None:
 
 
 def _limit(seconds: float, memory: int) -> None:
-    """Let the system end this process after so many seconds of CPU time, and refuse it more bytes of memory, and files."""
+    """Limit this process. The system ends it after `seconds` of CPU time, or `PATIENCE` seconds in all. It gets at most
+    `memory` more bytes than it has, and can't write files.
+    """
     import resource
 
     signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE)  # also if nobody is left to end it
     limits = {resource.RLIMIT_FSIZE: 0, resource.RLIMIT_CORE: 0}
     with contextlib.suppress(OSError):  # macOS has no such file
         pages = int(Path("/proc/self/statm").read_text().split()[0])

@@ -19,6 +19,7 @@ from ..audio import StreamingRecognizer
 from .access import IN_PROTOCOL, Access, preflight, subprotocols
 from .attention import STREAMED, AttentionRecognizer
 from .connection import SHUTTING_DOWN, Connection, close
+from .corrections import PATH as CORRECTIONS
 from .corrections import Corrections
 from .engine import Engine
 from .limits import Full, Limits, Places
@@ -159,9 +160,9 @@ class Server:
         app.router.add_post("/v1/audio/translations", transcriptions.translate)
         if self.corrections is not None:
             kept = self.corrections
-            app.router.add_get("/v1/corrections", kept.show)
-            app.router.add_post("/v1/corrections", kept.add)
-            app.router.add_delete("/v1/corrections", kept.undo)
+            app.router.add_get(CORRECTIONS, kept.show)
+            app.router.add_post(CORRECTIONS, kept.add)
+            app.router.add_delete(CORRECTIONS, kept.undo)
         for path, handler in {
             "/v1/realtime": self.realtime, "/v1/models": transcriptions.models,
             "/v1/models/{name:.+}": transcriptions.model, "/health": self.health, "/ready": self.ready,

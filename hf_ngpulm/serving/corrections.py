@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from aiohttp import web
 
@@ -41,8 +42,9 @@ class Corrections:
         if not access.needs_key:
             raise ValueError("corrections are kept for each key; give the server keys (--api-key-file, or Access(keys=[...]))")
         self.folder, self.limits, self.access = Path(folder), limits, access
-        # Each with a lock, so that a client waits for its own requests only.
-        self._logs: OrderedDict[str, tuple[CorrectionLog, asyncio.Lock]] = OrderedDict()
+        self._logs: OrderedDict[str, CorrectionLog] = OrderedDict()  # by file name, the last used at the end
+        # By file name, so that a client waits for its own requests only.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def show(self, request: web.Request) -> web.Response:
         """List the client's corrections, and the phrases that they teach."""
@@ -78,8 +80,13 @@ class Corrections:
     async def _in_turn(self, request: web.Request, function: Callable[[CorrectionLog], Any]) -> Any:
         """Call a function with the client's log, in another thread."""
         try:
-            log, lock = self._log(request)
-            async with lock:
+            key = self.access.key(request).encode(errors="surrogateescape")
+            name = hashlib.sha256(b"corrections of " + key).hexdigest()
+            async with self._locks.setdefault(name, asyncio.Lock()):
+                log = self._logs.pop(name, None)
+                self._logs[name] = log = await asyncio.to_thread(self._opened, name) if log is None else log
+                if len(self._logs) > _KEPT:
+                    self._logs.popitem(last=False)
                 return await asyncio.to_thread(function, log)
         except ValueError as error:
             raise Problem(_FILE.sub("", str(error))) from None
@@ -108,12 +115,6 @@ class Corrections:
                 raise Problem(f"{name} should be a text", name)
         return given["heard"], given["meant"]
 
-    def _log(self, request: web.Request) -> tuple[CorrectionLog, asyncio.Lock]:
-        name = hashlib.sha256(b"corrections of " + self.access.key(request).encode(errors="surrogateescape")).hexdigest()
-        if name not in self._logs:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._logs[name] = CorrectionLog(self.folder / f"{name}.jsonl"), asyncio.Lock()
-            if len(self._logs) > _KEPT:
-                self._logs.popitem(last=False)
-        self._logs.move_to_end(name)
-        return self._logs[name]
+    def _opened(self, name: str) -> CorrectionLog:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return CorrectionLog(self.folder / f"{name}.jsonl")

@@ -38,6 +38,7 @@ class OwnGrammars:
     def stop(self, _: float | None = None) -> bool:
         self._trial.close()
         self._maker.stop()
+        self._trial.close()  # which the thread may have started again
         return True
 
     async def grammar(self, text: str, budget: PhraseBudget) -> Grammar:
@@ -50,8 +51,11 @@ class OwnGrammars:
         else:
             cost = budget.cost(1, 0) + len(text.encode()) / self.limits.grammar_bytes
             await asyncio.sleep(budget.take(cost))
-            found, seconds = await self._maker.of({"text": text}, cost)
-            budget.take(seconds / self.limits.grammar_seconds)  # the next one waits for it
+            seconds = self.limits.grammar_seconds  # for a client that leaves meanwhile
+            try:
+                found, seconds = await self._maker.of({"text": text}, cost)
+            finally:
+                budget.take(seconds / self.limits.grammar_seconds)  # the next one waits for it
         if isinstance(found, str):
             raise Problem(found, "grammar")
         return found

@@ -144,7 +144,8 @@ class Voices:
         given = json.dumps(given, ensure_ascii=False) if isinstance(given, dict) else given
         if isinstance(given, str) and given in self.grammars:
             return self.grammars[given]
-        if isinstance(given, str) and ("\n" in given or given.lstrip().startswith(("#JSGF", "{"))):
+        is_list = isinstance(given, str) and given.lstrip().startswith("[")
+        if isinstance(given, str) and not is_list and ("\n" in given or given.lstrip().startswith(("#JSGF", "{"))):
             try:
                 size = len(given.encode())
             except UnicodeEncodeError:
@@ -152,7 +153,7 @@ class Voices:
             if size > limits.grammar_bytes:
                 raise Problem(f"a grammar of {size} bytes; at most {limits.grammar_bytes} are taken", "grammar")
             return given
-        if isinstance(given, str) and not given.lstrip().startswith("["):
+        if isinstance(given, str) and not is_list:
             names = ", ".join(map(repr, self.grammars)) or "none"
             raise Problem(
                 f"there is no grammar {given[:100]!r}; this server has {names}. Or give a JSON list of sentences, or a "

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
+import threading
 import time
 
 import pytest
@@ -95,3 +98,30 @@ def test_memory_is_limited():
             patient(HOSTILE["undecided"][0])
     finally:
         patient.close()
+
+
+def test_closing_ends_the_fork_that_compiles():
+    """A fork that went on would hold the pipe of the answers, and the caller would wait for it."""
+    tokenizer = AutoTokenizer.from_pretrained(str(bundled("examples/models/ctc")))
+    patient = Trial(tokenizer, 40.0, 1_000_000, memory=4 << 30)
+    try:
+        assert patient(GOOD).parts > 0
+        threading.Timer(0.5, patient.close).start()
+        begin = time.monotonic()
+        with pytest.raises(GrammarError, match="takes more than"):
+            patient(HOSTILE["doubled rules"][0])
+        assert 0.3 < time.monotonic() - begin < 20
+    finally:
+        patient.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_a_fork_ends_by_itself_when_nobody_is_left_to_end_it(monkeypatch):
+    """As a server that is killed leaves it, waiting without CPU time."""
+    monkeypatch.setattr(trials, "PATIENCE", 0.3)
+    fork = os.fork()
+    if not fork:
+        trials._limit(100.0, 1 << 30)
+        time.sleep(30)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(fork, 0)[1]) == signal.SIGALRM

@@ -51,6 +51,14 @@ lists:
 HOSTILE = "#JSGF V1.0;\ngrammar a;\npublic <a> = (a|b)* a " + " ".join(["(a|b)"] * 18) + ";"
 
 
+def run_own(own, talk):
+    own.start()
+    try:
+        asyncio.run(talk())
+    finally:
+        own.stop()
+
+
 def test_recordings_and_live_audio_follow_them(demo):
     audio = wav(hf_ngpulm.demo_recording())
 
@@ -141,11 +149,7 @@ def test_they_are_kept_by_content_within_bounds(demo, monkeypatch):
         assert len(own._kept) == KEPT
 
     own = OwnGrammars(recognizer, limits)
-    own.start()
-    try:
-        asyncio.run(talk())
-    finally:
-        own.stop()
+    run_own(own, talk)
 
 
 def test_a_client_waits_for_its_own_budget(monkeypatch):
@@ -166,9 +170,31 @@ def test_a_client_waits_for_its_own_budget(monkeypatch):
             await own.grammar(f"#JSGF V1.0;\ngrammar a;\npublic <a{number}> = b;", budget)
 
     own = OwnGrammars(recognizer, limits)
-    own.start()
-    try:
-        asyncio.run(talk())
-    finally:
-        own.stop()
+    run_own(own, talk)
     assert waited[0] == 0 and waited[1] > 0 and waited[2] > waited[1] >= 0.001
+
+
+def test_a_client_that_leaves_while_its_grammar_compiles_pays_for_it(monkeypatch):
+    """Otherwise it could have one after the other compiled, for nothing."""
+    recognizer = SimpleNamespace(tokenizer=None, context=lambda _, grammar: None)
+    limits, begun, ends = Limits(grammar_seconds=2.0), threading.Event(), threading.Event()
+
+    def compiling(self, text):
+        begun.set()
+        assert ends.wait(20)
+        return Cost(1, 2.0)
+
+    monkeypatch.setattr(Trial, "__call__", compiling)
+
+    async def talk():
+        budget = PhraseBudget(limits, clock=lambda: 0.0)
+        asked = asyncio.create_task(own.grammar(JSGF, budget))
+        assert await asyncio.to_thread(begun.wait, 20)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        ends.set()
+        assert budget.take(0.0) > 0
+
+    own = OwnGrammars(recognizer, limits)
+    run_own(own, talk)

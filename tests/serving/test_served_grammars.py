@@ -67,6 +67,7 @@ def test_recordings(demo):
         for wrong, message in (
             ("ship", "there is no grammar 'ship'; this server has 'harbour'"),
             (json.dumps(["a"] * 1001), "1001 phrases; at most 1000"),
+            (json.dumps(["a"] * 1001, indent=1), "1001 phrases; at most 1000"),
             (json.dumps(["a" * 101]), "at most 100"),
             ('["[unk]"]', "no phrases besides"),
             ('[["a", 2.0]]', "each phrase should be a text"),
