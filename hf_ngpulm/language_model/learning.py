@@ -53,8 +53,8 @@ class TextCounts:
         self.totals: Counter[Ids] = Counter()  # by context
         self.kinds: Counter[Ids] = Counter()  # different tokens after each context
 
-    def _of(self, text: Ids) -> Counter[Ids]:
-        """Return the counts of a text's n-grams."""
+    def _ngrams_in(self, text: Ids) -> Counter[Ids]:
+        """Return how often each n-gram ends at a token of a text, or at the `</s>` after it. `<s>` only begins n-grams."""
         padded = (self.vocab_size, *text, self.vocab_size + 1)
         ends = range(2, len(padded) + 1)
         return Counter(padded[first:end] for end in ends for first in range(max(0, end - self.order), end))
@@ -65,7 +65,7 @@ class TextCounts:
         if not all(0 <= token < self.vocab_size for token in ids):
             raise ValueError(f"token ids should be from 0 to {self.vocab_size - 1}, got {list(ids)}")
         self.texts[ids] += 1
-        for ngram, count in self._of(ids).items():
+        for ngram, count in self._ngrams_in(ids).items():
             self.kinds[ngram[:-1]] += ngram not in self.ngrams
             self.ngrams[ngram] += count
             self.totals[ngram[:-1]] += count
@@ -76,7 +76,7 @@ class TextCounts:
         if not self.texts[ids]:
             raise ValueError(f"this text isn't among those that were added: {list(ids)}")
         _subtract(self.texts, ids, 1)
-        for ngram, count in self._of(ids).items():
+        for ngram, count in self._ngrams_in(ids).items():
             _subtract(self.ngrams, ngram, count)
             _subtract(self.totals, ngram[:-1], count)
             _subtract(self.kinds, ngram[:-1], int(ngram not in self.ngrams))
@@ -88,7 +88,7 @@ class TextCounts:
             without: whether the counts are those without one occurrence of the text, which must be among the texts.
         """
         ids = tuple(text)
-        own = self._of(ids) if without else Counter[Ids]()
+        own = self._ngrams_in(ids) if without else Counter[Ids]()
         own_totals: Counter[Ids] = Counter()
         own_kinds: Counter[Ids] = Counter()
         for ngram, count in own.items():
@@ -108,8 +108,9 @@ class TextCounts:
         return found
 
     def evidence(self) -> float:
-        """Return what the texts tell of each other: the mean natural logarithm of V + 1 times the probability of each token and
-        `</s>`, by the counts without its text; 0 without texts.
+        """Return by how much the texts predict each other better than chance does (natural log, a mean over tokens and `</s>`).
+
+        Each token's probability is by the counts without its text; by chance it is 1 / (V + 1). Without texts the result is 0.
         """
         found = [p for text in self.texts.elements() for p in self.probabilities(text, without=True)]
         return sum(map(math.log, found)) / len(found) + math.log(self.vocab_size + 1) if found else 0.0
@@ -150,8 +151,9 @@ def _subtract(counter: Counter[Ids], key: Ids, count: int) -> None:
 
 
 def fitted_weight(counts: TextCounts, base: Iterable[tuple[Sequence[int], Sequence[float]]]) -> float:
-    """Return the weight of the counts in a mixture with a base model: each text is predicted from the counts of the others, and
-    the weight maximises the probability of all (expectation maximisation), from 0 to `MOST`.
+    """Return the weight of the counts in a mixture with a base model, from 0 to `MOST`.
+
+    The weight maximises the probability of all texts, each predicted from the counts of the others (expectation maximisation).
 
     Args:
         base: each text of the counts, with the natural log-probabilities of its tokens and `</s>` by the base model.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -134,7 +135,7 @@ def _with_bonuses(written: Written, weight_per: str, growth: float, end_bonus: f
     spellings, weights = written.spellings, np.array(list(written.phrases.values()), dtype=np.float64)
     never, weights = weights == NEVER, np.where(weights == NEVER, 0.0, weights)
     lengths, (phrase, own_lengths, free) = _lengths(written), _column(written, "phrase", "length", "free")
-    tokens = np.fromiter((token for spelling in spellings for token in spelling.tokens), np.int64, int(lengths.sum()))
+    tokens = np.fromiter(chain.from_iterable(spelling.tokens for spelling in spellings), np.int64, int(lengths.sum()))
     longest = int(max(lengths.max(initial=0), own_lengths.max(initial=0)))
     # Bonus of the first n tokens, in weights.
     shares = np.concatenate([[0.0], np.cumsum(1 + growth * np.log(np.arange(1, longest + 1)))])

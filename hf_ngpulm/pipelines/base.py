@@ -32,6 +32,7 @@ from .inputs import readable
 from .keywords import refuse_unknown, with_our_names
 from .per_item import RECORDING, Numbered, NumberedInputs, listed_values, numbered, numbers_in
 from .precision import in_single_precision
+from .results import result_of
 from .saving import save_settings
 
 NO_PHRASES: list[str] = []
@@ -70,7 +71,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         source_weight: weight of `source_lm`, half of `lm_weight` by default; a list or a tensor has one per recording.
         phrases: phrases to boost (hotwords): a list of texts, or of pairs of a text and a weight, or a
             `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
-        phrase_weight: factor of the phrases' bonuses (default 1); a list or a tensor has one per recording.
+        phrase_weight: factor of the phrases' bonuses, at least 0 (default 1); a list or a tensor has one per recording.
         corrections: a `hf_ngpulm.CorrectionLog`, or the path of its file. At each call, what it teaches by then is added to
             `lm` and `phrases`.
         false_alarms_per_hour: looks at each phrase again, and lets so many in an hour of speech stay that nobody said (see
@@ -213,15 +214,11 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         idle = sorted(name for name in OF_GRAMMARS[1:] if given.get(name) is not None)
         if grammar is None and idle:
             raise ValueError(f"{', '.join(idle)} given without grammar=; pass the grammar too")
-        settings, given = ({k: v for k, v in part.items() if k not in OF_GRAMMARS} for part in (settings, given))
-        explain = bool(settings.get("explain"))
-        has_looks = OF_LOOKS[0] in self.settings
-        if grammar is None and given.get("explain") and not (has_looks and settings.get("phrases") is not None):
-            others = "grammar= or phrases=; pass one of them" if has_looks else "grammar=; pass the grammar"
-            raise ValueError(f"explain given without {others} too")
-        if grammar is not None or not has_looks:
-            settings, given = ({k: v for k, v in part.items() if k != "explain"} for part in (settings, given))
+        explain, ours = bool(settings.get("explain")), {*OF_GRAMMARS, *(() if grammar is None else ("explain",))}
+        settings, given = ({k: v for k, v in part.items() if k not in ours} for part in (settings, given))
         if grammar is None:
+            if given.get("explain") and settings.get("phrases") is None:
+                raise ValueError("explain given without grammar= or phrases=; pass one of them too")
             return self._ngram_decoder(settings, given)
         refuse_idle({"rescorer=": settings.get("rescorer")}, "ranks transcripts, a grammar meanings; leave one of them out")
         refuse_idle({OF_LOOKS[0]: settings.get(OF_LOOKS[0])}, "looks at phrases, not at a grammar; leave it out")
@@ -454,15 +451,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             (hypotheses,) = hypotheses
         if isinstance(ngram_decoder, FramesThemselves):
             return {"frames": hypotheses[0]}
-        timestamps = kwargs.get("return_timestamps")
-        if isinstance(ngram_decoder, GrammarDecoder):
-            return {**_shown(hypotheses[0].hypothesis, timestamps, True), **hypotheses[0].as_dict()}
-        with_confidence = ngram_decoder.options.confidence is not None
-        result = _shown(hypotheses[0], timestamps, with_confidence)
-        if isinstance(ngram_decoder, PhraseDecoder) and ngram_decoder.explain:
-            result["phrases"] = [report.as_dict() for report in hypotheses[0].phrases]
-        if ngram_decoder.options.num_return_sequences > 1:
-            result["hypotheses"] = [{**_shown(h, timestamps, with_confidence), "score": h.score} for h in hypotheses]
+        result = result_of(ngram_decoder, hypotheses, kwargs.get("return_timestamps"))
         for output in model_outputs:  # the caller's entries besides the audio
             for name in output.keys() - {"is_last", "hypotheses", "frames", "stride", RECORDING}:
                 result.setdefault(name, []).append(output[name])
@@ -489,15 +478,3 @@ def _same(a: Any, b: Any) -> bool:
 def of_recordings(decoder: Any, recordings: list[int] | None) -> Any:
     """Return the decoder for a batch of recordings; `recordings` is None if all have the same settings."""
     return decoder if recordings is None else decoder.select(recordings)
-
-
-def _shown(hypothesis: Hypothesis, timestamps: str | None, with_confidence: bool) -> dict[str, Any]:
-    """Return a hypothesis in the stock pipeline's format."""
-    result: dict[str, Any] = {"text": hypothesis.text}
-    if timestamps:
-        result["chunks"] = [
-            {"text": word.text, "timestamp": (word.start, word.end)}
-            | ({"confidence": word.confidence} if with_confidence else {})
-            for word in (hypothesis.words if timestamps == "word" else hypothesis.characters)
-        ]
-    return result

@@ -93,7 +93,7 @@ def encode_batch(batch: list[str], tokenizer: Any, vocab_size: int) -> tuple[np.
     encoded = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)
     rows = encoded["input_ids"]
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
-    ids = np.fromiter((token for row in rows for token in row), dtype=np.int32, count=int(lengths.sum()))
+    ids = np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(lengths.sum()))
     is_unknown = ids >= vocab_size
     if tokenizer.unk_token_id is not None:
         is_unknown |= ids == tokenizer.unk_token_id

@@ -118,7 +118,7 @@ class Speller:
         values, at = ids.tolist(), 0
         for n, (text, length) in enumerate(zip(texts, lengths.tolist())):
             rows.append(values[at : at + length])
-            dropped = [character for character in text if character in self.silent.dropped]
+            dropped = [character for character in text if character in self.silent.dropped] if self.silent.dropped else []
             if n in unknown:
                 dropped = list(dict.fromkeys(unknown[n])) or [text]
             missing.append(" ".join(dropped))
