@@ -167,13 +167,14 @@ def train(
     with bars.stage("estimating", order) as bar:
         estimated = estimate(counts, how.prune, how.discount_fallback, allowed, done=bar.update)
     table, num_sentences, num_tokens = estimated.table, counts.num_sentences, counts.num_tokens
+    room = counts.room
     del counts
     if how.max_ngrams is not None:
         with bars.stage("pruning"):
             table = prune_table(table, how.max_ngrams)
     with bars.stage("building"):
         if words is None:
-            parts = LMParts.of_table(table, vocabulary, how.missing_unigrams, how.engine)
+            parts = LMParts.of_table(table, vocabulary, how.missing_unigrams, how.engine, room)
         else:
             parts = compose(table.to("cpu"), words, tokenizer, vocab_size=vocab_size, engine=how.engine, **how.of_words)
     perplexity = None
