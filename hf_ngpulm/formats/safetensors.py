@@ -28,6 +28,7 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"  # of weights in several files
 SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
+LARGE = 1 << 30  # bytes of weights, from which they are mapped if nothing is said
 LARGEST_FILE = 5 * 10**9  # bytes, as on the Hub
 DTYPES = {torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
           torch.float32: "F32", torch.float64: "F64"}  # fmt: skip
@@ -118,9 +119,13 @@ def shards_of(path: Path) -> list[str]:
     return names
 
 
-def load_saved(config_path: Path, weights_path: Path, where: str, engine: str) -> LMParts:
-    """Load a model from its two files and check it. Raises NGramFormatError if the files don't hold a language model, don't
-    belong together, or are damaged.
+def load_saved(config_path: Path, weights_path: Path, where: str, engine: str, mmap: bool | None = False) -> LMParts:
+    """Load a model from its files and check it; with `mmap`, searches check the states that they reach (see
+    `hf_ngpulm.automaton.checks`). None means: if the weights are larger than `LARGE`.
+
+    Raises:
+        NGramFormatError: the files don't hold a language model, don't belong together, or are damaged.
+        ValueError: `mmap` is True, and the model is composed on the fly.
     """
     with naming(where):
         try:
@@ -130,9 +135,12 @@ def load_saved(config_path: Path, weights_path: Path, where: str, engine: str) -
             raise NGramFormatError(f"{CONFIG_FILE} isn't JSON: {error}") from None
         config = NGramLMConfig.from_dict(values, f"{where}/{CONFIG_FILE}")
         is_lazy = config.words is not None and config.words.composition == "on_the_fly"
+        if is_lazy and mmap:
+            raise ValueError(f"{where} is composed on the fly while it is used, so it can't be mapped; leave mmap=True out")
+        paths = [weights_path.with_name(name) for name in shards_of(weights_path)] or [weights_path]
+        mmap = sum(path.stat().st_size for path in paths) > LARGE if mmap is None else mmap
         try:
             with ExitStack() as opened:
-                paths = [weights_path.with_name(name) for name in shards_of(weights_path)] or [weights_path]
                 files = [opened.enter_context(safe_open(path, framework="pt")) for path in paths]
                 metadata = files[0].metadata() or {}
                 if any((file.metadata() or {}).get(DIGEST, digest) != digest for file in files):
@@ -147,16 +155,16 @@ def load_saved(config_path: Path, weights_path: Path, where: str, engine: str) -
         except SafetensorError as error:
             raise NGramFormatError(f"{WEIGHTS_FILE} isn't a safetensors file or is cut short: {error}") from None
         pieces = _pieces(metadata.get("pieces"), config)
-        return saved_parts(config, tensors, pieces, engine) if is_lazy else _static_parts(config, tensors, pieces, engine)
+        return saved_parts(config, tensors, pieces, engine) if is_lazy else _static_parts(config, tensors, pieces, engine, mmap)
 
 
 def _static_parts(
-    config: NGramLMConfig, tensors: dict[str, Tensor], pieces: tuple[str | None, ...] | None, engine: str
+    config: NGramLMConfig, tensors: dict[str, Tensor], pieces: tuple[str | None, ...] | None, engine: str, mmap: bool
 ) -> LMParts:
-    """Return the parts of a model whose complete automaton was saved, after checking its tensors."""
+    """Return the parts of a model whose complete automaton was saved, after checking its tensors (as `load_saved` says)."""
     roots, starts, unk_tokens = (tensors.pop(name) for name in ("roots", "starts", "unk_tokens"))
     automaton = BackoffAutomaton(AutomatonTensors(**tensors), config.vocab_size, config.context_length, roots, starts, engine)
-    automaton.validate()
+    automaton.validate(defer_states=mmap)
     if unk_tokens.dtype != torch.int32:
         raise NGramFormatError(f"unk_tokens should be {torch.int32}, is {unk_tokens.dtype}")
     if unk_tokens.dim() != 1:

@@ -95,7 +95,7 @@ class NGramCounter:
         # Bytes per position: its digit, three copies of its words while sorting, and the permutation.
         per_position = 4 + 8 * (3 * len(self.packing.digits) + 3)
         self._workers = 1 if self.device.type != "cpu" else min(2, torch.get_num_threads())
-        self._chunk = int(min(MAX_CHUNK, max(MIN_CHUNK, memory // (2 * self._workers * per_position))))
+        self._chunk = int(min(MAX_CHUNK, max(MIN_CHUNK, memory // (3 * self._workers * per_position))))
         self._memory_of_runs = memory // 5  # a merge needs as much again
         self._buffer = np.empty(self._chunk + order - 1, dtype=np.int32)
         self._filled = 0
