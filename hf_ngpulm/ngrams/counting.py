@@ -8,8 +8,11 @@ the merged run yields all orders.
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import tempfile
+import zlib
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..common.files import write_beside
 from ..engines.choice import is_native
 from ..engines.devices import numbered
 from .room import IN_MEMORY, Room, map_file, no_room
@@ -31,6 +35,7 @@ DEFAULT_MEMORY = 4 << 30
 # Larger chunks are no faster.
 MAX_CHUNK = 1 << 24
 MIN_CHUNK = 1 << 10
+STATE = "counted.json"
 NEVER = np.iinfo(np.int64).max
 
 
@@ -72,6 +77,12 @@ class NGramCounter:
         device: the device that sorts and merges.
         memory: limit in bytes. Sorted runs beyond it are kept on disk, and so is the result (except on a GPU).
         folder: folder for the files; by default the system's folder for temporary files.
+        resume: keep the files until `forget` is called, and go on with those that an earlier process has left in the folder.
+            Then `num_sentences` is the number of counted sentences. Add the first batch again, which must be the same as it
+            was, and then the batches after the counted sentences.
+
+    Raises:
+        ValueError: an argument is out of range, or the files are of another vocabulary size or order.
     """
 
     def __init__(
@@ -82,6 +93,7 @@ class NGramCounter:
         memory: int = DEFAULT_MEMORY,
         folder: str | Path | None = None,
         engine: str = "auto",
+        resume: bool = False,
     ) -> None:
         if not 1 <= order <= MAX_ORDER:
             raise ValueError(f"order must be 1 to {MAX_ORDER}, got {order}")
@@ -105,6 +117,9 @@ class NGramCounter:
         self._spilled: list[Path] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._parent = folder
+        self._first_batch: int | None = None  # checksum
+        self._kept = Path(folder or tempfile.gettempdir(), "hf_ngpulm-counts") if resume else None
+        self.is_resumed = self._kept is not None and (self._kept / STATE).is_file() and self._resume(self._kept)
         self.room = Room(memory if self.device.type == "cpu" and is_native(engine, self.device) else None, folder)
 
     def __enter__(self) -> NGramCounter:
@@ -132,6 +147,13 @@ class NGramCounter:
         token_ids, lengths = np.asarray(token_ids), np.asarray(lengths, dtype=np.int64)
         if lengths.size == 0:
             return
+        checksum = zlib.crc32(np.ascontiguousarray(token_ids), zlib.crc32(lengths))
+        if self.is_resumed:
+            self.is_resumed = False
+            if checksum != self._first_batch:
+                raise ValueError(f"{self._kept} has counts of another text; leave resume out, or delete that folder")
+            return
+        self._first_batch = checksum if self._first_batch is None else self._first_batch
         if lengths.min() < 0 or int(lengths.sum()) != token_ids.size:
             raise ValueError(f"the lengths add up to {int(lengths.sum())}, but there are {token_ids.size} token ids")
         vocab_size = self.packing.vocab_size
@@ -155,6 +177,40 @@ class NGramCounter:
         self.num_unknown += int(unknown.sum())
         digits[is_token] = np.where(unknown, self.packing.unknown, token_ids + 1)
         self._append(digits)
+        if self._kept is not None and self._is_full():
+            self._save()
+
+    def _is_full(self) -> bool:
+        return sum(_nbytes(run) for run in self._runs) > self._memory_of_runs
+
+    def _save(self) -> None:
+        """Put all that is counted on disk, so that another process can go on from there."""
+        assert self._kept is not None
+        self._drain()
+        if self._runs:
+            self._spill()
+        number, known = len(self._spilled), (self.packing.vocab_size, self.packing.order)
+        self._kept.mkdir(exist_ok=True)
+        np.save(self._kept / f"seen-{number}.npy", self.first_seen)
+        counted = (self.num_sentences, self.num_tokens, self.num_unknown)
+        state = {"of": known, "runs": number, "counted": counted, "first_batch": self._first_batch}
+        with write_beside(self._kept / STATE) as path:
+            path.write_text(json.dumps(state))
+
+    def _resume(self, folder: Path) -> bool:
+        state = json.loads((folder / STATE).read_text())
+        if state["of"] != [self.packing.vocab_size, self.packing.order]:
+            raise ValueError("{} has counts of a vocabulary of {} and order {}; resume with these".format(folder, *state["of"]))
+        self.num_sentences, self.num_tokens, self.num_unknown = state["counted"]
+        self._first_batch = state["first_batch"]
+        self._spilled = [folder / f"{number}.run" for number in range(state["runs"])]
+        self.first_seen = np.load(folder / f"seen-{state['runs']}.npy")
+        return True
+
+    def forget(self) -> None:
+        """Remove the files that were kept for another process."""
+        if self._kept is not None:
+            shutil.rmtree(self._kept, ignore_errors=True)
 
     def _note_first_seen(self, token_ids: np.ndarray, lengths: np.ndarray, number: int) -> None:
         unseen = np.append(self.first_seen[: self.packing.vocab_size] == NEVER, False)  # the index -1 reads this last entry
@@ -197,15 +253,24 @@ class NGramCounter:
         while self._runs and len(self._runs[-1]) <= 2 * len(run):
             run = self.steps.merge(self._runs.pop(), run)
         self._runs.append(run)
-        if sum(_nbytes(run) for run in self._runs) > self._memory_of_runs:
+        if self._kept is None and self._is_full():  # else at the end of the batch
             self._spill()
+
+    def _drain(self) -> None:
+        """Count the rest of the buffer."""
+        if self._filled:
+            self._count_chunk(self._filled)
+        while self._pending:
+            self._take_run(self._pending.popleft().result())
 
     def _spill(self) -> None:
         run = self.merged(self._runs)
         self._runs = []
-        if self._folder is None:
+        if self._kept is not None:
+            self._kept.mkdir(exist_ok=True)
+        elif self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="hf_ngpulm-", dir=self._parent)
-        path = Path(self._folder.name) / f"{len(self._spilled)}.run"
+        path = Path(self._folder.name if self._folder is not None else self._kept) / f"{len(self._spilled)}.run"
         try:
             with open(path, "wb") as file:
                 for column in (*run.words, run.counts):
@@ -228,10 +293,9 @@ class NGramCounter:
 
     def run(self) -> SortedRun:
         """Return all distinct n-grams in ascending order with their counts. Nothing can be added afterwards."""
-        if self._filled:
-            self._count_chunk(self._filled)
-        while self._pending:
-            self._take_run(self._pending.popleft().result())
+        if self._kept is not None:
+            self._save()
+        self._drain()
         self._buffer = np.empty(0, dtype=np.int32)
         if not self._spilled:
             merged, self._runs = self.merged(self._runs), []
@@ -263,8 +327,9 @@ class NGramCounter:
         except OSError as error:
             raise no_room(error, self.room.folder, 8 * most * (num_words + 1)) from None
         self.room.is_on_disk = True
-        for path in self._spilled:
-            path.unlink()
+        if self._kept is None:
+            for path in self._spilled:
+                path.unlink()
         words = columns.view(num_words + 1, most)
         return SortedRun(words[:-1], words[-1, :size])
 
