@@ -83,12 +83,12 @@ class BackoffAutomaton(nn.Module):
     @property
     def num_states(self) -> int:
         """Number of states of all packed automata."""
-        return self.backoff_states.numel()
+        return self.searched.num_states
 
     @property
     def num_arcs(self) -> int:
         """Number of arcs of all packed automata."""
-        return self.arc_tokens.numel()
+        return self.searched.num_arcs
 
     @property
     def nbytes(self) -> int:
@@ -178,16 +178,17 @@ class BackoffAutomaton(nn.Module):
         ends = torch.full_like(states, self.vocab_size)
         return torch.ops.hf_ngpulm.step(list(self.searched), states, ends, self.vocab_size + 1, self.engine)[0]
 
-    def validate(self, defer_states: bool = False) -> None:
+    def validate(self) -> None:
         """Check all properties that queries rely on. Tensors from a file then can't crash an engine or make it loop forever.
-
-        Args:
-            defer_states: leave the checks that read whole tensors to searches; see `hf_ngpulm.automaton.checks`.
 
         Raises:
             NGramFormatError: a tensor is invalid; the message names the first fault.
         """
-        _validate(self, defer_states)
+        _validate(self)
+
+    def validate_opened(self) -> None:
+        """Check what doesn't depend on the size, and leave the rest to searches; see `hf_ngpulm.automaton.checks`."""
+        _validate(self, defer_states=True)
 
     def extra_repr(self) -> str:
         return f"vocab_size={self.vocab_size}, states={self.num_states}, arcs={self.num_arcs}, device={self.device}"
@@ -227,7 +228,7 @@ class BackoffAutomaton(nn.Module):
         return self._integers("token ids", token_ids), self._integers("lengths", lengths).clamp(0, longest)
 
 
-def _validate(automaton: BackoffAutomaton, defer_states: bool) -> None:
+def _validate(automaton: BackoffAutomaton, defer_states: bool = False) -> None:
     t, vocab_size = automaton.searched, automaton.vocab_size
     states, arcs = t.num_states, t.num_arcs
 

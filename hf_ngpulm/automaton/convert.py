@@ -166,7 +166,9 @@ def automaton_from_table(
 def _count_last(table: NGramTable, token_id: int, room: Room) -> int:
     """Return the number of n-grams of order 2 and higher that end in a token."""
     return sum(
-        int(torch.count_nonzero(order.tokens[rows] == token_id)) for order in table.orders[1:] for rows in room.spans(len(order))
+        int(torch.count_nonzero(order.tokens[rows] == token_id))
+        for order in table.orders[1:]
+        for rows in room.spans(len(order))
     )
 
 

@@ -45,7 +45,9 @@ def _define_query(name: str, arguments: str, results: str, fake: Callable[..., A
 
     def run(automaton: list[Tensor], states: Tensor, *rest: Any) -> Any:
         *given, engine = rest
-        return getattr(load_engine(__package__, engine, states.device, automaton), name)(AutomatonTensors(*automaton), states, *given)
+        return getattr(load_engine(__package__, engine, states.device, automaton), name)(
+            AutomatonTensors(*automaton), states, *given
+        )
 
     define_operator(f"{name}(Tensor[] automaton, {arguments}, int vocab_size, str engine) -> {results}", run, fake)
 

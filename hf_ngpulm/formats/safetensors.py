@@ -87,7 +87,7 @@ def _write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]
         for name in names:
             data = tensors[name].reshape(-1).view(torch.uint8).numpy()
             for first in range(0, data.size, 1 << 24):
-                file.write(memoryview(data[first : first + (1 << 24)]))
+                file.write(data[first : first + (1 << 24)].data)
                 give_back_pages()
 
 
@@ -148,10 +148,10 @@ def load_saved(config_path: Path, weights_path: Path, where: str, engine: str, m
                         f"{CONFIG_FILE} and {WEIGHTS_FILE} are of two models, or one has been changed: they weren't saved "
                         "together. Save the model again, or download both"
                     )
-                expected, names = NAMES if is_lazy else TENSORS, [name for file in files for name in file.keys()]
+                expected, names = NAMES if is_lazy else TENSORS, [name for file in files for name in file.keys()]  # noqa: SIM118
                 if odd := sorted(set(names) ^ set(expected)):
                     raise NGramFormatError(f"{WEIGHTS_FILE} should hold {len(expected)} tensors; missing or unknown: {odd}")
-                tensors = {name: file.get_tensor(name) for file in files for name in file.keys()}
+                tensors = {name: file.get_tensor(name) for file in files for name in file.keys()}  # noqa: SIM118
         except SafetensorError as error:
             raise NGramFormatError(f"{WEIGHTS_FILE} isn't a safetensors file or is cut short: {error}") from None
         pieces = _pieces(metadata.get("pieces"), config)
@@ -164,7 +164,7 @@ def _static_parts(
     """Return the parts of a model whose complete automaton was saved, after checking its tensors (as `load_saved` says)."""
     roots, starts, unk_tokens = (tensors.pop(name) for name in ("roots", "starts", "unk_tokens"))
     automaton = BackoffAutomaton(AutomatonTensors(**tensors), config.vocab_size, config.context_length, roots, starts, engine)
-    automaton.validate(defer_states=mmap)
+    automaton.validate_opened() if mmap else automaton.validate()
     if unk_tokens.dtype != torch.int32:
         raise NGramFormatError(f"unk_tokens should be {torch.int32}, is {unk_tokens.dtype}")
     if unk_tokens.dim() != 1:

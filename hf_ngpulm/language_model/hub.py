@@ -56,7 +56,7 @@ def saved_files(name: str, subfolder: str | None, **hub: Any) -> tuple[Path, Pat
         except HFValidationError:
             raise FileNotFoundError(f"{name} is neither a folder nor the id of a Hub repo (organisation/name)") from None
         except LocalEntryNotFoundError as error:
-            if file == INDEX_FILE:
+            if file == WEIGHTS_FILE:  # the cache may have an index
                 return None
             raise LocalEntryNotFoundError(
                 f"{where}: there is no folder of this name, and no such repo in the cache; the Hub can't be reached, or "
@@ -66,8 +66,11 @@ def saved_files(name: str, subfolder: str | None, **hub: Any) -> tuple[Path, Pat
             return None
 
     config = found(CONFIG_FILE)
-    # One file, or an index of several files.
-    weights = (found(WEIGHTS_FILE) or found(INDEX_FILE)) if config is not None else None
+    weights = found(WEIGHTS_FILE) if config is not None else None  # one file, or an index of several files
+    if config is not None and (weights is None or os.path.isdir(name)):
+        # A save that was killed leaves both kinds behind; the newer one belongs to the config.
+        both = [path for path in (weights, found(INDEX_FILE)) if path is not None]
+        weights = max(both, key=lambda path: path.stat().st_mtime_ns, default=None)
     with naming(where):
         missing = [CONFIG_FILE] * (config is None) or [WEIGHTS_FILE] * (weights is None)
         if weights is not None:

@@ -292,10 +292,8 @@ class NGramLM(
         """Load a model from a folder or from the Hub.
 
         Args:
-            mmap: whether to leave the tensors in the file, and read what searches touch; processes share what is read. Searches
-                then check the states that they reach, and a damaged file may be found only there (see
-                `hf_ngpulm.automaton.checks`). False checks the whole file now. The default is True for weights over 1 GiB that
-                stay on the CPU. Don't change the file while it is open.
+            mmap: whether to read and check only what searches touch (see `hf_ngpulm.automaton.checks`). False checks the whole
+                file now. The default is True for weights over 1 GiB on the CPU. Don't change the file while it is open.
 
         Raises:
             NGramFormatError: the folder or repo isn't an n-gram language model, or its tensors are broken.
@@ -303,12 +301,11 @@ class NGramLM(
             FileNotFoundError: there is no such folder or repo, or the repo can't be reached.
         """
         hub = {"revision": revision, "token": token, "cache_dir": cache_dir, "force_download": force_download}
-        name = os.fspath(pretrained_model_name_or_path)
-        files = saved_files(name, subfolder, local_files_only=local_files_only, **hub)
-        if device is not None and torch.device(device).type != "cpu":
-            if mmap:
-                raise ValueError(f"mmap=True is for models on the CPU, device is {device}; leave one of them out")
-            mmap = False
+        files = saved_files(os.fspath(pretrained_model_name_or_path), subfolder, local_files_only=local_files_only, **hub)
+        on_cpu = device is None or torch.device(device).type == "cpu"
+        if mmap and not on_cpu:
+            raise ValueError(f"mmap=True is for models on the CPU, device is {device}; leave one of them out")
+        mmap = mmap if on_cpu else False
         return cls._of(load_saved(*files, engine, mmap), device)
 
     @classmethod

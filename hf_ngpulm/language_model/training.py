@@ -153,9 +153,9 @@ def train(
             read = (_words(row, clean) for row in bars.over(rows, "reading", size, lambda _: 1))
             words, rows = files.enter_context(_numbered(read, how.folder))
         sentences = _Sentences(rows, tokenizer, vocabulary.size if words is None else len(words), clean, how)
-        room = parse_bytes(how.memory)
+        memory = parse_bytes(how.memory)
         counter = files.enter_context(
-            NGramCounter(sentences.vocab_size, order, how.device or "cpu", room, how.folder, resume=how.resume)
+            NGramCounter(sentences.vocab_size, order, how.device or "cpu", memory, how.folder, resume=how.resume)
         )
         sentences.skipped = counter.num_sentences
         for token_ids, lengths, first in bars.over(sentences, "counting", size, lambda batch: len(batch[1])):
@@ -181,8 +181,8 @@ def train(
         if room.is_on_disk:
             raise ValueError(
                 f"max_ngrams={how.max_ngrams} prunes in memory, and the n-grams are on disk. Allow more memory (with resume "
-                "what is counted stays), drop rare n-grams by prune=(0, 0, 1), or leave max_ngrams out and prune the saved model "
-                "on a larger machine"
+                "what is counted stays), drop rare n-grams by prune=(0, 0, 1), or leave max_ngrams out and prune the saved "
+                "model on a larger machine"
             )
         with bars.stage("pruning"):
             table = prune_table(table, how.max_ngrams)

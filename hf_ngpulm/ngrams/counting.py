@@ -147,7 +147,7 @@ class NGramCounter:
         token_ids, lengths = np.asarray(token_ids), np.asarray(lengths, dtype=np.int64)
         if lengths.size == 0:
             return
-        checksum = zlib.crc32(np.ascontiguousarray(token_ids), zlib.crc32(lengths))
+        checksum = zlib.crc32(token_ids.tobytes(), zlib.crc32(lengths.tobytes()))
         if self.is_resumed:
             self.is_resumed = False
             if checksum != self._first_batch:
@@ -266,15 +266,16 @@ class NGramCounter:
     def _spill(self) -> None:
         run = self.merged(self._runs)
         self._runs = []
-        if self._kept is not None:
-            self._kept.mkdir(exist_ok=True)
-        elif self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="hf_ngpulm-", dir=self._parent)
-        path = Path(self._folder.name if self._folder is not None else self._kept) / f"{len(self._spilled)}.run"
+        folder = self._kept
+        if folder is None:
+            self._folder = self._folder or tempfile.TemporaryDirectory(prefix="hf_ngpulm-", dir=self._parent)
+            folder = Path(self._folder.name)
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{len(self._spilled)}.run"
         try:
             with open(path, "wb") as file:
                 for column in (*run.words, run.counts):
-                    file.write(memoryview(column.cpu().numpy()))
+                    file.write(column.cpu().numpy().data)
         except OSError as error:
             raise no_room(error, path.parent, _nbytes(run)) from None
         self._spilled.append(path)
@@ -320,7 +321,7 @@ class NGramCounter:
                 for part in self._merged_parts(files, most):
                     for number, column in enumerate((*part.words, part.counts)):
                         file.seek(8 * (number * most + size))
-                        file.write(memoryview(column.numpy()))
+                        file.write(column.numpy().data)
                     size += len(part)
                 file.flush()
                 columns = torch.frombuffer(map_file(file, 8 * most * (num_words + 1)), dtype=torch.int64)
@@ -330,8 +331,8 @@ class NGramCounter:
         if self._kept is None:
             for path in self._spilled:
                 path.unlink()
-        words = columns.view(num_words + 1, most)
-        return SortedRun(words[:-1], words[-1, :size])
+        by_column = columns.view(num_words + 1, most)
+        return SortedRun(by_column[:-1], by_column[-1, :size])
 
     def _merged_parts(self, files: list[np.ndarray], total: int) -> Iterator[SortedRun]:
         """Yield the merged runs from disk, one range of first words at a time."""

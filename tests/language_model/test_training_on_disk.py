@@ -122,7 +122,7 @@ def test_a_full_disk_while_estimating(tmp_path):
     limits, texts = resource.getrlimit(resource.RLIMIT_FSIZE), zipf_texts(3000)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
-        with pytest.raises(OSError, match="no room for n-grams in .* Allow more memory"):
+        with pytest.raises(OSError, match=r"no room for n-grams in .* Allow more memory"):
             train(texts, vocab_size=100, order=5, memory=400_000, folder=tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

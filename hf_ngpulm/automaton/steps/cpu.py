@@ -49,9 +49,7 @@ _number_states = Function("ngpulm_number_states")
 _write_arcs = Function("ngpulm_write_arcs")
 
 
-def build(
-    table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: float, room: Room = IN_MEMORY
-) -> BuiltAutomaton:
+def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: float, room: Room = IN_MEMORY) -> BuiltAutomaton:
     nodes = [(0, 1), *pairwise(table.offsets)]  # first node and end of each order
     arrays = _trie_arrays(table, possible, room)
     trie = NGramTrie(**arrays, num_contexts=len(arrays["fail"]), vocab_size=table.vocab_size)

@@ -26,9 +26,7 @@ class BuiltAutomaton(NamedTuple):
     unmet: int  # number of n-grams of order 2 and up that are left out
 
 
-def build(
-    table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: float, room: Room = IN_MEMORY
-) -> BuiltAutomaton:
+def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: float, room: Room = IN_MEMORY) -> BuiltAutomaton:
     """Return the states of an automaton, and the arcs of all states except the root.
 
     Args:
