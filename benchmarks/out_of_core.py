@@ -3,9 +3,9 @@
     python benchmarks/out_of_core.py --books books/*.txt --tokens 100_000_000 --order 5 --memory 4G --folder /scratch
 
 The text: words of the given books follow each other as they do there (two times in three; each follower as often as there),
-else words are drawn by a Zipf-Mandelbrot law over 200,000 words, of which the books' are the most frequent. Each word is spelled
-with one to six of 1,024 tokens. Every run is a process of its own, without reading or writing the text, and ends with the saved
-model.
+else words are drawn by a Zipf-Mandelbrot law over 200,000 words, of which the books' are the most frequent. Each word is
+spelled with one to six of 1,024 tokens. Every run is a process of its own, without reading or writing the text, and ends with
+the saved model.
 """
 
 from __future__ import annotations

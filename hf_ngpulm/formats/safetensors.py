@@ -119,14 +119,19 @@ def shards_of(path: Path) -> list[str]:
     return names
 
 
-def load_saved(config_path: Path, weights_path: Path, where: str, engine: str, mmap: bool | None = False) -> LMParts:
-    """Load a model from its files and check it; with `mmap`, searches check the states that they reach (see
-    `hf_ngpulm.automaton.checks`). None means: if the weights are larger than `LARGE`.
+def load_saved(
+    config_path: Path, weights_path: Path, where: str, engine: str, mmap: bool | None = False, device: Any = None
+) -> LMParts:
+    """Load a model from its files to the CPU and check it; with `mmap`, searches check the states that they reach (see
+    `hf_ngpulm.automaton.checks`). None means: if the weights are larger than `LARGE`, and `device` is the CPU.
 
     Raises:
         NGramFormatError: the files don't hold a language model, don't belong together, or are damaged.
-        ValueError: `mmap` is True, and the model is composed on the fly.
+        ValueError: `mmap` is True, and the model is for another device, or is composed on the fly.
     """
+    on_cpu = device is None or torch.device(device).type == "cpu"
+    if mmap and not on_cpu:
+        raise ValueError(f"mmap=True is for models on the CPU, device is {device}; leave one of them out")
     with naming(where):
         try:
             values = json.loads(config_path.read_text(encoding="utf-8"))
@@ -138,7 +143,7 @@ def load_saved(config_path: Path, weights_path: Path, where: str, engine: str, m
         if is_lazy and mmap:
             raise ValueError(f"{where} is composed on the fly while it is used, so it can't be mapped; leave mmap=True out")
         paths = [weights_path.with_name(name) for name in shards_of(weights_path)] or [weights_path]
-        mmap = sum(path.stat().st_size for path in paths) > LARGE if mmap is None else mmap
+        mmap = on_cpu and sum(path.stat().st_size for path in paths) > LARGE if mmap is None else mmap
         try:
             with ExitStack() as opened:
                 files = [opened.enter_context(safe_open(path, framework="pt")) for path in paths]

@@ -232,7 +232,7 @@ class NGramLM(
         table = prune_table(self.to_table(), max_ngrams, threshold)
         lm, training = self._with_table(table, self, self.device, self.engine), self.config.training
         if training is not None:
-            not_known: dict[str, Any] = {"perplexity_per_token": None, "perplexity_per_word": None}
+            not_known: Any = {"perplexity_per_token": None, "perplexity_per_word": None}
             lm.config = replace(lm.config, training=replace(training, max_ngrams=sum(lm.num_ngrams), **not_known))
         return lm
 
@@ -292,21 +292,16 @@ class NGramLM(
         """Load a model from a folder or from the Hub.
 
         Args:
-            mmap: whether to read and check only what searches touch (see `hf_ngpulm.automaton.checks`). False checks the whole
-                file now. The default is True for weights over 1 GiB on the CPU. Don't change the file while it is open.
+            mmap: read and check only what searches touch (`hf_ngpulm.automaton.checks`); by default over 1 GiB on the CPU.
 
         Raises:
             NGramFormatError: the folder or repo isn't an n-gram language model, or its tensors are broken.
-            ValueError: mmap is True, but the model is for another device, or is composed on the fly.
+            ValueError: mmap is True, and the device is another or the model is composed on the fly.
             FileNotFoundError: there is no such folder or repo, or the repo can't be reached.
         """
         hub = {"revision": revision, "token": token, "cache_dir": cache_dir, "force_download": force_download}
         files = saved_files(os.fspath(pretrained_model_name_or_path), subfolder, local_files_only=local_files_only, **hub)
-        on_cpu = device is None or torch.device(device).type == "cpu"
-        if mmap and not on_cpu:
-            raise ValueError(f"mmap=True is for models on the CPU, device is {device}; leave one of them out")
-        mmap = mmap if on_cpu else False
-        return cls._of(load_saved(*files, engine, mmap), device)
+        return cls._of(load_saved(*files, engine, mmap, device), device)
 
     @classmethod
     def from_wav2vec2_with_lm(
