@@ -77,7 +77,8 @@ def in_blocks(
     threads = min(os.cpu_count() or 1, len(blocks))
     if threads <= 1:
         return [run(*block, *own, *arguments) for block, *own in zip(blocks, *each)]
-    jobs, found = enumerate(zip(blocks, *each)), [None] * len(blocks)
+    jobs = enumerate(zip(blocks, *each))
+    found: dict[int, _Found] = {}
 
     def take(_: int) -> None:  # there may be too many blocks to give each to the pool
         for number, (block, *own) in jobs:
@@ -85,7 +86,7 @@ def in_blocks(
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(take, range(threads)))
-    return found
+    return [found[number] for number in range(len(blocks))]
 
 
 def _was_forked() -> bool:
