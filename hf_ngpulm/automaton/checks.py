@@ -25,7 +25,7 @@ _CHECKS = "_hf_ngpulm_checks"  # an attribute of `arc_offsets`, so that it goes 
 
 
 class NgpulmChecks(Struct):
-    """What has been checked of an automaton: a byte for each state, 1 if it is checked."""
+    """The part of an automaton that is checked: a byte for each state, 1 if it is."""
 
 
 class Deferred:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
@@ -147,3 +148,16 @@ def test_hostile_indices(folder, index):
     (folder / "model.safetensors.index.json").write_text(index, encoding="latin-1")
     with pytest.raises(NGramFormatError, match=r"model\.safetensors\.index\.json"):
         NGramLM.from_pretrained(folder)
+
+
+def test_nothing_is_copied(lm, folder):
+    """The tensors lie at the places of the file, in memory that the process shares with it."""
+    path = folder / "model.safetensors"
+    tensors = NGramLM.from_pretrained(folder, mmap=True).searched
+    mappings = Path("/proc/self/maps")
+    if not mappings.exists():
+        pytest.skip("/proc/self/maps is Linux's")
+    lines = [line.split() for line in mappings.read_text().splitlines() if line.endswith(str(path))]
+    ranges = [tuple(int(end, 16) for end in line[0].split("-")) for line in lines]
+    for tensor in tensors:
+        assert any(first <= tensor.data_ptr() and tensor.data_ptr() + tensor.nbytes <= last for first, last in ranges)
