@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import mmap as mmap_of
 import os
 import re
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -159,30 +156,11 @@ def load_saved(
                 expected, names = NAMES if is_lazy else TENSORS, [name for file in files for name in file.keys()]  # noqa: SIM118
                 if odd := sorted(set(names) ^ set(expected)):
                     raise NGramFormatError(f"{WEIGHTS_FILE} should hold {len(expected)} tensors; missing or unknown: {odd}")
-                tensors = {name: file.get_tensor(name) for file in files for name in file.keys() if not mmap}  # noqa: SIM118
-                if mmap:
-                    tensors = {name: tensor for pair in zip(paths, files) for name, tensor in _mapped(*pair)}
+                tensors = {name: file.get_tensor(name) for file in files for name in file.keys()}  # noqa: SIM118
         except SafetensorError as error:
             raise NGramFormatError(f"{WEIGHTS_FILE} isn't a safetensors file or is cut short: {error}") from None
         pieces = _pieces(metadata.get("pieces"), config)
         return saved_parts(config, tensors, pieces, engine) if is_lazy else _static_parts(config, tensors, pieces, engine, mmap)
-
-
-def _mapped(path: Path, checked: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a file without reading them. `checked` is the same file, whose header safetensors has checked."""
-    with open(path, "rb") as file:
-        begin = 8 + int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(begin - 8))
-        data = mmap_of.mmap(file.fileno(), 0, access=mmap_of.ACCESS_COPY)  # torch requires writable memory; nothing is written
-    dtypes = {name: dtype for dtype, name in DTYPES.items()}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        dtype, count, offset = dtypes.get(entry["dtype"]), math.prod(entry["shape"]), begin + entry["data_offsets"][0]
-        if dtype is None or not count or offset % dtype.itemsize:  # refused later, or empty, or written by others
-            yield name, checked.get_tensor(name)
-        else:
-            yield name, torch.frombuffer(data, dtype=dtype, count=count, offset=offset).view(entry["shape"])
 
 
 def _static_parts(

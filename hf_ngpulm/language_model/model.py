@@ -62,6 +62,7 @@ class NGramLM(
     """
 
     unk_tokens: Tensor
+    _hub_mixin_config: Any = {}  # noqa: RUF012  # not None, or the mixin would copy all tensors to make a config of them
 
     def __init__(self, parts: LMParts) -> None:
         super().__init__()
@@ -361,9 +362,8 @@ class NGramLM(
         Raises:
             OSError: the files can't be written, for instance to a full disk; the old files stay.
         """
-        folder = Path(save_directory)
+        folder, repo_id = Path(save_directory), repo_id or Path(save_directory).name
         folder.mkdir(parents=True, exist_ok=True)
-        repo_id = repo_id or folder.name
         has_card = (folder / CARD_FILE).exists()
         save(self.parts, folder, None if has_card else self.model_card(**{"repo_id": repo_id, **(model_card_kwargs or {})}))
         if push_to_hub:

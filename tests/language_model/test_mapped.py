@@ -153,7 +153,8 @@ def test_hostile_indices(folder, index):
 def test_nothing_is_copied(lm, folder):
     """The tensors lie at the places of the file, in memory that the process shares with it."""
     path = folder / "model.safetensors"
-    tensors = NGramLM.from_pretrained(folder, mmap=True).searched
+    mapped = NGramLM.from_pretrained(folder, mmap=True)
+    tensors = mapped.searched
     mappings = Path("/proc/self/maps")
     if not mappings.exists():
         pytest.skip("/proc/self/maps is Linux's")
@@ -161,3 +162,6 @@ def test_nothing_is_copied(lm, folder):
     ranges = [tuple(int(end, 16) for end in line[0].split("-")) for line in lines]
     for tensor in tensors:
         assert any(first <= tensor.data_ptr() and tensor.data_ptr() + tensor.nbytes <= last for first, last in ranges)
+    with pytest.MonkeyPatch.context() as patch:  # nor does making a model of tensors copy them
+        patch.setattr(torch.Tensor, "__deepcopy__", lambda *_: pytest.fail("a tensor was copied"))
+        assert NGramLM(mapped.parts).searched.arc_weights.data_ptr() == tensors.arc_weights.data_ptr()
