@@ -255,8 +255,9 @@ def _validate(automaton: BackoffAutomaton, defer_states: bool = False) -> None:
         require(tensor.numel() > 0, f"{name} is empty")
         require(tensor.min() >= 0 and tensor.max() < states, f"{name} points outside 0..{states - 1}")
     require(automaton.starts.numel() == automaton.roots.numel(), "starts and roots differ in number")
-    require((t.backoff_states[automaton.roots] == automaton.roots).all(), "a root doesn't back off to itself")
+    roots_are_roots, message = (t.backoff_states[automaton.roots] == automaton.roots).all(), "a root doesn't back off to itself"
     if defer_states:
+        require(roots_are_roots, message)
         defer(automaton)
         for of in (automaton.roots, automaton.starts):
             automaton.final_scores(of)  # checks these states
@@ -281,3 +282,4 @@ def _validate(automaton: BackoffAutomaton, defer_states: bool = False) -> None:
     for _ in range(longest.bit_length()):
         depth, ahead = depth + depth[ahead], ahead[ahead]
     require((depth <= longest).all(), f"backing off takes more than {longest} steps to reach a root")
+    require(roots_are_roots, message)
