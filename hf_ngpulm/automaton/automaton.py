@@ -12,7 +12,7 @@ from ..config.config import MAX_CONTEXT_LENGTH
 from ..engines.choice import check_engine
 from ..errors import NGramFormatError
 from . import ops  # noqa: F401  # registers the operators
-from .checks import check_now, defer
+from .checks import Deferred, check_now, defer
 from .tensors import AutomatonTensors, token_dtype
 
 
@@ -34,6 +34,7 @@ class BackoffAutomaton(nn.Module):
 
     roots: Tensor
     starts: Tensor
+    deferred: Deferred | None = None  # checks that were left to searches when the automaton was opened
     is_lazy = False  # whether states are composed when a query reaches them
 
     def __init__(
@@ -67,7 +68,8 @@ class BackoffAutomaton(nn.Module):
             NGramFormatError: a tensor is invalid.
         """
         tensors = self.searched
-        check_now(tensors)
+        if self.deferred is not None:  # torch.compile can trace this, but not attributes of tensors
+            check_now(tensors)
         return tensors
 
     @property

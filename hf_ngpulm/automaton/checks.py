@@ -54,7 +54,8 @@ class Deferred:
 
 def defer(automaton: Any) -> None:
     """Let searches check the automaton's states. What opening must check has been checked."""
-    setattr(automaton.arc_offsets, _CHECKS, Deferred(automaton))
+    automaton.deferred = Deferred(automaton)
+    setattr(automaton.arc_offsets, _CHECKS, automaton.deferred)
 
 
 def deferred(tensors: Sequence[Tensor]) -> Deferred | None:
