@@ -230,9 +230,8 @@ class NGramLM(
         Raises:
             ValueError: neither or both arguments are passed, or `max_ngrams` is below the number of unigrams.
         """
-        table = prune_table(self.to_table(), max_ngrams, threshold)
-        lm, training = self._with_table(table, self, self.device, self.engine), self.config.training
-        if training is not None:
+        lm = self._with_table(prune_table(self.to_table(), max_ngrams, threshold), self, self.device, self.engine)
+        if (training := self.config.training) is not None:
             not_known: Any = {"perplexity_per_token": None, "perplexity_per_word": None}
             lm.config = replace(lm.config, training=replace(training, max_ngrams=sum(lm.num_ngrams), **not_known))
         return lm
@@ -338,8 +337,7 @@ class NGramLM(
             TokenizerMismatchError: the repo's labels aren't the tokenizer's.
         """
         hub = {"revision": revision, "token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}
-        parts = parts_of_repository(repo, tokenizer, hub, case, closed_vocabulary, engine, composition)
-        return cls._of(parts, device)
+        return cls._of(parts_of_repository(repo, tokenizer, hub, case, closed_vocabulary, engine, composition), device)
 
     # -- written to
 
