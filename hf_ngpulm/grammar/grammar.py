@@ -181,8 +181,7 @@ class Grammar:
         Raises:
             GrammarError: the grammar has no list of this name, or the list is empty.
         """
-        changed = Grammar.__new__(Grammar)
-        changed.intents, changed.evidence = self.intents, self.evidence
+        changed = copy.copy(self)
         new = {name: _entries(name, entries) for name, entries in lists.items()}
         unknown = sorted(new.keys() - self.lists.keys())
         if unknown:
@@ -238,6 +237,12 @@ class Grammar:
     def __repr__(self) -> str:
         lists = {name: len(entries) for name, entries in self.lists.items()}
         return f"Grammar(intents={[*self.intents]}, lists={lists})"
+
+    def __copy__(self) -> Grammar:
+        """Return a copy that shares everything; that of `__setstate__` would make the network again."""
+        changed = Grammar.__new__(Grammar)
+        changed.__dict__.update(self.__dict__)
+        return changed
 
     def __getstate__(self) -> dict[str, Any]:
         return {"intents": self.intents, "lists": self.lists, "evidence": self.evidence}
