@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors import SafetensorError, safe_open
@@ -85,7 +86,7 @@ def _write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]
     with open(path, "wb") as file:
         file.write(len(encoded).to_bytes(8, "little") + encoded)
         for name in names:
-            data = tensors[name].reshape(-1).view(torch.uint8).numpy()
+            data = np.ascontiguousarray(tensors[name].numpy()).reshape(-1).view(np.uint8)
             for first in range(0, data.size, 1 << 24):
                 file.write(data[first : first + (1 << 24)].data)
                 give_back_pages()
