@@ -150,6 +150,7 @@ class Fuser {
     chain.clear();
     float score = 0.f;
     const float* of_root = nullptr;  // where the root has every token
+    lm.finish(state);
     for (;;) {
       const int32_t low = lm.arc_offsets[state];
       if (lm.is_root(state) && lm.is_dense(low, lm.arc_offsets[state + 1])) {

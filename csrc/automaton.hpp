@@ -14,6 +14,13 @@ struct NgpulmComposing {
   int64_t num_sources, finish;
 };
 
+// What has been checked of an automaton in an untrusted file that is mapped into memory. See hf_ngpulm/automaton/checks.py.
+struct NgpulmChecks {
+  uint8_t* checked;
+  int64_t num_arcs;
+  int32_t vocab_size, longest;
+};
+
 // See hf_ngpulm/automaton/cpu.py.
 struct NgpulmAutomaton {
   const int32_t* arc_offsets;
@@ -23,6 +30,7 @@ struct NgpulmAutomaton {
   const float* backoff_weights;
   int32_t num_states, vocab_size, token_bytes;
   const NgpulmComposing* composing;
+  const NgpulmChecks* checks;
 };
 
 namespace ngpulm {
@@ -53,6 +61,7 @@ struct Automaton {
   const float* backoff_weights;   // [S]
   int32_t num_states, vocab_size;
   Composer* composer = nullptr;  // set for a lazy automaton
+  const NgpulmChecks* checks = nullptr;  // set for an automaton that isn't checked yet
 
   explicit Automaton(const NgpulmAutomaton& a) { load(a); }
   void load(const NgpulmAutomaton& a) {
@@ -64,15 +73,38 @@ struct Automaton {
     backoff_weights = a.backoff_weights;
     num_states = a.num_states;
     vocab_size = a.vocab_size;
+    checks = a.checks;
   }
 
   bool has(int32_t state) const { return state >= 0 && state < num_states; }
   bool has_all(const int32_t* states, int64_t count) const {
     return std::all_of(states, states + count, [this](int32_t state) { return has(state); });
   }
-  // Compose a state of a lazy automaton, before its arcs are read. All queries do.
+  // Compose a state of a lazy automaton, or check a state of an unchecked one, before its arcs are read. All queries do.
   void finish(int32_t state) const {
     if (composer) composer->finish(state);
+    if (checks && !__atomic_load_n(checks->checked + state, __ATOMIC_ACQUIRE)) check(state);
+  }
+
+  // Check all that queries read of a state and of the states it backs off to, as `validate` does for all states
+  // (hf_ngpulm/automaton/automaton.py). The state itself exists: it is a start, a checked arc's target, or `has` was asked.
+  // Throws `Broken`.
+  void check(int32_t state) const {
+    const auto require = [](bool condition) {
+      if (!condition) throw Broken();
+    };
+    for (int32_t at = state, steps = 0;; ++steps) {
+      const int32_t low = arc_offsets[at], high = arc_offsets[at + 1], backoff = backoff_states[at];
+      require(0 <= low && low <= high && high <= checks->num_arcs && std::isfinite(backoff_weights[at]));
+      for (int32_t arc = low; arc < high; ++arc) {
+        const int32_t token = arc_tokens[arc], least = arc > low ? arc_tokens[arc - 1] + 1 : 0;
+        require(least <= token && token <= checks->vocab_size && std::isfinite(arc_weights[arc]) && has(arc_targets[arc]));
+      }
+      if (backoff == at) break;
+      require(0 <= backoff && backoff < at && steps < checks->longest);
+      at = backoff;
+    }
+    __atomic_store_n(checks->checked + state, 1, __ATOMIC_RELEASE);
   }
   bool is_root(int32_t state) const { return backoff_states[state] == state; }
 

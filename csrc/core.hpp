@@ -21,7 +21,9 @@
 
 namespace ngpulm {
 
-constexpr int64_t FAILED_MEMORY = -100, FAILED_INTERNALLY = -101;  // as hf_ngpulm/engines/native.py has them
+constexpr int64_t FAILED_MEMORY = -100, FAILED_INTERNALLY = -101, FAILED_CHECK = -102;  // as in hf_ngpulm/engines/native.py
+
+struct Broken {};  // thrown if data from a file are invalid
 constexpr float NEG_INF = -std::numeric_limits<float>::infinity();
 constexpr double NEG_INF_DOUBLE = -std::numeric_limits<double>::infinity();
 
@@ -60,6 +62,8 @@ int64_t guarded(Run&& run) noexcept {
     return run();
   } catch (const std::bad_alloc&) {
     return FAILED_MEMORY;
+  } catch (const Broken&) {
+    return FAILED_CHECK;
   } catch (...) {
     return FAILED_INTERNALLY;
   }

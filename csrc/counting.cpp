@@ -193,13 +193,14 @@ NGPULM_EXPORT int64_t ngpulm_merge(const int64_t* first, const int64_t* first_co
   return 0;
 }
 
-// Count the n-grams of each order that begin in the rows `first .. last - 1` of an ascending run: sizes [order]. The row
-// before `first` begins with another token.
-NGPULM_EXPORT int64_t ngpulm_trie_sizes(int64_t first, int64_t last, int64_t* sizes, const int64_t* words, int64_t size,
+// Count the n-grams of each order that are new in the rows `first .. last - 1` of an ascending run: sizes [order]. `stride` is
+// the distance of the run's words.
+NGPULM_EXPORT int64_t ngpulm_trie_sizes(int64_t first, int64_t last, int64_t* sizes, const int64_t* words, int64_t stride,
                                         const NgpulmPacking* packing) {
   return guarded([&]() -> int64_t {
-    const Rows rows{words, packing->num_words, size};
+    const Rows rows{words, packing->num_words, stride};
     Tokens tokens(*packing);
+    if (first > 0) tokens.read(rows, first - 1);
     std::fill_n(sizes, tokens.order, 0);
     for (int64_t row = first; row < last; ++row) {
       tokens.read(rows, row);
@@ -210,25 +211,30 @@ NGPULM_EXPORT int64_t ngpulm_trie_sizes(int64_t first, int64_t last, int64_t* si
 }
 
 // Write these n-grams, one order after the other: the row of the prefix in the order below, the last token, and the number of
-// occurrences. `starts` [order] is the row of each order's first n-gram; `offsets` [order] is the start of each order's rows
-// in the arrays.
-NGPULM_EXPORT int64_t ngpulm_trie(int64_t first, int64_t last, const int64_t* starts, const int64_t* words,
-                                  const int64_t* run_counts, int64_t size, const NgpulmPacking* packing, const int64_t* offsets,
-                                  int64_t* prefixes, int32_t* out_tokens, int64_t* counts) {
+// occurrences. `starts` [order] is the row of each order's first n-gram. `arrays` [3 * order] has the arrays of each order:
+// prefixes (int64), tokens (int32) and counts (int64). `carried` [order] gets the occurrences, in these rows, of each order's
+// last n-gram before them.
+NGPULM_EXPORT int64_t ngpulm_trie(int64_t first, int64_t last, const int64_t* starts, int64_t* carried, const int64_t* words,
+                                  const int64_t* run_counts, int64_t stride, const NgpulmPacking* packing,
+                                  const int64_t* arrays) {
   return guarded([&]() -> int64_t {
-    const Rows rows{words, packing->num_words, size};
+    const Rows rows{words, packing->num_words, stride};
     Tokens tokens(*packing);
+    if (first > 0) tokens.read(rows, first - 1);
     std::vector<int64_t> row_of(starts, starts + tokens.order);  // row of the present n-gram in each order
     for (int64_t& row : row_of) --row;
+    std::fill_n(carried, tokens.order, 0);
+    std::vector<int64_t*> total;  // where the occurrences of the present n-grams are counted
+    for (int64_t n = 0; n < tokens.order; ++n) total.push_back(carried + n);
     for (int64_t row = first; row < last; ++row) {
       tokens.read(rows, row);
       for (int64_t n = tokens.shared; n < tokens.length; ++n) {
-        const int64_t at = offsets[n] + ++row_of[n];
-        prefixes[at] = n ? row_of[n - 1] : 0;
-        out_tokens[at] = int32_t(tokens.digits[n] - 1);
-        counts[at] = 0;
+        const int64_t at = ++row_of[n];
+        reinterpret_cast<int64_t*>(arrays[3 * n])[at] = n ? row_of[n - 1] : 0;
+        reinterpret_cast<int32_t*>(arrays[3 * n + 1])[at] = int32_t(tokens.digits[n] - 1);
+        *(total[n] = reinterpret_cast<int64_t*>(arrays[3 * n + 2]) + at) = 0;
       }
-      for (int64_t n = 0; n < tokens.length; ++n) counts[offsets[n] + row_of[n]] += run_counts[row];
+      for (int64_t n = 0; n < tokens.length; ++n) *total[n] += run_counts[row];
     }
     return 0;
   });

@@ -155,6 +155,7 @@ class Phrases {
   std::vector<float> lifted;     // logits plus the bonus of tokens that begin a phrase
 
   void use(int32_t state) {
+    lm.finish(state);
     while (!lm.is_root(state)) state = lm.backoff_states[state];
     if (state == root) return;
     root = state;
@@ -187,6 +188,7 @@ class Phrases {
 
   float find_most(int32_t state) const {
     float found = 0.f, back = 0.f;
+    lm.finish(state);
     for (;; state = lm.backoff_states[state]) {
       for (int32_t arc = lm.arc_offsets[state]; arc < lm.arc_offsets[state + 1]; ++arc)
         if (lm.arc_tokens[arc] < candidates) found = std::max(found, back + lm.arc_weights[arc]);
@@ -352,6 +354,7 @@ class GraphSearch {
   float follow_phrases(int32_t k, double base, const float* added) {
     ++mark;
     float back = 0.f;
+    lm.finish(active[k].phrase);
     for (int32_t at = active[k].phrase; at != phrases.root && !lm.is_root(at); at = lm.backoff_states[at]) {
       for (int32_t arc = lm.arc_offsets[at]; arc < lm.arc_offsets[at + 1]; ++arc) {
         const int32_t token = lm.arc_tokens[arc];

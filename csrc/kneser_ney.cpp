@@ -4,10 +4,11 @@
 
 using namespace ngpulm;
 
-// For each n-gram of the order below, write the first of the n-grams that extend it: first_child [num_parents + 1].
-NGPULM_EXPORT int64_t ngpulm_first_children(const int64_t* prefixes, int64_t size, int64_t num_parents, int64_t* first_child) {
-  int64_t row = 0;
-  for (int64_t parent = 0; parent <= num_parents; ++parent) {
+// For the n-grams `first .. last - 1` of the order below, write the first of the n-grams that extend each: first_child.
+NGPULM_EXPORT int64_t ngpulm_first_children(int64_t first, int64_t last, const int64_t* prefixes, int64_t size,
+                                            int64_t* first_child) {
+  int64_t row = std::lower_bound(prefixes, prefixes + size, first) - prefixes;
+  for (int64_t parent = first; parent < last; ++parent) {
     while (row < size && prefixes[row] < parent) ++row;
     first_child[parent] = row;
   }
@@ -29,6 +30,13 @@ NGPULM_EXPORT int64_t ngpulm_suffix_rows(int64_t first, int64_t last, const int6
     }
     out[row] = int32_t(at = gallop(tokens_below, at, end, tokens[row]));
   }
+  return 0;
+}
+
+// Add, to the counts of the n-grams of the order below, the n-grams `first .. last - 1` that end in them. Several threads may
+// add to the same counts.
+NGPULM_EXPORT int64_t ngpulm_left_extensions(int64_t first, int64_t last, const int32_t* suffixes, int64_t* counts) {
+  for (int64_t row = first; row < last; ++row) __atomic_fetch_add(counts + suffixes[row], 1, __ATOMIC_RELAXED);
   return 0;
 }
 

@@ -59,7 +59,7 @@ class LazyAutomaton {
   // Return the automaton composed so far, for queries.
   Automaton<Token> automaton() const {
     return Automaton<Token>({g.arc_offsets, g.arc_tokens, g.arc_weights, g.arc_targets, g.backoff_states, g.backoff_weights,
-                             int32_t(2 * g.counts[STATES]), g.vocab_size, g.token_bytes, nullptr});
+                             int32_t(2 * g.counts[STATES]), g.vocab_size, g.token_bytes, nullptr, nullptr});
   }
 
   // Compose the state with this number, and all states on which its scores depend. Also compose the states that its arcs lead

@@ -12,6 +12,7 @@ from ..config.config import MAX_CONTEXT_LENGTH
 from ..engines.choice import check_engine
 from ..errors import NGramFormatError
 from . import ops  # noqa: F401  # registers the operators
+from .checks import Deferred, check_now, defer
 from .tensors import AutomatonTensors, token_dtype
 
 
@@ -33,6 +34,7 @@ class BackoffAutomaton(nn.Module):
 
     roots: Tensor
     starts: Tensor
+    deferred: Deferred | None = None  # checks that were left to searches when the automaton was opened
     is_lazy = False  # whether states are composed when a query reaches them
 
     def __init__(
@@ -60,7 +62,19 @@ class BackoffAutomaton(nn.Module):
 
     @property
     def tensors(self) -> AutomatonTensors:
-        """The tensors of the automaton."""
+        """The tensors of the automaton. If it is mapped from a file, everything is checked first, which reads the file.
+
+        Raises:
+            NGramFormatError: a tensor is invalid.
+        """
+        tensors = self.searched
+        if self.deferred is not None:  # torch.compile can trace this, but not attributes of tensors
+            check_now(tensors)
+        return tensors
+
+    @property
+    def searched(self) -> AutomatonTensors:
+        """The tensors for operators and searches, which check what is left to check; see `hf_ngpulm.automaton.checks`."""
         return AutomatonTensors(*(getattr(self, name) for name in AutomatonTensors._fields))
 
     @property
@@ -71,12 +85,12 @@ class BackoffAutomaton(nn.Module):
     @property
     def num_states(self) -> int:
         """Number of states of all packed automata."""
-        return self.tensors.num_states
+        return self.searched.num_states
 
     @property
     def num_arcs(self) -> int:
         """Number of arcs of all packed automata."""
-        return self.tensors.num_arcs
+        return self.searched.num_arcs
 
     @property
     def nbytes(self) -> int:
@@ -110,19 +124,19 @@ class BackoffAutomaton(nn.Module):
     def scores(self, states: Tensor) -> Tensor:
         """Return the score of every token: `[B]` states -> float32 `[B, V]`."""
         states = self._states(states)
-        return torch.ops.hf_ngpulm.scores(list(self.tensors), states, self.vocab_size, self.engine)
+        return torch.ops.hf_ngpulm.scores(list(self.searched), states, self.vocab_size, self.engine)
 
     def advance(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Return the score and the next state of every token: `[B]` states -> float32 `[B, V]`, int32 `[B, V]`."""
         states = self._states(states)
-        return torch.ops.hf_ngpulm.advance(list(self.tensors), states, self.vocab_size, self.engine)
+        return torch.ops.hf_ngpulm.advance(list(self.searched), states, self.vocab_size, self.engine)
 
     def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return the score and the next state of one token per row: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
         states, tokens = self._states(states), self._integers("token ids", tokens)
         if states.shape != tokens.shape:
             raise ValueError(f"states {tuple(states.shape)} and tokens {tuple(tokens.shape)} should have the same shape [B]")
-        return torch.ops.hf_ngpulm.step(list(self.tensors), states, tokens, self.vocab_size, self.engine)
+        return torch.ops.hf_ngpulm.step(list(self.searched), states, tokens, self.vocab_size, self.engine)
 
     def score_tokens(
         self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, which: Tensor | None = None
@@ -133,7 +147,7 @@ class BackoffAutomaton(nn.Module):
         """
         token_ids, lengths = self._rows(token_ids, lengths)
         states = self.initial_states(token_ids.shape[0], bos, which)
-        return torch.ops.hf_ngpulm.walk(list(self.tensors), states, token_ids, lengths, self.vocab_size, self.engine)
+        return torch.ops.hf_ngpulm.walk(list(self.searched), states, token_ids, lengths, self.vocab_size, self.engine)
 
     def score_sequences(
         self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, eos: bool = True, which: Tensor | None = None
@@ -150,7 +164,7 @@ class BackoffAutomaton(nn.Module):
         token_ids, lengths = self._rows(token_ids, lengths)
         batch_size = token_ids.shape[0]
         return torch.ops.hf_ngpulm.states_after(
-            list(self.tensors),
+            list(self.searched),
             self.initial_states(batch_size, bos, which),
             self.initial_states(batch_size, False, which),
             token_ids,
@@ -164,7 +178,7 @@ class BackoffAutomaton(nn.Module):
         """Return log p(`</s>` | state): `[B]` -> float32 `[B]`."""
         states = self._states(states)
         ends = torch.full_like(states, self.vocab_size)
-        return torch.ops.hf_ngpulm.step(list(self.tensors), states, ends, self.vocab_size + 1, self.engine)[0]
+        return torch.ops.hf_ngpulm.step(list(self.searched), states, ends, self.vocab_size + 1, self.engine)[0]
 
     def validate(self) -> None:
         """Check all properties that queries rely on. Tensors from a file then can't crash an engine or make it loop forever.
@@ -174,11 +188,18 @@ class BackoffAutomaton(nn.Module):
         """
         _validate(self)
 
+    def validate_opened(self) -> None:
+        """Check what doesn't depend on the size, and leave the rest to searches; see `hf_ngpulm.automaton.checks`."""
+        _validate(self, defer_states=True)
+
     def extra_repr(self) -> str:
         return f"vocab_size={self.vocab_size}, states={self.num_states}, arcs={self.num_arcs}, device={self.device}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BackoffAutomaton:
         # `.half()` or `.to(dtype)` of a model that contains an automaton must move it, but must not round its weights.
+        if fn(self.roots) is not self.roots:  # on other devices everything must be checked
+            check_now(self.searched)
+
         def move(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
             return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
@@ -209,8 +230,8 @@ class BackoffAutomaton(nn.Module):
         return self._integers("token ids", token_ids), self._integers("lengths", lengths).clamp(0, longest)
 
 
-def _validate(automaton: BackoffAutomaton) -> None:
-    t, vocab_size = automaton.tensors, automaton.vocab_size
+def _validate(automaton: BackoffAutomaton, defer_states: bool = False) -> None:
+    t, vocab_size = automaton.searched, automaton.vocab_size
     states, arcs = t.num_states, t.num_arcs
 
     def require(condition: Any, message: str) -> None:
@@ -223,13 +244,28 @@ def _validate(automaton: BackoffAutomaton) -> None:
         dtype = token_dtype(vocab_size) if name == "arc_tokens" else dtype
         require(tensor.dtype == dtype, f"{name} should be {dtype}, is {tensor.dtype}")
         require(tensor.dim() == 1, f"{name} should have one dimension, has the shape {tuple(tensor.shape)}")
-        require(dtype != torch.float32 or torch.isfinite(tensor).all(), f"{name} holds a value that isn't finite")
     require(states > 0, "it has no states")
     for name, size in (("arc_offsets", states + 1), ("backoff_weights", states)):
         require(getattr(t, name).numel() == size, f"{name} has {getattr(t, name).numel()} entries for {states} states")
     for name in ("arc_weights", "arc_targets"):
         require(getattr(t, name).numel() == arcs, f"{name} has {getattr(t, name).numel()} entries for {arcs} arcs")
     require(t.arc_offsets[0] == 0 and t.arc_offsets[-1] == arcs, f"arc_offsets don't run from 0 to {arcs}")
+    longest = automaton.context_length
+    require(type(longest) is int and 0 <= longest <= MAX_CONTEXT_LENGTH, f"its context length is {longest!r}")
+    for name in ("roots", "starts"):
+        tensor = getattr(automaton, name)
+        require(tensor.numel() > 0, f"{name} is empty")
+        require(tensor.min() >= 0 and tensor.max() < states, f"{name} points outside 0..{states - 1}")
+    require(automaton.starts.numel() == automaton.roots.numel(), "starts and roots differ in number")
+    roots_are_roots, message = (t.backoff_states[automaton.roots] == automaton.roots).all(), "a root doesn't back off to itself"
+    if defer_states:
+        require(roots_are_roots, message)
+        defer(automaton)
+        for of in (automaton.roots, automaton.starts):
+            automaton.final_scores(of)  # checks these states
+        return
+    for name, tensor in (("arc_weights", t.arc_weights), ("backoff_weights", t.backoff_weights)):
+        require(torch.isfinite(tensor).all(), f"{name} holds a value that isn't finite")
     require((t.arc_offsets[1:] >= t.arc_offsets[:-1]).all(), "arc_offsets are out of order")
     if arcs:
         for name, largest in (("arc_tokens", vocab_size), ("arc_targets", states - 1)):
@@ -243,16 +279,9 @@ def _validate(automaton: BackoffAutomaton) -> None:
     is_root = t.backoff_states == own
     require(t.backoff_states.min() >= 0, "a backoff state is negative")
     require((is_root | (t.backoff_states < own)).all(), "a backoff arc doesn't lead to a shorter context")
-    longest = automaton.context_length
-    require(type(longest) is int and 0 <= longest <= MAX_CONTEXT_LENGTH, f"its context length is {longest!r}")
     # Count steps to the root by pointer doubling: `depth` counts the steps from a state to `ahead`; each round doubles them.
     depth, ahead = (~is_root).to(torch.int32), t.backoff_states
     for _ in range(longest.bit_length()):
         depth, ahead = depth + depth[ahead], ahead[ahead]
     require((depth <= longest).all(), f"backing off takes more than {longest} steps to reach a root")
-    for name in ("roots", "starts"):
-        tensor = getattr(automaton, name)
-        require(tensor.numel() > 0, f"{name} is empty")
-        require(tensor.min() >= 0 and tensor.max() < states, f"{name} points outside 0..{states - 1}")
-    require(automaton.starts.numel() == automaton.roots.numel(), "starts and roots differ in number")
-    require(is_root[automaton.roots].all(), "a root doesn't back off to itself")
+    require(roots_are_roots, message)

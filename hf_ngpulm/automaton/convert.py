@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..config.config import MAX_CONTEXT_LENGTH, NGramLMConfig
 from ..errors import NGramFormatError
+from ..ngrams.room import IN_MEMORY, Room
 from ..ngrams.table import NUM_SPECIAL, NGramOrder, NGramTable, one_thread
 from ..text.vocabulary import Vocabulary
 from .automaton import BackoffAutomaton
@@ -51,10 +52,12 @@ class LMParts:
         vocabulary: Vocabulary | None = None,
         missing_unigrams: str | float = "share",
         engine: str = "auto",
+        room: Room = IN_MEMORY,
     ) -> LMParts:
-        """Return the parts of a model for a table of n-grams. Arguments are as for `NGramLM.from_arpa`."""
+        """Return the parts of a model for a table of n-grams. Arguments are as for `NGramLM.from_arpa`; the tensors are in
+        `room`."""
         vocabulary = vocabulary or Vocabulary(table.vocab_size)
-        automaton, found = automaton_from_table(table, missing_unigrams, engine)
+        automaton, found = automaton_from_table(table, missing_unigrams, engine, room)
         config = NGramLMConfig(
             vocab_size=table.vocab_size,
             order=table.order,
@@ -76,7 +79,7 @@ class LMParts:
 
 @one_thread()
 def automaton_from_table(
-    table: NGramTable, missing_unigrams: str | float = "share", engine: str = "auto"
+    table: NGramTable, missing_unigrams: str | float = "share", engine: str = "auto", room: Room = IN_MEMORY
 ) -> tuple[BackoffAutomaton, dict[str, Any]]:
     """Build the automaton of a backoff language model.
 
@@ -94,6 +97,7 @@ def automaton_from_table(
             that all scores of a context, including `</s>`, sum to one. "unk" gives the whole probability to each, as KenLM
             scores unknown words. A number (natural log) replaces the score of `<unk>`; n-grams with `<unk>` are then left out.
         engine: engine of the automaton.
+        room: where the tensors are.
 
     Returns:
         The automaton, and the data that `table_from_automaton` and the config need: `states_per_depth`, `unk_tokens`,
@@ -114,14 +118,14 @@ def automaton_from_table(
     is_missing[seen] = False
     unk_tokens = torch.nonzero(is_missing)[:, 0]
     unk_weight, unk_share = _missing_weight(missing_unigrams, special["unk"], unk_tokens.numel())
-    unk_arcs = _count_last(table, table.unk) * unk_tokens.numel() if unk_tokens.numel() else 0
+    unk_arcs = _count_last(table, table.unk, room) * unk_tokens.numel() if unk_tokens.numel() else 0
     unk_stands = special["unk"] is not None and unk_share is not None and unk_arcs <= MAX_UNK_ARCS
 
     possible = torch.zeros(table.num_ids, dtype=torch.bool, device=device)
     possible[unigrams] = True
     possible[table.bos], possible[table.eos], possible[table.unk] = False, True, unk_stands
     copied_tokens = unk_tokens if unk_stands and unk_arcs else unk_tokens[:0]
-    built = steps_for(table).build(table, possible, copied_tokens, unk_share or 0.0)
+    built = steps_for(table).build(table, possible, copied_tokens, unk_share or 0.0, room)
     if built.unmet:
         logger.warning(
             "%d n-grams are left out that no text can meet: after </s>, with <s> inside, with a token that has no "
@@ -159,9 +163,13 @@ def automaton_from_table(
     }
 
 
-def _count_last(table: NGramTable, token_id: int) -> int:
+def _count_last(table: NGramTable, token_id: int, room: Room) -> int:
     """Return the number of n-grams of order 2 and higher that end in a token."""
-    return sum(int(torch.count_nonzero(order.tokens == token_id)) for order in table.orders[1:])
+    return sum(
+        int(torch.count_nonzero(order.tokens[rows] == token_id))
+        for order in table.orders[1:]
+        for rows in room.spans(len(order))
+    )
 
 
 def _special_unigrams(table: NGramTable) -> dict[str, float | None]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..engines.native import Function, Struct
 from ..engines.threads import on_rows
+from .checks import deferred
 from .tensors import AutomatonTensors
 
 CPU = torch.device("cpu")  # passed explicitly, because the default device may be another
@@ -30,12 +31,13 @@ class Automaton(Struct):
         return cls(
             **tensors._asdict(), num_states=tensors.num_states, vocab_size=vocab_size,
             token_bytes=tensors.arc_tokens.element_size(), composing=composing,
+            checks=None if (left := deferred(tensors)) is None else left.struct,
         )  # fmt: skip
 
     @classmethod
     def lent(cls, tensors: AutomatonTensors, vocab_size: int) -> Automaton:
         """Return the same struct, cached, for a call that follows at once; see `Struct.kept`."""
-        key = (vocab_size, tensors.arc_offsets.shape[0], *[tensor.data_ptr() for tensor in tensors])
+        key = (vocab_size, tensors.arc_offsets.shape[0], deferred(tensors) is None, *[tensor.data_ptr() for tensor in tensors])
         return cls.kept(tensors.arc_weights, key, lambda: cls.of(tensors, vocab_size))
 
 

@@ -5,16 +5,31 @@ The last argument of an operator is the name of an engine (see `hf_ngpulm.engine
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..engines.choice import load_engine as load_engine
+from ..engines import choice
+from .checks import check_now
 from .tensors import AutomatonTensors
 
 _library = torch.library.Library("hf_ngpulm", "FRAGMENT")
+
+
+def load_engine(
+    package: str, name: str, device: torch.device, automaton: Sequence[Tensor] = (), elsewhere: str = "reference"
+) -> Any:
+    """Return the module of an operation's engine in `package`; arguments are as for `hf_ngpulm.engines.choice.load_engine`.
+
+    `automaton` has the tensors that the operation reads. They are checked for all engines except the native core, which checks
+    them itself.
+    """
+    module = choice.load_engine(package, name, device, elsewhere)
+    if automaton and not module.__name__.endswith(".cpu"):
+        check_now(automaton)
+    return module
 
 
 def define_operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
@@ -30,7 +45,9 @@ def _define_query(name: str, arguments: str, results: str, fake: Callable[..., A
 
     def run(automaton: list[Tensor], states: Tensor, *rest: Any) -> Any:
         *given, engine = rest
-        return getattr(load_engine(__package__, engine, states.device), name)(AutomatonTensors(*automaton), states, *given)
+        return getattr(load_engine(__package__, engine, states.device, automaton), name)(
+            AutomatonTensors(*automaton), states, *given
+        )
 
     define_operator(f"{name}(Tensor[] automaton, {arguments}, int vocab_size, str engine) -> {results}", run, fake)
 

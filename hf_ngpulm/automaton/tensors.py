@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -27,11 +28,19 @@ class AutomatonTensors(NamedTuple):
     backoff_weights: Tensor  # float32 [S], natural log
 
     @classmethod
-    def zeros(cls, num_states: int, num_arcs: int, vocab_size: int, device: torch.device | str) -> AutomatonTensors:
-        """Return tensors of zeros for an automaton of the given size."""
+    def zeros(
+        cls,
+        num_states: int,
+        num_arcs: int,
+        vocab_size: int,
+        device: torch.device | str,
+        zeros: Callable[[int, torch.dtype], Tensor] | None = None,
+    ) -> AutomatonTensors:
+        """Return tensors of zeros for an automaton of the given size; `zeros` makes them if it is passed."""
         sizes = (num_states + 1, num_arcs, num_arcs, num_arcs, num_states, num_states)
         dtypes = (torch.int32, token_dtype(vocab_size), torch.float32, torch.int32, torch.int32, torch.float32)
-        return cls(*(torch.zeros(size, dtype=dtype, device=device) for size, dtype in zip(sizes, dtypes)))
+        make = zeros or (lambda size, dtype: torch.zeros(size, dtype=dtype, device=device))
+        return cls(*map(make, sizes, dtypes))
 
     @property
     def num_states(self) -> int:

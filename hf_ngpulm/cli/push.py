@@ -54,7 +54,7 @@ def push(
         if branch is not None:
             api.create_branch(repo_id, branch=branch, exist_ok=True)
         there = _card_of(api, repo_id, branch)
-        files: dict[str, str | bytes] = {name: f"{folder}/{name}" for name in (library.CONFIG_FILE, library.WEIGHTS_FILE)}
+        files: dict[str, str | bytes] = {}
         if by_hand:
             files[library.CARD_FILE] = str(path)
         elif there is not None and not library.is_as_written(str(there)):
@@ -65,6 +65,7 @@ def push(
             there_already = {name: data[name] for name in ("datasets", "language", "license") if name in data}
             files[library.CARD_FILE] = model.model_card(repo_id, **{**there_already, **given(**told)}).encode()
         model.save_pretrained(folder)
+        files |= {path.name: str(path) for path in Path(folder).iterdir() if path.name != library.CARD_FILE}
         commit = api.create_commit(
             repo_id,
             [CommitOperationAdd(name, content) for name, content in files.items()],

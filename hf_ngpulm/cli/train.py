@@ -37,8 +37,12 @@ from .output import interruptible, print_json, print_line, print_table, tell
 class Counting:
     """Options that limit the memory and processes for counting n-grams."""
 
-    memory: str = option("Memory limit for counting; the rest spills to disk.", default="4G")
-    folder: str | None = option("Folder for the data that spills.", "--temporary")
+    memory: str = option("Memory limit for counting and estimation; the rest is on disk.", default="4G")
+    folder: str | None = option("Folder for the data on disk.", "--temporary")
+    resume: bool = option(
+        "Keep what is counted in the folder for temporary data until the model is finished, and go on from there after a kill.",
+        "--resume", default=False,
+    )  # fmt: skip
     workers: int | None = option("Processes that encode, for slow tokenizers.")
 
 

@@ -20,13 +20,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..errors import NGramFormatError
 from .locks import lock_across_forks
 
 LIBRARY_VARIABLE = "HF_NGPULM_NATIVE"
 LIBRARIES = Path(__file__).parent / "lib"
 SOURCES = Path(__file__).parents[2] / "csrc"  # exists only in a source tree
 REMEDY = "In a source tree run `make setup` (or `python csrc/build.py`); elsewhere install hf-ngpulm again."
-FAILED_MEMORY, FAILED_INTERNALLY = -100, -101
+FAILED_MEMORY, FAILED_INTERNALLY, FAILED_CHECK = -100, -101, -102
 
 NUMBERS: dict[str, Any] = {
     "int64_t": ctypes.c_int64, "int32_t": ctypes.c_int32, "uint8_t": ctypes.c_uint8, "float": ctypes.c_float,
@@ -36,6 +37,9 @@ ELEMENTS: dict[str, str | None] = {  # None: any dtype
     "int64_t": "int64", "uint64_t": "uint64", "int32_t": "int32", "int16_t": "int16", "int8_t": "int8", "uint8_t": "uint8",
     "bool": "bool", "float": "float32", "double": "float64", "void": None,
 }  # fmt: skip
+
+
+DAMAGED = "the model's file is damaged (mmap=False names the fault)"
 
 
 class NativeCoreError(ImportError):
@@ -166,6 +170,7 @@ class Function:
 
     Raises:
         MemoryError, RuntimeError: the core ran out of memory, or failed internally.
+        NGramFormatError: a file that is mapped into memory is damaged at a place that the call reached.
         TypeError: an argument's dtype or layout differs from the declaration.
     """
 
@@ -179,6 +184,8 @@ class Function:
         if result <= FAILED_MEMORY:
             if result == FAILED_MEMORY:
                 raise MemoryError(f"{self.name}: not enough memory")
+            if result == FAILED_CHECK:
+                raise NGramFormatError(f"broken n-gram automaton: {self.name} reached a state that is invalid; {DAMAGED}")
             raise RuntimeError(f"{self.name} failed with {result}: an error in the native core")
         return result
 

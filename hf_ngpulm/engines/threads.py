@@ -13,7 +13,6 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,15 +69,24 @@ def in_blocks(
 ) -> list[_Found]:
     """Call `run(first, last, *own, *arguments)` for each block of rows, on as many threads as there are cores.
 
-    `own` has one item from each iterable in `each`, the item of this block. Results are returned in order. Threads are started
-    for each call, so blocks should take milliseconds or longer.
+    `bounds` has the bounds of adjacent blocks `[B + 1]`, or any blocks `[B, 2]`. `own` has one item from each iterable in
+    `each`, the item of this block. Results are returned in order. Threads are started for each call, so blocks should take
+    milliseconds or longer.
     """
-    blocks = [tuple(map(int, block)) for block in pairwise(bounds)]
+    blocks = (bounds if bounds.ndim == 2 else np.stack([bounds[:-1], bounds[1:]], 1)).tolist()
     threads = min(os.cpu_count() or 1, len(blocks))
     if threads <= 1:
         return [run(*block, *own, *arguments) for block, *own in zip(blocks, *each)]
+    jobs = enumerate(zip(blocks, *each))
+    found: dict[int, _Found] = {}
+
+    def take(_: int) -> None:  # there may be too many blocks to give each to the pool
+        for number, (block, *own) in jobs:
+            found[number] = run(*block, *own, *arguments)
+
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda block, *own: run(*block, *own, *arguments), blocks, *each))
+        list(pool.map(take, range(threads)))
+    return [found[number] for number in range(len(blocks))]
 
 
 def _was_forked() -> bool:

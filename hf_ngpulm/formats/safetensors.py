@@ -6,12 +6,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -22,9 +23,16 @@ from ..config.config import NGramLMConfig
 from ..errors import NGramFormatError
 from ..lexicon.lazy_model import LazyAutomaton
 from ..lexicon.saved import NAMES, saved_parts, saved_tensors
+from ..ngrams.room import give_back_pages
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"  # of weights in several files
+SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
+LARGE = 1 << 30  # bytes of weights, from which they are mapped if nothing is said
+LARGEST_FILE = 5 * 10**9  # bytes, as on the Hub
+DTYPES = {torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+          torch.float32: "F32", torch.float64: "F64"}  # fmt: skip
 TENSORS = (*AutomatonTensors._fields, "roots", "starts", "unk_tokens")
 # The metadata of the tensors hold a digest of these fields of the config. The other fields (decoding settings, the tokenizer's
 # name) may be edited by hand. Never add a field here, or files saved earlier can't be read.
@@ -41,16 +49,47 @@ def config_digest(values: Any) -> str:
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Convert safetensors' errors about the disk (for example a full disk) to `OSError`."""
+def save_tensors(folder: Path, tensors: dict[str, Tensor], metadata: dict[str, str], where: Path) -> None:
+    """Write tensors to `model.safetensors`, or to several files and an index by the Hub's convention if they have more than 5
+    GB. A tensor is never cut.
+
+    Args:
+        folder: the folder to write to.
+        where: the folder that errors name.
+
+    Raises:
+        OSError: the disk is full, or can't be written to.
+    """
+    names = "model{suffix}.safetensors"
+    split = split_torch_state_dict_into_shards(tensors, filename_pattern=names, max_shard_size=LARGEST_FILE)
     try:
-        yield
-    except SafetensorError as error:
-        found = re.search(r"\(os error (\d+)\)", str(error))
-        if found is None:
-            raise
-        raise OSError(int(found[1]), os.strerror(int(found[1])), os.fspath(path)) from error
+        for name, own in split.filename_to_tensors.items():
+            _write_file(folder / name, {key: tensors[key] for key in own}, metadata)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(where / name)) from error
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        (folder / INDEX_FILE).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write one file in pieces. (The library `safetensors` would first copy all tensors.)"""
+    header: dict[str, Any] = {"__metadata__": metadata}
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # so each is aligned, as the library does
+    end = 0
+    for name in names:
+        begin, end = end, end + tensors[name].nbytes
+        dtype = DTYPES[tensors[name].dtype]
+        header[name] = {"dtype": dtype, "shape": list(tensors[name].shape), "data_offsets": [begin, end]}
+    encoded = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    with open(path, "wb") as file:
+        file.write(len(encoded).to_bytes(8, "little") + encoded)
+        for name in names:
+            data = np.ascontiguousarray(tensors[name].numpy()).reshape(-1).view(np.uint8)
+            for first in range(0, data.size, 1 << 24):
+                file.write(data[first : first + (1 << 24)].data)
+                give_back_pages()
 
 
 def tensors_of(parts: LMParts) -> dict[str, Tensor]:
@@ -64,10 +103,36 @@ def tensors_of(parts: LMParts) -> dict[str, Tensor]:
     return {name: found[name].cpu().contiguous() for name in TENSORS}
 
 
-def load_saved(config_path: Path, weights_path: Path, where: str, engine: str) -> LMParts:
-    """Load a model from its two files and check it. Raises NGramFormatError if the files don't hold a language model, don't
-    belong together, or are damaged.
+def shards_of(path: Path) -> list[str]:
+    """Return the names of the files that an index names; none if the path isn't an index's.
+
+    Raises:
+        NGramFormatError: the index is damaged, or names a file elsewhere.
     """
+    if path.name != INDEX_FILE:
+        return []
+    try:
+        names = sorted(set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise NGramFormatError(f"{INDEX_FILE} isn't an index of tensors: {error!r}") from None
+    if not names or not all(isinstance(name, str) and SHARD.fullmatch(name) for name in names):
+        raise NGramFormatError(f"{INDEX_FILE} should name files such as model-00001-of-00002.safetensors, got {names[:3]}")
+    return names
+
+
+def load_saved(
+    config_path: Path, weights_path: Path, where: str, engine: str, mmap: bool | None = False, device: Any = None
+) -> LMParts:
+    """Load a model from its files to the CPU and check it; with `mmap`, searches check the states that they reach (see
+    `hf_ngpulm.automaton.checks`). None means: if the weights are larger than `LARGE`, and `device` is the CPU.
+
+    Raises:
+        NGramFormatError: the files don't hold a language model, don't belong together, or are damaged.
+        ValueError: `mmap` is True, and the model is for another device, or is composed on the fly.
+    """
+    on_cpu = device is None or torch.device(device).type == "cpu"
+    if mmap and not on_cpu:
+        raise ValueError(f"mmap=True is for models on the CPU, device is {device}; leave one of them out")
     with naming(where):
         try:
             values = json.loads(config_path.read_text(encoding="utf-8"))
@@ -76,31 +141,36 @@ def load_saved(config_path: Path, weights_path: Path, where: str, engine: str) -
             raise NGramFormatError(f"{CONFIG_FILE} isn't JSON: {error}") from None
         config = NGramLMConfig.from_dict(values, f"{where}/{CONFIG_FILE}")
         is_lazy = config.words is not None and config.words.composition == "on_the_fly"
+        if is_lazy and mmap:
+            raise ValueError(f"{where} is composed on the fly while it is used, so it can't be mapped; leave mmap=True out")
+        paths = [weights_path.with_name(name) for name in shards_of(weights_path)] or [weights_path]
+        mmap = on_cpu and sum(path.stat().st_size for path in paths) > LARGE if mmap is None else mmap
         try:
-            with safe_open(weights_path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                if metadata.get(DIGEST, digest) != digest:
+            with ExitStack() as opened:
+                files = [opened.enter_context(safe_open(path, framework="pt")) for path in paths]
+                metadata = files[0].metadata() or {}
+                if any((file.metadata() or {}).get(DIGEST, digest) != digest for file in files):
                     raise NGramFormatError(
                         f"{CONFIG_FILE} and {WEIGHTS_FILE} are of two models, or one has been changed: they weren't saved "
                         "together. Save the model again, or download both"
                     )
-                expected = NAMES if is_lazy else TENSORS
-                if odd := sorted(set(file.keys()) ^ set(expected)):
+                expected, names = NAMES if is_lazy else TENSORS, [name for file in files for name in file.keys()]  # noqa: SIM118
+                if odd := sorted(set(names) ^ set(expected)):
                     raise NGramFormatError(f"{WEIGHTS_FILE} should hold {len(expected)} tensors; missing or unknown: {odd}")
-                tensors = {name: file.get_tensor(name) for name in expected}
+                tensors = {name: file.get_tensor(name) for file in files for name in file.keys()}  # noqa: SIM118
         except SafetensorError as error:
             raise NGramFormatError(f"{WEIGHTS_FILE} isn't a safetensors file or is cut short: {error}") from None
         pieces = _pieces(metadata.get("pieces"), config)
-        return saved_parts(config, tensors, pieces, engine) if is_lazy else _static_parts(config, tensors, pieces, engine)
+        return saved_parts(config, tensors, pieces, engine) if is_lazy else _static_parts(config, tensors, pieces, engine, mmap)
 
 
 def _static_parts(
-    config: NGramLMConfig, tensors: dict[str, Tensor], pieces: tuple[str | None, ...] | None, engine: str
+    config: NGramLMConfig, tensors: dict[str, Tensor], pieces: tuple[str | None, ...] | None, engine: str, mmap: bool
 ) -> LMParts:
-    """Return the parts of a model whose complete automaton was saved, after checking its tensors."""
+    """Return the parts of a model whose complete automaton was saved, after checking its tensors (as `load_saved` says)."""
     roots, starts, unk_tokens = (tensors.pop(name) for name in ("roots", "starts", "unk_tokens"))
     automaton = BackoffAutomaton(AutomatonTensors(**tensors), config.vocab_size, config.context_length, roots, starts, engine)
-    automaton.validate()
+    automaton.validate_opened() if mmap else automaton.validate()
     if unk_tokens.dtype != torch.int32:
         raise NGramFormatError(f"unk_tokens should be {torch.int32}, is {unk_tokens.dtype}")
     if unk_tokens.dim() != 1:

@@ -173,7 +173,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         only = self.models[0] if len(self.models) == 1 and len(columns) == 1 and not self.models[0].is_lazy else None
         if only is not None and only.device == device:
             states = only.starts[:1].expand(batch_size)[:, None].contiguous()
-            return RowModels(only.tensors, only.vocab_size, states, weighted, present, self.num_lms)
+            return RowModels(only.searched, only.vocab_size, states, weighted, present, self.num_lms)
         followed = [booster for booster in (grammar, *(boosters or ())) if booster is not None]
         lease = Lease(booster.fingerprint for booster in followed)
         with self._lock:
@@ -203,7 +203,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             is_alone = grammar is None and device.type == lm.device.type == "cpu"
             return self._lazy_rows(lm, batch_size) if is_alone else self.rows(batch_size, device, phrases)
         kind: tuple[Any, ...] = (batch_size, device, self.weight)
-        of = shared.tensors.arc_offsets  # a model that moves to another device gets new tensors
+        of = shared.searched.arc_offsets  # a model that moves to another device gets new tensors
         cached = self._shared  # read once, as other threads may replace it
         if cached is None or cached[0] != kind or cached[1] is not of:
             self._shared = cached = kind, of, self.rows(batch_size, device)
@@ -258,7 +258,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         nothing = self.contexts.booster([])
         with self._lock:
             pool, shift = self._pool(device, [] if nothing is None else [nothing]), 0
-            if models.num_lms and models.tensors.arc_offsets is self.models[0].tensors.arc_offsets:
+            if models.num_lms and models.tensors.arc_offsets is self.models[0].searched.arc_offsets:
                 shift = pool.places[_key(self.models[0])].states[0]
             return models._replace(tensors=pool.tensors, vocab_size=pool.vocab_size, states=models.states + shift), shift
 

@@ -12,13 +12,22 @@ from typing import Any
 
 from huggingface_hub import ModelCardData, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
-from safetensors.torch import save_file
 
 from ..automaton import LMParts
 from ..common.bundled import bundled
-from ..common.files import standing_at, write_together
+from ..common.files import naming, standing_at, write_together
 from ..errors import NGramFormatError
-from ..formats.safetensors import CONFIG_FILE, DIGEST, WEIGHTS_FILE, config_digest, disk_errors, tensors_of
+from ..formats.safetensors import (
+    CONFIG_FILE,
+    DIGEST,
+    INDEX_FILE,
+    SHARD,
+    WEIGHTS_FILE,
+    config_digest,
+    save_tensors,
+    shards_of,
+    tensors_of,
+)
 
 CARD_FILE = "README.md"
 TAGS = ("n-gram", "language-model", "automatic-speech-recognition", "ngpu-lm")
@@ -37,25 +46,40 @@ def saved_files(name: str, subfolder: str | None, **hub: Any) -> tuple[Path, Pat
         FileNotFoundError: there is no such folder or repo, or the repo can't be reached.
     """
     where = "/".join(filter(None, (name, subfolder)))
-    files = []
-    for file in (CONFIG_FILE, WEIGHTS_FILE):
-        path = standing_at(Path(name, subfolder or "", file))
-        if not os.path.isdir(name):
-            try:
-                path = Path(hf_hub_download(name, file, subfolder=subfolder, library_name="hf_ngpulm", **hub))
-            except HFValidationError:
-                raise FileNotFoundError(f"{name} is neither a folder nor the id of a Hub repo (organisation/name)") from None
-            except LocalEntryNotFoundError as error:
-                raise LocalEntryNotFoundError(
-                    f"{where}: there is no folder of this name, and no such repo in the cache; the Hub can't be reached, or "
-                    "mustn't be (local_files_only, HF_HUB_OFFLINE)"
-                ) from error
-            except EntryNotFoundError:
-                raise NGramFormatError(f"{where} isn't an n-gram language model: the repo has no {file}") from None
-        elif not path.is_file():
-            raise NGramFormatError(f"{where} isn't a saved n-gram language model: it has no {file}")
-        files.append(path)
-    return files[0], files[1], where
+
+    def found(file: str) -> Path | None:
+        if os.path.isdir(name):
+            path = standing_at(Path(name, subfolder or "", file))
+            return path if path.is_file() else None
+        try:
+            return Path(hf_hub_download(name, file, subfolder=subfolder, library_name="hf_ngpulm", **hub))
+        except HFValidationError:
+            raise FileNotFoundError(f"{name} is neither a folder nor the id of a Hub repo (organisation/name)") from None
+        except LocalEntryNotFoundError as error:
+            if file == WEIGHTS_FILE:  # the cache may have an index
+                return None
+            raise LocalEntryNotFoundError(
+                f"{where}: there is no folder of this name, and no such repo in the cache; the Hub can't be reached, or "
+                "mustn't be (local_files_only, HF_HUB_OFFLINE)"
+            ) from error
+        except EntryNotFoundError:
+            return None
+
+    config = found(CONFIG_FILE)
+    weights = found(WEIGHTS_FILE) if config is not None else None  # one file, or an index of several files
+    if config is not None and (weights is None or os.path.isdir(name)):
+        # A save that was killed leaves both kinds behind; the newer one belongs to the config.
+        both = [path for path in (weights, found(INDEX_FILE)) if path is not None]
+        weights = max(both, key=lambda path: path.stat().st_mtime_ns, default=None)
+    with naming(where):
+        missing = [CONFIG_FILE] * (config is None) or [WEIGHTS_FILE] * (weights is None)
+        if weights is not None:
+            missing = [shard for shard in shards_of(weights) if found(shard) is None]
+    if missing:
+        kind, place = ("a saved", "it") if os.path.isdir(name) else ("an", "the repo")
+        raise NGramFormatError(f"{where} isn't {kind} n-gram language model: {place} has no {missing[0]}")
+    assert config is not None and weights is not None
+    return config, weights, where
 
 
 def save(parts: LMParts, folder: Path, card: str | None) -> None:
@@ -69,8 +93,11 @@ def save(parts: LMParts, folder: Path, card: str | None) -> None:
         for name, text in ((CARD_FILE, card), (CONFIG_FILE, config)):
             if text is not None:
                 (files / name).write_text(text, encoding="utf-8")
-        with disk_errors(folder / WEIGHTS_FILE):
-            save_file(tensors, files / WEIGHTS_FILE, metadata=metadata)
+        save_tensors(files, tensors, metadata, folder)
+        written = set(os.listdir(files))
+    for path in folder.glob("model*.safetensors*"):  # of an older model of another size
+        if path.name not in written and (path.name in (WEIGHTS_FILE, INDEX_FILE) or SHARD.fullmatch(path.name)):
+            path.unlink()
 
 
 def card_metadata(

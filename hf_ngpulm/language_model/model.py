@@ -62,6 +62,7 @@ class NGramLM(
     """
 
     unk_tokens: Tensor
+    _hub_mixin_config: Any = {}  # noqa: RUF012  # not None, or the mixin would copy all tensors to make a config of them
 
     def __init__(self, parts: LMParts) -> None:
         super().__init__()
@@ -229,10 +230,9 @@ class NGramLM(
         Raises:
             ValueError: neither or both arguments are passed, or `max_ngrams` is below the number of unigrams.
         """
-        table = prune_table(self.to_table(), max_ngrams, threshold)
-        lm, training = self._with_table(table, self, self.device, self.engine), self.config.training
-        if training is not None:
-            not_known: dict[str, Any] = {"perplexity_per_token": None, "perplexity_per_word": None}
+        lm = self._with_table(prune_table(self.to_table(), max_ngrams, threshold), self, self.device, self.engine)
+        if (training := self.config.training) is not None:
+            not_known: Any = {"perplexity_per_token": None, "perplexity_per_word": None}
             lm.config = replace(lm.config, training=replace(training, max_ngrams=sum(lm.num_ngrams), **not_known))
         return lm
 
@@ -287,17 +287,21 @@ class NGramLM(
         local_files_only: bool = False,
         device: str | torch.device | None = None,
         engine: str = "auto",
+        mmap: bool | None = None,
     ) -> NGramLM:
         """Load a model from a folder or from the Hub.
 
+        Args:
+            mmap: read and check only what searches touch (`hf_ngpulm.automaton.checks`); by default over 1 GiB on the CPU.
+
         Raises:
             NGramFormatError: the folder or repo isn't an n-gram language model, or its tensors are broken.
+            ValueError: mmap is True, and the device is another or the model is composed on the fly.
             FileNotFoundError: there is no such folder or repo, or the repo can't be reached.
         """
         hub = {"revision": revision, "token": token, "cache_dir": cache_dir, "force_download": force_download}
-        name = os.fspath(pretrained_model_name_or_path)
-        files = saved_files(name, subfolder, local_files_only=local_files_only, **hub)
-        return cls._of(load_saved(*files, engine), device)
+        files = saved_files(os.fspath(pretrained_model_name_or_path), subfolder, local_files_only=local_files_only, **hub)
+        return cls._of(load_saved(*files, engine, mmap, device), device)
 
     @classmethod
     def from_wav2vec2_with_lm(
@@ -333,8 +337,7 @@ class NGramLM(
             TokenizerMismatchError: the repo's labels aren't the tokenizer's.
         """
         hub = {"revision": revision, "token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}
-        parts = parts_of_repository(repo, tokenizer, hub, case, closed_vocabulary, engine, composition)
-        return cls._of(parts, device)
+        return cls._of(parts_of_repository(repo, tokenizer, hub, case, closed_vocabulary, engine, composition), device)
 
     # -- written to
 
@@ -357,9 +360,8 @@ class NGramLM(
         Raises:
             OSError: the files can't be written, for instance to a full disk; the old files stay.
         """
-        folder = Path(save_directory)
+        folder, repo_id = Path(save_directory), repo_id or Path(save_directory).name
         folder.mkdir(parents=True, exist_ok=True)
-        repo_id = repo_id or folder.name
         has_card = (folder / CARD_FILE).exists()
         save(self.parts, folder, None if has_card else self.model_card(**{"repo_id": repo_id, **(model_card_kwargs or {})}))
         if push_to_hub:

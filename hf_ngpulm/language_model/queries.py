@@ -25,6 +25,7 @@ class Queries:
     vocab_size: int = _from_part("automaton.vocab_size", "Token ids that it scores, V.")
     context_length: int = _from_part("automaton.context_length", "Tokens of context that matter at most.")
     tensors: AutomatonTensors = _from_part("automaton.tensors", "The tensors of the automaton.")
+    searched: AutomatonTensors = _from_part("automaton.searched", "The same tensors for searches, which check what is left.")
     roots: Tensor = _from_part("automaton.roots", "int32 `[1]`, the state of the empty context.")
     starts: Tensor = _from_part("automaton.starts", "int32 `[1]`, the state after `<s>`.")
     device: torch.device = _from_part("automaton.device", "Where the tensors are.")

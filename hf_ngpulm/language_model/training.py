@@ -72,8 +72,12 @@ class TrainingOptions:
         device: device that counts n-grams.
         engine: as for `NGramLM.from_arpa`.
         unit: unit of the n-grams: "token", or "word" (words between spaces are counted, then spelled in tokens).
-        memory: limit for counting, in bytes or as a text such as "4G". N-grams beyond it are written to disk.
+        memory: limit for counting and estimation, in bytes or as a text such as "4G"; the program itself takes about half a
+            gigabyte more. N-grams beyond it are on disk, and so is the model. This takes up to 64 bytes of disk per n-gram,
+            which is said before estimation. (Models of words are composed in memory.)
         folder: folder for n-grams on disk; by default the system's folder for temporary files.
+        resume: keep what is counted in the folder `hf_ngpulm-counts` there, until the model is finished, and go on from what
+            an earlier training has left there. Pass it from the first training on, with the same text.
         workers: number of processes that encode texts with a Python tokenizer; by default the number of cores.
         allow_unknown: train even if more than 30% of the tokens are unknown, which is an error otherwise. (With unit="word",
             words that can't be spelled are left out; an error is raised if no word can be spelled.)
@@ -100,6 +104,7 @@ class TrainingOptions:
     unit: str = "token"
     memory: int | str = DEFAULT_MEMORY
     folder: str | Path | None = None
+    resume: bool = False
     workers: int | None = None
     allow_unknown: bool = False
     accelerator: Any = None
@@ -148,8 +153,11 @@ def train(
             read = (_words(row, clean) for row in bars.over(rows, "reading", size, lambda _: 1))
             words, rows = files.enter_context(_numbered(read, how.folder))
         sentences = _Sentences(rows, tokenizer, vocabulary.size if words is None else len(words), clean, how)
-        room = parse_bytes(how.memory)
-        counter = files.enter_context(NGramCounter(sentences.vocab_size, order, how.device or "cpu", room, how.folder))
+        memory = parse_bytes(how.memory)
+        counter = files.enter_context(
+            NGramCounter(sentences.vocab_size, order, how.device or "cpu", memory, how.folder, resume=how.resume)
+        )
+        sentences.skipped = counter.num_sentences
         for token_ids, lengths, first in bars.over(sentences, "counting", size, lambda batch: len(batch[1])):
             counter.add(token_ids, lengths, first)
         with bars.stage("merging"):
@@ -167,13 +175,20 @@ def train(
     with bars.stage("estimating", order) as bar:
         estimated = estimate(counts, how.prune, how.discount_fallback, allowed, done=bar.update)
     table, num_sentences, num_tokens = estimated.table, counts.num_sentences, counts.num_tokens
+    room = counts.room
     del counts
     if how.max_ngrams is not None:
+        if room.is_on_disk:
+            raise ValueError(
+                f"max_ngrams={how.max_ngrams} prunes in memory, and the n-grams are on disk. Allow more memory (with resume "
+                "what is counted stays), drop rare n-grams by prune=(0, 0, 1), or leave max_ngrams out and prune the saved "
+                "model on a larger machine"
+            )
         with bars.stage("pruning"):
             table = prune_table(table, how.max_ngrams)
     with bars.stage("building"):
         if words is None:
-            parts = LMParts.of_table(table, vocabulary, how.missing_unigrams, how.engine)
+            parts = LMParts.of_table(table, vocabulary, how.missing_unigrams, how.engine, room)
         else:
             parts = compose(table.to("cpu"), words, tokenizer, vocab_size=vocab_size, engine=how.engine, **how.of_words)
     perplexity = None
@@ -199,6 +214,7 @@ def train(
         logger.info("%s", line)
     of_words = None if words is None else (table, words)
     parts = parts.with_config(training=summary)
+    counter.forget()
     return Training(parts, sentences.unknown, perplexity, tuple(warnings), tuple(adapted), of_words)
 
 
@@ -210,6 +226,11 @@ def _options(given: Mapping[str, Any]) -> TrainingOptions:
         raise ValueError(f"unit must be 'token' or 'word', got {options.unit!r}")
     if options.unit == "token":
         refuse_options(of_words, "unit is 'token'; pass unit='word' too")
+    if options.resume:
+        if options.folder is None:
+            raise ValueError("resume needs folder=, where the counts are kept")
+        why = "can't be counted on from the middle of the text; leave resume out"
+        refuse_idle({"style_of": options.style_of, "accelerator": options.accelerator}, why)
     if options.style_of is None:
         refuse_idle({"language": options.language}, "says of what language numbers are; pass style_of too")
     return options
@@ -278,6 +299,7 @@ class _Sentences:
     ) -> None:
         self.rows, self.tokenizer, self.vocab_size, self.clean, self.options = rows, tokenizer, vocab_size, clean, options
         self.leading_blank = _leading_blank(tokenizer, options)
+        self.skipped = 0  # sentences counted by an earlier training; the first batch comes all the same
         self.unknown: Counter[str] | None = None
         self.sample: list[str] = []
 
@@ -290,14 +312,17 @@ class _Sentences:
         if isinstance(first, tuple):  # already encoded
             place = 0
             for number, (token_ids, lengths) in enumerate(rows):
-                if number % processes == rank:
+                if number % processes == rank and (number == 0 or place >= self.skipped):
                     yield token_ids, lengths, place
                 place += len(lengths)
             return
+        if self.skipped:
+            rows = chain(islice(rows, SENTENCES_PER_BATCH), islice(rows, max(0, self.skipped - SENTENCES_PER_BATCH), None))
         batches = islice(iter(lambda: list(islice(rows, SENTENCES_PER_BATCH)), []), rank, None, processes)
         encoded = self._encoded(chain.from_iterable(batches)) if isinstance(first, str) else map(_as_ids, batches)
+        before = max(0, self.skipped - SENTENCES_PER_BATCH)  # sentences between the first batch and the next
         for number, (token_ids, lengths) in enumerate(encoded):
-            yield token_ids, lengths, (number * processes + rank) * SENTENCES_PER_BATCH
+            yield token_ids, lengths, (number * processes + rank) * SENTENCES_PER_BATCH + (before if number else 0)
 
     def _encoded(self, rows: Iterator[Any]) -> Sentences:
         if self.tokenizer is None:

@@ -126,7 +126,7 @@ class LazyAutomaton(BackoffAutomaton):
     # -- the model's own queries
 
     @property
-    def tensors(self) -> AutomatonTensors:  # type: ignore[override]
+    def searched(self) -> AutomatonTensors:  # type: ignore[override]
         """The tensors of the states composed so far, with spare room at the end."""
         arrays = self.states.tensors
         # On the CPU the tensors share memory with the arrays; for other devices they are copied again after states were added.

@@ -1,14 +1,18 @@
 """Count n-grams of all orders in a stream of sentences, in bounded memory.
 
 Every position of the text starts an n-gram of the highest order (cut at the end of its sentence). These n-grams are packed into
-integers, and sorted and counted chunk by chunk. The sorted runs are merged; runs that exceed the memory limit go to disk. The
-n-grams of the lower orders are prefixes of the counted n-grams, so one pass over the merged run yields all orders.
+integers, and sorted and counted chunk by chunk. The sorted runs are merged; runs that exceed the memory limit go to disk, and
+so do the n-grams themselves (see `room`). The n-grams of the lower orders are prefixes of the counted n-grams, so one pass over
+the merged run yields all orders.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import tempfile
+import zlib
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,7 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..common.files import write_beside
+from ..engines.choice import is_native
 from ..engines.devices import numbered
+from .room import IN_MEMORY, Room, map_file, no_room
 from .steps import Packing, SortedRun, TrieOrder, steps_for
 
 MAX_ORDER = 12
@@ -28,6 +35,7 @@ DEFAULT_MEMORY = 4 << 30
 # Larger chunks are no faster.
 MAX_CHUNK = 1 << 24
 MIN_CHUNK = 1 << 10
+STATE = "counted.json"
 NEVER = np.iinfo(np.int64).max
 
 
@@ -43,6 +51,7 @@ class NGramCounts:
     num_tokens: int
     # int64 [vocab_size + 3], a number that grows with the position of each id's first occurrence in the text
     first_seen: Tensor
+    room: Room = IN_MEMORY  # where the n-grams are, and where estimation works
 
 
 def parse_bytes(size: int | str) -> int:
@@ -66,9 +75,14 @@ class NGramCounter:
         vocab_size: number of token ids, `0 .. vocab_size - 1`. The id -1 stands for an unknown token, `<unk>`.
         order: length of the longest n-grams, at most 12.
         device: the device that sorts and merges.
-        memory: limit in bytes; sorted runs beyond it are kept on disk. It doesn't limit the result, whose size depends only on
-            the number of distinct n-grams.
+        memory: limit in bytes. Sorted runs beyond it are kept on disk, and so is the result (except on a GPU).
         folder: folder for the files; by default the system's folder for temporary files.
+        resume: keep the files until `forget` is called, and go on with those that an earlier process has left in the folder.
+            Then `num_sentences` is the number of counted sentences. Add the first batch again, which must be the same as it
+            was, and then the batches after the counted sentences.
+
+    Raises:
+        ValueError: an argument is out of range, or the files are of another vocabulary size or order.
     """
 
     def __init__(
@@ -79,6 +93,7 @@ class NGramCounter:
         memory: int = DEFAULT_MEMORY,
         folder: str | Path | None = None,
         engine: str = "auto",
+        resume: bool = False,
     ) -> None:
         if not 1 <= order <= MAX_ORDER:
             raise ValueError(f"order must be 1 to {MAX_ORDER}, got {order}")
@@ -92,8 +107,8 @@ class NGramCounter:
         # Bytes per position: its digit, three copies of its words while sorting, and the permutation.
         per_position = 4 + 8 * (3 * len(self.packing.digits) + 3)
         self._workers = 1 if self.device.type != "cpu" else min(2, torch.get_num_threads())
-        self._chunk = int(min(MAX_CHUNK, max(MIN_CHUNK, memory // (2 * self._workers * per_position))))
-        self._memory_of_runs = memory // 2
+        self._chunk = int(min(MAX_CHUNK, max(MIN_CHUNK, memory // (3 * self._workers * per_position))))
+        self._memory_of_runs = memory // 5  # a merge needs as much again
         self._buffer = np.empty(self._chunk + order - 1, dtype=np.int32)
         self._filled = 0
         self._pool = ThreadPoolExecutor(self._workers)
@@ -102,6 +117,10 @@ class NGramCounter:
         self._spilled: list[Path] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._parent = folder
+        self._first_batch: int | None = None  # checksum
+        self._kept = Path(folder or tempfile.gettempdir(), "hf_ngpulm-counts") if resume else None
+        self.is_resumed = self._kept is not None and (self._kept / STATE).is_file() and self._resume(self._kept)
+        self.room = Room(memory if self.device.type == "cpu" and is_native(engine, self.device) else None, folder)
 
     def __enter__(self) -> NGramCounter:
         return self
@@ -128,6 +147,13 @@ class NGramCounter:
         token_ids, lengths = np.asarray(token_ids), np.asarray(lengths, dtype=np.int64)
         if lengths.size == 0:
             return
+        checksum = zlib.crc32(token_ids.tobytes(), zlib.crc32(lengths.tobytes()))
+        if self.is_resumed:
+            self.is_resumed = False
+            if checksum != self._first_batch:
+                raise ValueError(f"{self._kept} has counts of another text; leave resume out, or delete that folder")
+            return
+        self._first_batch = checksum if self._first_batch is None else self._first_batch
         if lengths.min() < 0 or int(lengths.sum()) != token_ids.size:
             raise ValueError(f"the lengths add up to {int(lengths.sum())}, but there are {token_ids.size} token ids")
         vocab_size = self.packing.vocab_size
@@ -151,6 +177,40 @@ class NGramCounter:
         self.num_unknown += int(unknown.sum())
         digits[is_token] = np.where(unknown, self.packing.unknown, token_ids + 1)
         self._append(digits)
+        if self._kept is not None and self._is_full():
+            self._save()
+
+    def _is_full(self) -> bool:
+        return sum(_nbytes(run) for run in self._runs) > self._memory_of_runs
+
+    def _save(self) -> None:
+        """Put all that is counted on disk, so that another process can go on from there."""
+        assert self._kept is not None
+        self._drain()
+        if self._runs:
+            self._spill()
+        number, known = len(self._spilled), (self.packing.vocab_size, self.packing.order)
+        self._kept.mkdir(exist_ok=True)
+        np.save(self._kept / f"seen-{number}.npy", self.first_seen)
+        counted = (self.num_sentences, self.num_tokens, self.num_unknown)
+        state = {"of": known, "runs": number, "counted": counted, "first_batch": self._first_batch}
+        with write_beside(self._kept / STATE) as path:
+            path.write_text(json.dumps(state))
+
+    def _resume(self, folder: Path) -> bool:
+        state = json.loads((folder / STATE).read_text())
+        if state["of"] != [self.packing.vocab_size, self.packing.order]:
+            raise ValueError("{} has counts of a vocabulary of {} and order {}; resume with these".format(folder, *state["of"]))
+        self.num_sentences, self.num_tokens, self.num_unknown = state["counted"]
+        self._first_batch = state["first_batch"]
+        self._spilled = [folder / f"{number}.run" for number in range(state["runs"])]
+        self.first_seen = np.load(folder / f"seen-{state['runs']}.npy")
+        return True
+
+    def forget(self) -> None:
+        """Remove the files that were kept for another process."""
+        if self._kept is not None:
+            shutil.rmtree(self._kept, ignore_errors=True)
 
     def _note_first_seen(self, token_ids: np.ndarray, lengths: np.ndarray, number: int) -> None:
         unseen = np.append(self.first_seen[: self.packing.vocab_size] == NEVER, False)  # the index -1 reads this last entry
@@ -193,23 +253,31 @@ class NGramCounter:
         while self._runs and len(self._runs[-1]) <= 2 * len(run):
             run = self.steps.merge(self._runs.pop(), run)
         self._runs.append(run)
-        if sum(_nbytes(run) for run in self._runs) > self._memory_of_runs:
+        if self._kept is None and self._is_full():  # else at the end of the batch
             self._spill()
+
+    def _drain(self) -> None:
+        """Count the rest of the buffer."""
+        if self._filled:
+            self._count_chunk(self._filled)
+        while self._pending:
+            self._take_run(self._pending.popleft().result())
 
     def _spill(self) -> None:
         run = self.merged(self._runs)
         self._runs = []
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="hf_ngpulm-", dir=self._parent)
-        path = Path(self._folder.name) / f"{len(self._spilled)}.npy"
+        folder = self._kept
+        if folder is None:
+            self._folder = self._folder or tempfile.TemporaryDirectory(prefix="hf_ngpulm-", dir=self._parent)
+            folder = Path(self._folder.name)
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{len(self._spilled)}.run"
         try:
-            np.save(path, torch.cat([run.words, run.counts[None]]).cpu().numpy())
+            with open(path, "wb") as file:
+                for column in (*run.words, run.counts):
+                    file.write(column.cpu().numpy().data)
         except OSError as error:
-            raise OSError(
-                error.errno,
-                f"no room for sorted n-grams in {self._folder.name} ({_nbytes(run) >> 20} MiB): {error.strerror}. Allow more "
-                "memory, or name a folder on a larger disk (TMPDIR)",
-            ) from None
+            raise no_room(error, path.parent, _nbytes(run)) from None
         self._spilled.append(path)
 
     def merged(self, runs: list[SortedRun]) -> SortedRun:
@@ -226,34 +294,64 @@ class NGramCounter:
 
     def run(self) -> SortedRun:
         """Return all distinct n-grams in ascending order with their counts. Nothing can be added afterwards."""
-        if self._filled:
-            self._count_chunk(self._filled)
-        while self._pending:
-            self._take_run(self._pending.popleft().result())
+        if self._kept is not None:
+            self._save()
+        self._drain()
         self._buffer = np.empty(0, dtype=np.int32)
         if not self._spilled:
             merged, self._runs = self.merged(self._runs), []
             return merged
         if self._runs:
             self._spill()
-        words, counts = zip(*self._merged_parts())
-        return SortedRun(torch.cat(words, 1), torch.cat(counts))
+        return self._merged_on_disk()
 
-    def _merged_parts(self) -> Iterator[SortedRun]:
+    def _merged_on_disk(self) -> SortedRun:
+        """Return the merged runs from disk, on disk too if the room has a limit. The files are removed."""
+        num_words = len(self.packing.digits)
+        files = [np.memmap(path, np.int64, "r").reshape(num_words + 1, -1) for path in self._spilled]
+        most = sum(file.shape[1] for file in files)
+        if self.room.memory is None:
+            words, counts = zip(*self._merged_parts(files, most))
+            return SortedRun(torch.cat(words, 1), torch.cat(counts))
+        # The columns have room for all rows. Files have holes where nothing is written.
+        size = 0
+        try:
+            with tempfile.TemporaryFile(dir=self._parent) as file:
+                file.truncate(8 * most * (num_words + 1))
+                for part in self._merged_parts(files, most):
+                    for number, column in enumerate((*part.words, part.counts)):
+                        file.seek(8 * (number * most + size))
+                        file.write(column.numpy().data)
+                    size += len(part)
+                file.flush()
+                columns = torch.frombuffer(map_file(file, 8 * most * (num_words + 1)), dtype=torch.int64)
+        except OSError as error:
+            raise no_room(error, self.room.folder, 8 * most * (num_words + 1)) from None
+        self.room.is_on_disk = True
+        if self._kept is None:
+            for path in self._spilled:
+                path.unlink()
+        by_column = columns.view(num_words + 1, most)
+        return SortedRun(by_column[:-1], by_column[-1, :size])
+
+    def _merged_parts(self, files: list[np.ndarray], total: int) -> Iterator[SortedRun]:
         """Yield the merged runs from disk, one range of first words at a time."""
-        files = [np.load(path, mmap_mode="r") for path in self._spilled]
-        per_row = 8 * files[0].shape[0]
-        total = sum(file.shape[1] for file in files)
-        num_parts = max(1, -(-total * per_row * 3 // max(1, self._memory_of_runs)))
+        num_parts = max(1, -(-total * 8 * len(files[0]) * 3 // max(1, self._memory_of_runs)))
         samples = [file[0, :: max(1, file.shape[1] // (8 * num_parts))] for file in files]
         sample = np.sort(np.concatenate(samples))
         bounds = np.unique(sample[[len(sample) * i // num_parts for i in range(1, num_parts)]])
         cuts = [[0, *np.searchsorted(file[0], bounds).tolist(), file.shape[1]] for file in files]
         for part in range(len(bounds) + 1):
             runs = []
-            for file, cut in zip(files, cuts):
-                block = torch.from_numpy(file[:, cut[part] : cut[part + 1]].copy()).to(self.device)
-                runs.append(SortedRun(block[:-1].contiguous(), block[-1]))
+            for path, file, cut in zip(self._spilled, files, cuts):
+                first, last = cut[part : part + 2]
+                block = torch.empty(len(file), last - first, dtype=torch.int64)
+                with open(path, "rb") as opened:
+                    for number, column in enumerate(block):
+                        opened.seek(8 * (number * file.shape[1] + first))
+                        opened.readinto(memoryview(column.numpy()).cast("B"))
+                block = block.to(self.device)
+                runs.append(SortedRun(block[:-1], block[-1]))
             yield self.merged(runs)
 
     def finish(self, accelerator: Any = None) -> NGramCounts:
@@ -269,8 +367,8 @@ class NGramCounter:
         run = self.run() if accelerator is None else self._gathered(accelerator)
         if self.num_sentences == 0:
             raise ValueError("there is no text to count n-grams in: no sentence was given")
-        orders, first_seen = tuple(self.steps.trie(run, self.packing)), torch.from_numpy(self.first_seen.copy())
-        return NGramCounts(self.packing.vocab_size, orders, self.num_sentences, self.num_tokens, first_seen)
+        orders, first_seen = tuple(self.steps.trie(run, self.packing, self.room)), torch.from_numpy(self.first_seen.copy())
+        return NGramCounts(self.packing.vocab_size, orders, self.num_sentences, self.num_tokens, first_seen, self.room)
 
     def _gathered(self, accelerator: Any) -> SortedRun:
         run = self.run()

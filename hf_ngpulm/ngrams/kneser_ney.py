@@ -18,9 +18,11 @@ import torch
 from torch import Tensor
 
 from .counting import NEVER, NGramCounts
+from .room import Room
 from .steps import TrieOrder, steps_for
 from .table import NGramOrder, NGramTable, one_thread
 
+ELEMENTS_PER_BLOCK = 1 << 18  # fewer aren't worth a second thread
 logger = logging.getLogger(__name__)
 
 DISCOUNT_FALLBACK = (0.5, 1.0, 1.5)  # the values of lmplz
@@ -96,7 +98,7 @@ def estimate(
     thresholds = thresholds_of(prune, order)
     device = counts.orders[0].tokens.device
     steps = steps_for(device, engine)
-    vocab_size = counts.vocab_size
+    vocab_size, first_seen = counts.vocab_size, counts.first_seen.to(device)
     bos, unk = vocab_size, vocab_size + 2
     num_ids = vocab_size + 3
     bad = torch.zeros(num_ids, dtype=torch.bool, device=device)
@@ -104,12 +106,16 @@ def estimate(
         bad[:vocab_size] = ~allowed.to(device)
     bad[unk] = True
 
+    room = counts.room
     tries = [_with_unknown(counts.orders[0], unk), *counts.orders[1:]]
+    num_counted = tuple(len(trie.tokens) for trie in counts.orders)
+    del counts  # so that arrays can be freed before the end
+    blocks = [room.blocks_by_suffix(tries, n, ELEMENTS_PER_BLOCK) for n in range(1, order + 1)]
     suffixes: list[Tensor | None] = [None]
     for n in range(2, order + 1):
-        suffixes.append(steps.suffix_rows(tries[n - 2], tries[n - 1], suffixes[-1], num_ids))
+        suffixes.append(steps.suffix_rows(tries[n - 2], tries[n - 1], suffixes[-1], num_ids, room, blocks[n - 1]))
     starts = _rows_after(tries, bos)
-    quirk = _last_by_lmplz(tries, suffixes, counts.first_seen.to(device), vocab_size)
+    quirk = _last_by_lmplz(tries, suffixes, first_seen, vocab_size, room)
 
     discounts: list[Discounts] = []
     fallback_orders: list[int] = []
@@ -119,42 +125,73 @@ def estimate(
     for n, trie in enumerate(tries, start=1):
         # Adjusted counts: the number of distinct tokens before an n-gram. N-grams of the highest order, and n-grams that begin
         # with <s>, keep their occurrences.
-        adjusted = trie.counts.clone() if n == order else steps.left_extensions(suffixes[n], len(trie.tokens))
-        adjusted[starts[n - 1]] = trie.counts[starts[n - 1]]
+        size = len(trie.tokens)
+        adjusted = trie.counts
+        if n < order:
+            links = suffixes[n]
+            assert links is not None
+            adjusted = steps.left_extensions(links, size, room, blocks[n])
+            adjusted[starts[n - 1]] = trie.counts[starts[n - 1]]
         if n == 1:
+            adjusted = adjusted.clone()
             adjusted[trie.tokens == bos] = 0
-        found = _discounts(n, adjusted, trie.counts, quirk[n - 1] if n < order else None, discount_fallback)
+        found = _discounts(n, adjusted, trie.counts, quirk[n - 1] if n < order else None, discount_fallback, room)
         if found is None and discount_fallback is not None:
             fallback_orders.append(n)
             found = Discounts(*discount_fallback)
         assert found is not None
         discounts.append(found)
 
-        is_bad = bad[trie.tokens.to(torch.int64)]
-        has_bad = is_bad if n == 1 else has_bad[trie.prefixes] | is_bad
-        dropped = has_bad | (trie.counts <= thresholds[n - 1]) if thresholds[n - 1] else has_bad
+        bad_below, has_bad = has_bad, _bools(trie, room)
+        kept.append(_bools(trie, room))
+        for rows in room.spans(size):
+            has_bad[rows] = bad[trie.tokens[rows].to(torch.int64)]
+            if n > 1:
+                has_bad[rows] |= bad_below[trie.prefixes[rows]]
+            kept[-1][rows] = ~has_bad[rows] & (trie.counts[rows] > thresholds[n - 1] if thresholds[n - 1] else True)
+        num_kept = sum(int(kept[-1][rows].sum()) for rows in room.spans(size))
+        dropped = None
+        if num_kept < size:
+            dropped = _bools(trie, room)
+            for rows in room.spans(size):
+                dropped[rows] = ~kept[-1][rows]
         num_contexts = 1 if n == 1 else len(tries[n - 2].tokens)
-        kept.append(~dropped)
         if n == 1:
             kept[0] |= trie.tokens >= vocab_size
             uniform = 1.0 / (int(kept[0].sum()) - 1)  # all kept unigrams except <s>
             lower = torch.full((1,), uniform, dtype=torch.float32, device=device)
         probabilities, weights = steps.discount(
-            trie.prefixes, num_contexts, adjusted, dropped if bool(dropped.any()) else None, found, lower, suffixes[n - 1]
+            trie.prefixes, num_contexts, adjusted, dropped, found, lower, suffixes[n - 1], room, blocks[n - 1]
         )
+        del adjusted, dropped
         if n == 1:
             probabilities[trie.tokens == bos] = 1.0
             probabilities[trie.tokens == unk] = weights[0] * uniform
         else:
-            orders[-1] = replace(orders[-1], backoffs=weights.log_().clamp_(min=LOG_ZERO))
-        lower = probabilities
-        log_probs = probabilities.log().clamp_(min=LOG_ZERO, max=0.0)
-        orders.append(NGramOrder(trie.prefixes, trie.tokens, log_probs, torch.zeros_like(log_probs)))
+            for rows in room.spans(num_contexts):
+                weights[rows].log_().clamp_(min=LOG_ZERO)
+            orders[-1] = replace(orders[-1], backoffs=weights)
+        suffixes[n - 1] = None
+        if n < order:
+            tries[n - 1] = TrieOrder(trie.prefixes, trie.tokens, trie.counts[:0].clone())
+        # The probabilities of the highest order aren't needed any more.
+        lower, log_probs = probabilities, probabilities if n == order else _like(probabilities, room)
+        for rows in room.spans(size):
+            log_probs[rows] = probabilities[rows].log().clamp_(min=LOG_ZERO, max=0.0)
+        backoffs = _like(probabilities, room) if n == order else log_probs[:0]  # the next order brings them
+        orders.append(NGramOrder(trie.prefixes, trie.tokens, log_probs, backoffs))
         if done is not None:
             done()
-    num_counted = tuple(len(trie.tokens) for trie in counts.orders)
-    table = NGramTable(vocab_size, tuple(orders)).keep(kept)
+    table = NGramTable(vocab_size, tuple(orders)).keep(kept, room)
     return Estimate(table, tuple(discounts), tuple(fallback_orders), num_counted)
+
+
+def _bools(trie: TrieOrder, room: Room) -> Tensor:
+    return room.zeros(len(trie.tokens), torch.bool).to(trie.tokens.device)
+
+
+def _like(values: Tensor, room: Room) -> Tensor:
+    return room.zeros(len(values), values.dtype).to(values.device)
 
 
 def _check_fallback(fallback: Sequence[float]) -> Sequence[float]:
@@ -188,11 +225,14 @@ def _rows_after(tries: list[TrieOrder], token: int) -> list[slice]:
 
 
 def _discounts(
-    n: int, adjusted: Tensor, occurrences: Tensor, quirk: int | None, fallback: Sequence[float] | None
+    n: int, adjusted: Tensor, occurrences: Tensor, quirk: int | None, fallback: Sequence[float] | None, room: Room
 ) -> Discounts | None:
     """Return the discounts of one order in closed form (Chen and Goodman 1998, equation 26); None if the order needs the
     fallback."""
-    counts_of_counts = torch.bincount(adjusted.clamp(max=5), minlength=6).tolist()
+    found = torch.zeros(6, dtype=torch.int64, device=adjusted.device)
+    for rows in room.spans(len(adjusted)):
+        found += torch.bincount(adjusted[rows].clamp(max=5), minlength=6)
+    counts_of_counts = found.tolist()
     if quirk is not None:
         # lmplz uses the occurrences of this one n-gram, so equal discounts need the same.
         counts_of_counts[min(int(adjusted[quirk]), 5)] -= 1
@@ -202,15 +242,15 @@ def _discounts(
         # Use lmplz's precision, since in borderline cases rounding decides whether the fallback is used.
         single = np.float32
         share = single(ones) / single(ones + 2.0 * twos)
-        found = Discounts(
+        discounts = Discounts(
             *(
                 float(single(j) - single(j + 1) * share * single(counts_of_counts[j + 1]) / single(counts_of_counts[j]))
                 for j in (1, 2, 3)
             )
         )
-        if all(0 <= value <= j for j, value in enumerate(found, start=1)):
-            return found
-        why = f"they would be {', '.join(f'{value:.3f}' for value in found)}"
+        if all(0 <= value <= j for j, value in enumerate(discounts, start=1)):
+            return discounts
+        why = f"they would be {', '.join(f'{value:.3f}' for value in discounts)}"
     else:
         rare = next(j for j in (1, 2, 3) if not counts_of_counts[j])
         why = f"no {n}-gram has the adjusted count {rare}"
@@ -224,7 +264,7 @@ def _discounts(
 
 
 def _last_by_lmplz(
-    tries: list[TrieOrder], suffixes: list[Tensor | None], first_seen: Tensor, vocab_size: int
+    tries: list[TrieOrder], suffixes: list[Tensor | None], first_seen: Tensor, vocab_size: int, room: Room
 ) -> list[int | None]:
     """Return the row of the n-gram that lmplz sorts last, for each order except the highest.
 
@@ -244,7 +284,8 @@ def _last_by_lmplz(
             break
         links = suffixes[n]
         assert links is not None
-        candidates = torch.nonzero(links == row)[:, 0]
+        found = [torch.nonzero(links[rows] == row)[:, 0] + rows.start for rows in room.spans(len(links))]
+        candidates = torch.cat([first_seen[:0], *found])
         if candidates.numel() == 0:
             break
         at = candidates

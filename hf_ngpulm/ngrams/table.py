@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..engines.native import Function, Struct
 from ..errors import NGramFormatError
+from .room import IN_MEMORY, Room
 
 NUM_SPECIAL = 3  # <s>, </s> and <unk> have the ids after the vocabulary
 MAX_ORDER = 64  # of models read from files, since the time to read them is quadratic in the order
@@ -38,13 +39,13 @@ def sorting(words: Tensor) -> Tensor:
     return by_key
 
 
-def first_children(prefixes: Tensor, num_parents: int) -> Tensor:
+def first_children(prefixes: Tensor, num_parents: int, room: Room = IN_MEMORY) -> Tensor:
     """Return, for each of `num_parents` n-grams, the row of its first extension by one token: int64 `[num_parents + 1]`.
 
     The last entry is the end of the last n-gram's extensions.
     """
-    first_child = torch.empty(num_parents + 1, dtype=torch.int64)
-    _first_children(prefixes, prefixes.numel(), num_parents, first_child)
+    first_child = room.zeros(num_parents + 1, torch.int64)
+    room.in_blocks(_first_children, room.blocks(num_parents + 1, num_parents + 1), (prefixes, prefixes.numel(), first_child))
     return first_child
 
 
@@ -164,23 +165,37 @@ class NGramTable:
             nodes.append(orders[-1])
         return cls(vocab_size, tuple(orders))
 
-    def keep(self, kept: Sequence[Tensor]) -> NGramTable:
+    def keep(self, kept: Sequence[Tensor], room: Room = IN_MEMORY) -> NGramTable:
         """Return the table of the kept n-grams; empty highest orders are removed.
 
         Args:
             kept: bool `[N]` for each order. The prefix of a kept n-gram must be kept.
+            room: where the columns are.
         """
         orders: list[NGramOrder] = []
-        rows: Tensor | None = None
+        rows: Tensor | None = None  # row of each kept n-gram in the new order below; None if all are kept
         for order, mask in zip(self.orders, kept):
-            if rows is not None:
-                order = replace(order, prefixes=rows[order.prefixes])
-            everything = bool(mask.all())
-            orders.append(order if everything else NGramOrder(*(column[mask] for column in vars(order).values())))
-            rows = None if everything else torch.cumsum(mask, 0) - 1
+            total = sum(int(mask[span].sum()) for span in room.spans(len(order)))
+            new_rows = None
+            if rows is not None or total < len(order):
+                old, size, first = order, len(order), 0
+                order = NGramOrder(*(room.zeros(total, column.dtype).to(column.device) for column in vars(old).values()))
+                new_rows = room.zeros(size, torch.int64).to(mask.device)
+                for span in room.spans(size):
+                    here = mask[span]
+                    torch.cumsum(here, 0, out=new_rows[span]).add_(first - 1)
+                    last = first + int(here.sum())
+                    for name, column in vars(old).items():
+                        taken = column[span][here]
+                        vars(order)[name][first:last] = rows[taken] if name == "prefixes" and rows is not None else taken
+                    first = last
+                new_rows = None if total == size else new_rows
+            orders.append(order)
+            rows = new_rows
         while len(orders) > 1 and len(orders[-1]) == 0:
             orders.pop()
-        orders[-1] = replace(orders[-1], backoffs=torch.zeros_like(orders[-1].backoffs))
+        backoffs = orders[-1].backoffs
+        orders[-1] = replace(orders[-1], backoffs=room.zeros(len(backoffs), backoffs.dtype).to(backoffs.device))
         return NGramTable(self.vocab_size, tuple(orders))
 
     def to(self, device: torch.device | str) -> NGramTable:

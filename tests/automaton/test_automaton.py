@@ -381,7 +381,7 @@ def test_a_changed_number_is_refused_or_harmless(data):
         assert ((found >= 0) & (found < size)).all()
     assert not torch.isnan(automaton.final_scores(states)).any()
 
-    with mock.patch.object(ops, "load_engine", lambda package, name, device: checked_automaton):
+    with mock.patch.object(ops, "load_engine", lambda package, name, device, automaton: checked_automaton):
         rows = slice(0, 12)
         found = automaton.advance(states[rows])
         torch.testing.assert_close(found, (scores[rows], next_states[rows]))

@@ -139,12 +139,12 @@ def test_a_failing_write_leaves_the_old_files(lm, folder, what, monkeypatch):
     def full_disk(*_, **__):
         raise OSError("no space left on device")
 
-    def half_written(tensors, path, metadata):
-        Path(path).write_bytes(b"half")
+    def half_written(folder, *_):
+        (folder / "model.safetensors").write_bytes(b"half")
         full_disk()
 
     if what == "weights":
-        monkeypatch.setattr(hub, "save_file", half_written)
+        monkeypatch.setattr(hub, "save_tensors", half_written)
     elif what == "config":
         monkeypatch.setattr(NGramLMConfig, "to_dict", full_disk)
     else:

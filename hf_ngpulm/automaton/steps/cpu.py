@@ -7,15 +7,15 @@ ranges of contexts, one order at a time, and stores at most 13 bytes per context
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...engines.native import Function, Struct
-from ...engines.threads import in_blocks
 from ...errors import NGramFormatError
+from ...ngrams.room import IN_MEMORY, Room, pairs_of
 from ...ngrams.table import NGramTable
 from ..tensors import AutomatonTensors
 from .reference import BuiltAutomaton, check_arcs
@@ -49,33 +49,40 @@ _number_states = Function("ngpulm_number_states")
 _write_arcs = Function("ngpulm_write_arcs")
 
 
-def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: float) -> BuiltAutomaton:
+def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: float, room: Room = IN_MEMORY) -> BuiltAutomaton:
     nodes = [(0, 1), *pairwise(table.offsets)]  # first node and end of each order
-    arrays = _trie_arrays(table, possible)
+    arrays = _trie_arrays(table, possible, room)
     trie = NGramTrie(**arrays, num_contexts=len(arrays["fail"]), vocab_size=table.vocab_size)
-    _fill_trie(table, nodes, trie, arrays)
-    blocks = [_blocks(arrays["first_child"], first, last) for first, last in nodes[: table.order]]
+    _fill_trie(table, nodes, trie, arrays, room)
+    first_child = arrays["first_child"]
+    blocks = [
+        room.blocks_by_suffix(table.orders, n, ELEMENTS_PER_BLOCK) + nodes[n][0]
+        if n and room.is_on_disk
+        else _blocks(first_child, *nodes[n])
+        for n in range(table.order)
+    ]
     for n in range(2, table.order):
-        in_blocks(_link, blocks[n - 1], (trie,))
+        room.in_blocks(_link, blocks[n - 1], (trie,))
 
     # For each block of each order: its states, the reachable n-grams after them, and the number of these that end in <unk>.
     counts = [np.array([[1, 0, 0]])]
     for n in range(1, table.order):
-        counts.append(np.zeros((len(blocks[n]) - 1, 3), dtype=np.int64))
-        in_blocks(_mark_states, blocks[n], (trie, _backoffs(table, n), nodes[n][0]), counts[n])
-    states = [of_order[:, 0].tolist() for of_order in counts]
-    num_met = sum(int(of_order[:, 1].sum()) for of_order in counts)
+        counts.append(np.zeros((len(blocks[n]), 3), dtype=np.int64))
+        room.in_blocks(_mark_states, blocks[n], (trie, _backoffs(table, n), nodes[n][0]), counts[n])
     more = max(unk_tokens.numel(), 1) - 1  # additional arcs for an n-gram that ends in <unk>
-    arcs = [(of_order[:, 1] + of_order[:, 2] * more).tolist() for of_order in counts]
-    num_states, num_arcs = sum(map(sum, states)), table.vocab_size + 1 + sum(map(sum, arcs))
+    states = [of_order[:, 0] for of_order in counts]
+    arcs = [of_order[:, 1] + of_order[:, 2] * more for of_order in counts]
+    num_met = sum(int(of_order[:, 1].sum()) for of_order in counts)
+    num_states, num_arcs = (int(sum(map(np.sum, sizes))) for sizes in (states, arcs))
+    num_arcs += table.vocab_size + 1
     check_arcs(num_arcs)
 
-    tensors = AutomatonTensors.zeros(num_states, num_arcs, table.vocab_size, "cpu")
+    tensors = AutomatonTensors.zeros(num_states, num_arcs, table.vocab_size, "cpu", room.zeros)
     tensors.arc_offsets[-1] = num_arcs
-    first_states = _starts(states, 0)
+    first_states = _starts(blocks, states, 0)
     for n in range(1, table.order):
         arguments = (trie, _backoffs(table, n), nodes[n][0], tensors.backoff_states, tensors.backoff_weights)
-        in_blocks(_number_states, blocks[n], arguments, first_states[n])
+        room.in_blocks(_number_states, blocks[n], arguments, first_states[n])
     state_of = arrays["state_of"]
     start_state = int(state_of[arrays["unigram_of"][table.bos]])
 
@@ -87,42 +94,43 @@ def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: fl
         # The definition adds 0 * share to the other arcs. If the share is 0, this turns a weight of -0 into 0.
         no_share=0.0 * share if unk_tokens.numel() else -0.0,
     )  # fmt: skip
-    first_arcs = _starts(arcs, table.vocab_size + 1)
+    first_arcs = _starts(blocks, arcs, table.vocab_size + 1)
     for n in range(1, table.order):
         of_order = (table.orders[n].log_probs.contiguous(), nodes[n + 1][0])
-        in_blocks(_write_arcs, blocks[n], (trie, writer, *of_order), first_states[n], first_arcs[n])
+        room.in_blocks(_write_arcs, blocks[n], (trie, writer, *of_order), first_states[n], first_arcs[n])
 
     num_unigrams = len(table.orders[0])
     return BuiltAutomaton(
         tensors,
-        [sum(of_order) for of_order in states],
+        [int(of_order.sum()) for of_order in states],
         torch.from_numpy(state_of[1 : 1 + num_unigrams].astype(np.int64)),
         start_state,
         sum(table.num_ngrams[1:]) - num_met,
     )
 
 
-def _trie_arrays(table: NGramTable, possible: Tensor) -> dict[str, np.ndarray]:
+def _trie_arrays(table: NGramTable, possible: Tensor, room: Room) -> dict[str, np.ndarray]:
     num_nodes = table.offsets[-1]
     num_contexts = table.offsets[max(table.order, 2) - 1]  # unigrams count as contexts even in a model of order 1
-    return {
-        "first_child": np.full(num_contexts + 1, num_nodes, dtype=np.int32),
-        "tokens": np.zeros(num_nodes, dtype=np.int32),
-        "unigram_of": np.zeros(table.num_ids, dtype=np.int32),
-        "fail": np.zeros(num_contexts, dtype=np.int32),
-        "possible": possible.numpy(),
-        "followed": np.ones(num_contexts, dtype=np.bool_),
-        "state_of": np.zeros(num_contexts, dtype=np.int32),
-    }
+    sizes = {"first_child": num_contexts + 1, "tokens": num_nodes, "fail": num_contexts, "state_of": num_contexts}
+    arrays = {name: room.zeros(size, torch.int32).numpy() for name, size in sizes.items()}
+    followed = room.zeros(num_contexts, torch.bool).numpy()
+    for rows in room.spans(num_contexts):
+        arrays["first_child"][rows], followed[rows] = num_nodes, True
+    arrays["first_child"][-1] = num_nodes
+    unigram_of = np.zeros(table.num_ids, dtype=np.int32)
+    return arrays | {"followed": followed, "unigram_of": unigram_of, "possible": possible.numpy()}
 
 
-def _fill_trie(table: NGramTable, nodes: list[tuple[int, int]], trie: NGramTrie, arrays: dict[str, np.ndarray]) -> None:
+def _fill_trie(
+    table: NGramTable, nodes: list[tuple[int, int]], trie: NGramTrie, arrays: dict[str, np.ndarray], room: Room
+) -> None:
     """Write the n-grams into the trie's nodes, and store the node of each token's unigram. Raises NGramFormatError if n-grams
     aren't sorted by (prefix, token), or a prefix or token doesn't exist.
     """
     for n, columns in enumerate(table.orders, start=1):
         given = (trie, columns.prefixes.contiguous(), columns.tokens.contiguous(), len(columns), *nodes[n - 1], nodes[n][0])
-        for row in in_blocks(_children, _even_blocks(0, len(columns)), given):
+        for row in room.in_blocks(_children, room.blocks(len(columns), ELEMENTS_PER_BLOCK), given):
             if row >= 0:
                 found = f"prefix {int(columns.prefixes[row])} and token {int(columns.tokens[row])}"
                 raise NGramFormatError(
@@ -141,12 +149,15 @@ def _backoffs(table: NGramTable, n: int) -> Tensor:
     return table.orders[n - 1].backoffs.contiguous()
 
 
-def _starts(sizes: list[list[int]], first: int) -> list[list[int]]:
-    """Return the start of each block of each order, given the sizes of all blocks and the start of the first."""
+def _starts(blocks: list[np.ndarray], sizes: list[np.ndarray], first: int) -> list[list[int]]:
+    """Return the start of each block of each order, given the sizes of all blocks and the start of the first row's block."""
     starts = []
-    for of_order in sizes:
-        *begins, first = accumulate(of_order, initial=first)
-        starts.append(begins)
+    for of_order, own in zip(blocks, sizes):
+        by_row = np.argsort(of_order[:, 0])
+        begins = np.empty(len(own), dtype=np.int64)
+        begins[by_row] = first + np.cumsum(own[by_row]) - own[by_row]
+        starts.append(begins.tolist())
+        first += int(own.sum())
     return starts
 
 
@@ -155,9 +166,9 @@ def _even_blocks(first: int, last: int) -> np.ndarray:
 
 
 def _blocks(first_child: np.ndarray, first: int, last: int) -> np.ndarray:
-    """Return the bounds of ranges of contexts. No range has many children or many contexts."""
+    """Return ranges of contexts `[B, 2]`. No range has many children or many contexts."""
     children = first_child[first : last + 1]
     # With another dtype numpy would copy `children`.
     by_children = _even_blocks(int(children[0]), int(children[-1]))[1:-1].astype(children.dtype)
     inner = np.concatenate([first + np.searchsorted(children, by_children), _even_blocks(first, last)])
-    return np.unique(np.append(inner, [first, last]))
+    return pairs_of(np.unique(np.append(inner, [first, last])))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ...errors import NGramFormatError
+from ...ngrams.room import IN_MEMORY, Room
 from ...ngrams.table import NGramTable
 from ..tensors import AutomatonTensors, token_dtype
 
@@ -25,7 +26,7 @@ class BuiltAutomaton(NamedTuple):
     unmet: int  # number of n-grams of order 2 and up that are left out
 
 
-def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: float) -> BuiltAutomaton:
+def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: float, room: Room = IN_MEMORY) -> BuiltAutomaton:
     """Return the states of an automaton, and the arcs of all states except the root.
 
     Args:
@@ -33,6 +34,7 @@ def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: fl
         possible: bool `[num_ids]`, tokens that may be the last token of a reachable n-gram of order 2 or higher.
         unk_tokens: int64, tokens that `<unk>` stands for. Each gets a copy of every n-gram that ends in `<unk>`.
         unk_share: natural log, added to the weights of these copies.
+        room: where the native core works and puts the tensors. This module works in memory.
 
     Raises:
         NGramFormatError: the automaton would have more arcs than can be addressed.

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...engines.native import Function, Struct
-from ...engines.threads import block_bounds, in_blocks
+from ..room import IN_MEMORY, Room
 from ..table import first_children, sorting
 from . import Packing, SortedRun, TrieOrder
-from .reference import left_extensions
 
 __all__ = ["count", "discount", "left_extensions", "merge", "pack", "suffix_rows", "trie"]
 
@@ -36,6 +33,7 @@ _merged_size = Function("ngpulm_merged_size")
 _merge = Function("ngpulm_merge")
 _trie_sizes = Function("ngpulm_trie_sizes")
 _trie = Function("ngpulm_trie")
+_left_extensions = Function("ngpulm_left_extensions")
 _suffix_rows = Function("ngpulm_suffix_rows")
 _discount = Function("ngpulm_discount")
 
@@ -65,31 +63,57 @@ def merge(first: SortedRun, second: SortedRun) -> SortedRun:
     return SortedRun(words, counts)
 
 
-def trie(run: SortedRun, packing: Packing) -> list[TrieOrder]:
-    given, order = NgpulmPacking.of(packing), packing.order
-    bounds = block_bounds(len(run), ELEMENTS_PER_THREAD)
-    # Blocks begin where the first token changes, so that no n-gram is in two blocks.
-    first_words, (_, factor) = run.words[0].numpy(), packing.place(0)
-    bounds[1:-1] = np.searchsorted(first_words, first_words[bounds[1:-1]] // factor * factor)
-    sizes = np.zeros((len(bounds) - 1, order), dtype=np.int64)  # n-grams of each block and order
-    in_blocks(_trie_sizes, bounds, (run.words, len(run), given), sizes)
-    offsets = [0, *accumulate(sizes.sum(axis=0).tolist())]
-    columns = TrieOrder(*(torch.empty(offsets[-1], dtype=dtype) for dtype in (torch.int64, torch.int32, torch.int64)))
-    in_blocks(_trie, bounds, (*run, len(run), given, np.array(offsets), *columns), np.cumsum(sizes, axis=0) - sizes)
-    return [TrieOrder(*(column[first:last] for column in columns)) for first, last in pairwise(offsets)]
+def trie(run: SortedRun, packing: Packing, room: Room = IN_MEMORY) -> list[TrieOrder]:
+    given, order, stride = NgpulmPacking.of(packing), packing.order, run.words.shape[1]
+    bounds = room.blocks(len(run), ELEMENTS_PER_THREAD)
+    sizes = np.zeros((len(bounds) - 1, order), dtype=np.int64)  # n-grams that are new in each block, by order
+    room.in_blocks(_trie_sizes, bounds, (run.words, stride, given), sizes)
+    total = sizes.sum(axis=0).tolist()
+    room.plan(sum(total))
+    if room.is_on_disk:
+        bounds = room.blocks(len(run), ELEMENTS_PER_THREAD)
+        sizes = np.zeros((len(bounds) - 1, order), dtype=np.int64)
+        room.in_blocks(_trie_sizes, bounds, (run.words, stride, given), sizes)
+    dtypes = (torch.int64, torch.int32, torch.int64)
+    orders = [TrieOrder(*(room.zeros(size, dtype) for dtype in dtypes)) for size in total]
+    arrays = np.array([column.data_ptr() for columns in orders for column in columns])
+    starts, carried = np.cumsum(sizes, axis=0) - sizes, np.zeros_like(sizes)
+    room.in_blocks(_trie, bounds, (run.words, run.counts, stride, given, arrays), starts, carried)
+    for n, columns in enumerate(orders):  # occurrences of n-grams that began in an earlier block
+        began = np.flatnonzero(carried[:, n])
+        np.add.at(columns.counts.numpy(), starts[began, n] - 1, carried[began, n])
+    return orders
 
 
-def suffix_rows(below: TrieOrder, order: TrieOrder, suffixes_below: Tensor | None, num_ids: int) -> Tensor:
+def suffix_rows(
+    below: TrieOrder,
+    order: TrieOrder,
+    suffixes_below: Tensor | None,
+    num_ids: int,
+    room: Room = IN_MEMORY,
+    blocks: np.ndarray | None = None,
+) -> Tensor:
+    size = order.tokens.numel()
+    out = room.zeros(size, torch.int32)
+    blocks = room.blocks(size, ELEMENTS_PER_THREAD) if blocks is None else blocks
     if suffixes_below is None:
         row_of = torch.zeros(num_ids, dtype=torch.int32)
         row_of[below.tokens] = torch.arange(below.tokens.numel(), dtype=torch.int32)
-        return row_of[order.tokens]
-    num_parents = int(suffixes_below.max()) + 1 if suffixes_below.numel() else 0
-    first_child = first_children(below.prefixes, num_parents)
-    out = torch.empty_like(order.tokens)
+        for rows in room.spans(size):
+            out[rows] = row_of[order.tokens[rows]]
+        return out
+    num_parents = 1 + max((int(suffixes_below[rows].max()) for rows in room.spans(suffixes_below.numel())), default=-1)
+    first_child = first_children(below.prefixes, num_parents, room)
     arguments = (order.prefixes, order.tokens, below.tokens, suffixes_below, first_child, out)
-    in_blocks(_suffix_rows, block_bounds(out.numel(), ELEMENTS_PER_THREAD), arguments)
+    room.in_blocks(_suffix_rows, blocks, arguments)
     return out
+
+
+def left_extensions(suffixes: Tensor, num_rows: int, room: Room = IN_MEMORY, blocks: np.ndarray | None = None) -> Tensor:
+    counts = room.zeros(num_rows, torch.int64)
+    blocks = room.blocks(suffixes.numel(), ELEMENTS_PER_THREAD) if blocks is None else blocks
+    room.in_blocks(_left_extensions, blocks, (suffixes, counts))
+    return counts
 
 
 def discount(
@@ -100,10 +124,14 @@ def discount(
     discounts: tuple[float, float, float],
     lower: Tensor,
     suffixes: Tensor | None,
+    room: Room = IN_MEMORY,
+    blocks: np.ndarray | None = None,
 ) -> tuple[Tensor, Tensor]:
     size = counts.numel()
-    probabilities, weights = torch.empty(size), torch.ones(num_contexts)
+    probabilities, weights = room.zeros(size, torch.float32), room.zeros(num_contexts, torch.float32)
+    for rows in room.spans(num_contexts):
+        weights[rows] = 1.0
     by_count = torch.tensor([0.0, *discounts], dtype=torch.float64)
     arguments = (size, prefixes, counts, dropped, by_count, lower, suffixes, probabilities, weights)
-    in_blocks(_discount, block_bounds(size, ELEMENTS_PER_THREAD), arguments)
+    room.in_blocks(_discount, room.blocks(size, ELEMENTS_PER_THREAD) if blocks is None else blocks, arguments)
     return probabilities, weights

@@ -1,10 +1,12 @@
-"""Define the steps of estimation in plain torch, which also runs on a GPU."""
+"""Define the steps of estimation in plain torch, which also runs on a GPU. These work in memory, whatever the `room`."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..room import IN_MEMORY, Room
 from . import Packing, SortedRun, TrieOrder
 
 
@@ -56,15 +58,20 @@ def ascending(words: Tensor) -> Tensor:
     return by_key
 
 
-def trie(run: SortedRun, packing: Packing) -> list[TrieOrder]:
-    """Return the n-grams of all orders, which are the prefixes of the n-grams in the run."""
+def trie(run: SortedRun, packing: Packing, room: Room = IN_MEMORY) -> list[TrieOrder]:
+    """Return the n-grams of all orders, which are the prefixes of the n-grams in the run.
+
+    Args:
+        run: `words` may have more columns than the run has rows.
+        room: where the columns are; `room.plan` is called first.
+    """
     orders: list[TrieOrder] = []
     new = torch.zeros(len(run), dtype=torch.bool, device=run.counts.device)
     new[:1] = True
     parents = torch.zeros(len(run), dtype=torch.int64, device=run.counts.device)
     for position in range(packing.order):
         word, factor = packing.place(position)
-        digit = run.words[word] // factor % packing.base
+        digit = run.words[word, : len(run)] // factor % packing.base
         new[1:] |= digit[1:] != digit[:-1]
         there = digit > 0
         first = new & there
@@ -76,13 +83,22 @@ def trie(run: SortedRun, packing: Packing) -> list[TrieOrder]:
     return orders
 
 
-def suffix_rows(below: TrieOrder, order: TrieOrder, suffixes_below: Tensor | None, num_ids: int) -> Tensor:
+def suffix_rows(
+    below: TrieOrder,
+    order: TrieOrder,
+    suffixes_below: Tensor | None,
+    num_ids: int,
+    room: Room = IN_MEMORY,
+    blocks: np.ndarray | None = None,
+) -> Tensor:
     """Return, for each n-gram of order n, the row of its suffix among the (n-1)-grams. The suffix lacks the first token.
 
     Args:
         below, order: the n-grams of orders n - 1 and n.
         suffixes_below: this function's result for order n - 1; None for n = 2.
         num_ids: number of token ids, including the special ones.
+        room: where the result is.
+        blocks: blocks of the n-grams, for `Room.in_blocks`.
 
     Returns:
         int32 `[N]`.
@@ -93,7 +109,7 @@ def suffix_rows(below: TrieOrder, order: TrieOrder, suffixes_below: Tensor | Non
     return torch.searchsorted(below.prefixes * num_ids + below.tokens, wanted, out_int32=True)
 
 
-def left_extensions(suffixes: Tensor, num_rows: int) -> Tensor:
+def left_extensions(suffixes: Tensor, num_rows: int, room: Room = IN_MEMORY, blocks: np.ndarray | None = None) -> Tensor:
     """Return the number of distinct tokens before each of `num_rows` n-grams, int64 `[num_rows]`.
 
     A token before an n-gram is an n-gram one token longer that ends in it.
@@ -109,6 +125,8 @@ def discount(
     discounts: tuple[float, float, float],
     lower: Tensor,
     suffixes: Tensor | None,
+    room: Room = IN_MEMORY,
+    blocks: np.ndarray | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the interpolated probabilities of one order (Chen and Goodman 1998, section 4.1). Pruning works as in KenLM's
     lmplz.

@@ -92,7 +92,7 @@ def fuse(
         engine: "auto", "reference", "cpu" or "gpu".
         keeps_sums: whether to restore each row's sum of exp(scores), by subtracting a constant from the row.
     """
-    module = load_engine(__package__, engine, scores.device)
+    module = load_engine(__package__, engine, scores.device, rows.tensors)
     if scores.numel():
         sums = torch.logsumexp(scores, 1) if keeps_sums else None
         module.fuse(scores, input_ids, rows, roles, shared)
@@ -209,12 +209,12 @@ def _grouped(flat: list[Any]) -> tuple[FusedRows, Roles]:
 
 def _fuse_at(scores: Tensor, states: Tensor, *rest: Any) -> None:
     *flat, shared, engine = rest
-    load_engine(__package__, engine, scores.device).fuse_at(scores, states, *_grouped(flat), shared)
+    load_engine(__package__, engine, scores.device, flat[0]).fuse_at(scores, states, *_grouped(flat), shared)
 
 
 def _follow(states: Tensor, tokens: Tensor, *rest: Any) -> Tensor:
     *flat, engine = rest
-    return load_engine(__package__, engine, states.device).follow(states, tokens, *_grouped(flat))
+    return load_engine(__package__, engine, states.device, flat[0]).follow(states, tokens, *_grouped(flat))
 
 
 define_operator(

@@ -125,7 +125,7 @@ def initial_state(num_beams: int, lm_states: Tensor) -> BeamState:
 
 def _run(automaton: list[Tensor], state: list[Tensor], logits: Tensor, lengths: Tensor, *rest: Any) -> list[Tensor]:
     *rules, engine = rest
-    search = load_engine(__package__, engine, logits.device).ctc_beam
+    search = load_engine(__package__, engine, logits.device, automaton).ctc_beam
     new_state, frames = search(AutomatonTensors(*automaton), BeamState(*state), logits, lengths, BeamRules(*rules))
     return [*new_state, *frames]
 

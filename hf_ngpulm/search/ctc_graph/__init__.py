@@ -34,8 +34,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...automaton.ops import load_engine
 from ...automaton.tensors import AutomatonTensors
-from ...engines.choice import engine_module, engine_name
+from ...engines.choice import engine_name
 from ..ctc_beam import BeamFrames as GraphFrames
 
 __all__ = ["GraphFrames", "GraphRules", "GraphState", "graph_engine", "graph_search", "in_order", "initial_state"]
@@ -147,7 +148,7 @@ def graph_search(
         ValueError: there is no such engine.
         IndexError: the state names states or tokens that don't exist.
     """
-    found = engine_module(__package__, graph_engine(engine)).graph_search(
+    found = load_engine(__package__, graph_engine(engine), CPU, automaton).graph_search(
         AutomatonTensors(*_moved(automaton, CPU)), GraphState(*_moved(state, CPU)),
         *_moved((logits, lengths), CPU), rules._replace(weights=rules.weights.to(CPU), bonuses=rules.bonuses.to(CPU)),
     )  # fmt: skip

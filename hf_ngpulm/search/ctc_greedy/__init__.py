@@ -55,7 +55,9 @@ class GreedyLabels(NamedTuple):
 
 def _run(automaton: list[Tensor], logits: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     *rows, rules, engine = *rest[:3], LabelRules(*rest[3:-1]), rest[-1]
-    return load_engine(__package__, engine, logits.device).ctc_greedy(AutomatonTensors(*automaton), logits, *rows, rules)
+    return load_engine(__package__, engine, logits.device, automaton).ctc_greedy(
+        AutomatonTensors(*automaton), logits, *rows, rules
+    )
 
 
 def _fake(automaton: list[Tensor], logits: Tensor, lengths: Tensor, states: Tensor, *rest: Any) -> tuple[Tensor, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...automaton.checks import check_now
 from ...engines.choice import engine_module, load_engine
 from ...fusion.rows import RowModels
 from .buffers import BufferedSearch
@@ -37,7 +38,10 @@ def open_search(
     """Open a search of `size` rows. `model`, `like`, `size`, `models`, `settings`: as for `TransducerSearch`. `engine`: "auto"
     (by device), "reference", "cpu" or "gpu".
     """
-    return search_kind(settings, engine, like.device)(model, like, size, models, settings)
+    kind = search_kind(settings, engine, like.device)
+    if not kind.__module__.endswith(".cpu"):  # the native core checks a mapped model itself
+        check_now(models.tensors)
+    return kind(model, like, size, models, settings)
 
 
 @contextmanager

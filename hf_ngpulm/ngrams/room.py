@@ -1,0 +1,194 @@
+"""Room for large arrays: memory, or files on disk that are mapped into memory piece by piece.
+
+Estimation and building read and write long arrays. `Room` says where these arrays are, and in which blocks of rows to process
+them. In memory a block is as long as a thread's share. On disk a block is short, and the pages of all files are given back to
+the system after each block. So the resident memory stays bounded, whatever the arrays' size. The results are the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..engines.threads import block_bounds, in_blocks
+
+logger = logging.getLogger(__name__)
+
+# Bytes that estimation and building need for an n-gram, at most, with all arrays that exist at the same time.
+BYTES_PER_NGRAM = 64
+SMALLEST_BLOCK = 1 << 8  # rows
+
+_mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+
+
+class Columns(Protocol):
+    """The n-grams of one order, sorted by (prefix, token); see `NGramOrder`."""
+
+    @property
+    def prefixes(self) -> Tensor: ...
+    @property
+    def tokens(self) -> Tensor: ...
+
+
+def give_back_pages() -> None:
+    """Give the pages of all mapped files back to the system. Their contents stay on disk, and usually in the system's cache."""
+    for mapped in list(_mapped):
+        if hasattr(mapped, "madvise"):  # not on Windows, which gives pages back itself
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def map_file(file: BinaryIO, nbytes: int) -> mmap.mmap:
+    """Map a file, so that `give_back_pages` includes it."""
+    mapped = mmap.mmap(file.fileno(), nbytes)
+    _mapped.add(mapped)
+    return mapped
+
+
+class Room:
+    """Room for arrays.
+
+    Args:
+        memory: limit in bytes beyond which arrays are on disk; None for no limit.
+        folder: folder for the files; by default the system's folder for temporary files. The files have no names, so nothing
+            is left of them when the process ends.
+    """
+
+    def __init__(self, memory: int | None = None, folder: str | Path | None = None) -> None:
+        self.memory = memory
+        self.folder = Path(tempfile.gettempdir() if folder is None else folder)
+        self.is_on_disk = False
+
+    def plan(self, num_ngrams: int) -> None:
+        """Decide where the arrays of so many n-grams will be, before they are made. Say how much disk they need.
+
+        Raises:
+            OSError: the disk has less space than that.
+        """
+        needed = num_ngrams * BYTES_PER_NGRAM
+        if self.memory is None or needed <= self.memory:
+            return
+        self.is_on_disk = True
+        free = shutil.disk_usage(self.folder).free
+        told = f"{num_ngrams:,} n-grams are estimated on disk: up to {needed / 1e9:.1f} GB in {self.folder}"
+        if free < needed:
+            raise OSError(
+                28, f"{told}, which has {free / 1e9:.1f} GB. Name a folder on a larger disk, allow more memory, or prune rare "
+                "n-grams of a shorter order"
+            )  # fmt: skip
+        logger.info("%s, which has %.1f GB", told, free / 1e9)
+
+    def zeros(self, size: int, dtype: torch.dtype) -> Tensor:
+        """Return an array of zeros `[size]`.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        nbytes = size * dtype.itemsize
+        if not self.is_on_disk or nbytes == 0:
+            return torch.zeros(size, dtype=dtype)
+        try:
+            with tempfile.TemporaryFile(dir=self.folder) as file:
+                _reserve(file, nbytes)
+                return torch.frombuffer(map_file(file, nbytes), dtype=dtype)
+        except OSError as error:
+            raise no_room(error, self.folder, nbytes) from None
+
+    @property
+    def block(self) -> int:
+        """The number of rows in a block on disk."""
+        return max(SMALLEST_BLOCK, (self.memory or 0) // (8 * BYTES_PER_NGRAM))
+
+    def spans(self, rows: int) -> Iterator[slice]:
+        """Yield slices that cover all rows: one in memory, blocks on disk; none if there are no rows."""
+        step = self.block if self.is_on_disk else max(rows, 1)
+        for first in range(0, rows, step):
+            yield slice(first, min(rows, first + step))
+            if self.is_on_disk:
+                give_back_pages()
+
+    def blocks(self, rows: int, least: int) -> np.ndarray:
+        """Return the bounds of blocks of rows; in memory, of at least `least` rows."""
+        return np.array([*range(0, rows, self.block), rows]) if self.is_on_disk and rows else block_bounds(rows, least)
+
+    def blocks_by_suffix(self, orders: Sequence[Columns], n: int, least: int) -> np.ndarray:
+        """Return blocks of the n-grams of order `n`, `[B, 2]`, in an order in which their suffixes are near each other.
+
+        The suffixes (n-grams without their first token) of all n-grams are all rows of the order below, in no order. On disk,
+        the order below is cut into parts by its first tokens, each of about a quarter of the memory. The n-grams of one first
+        token whose suffixes are in one part are adjacent. All first tokens of one part follow each other, then the next part.
+        """
+        rows = orders[n - 1].tokens.numel()
+        if not self.is_on_disk or n < 3:
+            return pairs_of(self.blocks(rows, least))
+        below = orders[n - 2].tokens.numel()
+        at = torch.arange(0, below, max(1, min(below, (self.memory or 0) // BYTES_PER_NGRAM)))
+        for order in reversed(orders[1 : n - 1]):
+            at = order.prefixes[at]
+        cuts: np.ndarray = np.unique(orders[0].tokens[at].numpy())[1:]
+        starts = np.searchsorted(orders[1].prefixes.numpy(), np.arange(orders[0].tokens.numel() + 1))
+        tokens = orders[1].tokens.numpy()
+        bounds = np.array([[i, *(i + np.searchsorted(tokens[i:j], cuts)), j] for i, j in pairwise(starts.tolist())])
+        for order in orders[2:n]:
+            bounds = np.searchsorted(order.prefixes.numpy(), bounds)
+        pairs = np.stack([bounds[:, :-1], bounds[:, 1:]], axis=2).swapaxes(0, 1).reshape(-1, 2)
+        return np.array(
+            [(i, min(j, i + self.block)) for first, j in pairs.tolist() for i in range(first, j, self.block)], dtype=np.int64
+        ).reshape(-1, 2)
+
+    def in_blocks(
+        self, run: Callable[..., Any], bounds: np.ndarray, arguments: tuple[Any, ...] = (), *each: Iterable[Any]
+    ) -> list[Any]:
+        """Call `run` as `hf_ngpulm.engines.threads.in_blocks` does; on disk, give pages back after enough rows."""
+        if not self.is_on_disk:
+            return in_blocks(run, bounds, arguments, *each)
+        left = self.block
+
+        def then_give_back(first: int, last: int, *rest: Any) -> Any:
+            nonlocal left
+            found = run(first, last, *rest)
+            left -= last - first
+            if left <= 0:
+                left = self.block
+                give_back_pages()
+            return found
+
+        return in_blocks(then_give_back, bounds, arguments, *each)
+
+
+def pairs_of(bounds: np.ndarray) -> np.ndarray:
+    """Return adjacent blocks `[B, 2]`, given their bounds `[B + 1]`."""
+    return np.stack([bounds[:-1], bounds[1:]], axis=1)
+
+
+def no_room(error: OSError, folder: Path, nbytes: int) -> OSError:
+    """Return an error that says what to do if a disk is full."""
+    return OSError(
+        error.errno,
+        f"no room for n-grams in {folder} ({nbytes >> 20} MiB): {error.strerror}. Allow more memory, or name a folder on a "
+        "larger disk (TMPDIR)",
+    )
+
+
+def _reserve(file: BinaryIO, nbytes: int) -> None:
+    """Take the disk space of a file now. Otherwise a full disk would kill the process at a write to the mapped memory."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, nbytes)
+        return
+    for first in range(0, nbytes, 1 << 20):
+        file.write(bytes(min(1 << 20, nbytes - first)))
+    file.flush()
+
+
+IN_MEMORY = Room()
