@@ -78,6 +78,7 @@ def test_hostile_ones_are_refused(trial, name):
 
 
 def test_a_process_that_dies_or_hangs_is_replaced(trial, monkeypatch):
+    assert trial(GOOD).parts > 0
     trial._process.kill()
     trial._process.wait()
     assert trial(GOOD).parts > 0
