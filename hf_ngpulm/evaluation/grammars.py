@@ -26,7 +26,6 @@ from .recordings import Recording
 LONG, PIECE = 30.0, 10.0  # seconds: longer recordings of other speech are cut into pieces of at most PIECE
 WIDTHS = np.geomspace(0.02, 5.0, 200)  # of curves, nats per token
 SHOWN = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # false accepts of the points of a curve
-MARKS = ".,;:?!"
 
 
 class OperatingPoint(NamedTuple):
@@ -216,10 +215,9 @@ def _judged(
 
 def _meaning_of(grammar: Grammar, text: str) -> tuple[Any, Any] | None:
     """Return the intent and the slots of a text, and None as slots if it is the name of an intent; None if it is neither."""
-    for each in (text, " ".join(word.strip(MARKS) for word in text.split())):
-        reading = grammar.reading(each)
-        if reading is not None:
-            return reading.intent, {slot.name: slot.value for slot in reading.slots}
+    reading = grammar.reading(text)
+    if reading is not None:
+        return reading.intent, {slot.name: slot.value for slot in reading.slots}
     return (text, None) if text in grammar.intents else None
 
 

@@ -220,17 +220,17 @@ class Grammar:
         """Return the meaning of a text, without regard to case and to punctuation marks after words; None if it isn't in the
         grammar.
 
-        `first` and `last` of slots count words.
+        `first` and `last` of slots count words; marks that stand alone aren't words.
         """
 
         def units(said: str) -> tuple[Any, ...]:
-            return tuple(word.lstrip("¿¡").rstrip(_MARKS) for word in said.casefold().split())
+            return tuple(bare for word in said.casefold().split() if (bare := word.lstrip("¿¡").rstrip(_MARKS)))
 
         if self._symbols is None:
             spellings: dict[Any, dict[tuple[Any, ...], Value]] = {}
             for symbol in self._network.symbols - {FREE}:
                 for said, value in self._network.entries(symbol):
-                    spellings.setdefault(symbol, {}).setdefault(units(said), value)
+                    spellings.setdefault(symbol, {}).setdefault(units(said) or ("",), value)
             self._symbols = Symbols(spellings, lambda units, place: min(place + 1, len(units)), lambda units, place: place)
         return self._network.reading(list(units(text)), self._symbols)
 

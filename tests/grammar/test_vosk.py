@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from hf_ngpulm import Grammar
 from hf_ngpulm.errors import GrammarError
 from hf_ngpulm.grammar.reference import Meaning, readings
 from hf_ngpulm.grammar.vosk import read_vosk
@@ -46,3 +47,10 @@ def test_phrases(tmp_path, form, other):
 def test_bad_lists_are_named(source, message):
     with pytest.raises(GrammarError, match=message):
         read_vosk(source)
+
+
+def test_marks_of_a_text_do_not_matter():
+    grammar = Grammar.from_phrases(["allume la lampe", "what now"])
+    for text in ("Allume la lampe !", "allume, la « lampe", "¿ what now?", "What ... now ?"):
+        assert (grammar.reading(text) is None) == ("«" in text), text  # which isn't one of the marks
+    assert grammar.reading("allume la ! lampe maintenant") is None
