@@ -155,7 +155,7 @@ def test_what_is_refused(tokenizer, lm):
     streams = StreamingDecoder(make(tokenizer, lm), max_streams=1)
     with pytest.raises(ValueError, match="discount should be at least 0"):
         streams.open(phrases=[("what", -1.0)])
-    with pytest.raises(ValueError, match="phrase_weight should be a finite number from 0"):
+    with pytest.raises(ValueError, match="discount should be a finite number from 0"):
         streams.open(phrases=["what"], phrase_weight=-2.0)
     assert len(streams) == 0
     sid = streams.open(phrases=["what"])
