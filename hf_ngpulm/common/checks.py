@@ -64,22 +64,12 @@ TEXT = Kind("text", lambda value: isinstance(value, str))
 NAME = Kind("a name", lambda value: isinstance(value, str) and 0 < len(value) <= 512)
 WEIGHT = number(-LARGEST_WEIGHT, LARGEST_WEIGHT, f"a finite number of at most {LARGEST_WEIGHT:,.0f} in size")
 AT_LEAST_0 = number(0, LARGEST_WEIGHT, f"a finite number from 0 to {LARGEST_WEIGHT:,.0f}")
-
-
-def _per_row(weight: Kind, least: float) -> Kind:
-    """Describe weights, and tensors `[B]` with a weight per row. `least`: the least weight of a row."""
-
-    def is_right(value: Any) -> bool:
-        if not isinstance(value, Tensor):
-            return weight.is_right(value)
-        return value.dim() == 1 and bool(((value >= least) & (value <= LARGEST_WEIGHT)).all())
-
-    right = f"{weight.right}, or a tensor [B] of them"
-    return Kind(right, is_right, lambda value: value if isinstance(value, Tensor) else float(value))
-
-
-ROW_WEIGHTS = _per_row(WEIGHT, -LARGEST_WEIGHT)
-ROWS_AT_LEAST_0 = _per_row(AT_LEAST_0, 0.0)
+_ROWS = Kind("", lambda value: isinstance(value, Tensor) and value.dim() == 1 and bool((value.abs() <= LARGEST_WEIGHT).all()))
+ROW_WEIGHTS = Kind(
+    f"{WEIGHT.right}, or a tensor [B] of them",
+    either(WEIGHT, _ROWS).is_right,
+    lambda value: value if isinstance(value, Tensor) else float(value),
+)
 
 
 def check(name: str, value: Any, kind: Kind) -> Any:

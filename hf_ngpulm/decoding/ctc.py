@@ -49,7 +49,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
             that was tuned for `model` and saved with the LM (see `hf_ngpulm.config.tuned`), or 0.8 if there is none.
         phrases: hotwords or phrases to favour in all rows: a `PhraseBooster`, or its arguments. A list has one entry (or None)
             per row.
-        phrase_weight: factor of the phrases' bonuses: a number of at least 0, or a tensor `[B]` (default 1).
+        phrase_weight: factor of the phrases' bonuses: a number or a tensor `[B]` (default 1).
         num_beams: number of prefixes that the search keeps. 1 is greedy search. "auto" is 4, or `num_return_sequences` if that
             is more: most of the gain at little cost. The default is "auto" with `lm` or `phrases` (also in a call), and 1
             without them or with `repeats`.

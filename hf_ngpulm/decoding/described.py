@@ -30,7 +30,7 @@ class Described(NamedTuple):
 OPTIONS = {
     "lm": Described("Language model: folder, Hub id, ARPA or .nemo file."),
     "lm_weight": Described("Weight of the language model.", "what was tuned, or else 0.8", 0.0, MOST_WEIGHT),
-    "phrase_weight": Described("Weight of the phrases.", "1", 0.0, MOST_WEIGHT),
+    "phrase_weight": Described("Weight of the phrases.", "1", -100.0, MOST_WEIGHT),
     "num_beams": Described(
         "Beam width; 1 is greedy, auto the best trade-off that was measured for the kind of model.",
         "auto with an LM or phrases, else 1",

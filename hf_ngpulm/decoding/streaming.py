@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..common.batches import Outputs, tensor_of
-from ..common.checks import AT_LEAST_0, check, refuse_idle, whole
+from ..common.checks import WEIGHT, check, refuse_idle, whole
 from ..common.shown import shown
 from ..config.tuned import tell_once
 from ..engines.devices import numbered
@@ -181,7 +181,7 @@ class StreamingDecoder:
         idle = {"grammar_mode": grammar_mode, "sensitivity": sensitivity, "explain": explain or None}
         refuse_idle(idle, "is about a grammar; pass grammar=, too")
         if phrase_weight is not None:
-            phrase_weight = check("phrase_weight", phrase_weight, AT_LEAST_0)
+            phrase_weight = check("phrase_weight", phrase_weight, WEIGHT)
         if self.decoder.unguided is not None and phrases is not DECODERS_PHRASES and is_any(phrases):
             tell_once(
                 "greedy streams with phrases",

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..automaton import pool as pools
 from ..automaton.pool import AutomatonPool, Place
 from ..automaton.tensors import AutomatonTensors
-from ..common.checks import ROW_WEIGHTS, ROWS_AT_LEAST_0, WEIGHT, check
+from ..common.checks import ROW_WEIGHTS, WEIGHT, check
 from ..common.pickling import WithoutCaches
 from ..grammar.compiled import CompiledGrammar
 from ..language_model.log_linear import LogLinear, parts_of
@@ -41,7 +41,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         lm_weight: a number, or a tensor `[B]` with a weight per row.
         phrases: a `PhraseBooster`, phrases from which to make a `PhraseBooster`, a sequence with either (or None) per row, or
             None.
-        phrase_weight: a number of at least 0, or a tensor `[B]` with a weight per row.
+        phrase_weight: a number, or a tensor `[B]` with a weight per row.
         tokenizer: the tokenizer that spells the phrases.
         source_lm: a model of the recogniser's training text. Its log-probabilities are subtracted in rows with a language
             model. It is the last language model of such a row.
@@ -304,7 +304,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         source_weight: float | Tensor | None = None,
     ) -> Fusion:
         """Return a copy with other weights; None keeps the present weight. Raises ValueError if a weight isn't a finite number,
-        `phrase_weight` is below 0, or `source_weight` is given but there is no source LM.
+        or `source_weight` is given but there is no source LM.
         """
         changed = copy.copy(self)
         if source_weight is not None:
@@ -314,12 +314,11 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         if lm_weight is not None:
             changed.weight = check("lm_weight", lm_weight, ROW_WEIGHTS)
         if phrase_weight is not None:
-            changed.phrase_weight = check("phrase_weight", phrase_weight, ROWS_AT_LEAST_0)
+            changed.phrase_weight = check("phrase_weight", phrase_weight, ROW_WEIGHTS)
         return changed
 
     def _take_phrases(self, phrases: Any, phrase_weight: float | Tensor) -> None:
-        # A weight below 0 would turn what is never written into a bonus.
-        self.phrase_weight = check("phrase_weight", phrase_weight, ROWS_AT_LEAST_0)
+        self.phrase_weight = check("phrase_weight", phrase_weight, ROW_WEIGHTS)
         # Make the boosters before any audio arrives, so that mistakes show early. Also, `phrases` may be an iterator, which can
         # be read only once.
         self.phrases: Any = None

@@ -71,7 +71,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         source_weight: weight of `source_lm`, half of `lm_weight` by default; a list or a tensor has one per recording.
         phrases: phrases to boost (hotwords): a list of texts, or of pairs of a text and a weight, or a
             `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
-        phrase_weight: factor of the phrases' bonuses, at least 0 (default 1); a list or a tensor has one per recording.
+        phrase_weight: factor of the phrases' bonuses (default 1); a list or a tensor has one per recording.
         corrections: a `hf_ngpulm.CorrectionLog`, or the path of its file. At each call, what it teaches by then is added to
             `lm` and `phrases`.
         false_alarms_per_hour: looks at each phrase again, and lets so many in an hour of speech stay that nobody said (see

@@ -177,18 +177,3 @@ def test_streams(tokenizer):
 def test_bad_input(tokenizer, make, message):
     with pytest.raises(ValueError, match=message):
         make(tokenizer)
-
-
-@pytest.mark.parametrize("weight", [-1.0, torch.tensor([-1.0])])
-def test_a_negative_phrase_weight_is_refused(tokenizer, weight):
-    """It would turn what is never written into a bonus."""
-    decoder, never = CTCDecoder(tokenizer), [("the", NEVER)]
-    message = r"phrase_weight should be a finite number from 0 .*, got .*-1"
-    for refusing in (
-        lambda: CTCDecoder(tokenizer, phrases=never, phrase_weight=weight),
-        lambda: decoder.with_phrases(never, weight),
-        lambda: decoder.with_phrases(never).with_weights(phrase_weight=weight),
-        lambda: StreamingDecoder(decoder, max_streams=1).open(phrases=never, phrase_weight=weight),
-    ):
-        with pytest.raises(ValueError, match=message):
-            refusing()
