@@ -20,6 +20,7 @@ from ..grammar.compiled import CompiledGrammar
 from ..language_model.loading import loaded_models
 from ..phrases import Booster
 from ..phrases.contexts import is_any
+from ..phrases.phrases import check_factor
 from ..text.vocabulary import tokenizer_of
 from ..text.words import WordSplitter
 from . import guard
@@ -111,7 +112,9 @@ class Decoder(WithoutCaches):
         if phrase_weight is None:
             assert not isinstance(own, Tensor)  # StreamingDecoder refuses weights per row
             phrase_weight = own
-        return self.fusion.contexts.booster(phrases), phrase_weight
+        booster = self.fusion.contexts.booster(phrases)
+        check_factor(booster, phrase_weight)
+        return booster, phrase_weight
 
     def fused_with(self, row: int) -> tuple[Any, float, float | None]:
         """Return the arguments of `followed` for a row of a batch: the LM, its weight, and the weight of phrases."""

@@ -22,6 +22,7 @@ from ..lexicon import lazy_states
 from ..lexicon.lazy_search import LazySearch
 from ..phrases import Booster
 from ..phrases.contexts import Contexts, is_per_row
+from ..phrases.phrases import check_factor
 from .rows import Lease, RowModels, no_models, select_rows, weights_of
 
 LM_WEIGHT = 0.8  # the default weight
@@ -166,6 +167,9 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         if boosters is not None:
             columns.append(boosters)
             weights.append(weights_of(self.phrase_weight, "phrase_weight", batch_size, device))
+            if any(booster is not None and booster.never_writes for booster in boosters):
+                for booster, factor in zip(boosters, weights[-1].tolist()):
+                    check_factor(booster, factor)
         automata = [[column[row] for column in columns] for row in range(batch_size)]
         present = torch.tensor([[model is not None for model in row] for row in automata], dtype=torch.bool, device=device)
         present = present.view(batch_size, len(columns))

@@ -35,11 +35,20 @@ class Written(NamedTuple):
     forms: Forms = Forms()
 
 
+def check_factor(booster: Booster | None, phrase_weight: float) -> None:
+    """Raise ValueError if a factor would turn what is never written into a bonus."""
+    if phrase_weight < 0 and booster is not None and booster.never_writes:
+        raise ValueError(
+            f"phrase_weight={phrase_weight} would favour the phrases that are never written; pass a number of at least 0"
+        )
+
+
 class Booster(BackoffAutomaton):
     """Score tokens with an automaton of phrases.
 
     Attributes:
         phrases, left_out: see `Written`.
+        never_writes: whether any phrase is never written.
         forms: what is written for `Phrase` objects; empty without them.
         vocabulary: the tokenizer's vocabulary.
     """
@@ -48,6 +57,7 @@ class Booster(BackoffAutomaton):
         super().__init__(built.tensors, built.vocab_size, built.context_length, built.roots, built.starts, engine)
         self.phrases = written.phrases
         self.left_out = written.left_out
+        self.never_writes = NEVER in written.phrases.values()
         self.forms = written.forms
         self.vocabulary = vocabulary
 

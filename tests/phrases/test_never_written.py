@@ -177,3 +177,19 @@ def test_streams(tokenizer):
 def test_bad_input(tokenizer, make, message):
     with pytest.raises(ValueError, match=message):
         make(tokenizer)
+
+
+@pytest.mark.parametrize("weight", [-1.0, torch.tensor([-1.0])])
+def test_a_negative_phrase_weight_is_refused(tokenizer, weight):
+    """It would turn what is never written into a bonus."""
+    decoder, never = CTCDecoder(tokenizer), [("the", NEVER)]
+    logits = torch.zeros((1, 4, len(tokenizer)))
+    for refusing in (
+        lambda: CTCDecoder(tokenizer, phrases=never, phrase_weight=weight)(logits),
+        lambda: decoder.with_phrases(never, weight)(logits),
+        lambda: decoder.with_phrases(never).with_weights(phrase_weight=weight)(logits),
+        lambda: StreamingDecoder(decoder, max_streams=1).open(phrases=never, phrase_weight=float(weight)),
+    ):
+        with pytest.raises(ValueError, match=r"phrase_weight=-1\.0 would favour the phrases that are never written"):
+            refusing()
+    decoder.with_phrases(["the"], weight)(logits)
