@@ -37,10 +37,11 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
     This is Transformers' pipeline. With `lm` or `phrases` it generates with an `NGramLogitsProcessor`. The stock pipeline
     handles everything else: settings of `generate` such as `num_beams` (5, unless the model's generation config differs), long
-    audio, and Whisper's `return_timestamps`. `num_beams="auto"` is 2. With beams, recordings
-    of up to 8 s that have a language model are ranked with `length_penalty=0`, unless the call or the model's generation
-    config has another one than 1. Divided by their lengths, scores prefer transcripts that repeat what the LM finds cheap. In
-    longer recordings, which may hold several sentences, undivided scores lose the last ones.
+    audio, and Whisper's `return_timestamps`. `num_beams="auto"` is 2.
+
+    With a language model, the beams of recordings of up to 8 s are ranked with `length_penalty=0`, unless the call, or the
+    model's generation config, has another one than 1. Divided by their lengths, scores prefer transcripts that repeat what the
+    LM finds likely. Longer recordings may hold several sentences, and undivided scores lose the last ones.
 
     `return_timestamps="word"` also works with encoder-decoders other than Whisper; the times come from cross-attention (see
     `hf_ngpulm.generation.alignment`). Each word of chunked long audio (`chunk_length_s`) then occurs once, from the chunk that
@@ -310,16 +311,12 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     ) -> dict[str, Any]:
         if isinstance(ngram_decoder, GeneratedGrammar):
             (output,) = model_outputs
-            understanding = output.pop("understandings")
-            if isinstance(understanding, list):  # a batch of one, which the stock pipeline doesn't take apart
-                (understanding,) = understanding
+            understanding = _only(output.pop("understandings"))
             told = AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
             return {**told, **understanding.as_dict()}
         if isinstance(ngram_decoder, GeneratedLooks):
             (output,) = model_outputs
-            best = output.pop("looked")
-            if isinstance(best, list):  # a batch of one, which the stock pipeline doesn't take apart
-                (best,) = best
+            best = _only(output.pop("looked"))
             told = AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
             if best.forms:
                 told["text"] = best.forms.written(told["text"])
@@ -337,6 +334,11 @@ class Seq2SeqNGramPipeline(NGramPipeline):
             result["text"] = cast(Any, self.tokenizer).decode([token for word in found for token in word.token_ids])
         result["chunks"] = [{"text": word.text, "timestamp": (word.start, word.end)} for word in found]
         return result
+
+
+def _only(value: Any) -> Any:
+    """Return what a recording has. The stock pipeline doesn't take a batch of one apart."""
+    return value[0] if isinstance(value, list) else value
 
 
 def _settled(kwargs: dict[str, Any]) -> dict[str, Any]:
