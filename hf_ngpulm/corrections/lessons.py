@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
+from typing import Any, NamedTuple
 
 from ..common.checks import check, whole
 from ..phrases.phrase import Forms, Phrase, folded, stripped
@@ -14,13 +14,41 @@ from .replacements import MOST_WORDS, align, sound_alike
 TIMES = 2  # so often a replacement is seen before it counts
 _SHORTEST = 3  # letters of an alias and of a phrase; shorter ones are heard everywhere
 # Words that are said everywhere, so that they are no alias, whether or not a log has them yet.
-_COMMON = (
+_COMMON_WORDS = (
     "a about after all am an and any are as at be because been but by can come could day did do for from get give go good "
     "had has have he her here him his how i if in into is it its just know like look make me most my new no not now of on "
     "one only or other our out over people say see she so some take than that the their them then there these they think "
     "this time to two up us use want was way we well were what when which who will with work would year you your"
 )
+_COMMON = frozenset(_COMMON_WORDS.split())
 Words = tuple[str, ...]
+
+
+class Lesson(NamedTuple):
+    """Hold what one correction tells.
+
+    Args:
+        is_mishearing: whether both texts sound alike. If not, nothing is learned.
+        replaced: words that were heard, the words of that sound that were meant, and how these are written.
+        right: runs of words that were heard rightly.
+        meant: all words that were meant.
+    """
+
+    is_mishearing: bool
+    replaced: tuple[tuple[Words, Words, str], ...]
+    right: tuple[Words, ...]
+    meant: Words
+
+    @classmethod
+    def of(cls, heard: str, meant: str) -> Lesson:
+        aligned = align(heard, meant)
+        return cls(
+            sound_alike(heard, meant),
+            tuple((folded(each.heard.split()), folded(each.meant.split()), " ".join(map(stripped, each.meant.split())))
+                  for each in aligned.replaced if each.alike),
+            tuple(map(folded, aligned.right)),
+            folded(meant.split()),
+        )  # fmt: skip
 
 
 def learned_phrases(pairs: Iterable[tuple[str, str]], times: int = TIMES) -> list[Phrase]:
@@ -34,31 +62,39 @@ def learned_phrases(pairs: Iterable[tuple[str, str]], times: int = TIMES) -> lis
         pairs: texts as they were heard, and as they were meant.
         times: at least 1.
     """
+    return phrases_of([Lesson.of(heard, meant) for heard, meant in pairs], times)
+
+
+def phrases_of(lessons: Sequence[Lesson], times: int) -> list[Phrase]:
+    """Return the phrases that lessons teach; see `learned_phrases`."""
     times = check("times", times, whole())
     seen: Counter[tuple[Words, Words]] = Counter()
     written: defaultdict[Words, Counter[str]] = defaultdict(Counter)
-    right: Counter[Words] = Counter()
-    meant_words: set[Words] = set()
-    for heard, meant in pairs:
-        aligned = align(heard, meant)
-        for run in aligned.right:
-            right.update(_spans(folded(run)))
-        meant_words.update(_spans(folded(meant.split())))
-        for replaced in aligned.replaced:
-            if replaced.alike:
-                key = folded(replaced.heard.split()), folded(replaced.meant.split())
-                seen[key] += 1
-                written[key[1]][" ".join(map(stripped, replaced.meant.split()))] += 1
+    for lesson in lessons:
+        for heard, meant, text in lesson.replaced:
+            seen[heard, meant] += 1
+            written[meant][text] += 1
     missed: Counter[Words] = Counter()
-    for (_, meant_), count in seen.items():
-        missed[meant_] += count
+    for (_, meant), count in seen.items():
+        missed[meant] += count
+    often = {pair: count for pair, count in seen.items() if count >= times and _letters(pair[1]) >= _SHORTEST}
+    right = _counted({meant for _, meant in often}, (run for lesson in lessons for run in lesson.right))
+    wanted = _counted({heard for heard, _ in often}, (lesson.meant for lesson in lessons))
     aliases: defaultdict[Words, list[str]] = defaultdict(list)
-    for (heard_, meant_), count in sorted(seen.items(), key=lambda item: -item[1]):
-        if count >= times and missed[meant_] > right[meant_] and _letters(meant_) >= _SHORTEST:
-            of_phrase = aliases[meant_]
-            if _may_be_alias(heard_, meant_words):
-                of_phrase.append(" ".join(heard_))
+    for (heard, meant), _ in sorted(often.items(), key=lambda item: -item[1]):
+        if missed[meant] > right[meant]:
+            of_phrase = aliases[meant]
+            if _may_be_alias(heard, wanted):
+                of_phrase.append(" ".join(heard))
     return [Phrase(written[words].most_common(1)[0][0], aliases=found) for words, found in aliases.items()]
+
+
+def _counted(spans: Set[Words], texts: Iterable[Words]) -> Counter[Words]:
+    """Return how often each of these groups of words is in the texts."""
+    firsts = {span[:1] for span in spans}
+    if not firsts:
+        return Counter()
+    return Counter(span for text in texts for span in _spans(text) if span[:1] in firsts and span in spans)
 
 
 def mined_aliases(
@@ -114,9 +150,9 @@ def _heard_instead(heard: str, words: Sequence[str], first: int, last: int) -> W
     return span if 0 < len(span) <= MOST_WORDS else ()
 
 
-def _may_be_alias(heard: Words, meant: set[Words]) -> bool:
+def _may_be_alias(heard: Words, meant: Container[Words]) -> bool:
     """Return whether nothing else is meant by words that were heard, as far as is known."""
-    is_word = len(heard) == 1 and (heard[0] in _COMMON.split() or heard[0] in cmu_dictionary())
+    is_word = len(heard) == 1 and (heard[0] in _COMMON or heard[0] in cmu_dictionary())
     return not is_word and heard not in meant and _letters(heard) >= _SHORTEST
 
 

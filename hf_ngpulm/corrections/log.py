@@ -17,7 +17,7 @@ from ..language_model.log_linear import LogLinear, parts_of
 from ..language_model.model import NGramLM
 from ..phrases.phrase import Phrase
 from ..text.vocabulary import Vocabulary, tokenizer_of
-from .lessons import TIMES, learned_phrases
+from .lessons import TIMES, Lesson, phrases_of
 from .replacements import sound_alike
 
 MOST_CHARACTERS = 500  # of a text; longer ones take long to compare
@@ -60,6 +60,7 @@ class CorrectionLog:
         self.path = Path(path).expanduser()
         self._read: tuple[Any, list[Correction]] = (None, [])
         self._counts: dict[str, tuple[TextCounts, list[tuple[int, ...]]]] = {}
+        self._lessons: dict[Correction, Lesson] = {}  # as it takes long to compare texts
         self._learned: dict[str, tuple[Any, Any]] = {}  # the last results, with what they were made for
         _ = self.corrections
 
@@ -128,11 +129,15 @@ class CorrectionLog:
         return corrections[-1]
 
     def phrases(self, times: int = TIMES) -> list[Phrase]:
-        """Return the phrases that the corrections teach, with their mishearings as aliases; see `learned_phrases`."""
-        key = tuple(self._mishearings()), times
+        """Return the phrases that the corrections teach, with their mishearings as aliases; see `learned_phrases`.
+
+        Each correction is compared once, which takes milliseconds at most.
+        """
+        mishearings = self._mishearings()
+        key = tuple(mishearings), times
         last, found = self._learned.get("phrases", (None, None))
         if last != key:
-            found = learned_phrases(key[0], times)
+            found = phrases_of([self._lessons[correction] for correction in mishearings], times)
             self._learned["phrases"] = key, found
         return list(found)
 
@@ -180,8 +185,11 @@ class CorrectionLog:
         small = NGramLM(model_of(counts, vocabulary))
         return LogLinear([*(lm for lm, _ in models), small], [*((1 - share) * own for _, own in models), share])
 
-    def _mishearings(self) -> Iterator[Correction]:
-        return (correction for correction in self.corrections if correction.is_mishearing)
+    def _mishearings(self) -> list[Correction]:
+        """Return the corrections that something can be learned from; `_lessons` has all corrections."""
+        corrections = self.corrections
+        self._lessons = {each: self._lessons.get(each) or Lesson.of(*each) for each in corrections}
+        return [correction for correction in corrections if self._lessons[correction].is_mishearing]
 
     def _counted(self, meant: Sequence[str], tokenizer: Any, vocabulary: Vocabulary) -> TextCounts:
         """Return the counts of texts; only the texts after the last common one are counted anew."""

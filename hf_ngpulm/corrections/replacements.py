@@ -7,18 +7,19 @@ the other, so that the sum of the groups' distances in sound is least.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import SequenceMatcher
-from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from ..phrases.phrase import folded
-from ..text.sounds import distance, readings, unlikeness
+from ..text.sounds import distances, readings, unlikeness
 
 MOST_WORDS = 4
 # So unlike may a word and its mishearing be: 73% of a recogniser's replacements of one word are, and 4% of random pairs.
 SOUND_ALIKE = 0.5
 _PER_WORD = 0.1  # so that of equally good groups the smallest count
 _MOST_REGION = 12  # words of a region; a longer one was written anew
+_MOST_CELLS = 400_000  # steps to compare the sounds in all regions of a text; one of 12 English words takes as many
 
 
 class Replacement(NamedTuple):
@@ -43,19 +44,47 @@ class Aligned(NamedTuple):
     replaced: list[Replacement]
 
 
-@lru_cache(4096)
 def align(heard: str, meant: str) -> Aligned:
-    """Align two texts by words. Marks around words and case don't count as differences."""
+    """Align two texts by words. Marks around words and case don't count as differences.
+
+    What takes more than `_MOST_CELLS` steps to compare in all, was written anew: its sounds aren't compared.
+    """
     ours, theirs = heard.split(), meant.split()
-    found = Aligned([], [], [])
-    matcher = SequenceMatcher(None, folded(ours), folded(theirs), autojunk=False)
-    for kind, i, i_end, j, j_end in matcher.get_opcodes():
-        if kind == "equal":
-            found.right.append(theirs[j:j_end])
-            found.places.extend(zip(range(i, i_end), range(j, j_end)))
-        elif kind == "replace":
-            found.replaced.extend(_groups(ours[i:i_end], theirs[j:j_end]))
+    found, cells = Aligned([], [], []), 0
+    ends = -1, -1
+    for i, j in [*shared_words(folded(ours), folded(theirs)), (len(ours), len(theirs))]:
+        mine, other = ours[ends[0] + 1 : i], theirs[ends[1] + 1 : j]
+        if mine and other:
+            region = _Region.of(mine, other)
+            cells += region.cells
+            found.replaced.extend(region.groups() if cells <= _MOST_CELLS else [region.anew()])
+        if (i, j) != (len(ours), len(theirs)):
+            if mine or other or not found.right:
+                found.right.append([])
+            found.right[-1].append(theirs[j])
+            found.places.append((i, j))
+        ends = i, j
     return found
+
+
+def shared_words(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the places of words that two texts share: as many as there can be in the same order, the last ones of equals."""
+    numbers = {word: n for n, word in enumerate(dict.fromkeys((*ours, *theirs)))}
+    mine, other = (np.array([numbers[word] for word in words], dtype=np.int64) for words in (ours, theirs))
+    lengths = np.zeros((len(ours) + 1, len(theirs) + 1), dtype=np.int64)  # of the longest common subsequence of beginnings
+    for i, word in enumerate(mine):
+        longer = np.maximum(lengths[i, 1:], lengths[i, :-1] + (other == word))
+        np.maximum.accumulate(longer, out=lengths[i + 1, 1:])
+    i, j, found = len(ours), len(theirs), []
+    while i and j:
+        if ours[i - 1] == theirs[j - 1]:
+            i, j = i - 1, j - 1
+            found.append((i, j))
+        elif lengths[i - 1, j] >= lengths[i, j - 1]:
+            i -= 1
+        else:
+            j -= 1
+    return found[::-1]
 
 
 def sound_alike(heard: str, meant: str) -> bool:
@@ -63,32 +92,65 @@ def sound_alike(heard: str, meant: str) -> bool:
     return unlikeness(heard, meant) <= SOUND_ALIKE
 
 
-def _groups(heard: Sequence[str], meant: Sequence[str]) -> list[Replacement]:
-    """Return the replacements in a region without common words."""
-    if max(len(heard), len(meant)) > _MOST_REGION:
-        return [Replacement(" ".join(heard), " ".join(meant), False)]
-    # The least cost of the first i and j words, and the sizes of the last group.
-    best: dict[tuple[int, int], tuple[float, int, int]] = {(0, 0): (0.0, 0, 0)}
-    for i in range(len(heard) + 1):
-        for j in range(len(meant) + 1):
-            for a in range(min(i, MOST_WORDS) + 1):
-                for b in range(min(j, MOST_WORDS) + 1):
-                    # Words that are left out or put in come one by one.
-                    if (a or b) and ((a and b) or a + b == 1):
-                        cost = best[i - a, j - b][0] + _distance(heard[i - a : i], meant[j - b : j])
-                        if (i, j) not in best or cost < best[i, j][0]:
-                            best[i, j] = cost, a, b
-    i, j = len(heard), len(meant)
-    found: list[Replacement] = []
-    while i or j:
-        _, a, b = best[i, j]
-        if a and b:
-            pair = " ".join(heard[i - a : i]), " ".join(meant[j - b : j])
-            found.append(Replacement(*pair, sound_alike(*pair)))
-        i, j = i - a, j - b
-    return found[::-1]
+class _Region(NamedTuple):
+    """Hold words in place of others; neither text has any of the other's.
+
+    Args:
+        ours, theirs: the readings of groups of up to `MOST_WORDS` words, by their first word and their number.
+        cells: steps that it takes to compare all of them.
+    """
+
+    heard: Sequence[str]
+    meant: Sequence[str]
+    ours: dict[tuple[int, int], tuple[str, ...]]
+    theirs: dict[tuple[int, int], tuple[str, ...]]
+    cells: int
+
+    @classmethod
+    def of(cls, heard: Sequence[str], meant: Sequence[str]) -> _Region:
+        if max(len(heard), len(meant)) > _MOST_REGION:
+            return cls(heard, meant, {}, {}, _MOST_CELLS + 1)
+        spans = _readings(heard), _readings(meant)
+        sizes = [sum(len(text) for texts in each.values() for text in texts) for each in spans]
+        return cls(heard, meant, *spans, sizes[0] * sizes[1])
+
+    def anew(self) -> Replacement:
+        """Return the region as one replacement, which isn't compared."""
+        return Replacement(" ".join(self.heard), " ".join(self.meant), False)
+
+    def groups(self) -> list[Replacement]:
+        """Return groups of words in place of others, so that the sum of their distances is least."""
+        distance = self._distances()
+        # The least cost of the first i and j words, and the sizes of the last group.
+        best: dict[tuple[int, int], tuple[float, int, int]] = {(0, 0): (0.0, 0, 0)}
+        for i in range(len(self.heard) + 1):
+            for j in range(len(self.meant) + 1):
+                for a in range(min(i, MOST_WORDS) + 1):
+                    for b in range(min(j, MOST_WORDS) + 1):
+                        # Words that are left out or put in come one by one.
+                        if (a and b) or a + b == 1:
+                            cost = best[i - a, j - b][0] + distance[i - a, a][j - b, b] + _PER_WORD * max(a + b - 2, 0)
+                            if (i, j) not in best or cost < best[i, j][0]:
+                                best[i, j] = cost, a, b
+        i, j = len(self.heard), len(self.meant)
+        found: list[Replacement] = []
+        while i or j:
+            _, a, b = best[i, j]
+            if a and b:
+                pair = " ".join(self.heard[i - a : i]), " ".join(self.meant[j - b : j])
+                found.append(Replacement(*pair, sound_alike(*pair)))
+            i, j = i - a, j - b
+        return found[::-1]
+
+    def _distances(self) -> dict[tuple[int, int], dict[tuple[int, int], float]]:
+        """Return the distance of each group to each other one, by the closest readings."""
+        flat = [[text for texts in spans.values() for text in texts] for spans in (self.ours, self.theirs)]
+        starts = [np.cumsum([0, *map(len, spans.values())])[:-1] for spans in (self.ours, self.theirs)]
+        closest = np.minimum.reduceat(np.minimum.reduceat(distances(*flat), starts[0]), starts[1], 1)
+        return {span: dict(zip(self.theirs, row)) for span, row in zip(self.ours, closest.tolist())}
 
 
-def _distance(heard: Sequence[str], meant: Sequence[str]) -> float:
-    pairs = ((a, b) for a in readings(" ".join(heard)) or ("",) for b in readings(" ".join(meant)) or ("",))
-    return min(distance(a, b) for a, b in pairs) + _PER_WORD * max(len(heard) + len(meant) - 2, 0)
+def _readings(words: Sequence[str]) -> dict[tuple[int, int], tuple[str, ...]]:
+    """Return the readings of all groups of up to `MOST_WORDS` words, by their first word and their number."""
+    spans = ((first, size) for first in range(len(words) + 1) for size in range(min(MOST_WORDS, len(words) - first) + 1))
+    return {(first, size): readings(" ".join(words[first : first + size])) or ("",) for first, size in spans}

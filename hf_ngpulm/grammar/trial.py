@@ -22,6 +22,7 @@ from ..errors import GrammarError
 
 PATIENCE = 60.0  # seconds until an answer, whoever else keeps the processor busy
 _TOLD = 300  # characters of a message
+_START = f"import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from {__name__} import main; main(*sys.argv[1:])"
 
 
 class Cost(NamedTuple):
@@ -100,13 +101,15 @@ class Trial:
             raise GrammarError("this system can't limit what compiling a grammar takes; send a list of sentences")
         with tempfile.TemporaryDirectory(prefix="hf-ngpulm-") as folder:
             self.tokenizer.save_pretrained(folder)
-            paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-            command = [sys.executable, "-m", __name__, folder, str(self.seconds), str(self.memory), self._too_much]
+            settings = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+            # Isolated, so that it imports nothing from the working folder or by variables, but what this process would.
+            command = [sys.executable, "-I", "-c", _START, json.dumps([*filter(None, sys.path)])]
+            command += [folder, str(self.seconds), str(self.memory), self._too_much]
             pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-            self._process = subprocess.Popen(command, env={**os.environ, **paths}, start_new_session=True, **pipes)
+            self._process = subprocess.Popen(command, env={**os.environ, **settings}, start_new_session=True, **pipes)
             assert self._process.stdout is not None
             if not self._process.stdout.readline():
-                raise RuntimeError(f"the process for grammars doesn't start: {' '.join(command[:4])}")
+                raise RuntimeError(f"the process for grammars doesn't start: {' '.join(command[:3])}")
 
 
 def main(folder: str, seconds: str, memory: str, too_much: str) -> None:
@@ -180,7 +183,3 @@ def _tried(text: str, tokenizer: Any, too_much: str) -> dict[str, Any]:
     spellings = sum(map(len, compiled.symbols.spellings.values()))
     parts = compiled.network.count + compiled.tensors.num_arcs + spellings
     return {"parts": parts, "seconds": round(os.times().user - begin.user, 3)}
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

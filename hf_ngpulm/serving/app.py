@@ -281,6 +281,8 @@ class Server:
         sys.setswitchinterval(min(self._turn, _TURN))
         self.engine.start()
         self.grammars.start()
+        if self.corrections is not None:
+            self.corrections.start()
         if self.wyoming is not None:
             await self.wyoming.start()
 
@@ -302,7 +304,8 @@ class Server:
             connection.abort()
 
     async def stop(self, _: web.Application) -> None:
-        stops = [asyncio.to_thread(each.stop, _STEP_SECONDS) for each in (self.engine, self.recordings, self.grammars)]
+        parts: list[Any] = [self.engine, self.recordings, self.grammars, *([self.corrections] if self.corrections else [])]
+        stops = [asyncio.to_thread(each.stop, _STEP_SECONDS) for each in parts]
         if not all(await asyncio.gather(*stops)):
             log.warning("a step of decoding takes long; it is left alone")
         sys.setswitchinterval(self._turn)

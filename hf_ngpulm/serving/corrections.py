@@ -18,6 +18,7 @@ from ..corrections import CorrectionLog
 from ..corrections.log import MOST_CHARACTERS
 from .access import Access
 from .connection import timeout
+from .contexts import ContextMaker
 from .limits import Full, Limits
 from .problems import Problem
 
@@ -43,8 +44,16 @@ class Corrections:
             raise ValueError("corrections are kept for each key; give the server keys (--api-key-file, or Access(keys=[...]))")
         self.folder, self.limits, self.access = Path(folder), limits, access
         self._logs: OrderedDict[str, CorrectionLog] = OrderedDict()  # by file name, the last used at the end
-        # By file name, so that a client waits for its own requests only.
+        # A thread of its own, so that what takes long keeps nothing but corrections waiting.
+        self._maker = ContextMaker(lambda function, given: function(given))
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def start(self) -> None:
+        self._maker.start()
+
+    def stop(self, _: float | None = None) -> bool:
+        self._maker.stop()
+        return True
 
     async def show(self, request: web.Request) -> web.Response:
         """List the client's corrections, and the phrases that they teach."""
@@ -78,20 +87,23 @@ class Corrections:
         return web.json_response(await self._in_turn(request, answer))
 
     async def _in_turn(self, request: web.Request, function: Callable[[CorrectionLog], Any]) -> Any:
-        """Call a function with the client's log, in another thread."""
+        """Call a function with the client's log, in the thread for corrections. Clients take turns."""
         try:
             key = self.access.key(request).encode(errors="surrogateescape")
             name = hashlib.sha256(b"corrections of " + key).hexdigest()
             async with self._locks.setdefault(name, asyncio.Lock()):
                 log = self._logs.pop(name, None)
-                self._logs[name] = log = await asyncio.to_thread(self._opened, name) if log is None else log
+                self._logs[name] = log = await self._made(self._opened, name) if log is None else log
                 if len(self._logs) > _KEPT:
                     self._logs.popitem(last=False)
-                return await asyncio.to_thread(function, log)
+                return await self._made(function, log)
         except ValueError as error:
             raise Problem(_FILE.sub("", str(error))) from None
         except OSError:
             raise Full("the server can't read or write corrections at the moment; try again later") from None
+
+    async def _made(self, function: Callable[[Any], Any], given: Any) -> Any:
+        return await self._maker.of({"function": function, "given": given}, cost=1.0)
 
     async def _pair(self, request: web.Request) -> tuple[str, str]:
         """Return what a request says was heard and meant."""

@@ -13,6 +13,10 @@ from functools import lru_cache
 from importlib import import_module
 from itertools import islice, product
 
+import numpy as np
+
+from ..engines.native import Function
+
 # The phones of the CMU dictionary. Sounds that are hardly told apart share a letter.
 _ARPABET = {
     "AA": "o", "AE": "a", "AH": "@", "AO": "o", "AW": "au", "AY": "ai", "B": "b", "CH": "C", "D": "d", "DH": "T", "EH": "e",
@@ -83,14 +87,15 @@ def readings(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys("".join(words) for words in islice(product(*of_words), MOST_READINGS)))
 
 
-def _readings_of_word(word: str) -> list[str]:
+@lru_cache(4096)
+def _readings_of_word(word: str) -> tuple[str, ...]:
     word = word.replace("’", "'")
     listed = [of_arpabet(phones) for phones in cmu_dictionary().get(word, ())]
     has_digits = any(c.isdecimal() for c in word)
     found = listed or ([] if has_digits else [phones_of_spelling(word)])
     if has_digits or len(word) == 1:
         found = ["".join(_letter(c) for c in word), *found]
-    return list(dict.fromkeys(found))
+    return tuple(dict.fromkeys(found))
 
 
 def _letter(character: str) -> str:
@@ -110,29 +115,53 @@ def _cost(a: str, b: str) -> float:
     return 0.5 if frozenset((a, b)) in _NEAR else 1.0
 
 
+def distances(ours: Sequence[str], theirs: Sequence[str]) -> np.ndarray:
+    """Return the distance of each string of phones to each other one: the least total cost of the changes that turn one into
+    the other (see `_cost`), float64 `[ours, theirs]`.
+    """
+    found = np.zeros((len(ours), len(theirs)), dtype=np.int32)
+    starts, codes = zip(_flat(ours), _flat(theirs))
+    _phone_distances(*found.shape, *starts, *codes, _ASCII + 1, _costs(), found)
+    return found / 10
+
+
+_phone_distances = Function("ngpulm_phone_distances")
+_ASCII = 128  # stands for all other characters
+
+
+@lru_cache(1)
+def _costs() -> np.ndarray:
+    """Return the costs of ASCII phones for each other, in tenths so that sums are exact. 0 is no phone."""
+    phones = ["", *map(chr, range(1, _ASCII + 1))]
+    costs = np.array([[round(10 * _cost(a, b)) for b in phones] for a in phones], dtype=np.int32)
+    costs[_ASCII, _ASCII] = 10  # of two different ones
+    return costs
+
+
+def _flat(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return where texts begin and end, and their code points, one text after the other."""
+    codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype=np.int32)
+    return np.cumsum([0, *map(len, texts)], dtype=np.int64), codes
+
+
 @lru_cache(65536)
 def distance(a: str, b: str) -> float:
     """Return the least total cost of the changes that turn one string of phones into another (see `_cost`)."""
-    before = [0.0]
-    for phone in b:
-        before.append(before[-1] + _cost("", phone))
-    for ours in a:
-        row = [before[0] + _cost(ours, "")]
-        for n, theirs in enumerate(b):
-            row.append(min(before[n] + _cost(ours, theirs), before[n + 1] + _cost(ours, ""), row[n] + _cost("", theirs)))
-        before = row
-    return before[-1]
+    return float(distances([a], [b])[0, 0])
 
 
 @lru_cache(65536)
 def unlikeness(heard: str, meant: str) -> float:
-    """Return how differently two texts sound: 0 for equal phones, 1 if nothing is alike. The closest readings count. Texts with
-    more than `MOST_COMPARED` phones in all readings are compared by the first ones.
+    """Return how differently two texts sound: 0 for equal phones, 1 if nothing is alike. The closest readings count. Of texts
+    with more than `MOST_COMPARED` phones in all readings only the first reading counts, and only so many phones of it.
     """
-    ours, theirs = (every if sum(map(len, every)) <= MOST_COMPARED else every[:1] for every in map(readings, (heard, meant)))
-    return min((_share(a, b) for a in ours for b in theirs), default=1.0)
-
-
-def _share(a: str, b: str) -> float:
-    most = max(distance(a, ""), distance(b, ""))
-    return min(distance(a, b) / most, 1.0) if most else 1.0
+    ours, theirs = (
+        every if sum(map(len, every)) <= MOST_COMPARED else [every[0][:MOST_COMPARED]]
+        for every in map(readings, (heard, meant))
+    )
+    if not ours or not theirs:
+        return 1.0
+    # The cost of all phones of the costlier reading.
+    most = np.maximum(distances(ours, [""]), distances(theirs, [""]).T)
+    shares = np.divide(distances(ours, theirs), most, out=np.ones_like(most), where=most > 0)
+    return min(float(shares.min()), 1.0)

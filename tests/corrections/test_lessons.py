@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import jiwer
@@ -10,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_ngpulm import Phrase
-from hf_ngpulm.corrections import learned_phrases, lessons, mined_aliases
-from hf_ngpulm.corrections.replacements import align
+from hf_ngpulm.corrections import learned_phrases, lessons, mined_aliases, replacements
+from hf_ngpulm.corrections.log import MOST_CHARACTERS
+from hf_ngpulm.corrections.replacements import align, shared_words
+from hf_ngpulm.text import sounds
 
 WORDS = st.lists(st.sampled_from(["anna", "mat", "tell", "boat", "seven"]), max_size=6).map(" ".join)
 NAME = ("please call anna koval ska", "Please call Anna Kowalska.")
@@ -100,3 +103,50 @@ def test_mined_aliases():
     assert mined_aliases([own], texts, n_best, times=3) == [own]
     with pytest.raises(ValueError, match="n_best should have a list for each of the 2 texts, got 1"):
         mined_aliases(["Kowalska"], texts, n_best[:1])
+
+
+def shared_by_definition(ours, theirs):
+    if not ours or not theirs:
+        return 0
+    if ours[-1] == theirs[-1]:
+        return 1 + shared_by_definition(ours[:-1], theirs[:-1])
+    return max(shared_by_definition(ours[:-1], theirs), shared_by_definition(ours, theirs[:-1]))
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=7), st.lists(st.sampled_from("abc"), max_size=7))
+def test_as_many_words_are_shared_as_can_be(ours, theirs):
+    places = shared_words(ours, theirs)
+    assert len(places) == shared_by_definition(tuple(ours), tuple(theirs))
+    assert all(ours[i] == theirs[j] for i, j in places)
+    assert all(a < c and b < d for (a, b), (c, d) in pairwise(places))
+
+
+LONG = MOST_CHARACTERS
+HOSTILE = [
+    ("7" * LONG, "6" * LONG),
+    ("w " * (LONG // 2), "x " * (LONG // 2)),
+    (" ".join([*"bcdfghjklmn", "7" * 400]), " ".join([*"pqrstvwxzbc", "6" * 400])),
+    ("bodegikumatopelisarunimofedabenusomuhu " * 12, "kamelinosuritebapogudinotafimerokesufu " * 12),
+    ("the bodegiku matope lisaru nimo fede " * 13, "the kamelino sarite bapogu dino gigo " * 13),
+    ("a " * (LONG // 2), "b a " * (LONG // 4)),
+]
+
+
+@pytest.mark.parametrize(("heard", "meant"), HOSTILE)
+def test_no_correction_takes_long_to_compare(heard, meant, monkeypatch):
+    steps = []
+
+    def counted(ours, theirs):
+        steps.append(sum(map(len, ours)) * sum(map(len, theirs)))
+        return sounds.distances(ours, theirs)
+
+    monkeypatch.setattr(replacements, "distances", counted)
+    heard, meant = heard.strip()[:LONG], meant.strip()[:LONG]
+    align(heard, meant)
+    assert sum(steps) <= replacements._MOST_CELLS
+    del steps[:]
+    monkeypatch.setattr(sounds, "_phone_distances", lambda *given: steps.append(len(given[4]) * len(given[5])))
+    sounds.unlikeness.cache_clear()
+    sounds.unlikeness(heard, meant)
+    assert max(steps) <= sounds.MOST_COMPARED**2
+    sounds.unlikeness.cache_clear()

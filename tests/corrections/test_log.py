@@ -20,6 +20,7 @@ from transformers import AutoTokenizer
 from hf_ngpulm import CorrectionLog, LogLinear, NGramLM, Phrase, TokenizerMismatchError
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.corrections import Correction
+from hf_ngpulm.corrections.lessons import Lesson
 
 TEXT = st.text(max_size=20).map(lambda text: " ".join(text.encode(errors="ignore").decode().split()))
 FIRST, SECOND = ("call koval ska", "call Kowalska"), ("is koval ska in", "is Kowalska in")
@@ -251,3 +252,21 @@ def test_another_tokenizer_is_refused(log, tokenizer):
         log.language_model(other, tokenizer)
     with pytest.raises(ValueError, match="pass the ASR model's tokenizer"):
         log.language_model(None, None)
+
+
+def test_a_correction_is_compared_once(log, monkeypatch):
+    compared = []
+
+    def counted(heard, meant):
+        compared.append((heard, meant))
+        return made(heard, meant)
+
+    made = Lesson.of
+    monkeypatch.setattr(Lesson, "of", counted)
+    log.add(*FIRST)
+    log.phrases()
+    log.add(*SECOND)
+    assert log.phrases() == [Phrase("Kowalska", aliases=["koval ska"])]
+    log.undo()
+    assert log.phrases() == []
+    assert compared == [FIRST, SECOND]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -56,6 +58,28 @@ def test_each_key_has_corrections_of_its_own(demo, tmp_path):
     (file,) = [path for path in folder.iterdir() if path.stat().st_size]
     assert len(CorrectionLog(file)) == 1 and "one" not in file.name
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_learning_keeps_nobody_else_waiting(demo, tmp_path, monkeypatch):
+    """It has a thread of its own: not the event loop's, and none of the pool that uploads use, too."""
+    learning, go_on = threading.Event(), threading.Event()
+
+    def slow(log):
+        learning.set()
+        assert go_on.wait(60)
+        return []
+
+    async def talk(server):
+        monkeypatch.setattr(CorrectionLog, "phrases", slow)
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        waiting = asyncio.create_task(call(server, "GET"))
+        assert await asyncio.to_thread(learning.wait, 60)
+        async with server.session.get(server.at + "/health") as response:
+            assert response.status == 200
+        go_on.set()
+        assert await waiting == {"corrections": [], "phrases": []}
+
+    run_with(demo, tmp_path, talk)
 
 
 def test_recordings_are_heard_with_what_was_learned(demo, tmp_path):

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from hf_ngpulm.text import sounds
 
-PHONES = st.text("aeioptkmnszlr", max_size=6)
+PHONES = st.text("aeioptkmnszlrйж", max_size=6)
 
 
 @pytest.fixture(autouse=True)
 def dictionary(monkeypatch, request):
     """No dictionary, or the one that a test names."""
-    sounds.readings.cache_clear()
-    sounds.unlikeness.cache_clear()
+    for cached in (sounds.readings, sounds._readings_of_word, sounds.unlikeness):
+        cached.cache_clear()
     monkeypatch.setattr(sounds, "cmu_dictionary", lambda: getattr(request, "param", {}))
     yield
-    sounds.readings.cache_clear()
-    sounds.unlikeness.cache_clear()
+    for cached in (sounds.readings, sounds._readings_of_word, sounds.unlikeness):
+        cached.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,11 @@ def changed(a, b):
 def test_distance(a, b):
     assert sounds.distance(a, b) == pytest.approx(changed(a, b))
     assert sounds.distance(a, b) == pytest.approx(sounds.distance(b, a))
+
+
+@given(st.lists(PHONES, min_size=1, max_size=4), st.lists(PHONES, min_size=1, max_size=4))
+def test_distances_of_many(ours, theirs):
+    assert sounds.distances(ours, theirs).tolist() == [[sounds.distance(a, b) for b in theirs] for a in ours]
 
 
 @given(st.text(max_size=12), st.text(max_size=12))
