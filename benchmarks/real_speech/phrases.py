@@ -24,7 +24,7 @@ from recognisers import BATCH, Heard
 
 from hf_ngpulm import NGramLogitsProcessor, PhraseDecoder
 from hf_ngpulm.decoding.hypotheses import Hypothesis
-from hf_ngpulm.decoding.second_look import THRESHOLDS, Thresholds
+from hf_ngpulm.decoding.thresholds import THRESHOLDS, Thresholds
 from hf_ngpulm.evaluation import word_errors
 from hf_ngpulm.pipelines.looks import GeneratedLooks
 

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from ..corrections import CorrectionLog
     from ..corrections.lessons import as_terms
     from ..decoding.families import is_seq2seq
+    from ..decoding.thresholds import read_thresholds, save_thresholds
     from ..evaluation.evaluating import evaluate
     from ..evaluation.grammars import GrammarTuning, OperatingPoint, tune_grammar
+    from ..evaluation.phrases import LookPoint, PhraseTuning, tune_phrases
     from ..evaluation.processes import WorkerLostError
     from ..evaluation.recognition import SHORTEST, without_lm
     from ..evaluation.recording_sources import EXTENSIONS, audio_files, read_recordings

@@ -44,6 +44,7 @@ def transcribe(
     false_alarms_per_hour: float | None = option(
         "Look at each phrase again, and let so many in an hour of speech stay that nobody said."
     ),
+    thresholds: str | None = option("With --false-alarms-per-hour: this model's thresholds, as `hf-ngpulm tune` saves them."),
     never: list[str] | None = option("Words that are never written: a word, or a file with one a line; several times."),
     corrections: str | None = option("File of corrections to learn from (see hf-ngpulm learn)."),
     understanding: Understanding,
@@ -92,8 +93,7 @@ def transcribe(
     settings = given(decoding, adjusted, rescoring, **boosted, **of_grammar)
     if corrections is not None:
         settings["corrections"] = corrections
-    if false_alarms_per_hour is not None:
-        settings["false_alarms_per_hour"] = false_alarms_per_hour
+    settings |= given(false_alarms_per_hour=false_alarms_per_hour, thresholds=thresholds)
     asr = load_recogniser(model, device, **settings)
     rate = asr.feature_extractor.sampling_rate
     read: list[tuple[str, float]] = []  # with their lengths in seconds

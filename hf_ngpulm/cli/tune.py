@@ -17,6 +17,7 @@ from .files import refuse_existing
 from .models import load, load_recogniser, normalisation_of, phrases_and_entities
 from .output import interruptible, percent, print_json, print_line, print_table, tell
 from .tune_grammar import tune_grammar
+from .tune_phrases import tune_phrases
 
 MOST_SHOWN = 24
 GRID = "from:to:step, or numbers with commas"
@@ -86,6 +87,9 @@ def tune(
     source_lm: str | None = options.of_decoders("source_lm"),
     rescorer: str | None = options.of_decoders("rescorer"),
     phrases: options.PhrasesOption = None,
+    false_alarms_per_hour: float | None = options.option(
+        "With --phrases: find thresholds of a second look that lets so many in that nobody said.", min=1e-6
+    ),
     by: str = options.option("What to choose by: wer, cer or entity_wer.", default="wer"),
     normalise: options.NormaliseOption = "none",
     refine: int = options.option("How often steps are halved around the best.", default=2, min=0, max=10),
@@ -97,10 +101,11 @@ def tune(
     device: options.DeviceOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Find the weights with which a model and an LM make the fewest errors, or how much evidence a grammar needs.
+    """Find the weights with which a model and an LM make the fewest errors, or how much evidence grammars and phrases need.
 
     hf-ngpulm tune nvidia/parakeet-ctc-0.6b dev.jsonl --lm my-lm --num-beams 8 --save --plot wer.png
     hf-ngpulm tune nvidia/parakeet-ctc-0.6b commands.jsonl --grammar orders --other speech.jsonl --save
+    hf-ngpulm tune nvidia/parakeet-ctc-0.6b speech.jsonl --phrases names.txt --false-alarms-per-hour 1 --save-to thresholds.json
 
     The weights of the LM, of phrases and of a decoder's internal LM are always tuned; a single value, such as --lm-weight 0.5,
     stays fixed.
@@ -110,14 +115,25 @@ def tune(
 
     With --grammar, DATA are commands and may be left out. What is saved applies to all models of the family (CTC, transducer,
     attention) that use the grammar: --sensitivity 0.5 means the bound that was found.
+
+    With --phrases and --false-alarms-per-hour, DATA is ordinary speech with transcripts. Phrases that a transcript has count as
+    said, all others are false alarms.
     """
+    weighs = options.given(source_lm=source_lm, rescorer=rescorer, plot=keep.plot, by=by if by != "wer" else None)
+    weighs |= options.given(
+        normalise=normalise if normalise != "none" else None, refine=refine if refine != 2 else None, held_out=held_out or None
+    )
     if of_grammars.grammar is not None:
-        weighs = options.given(grids, by=by if by != "wer" else None, normalise=normalise if normalise != "none" else None)
-        weighs |= options.given(source_lm=source_lm, rescorer=rescorer, phrases=phrases, plot=keep.plot)
-        weighs |= options.given(refine=refine if refine != 2 else None, held_out=held_out or None)
-        idle = {f"--{name.replace('_', '-')}": True for name in weighs}
-        library.refuse_idle(idle, "has no effect with --grammar; leave it out")
+        weighs |= options.given(grids, phrases=phrases, false_alarms_per_hour=false_alarms_per_hour)
+        _refuse(weighs, "has no effect with --grammar; leave it out")
         tune_grammar(model, data, of_grammars, keep, search, fields, batch_size, device, as_json)
+        return
+    if false_alarms_per_hour is not None:
+        weighs |= options.given(other=of_grammars.other, false_accepts_per_hour=of_grammars.false_accepts_per_hour)
+        weighs |= {name: value for name, value in options.given(grids).items() if name != "phrase_weights"}
+        _refuse(weighs, "has no effect with --false-alarms-per-hour; leave it out")
+        given = phrases, grids.phrase_weights, false_alarms_per_hour
+        tune_phrases(model, data, *given, keep, search, fields, batch_size, device, as_json)
         return
     of_none = {"--other": of_grammars.other, "--false-accepts-per-hour": of_grammars.false_accepts_per_hour}
     library.refuse_idle(of_none, "is about a grammar; add --grammar")
@@ -169,6 +185,10 @@ def tune(
     else:
         _show(result, folder)
     end_if_unreadable(len(result.unreadable), result.recordings)
+
+
+def _refuse(given: dict[str, Any], why: str) -> None:
+    library.refuse_idle({f"--{name.replace('_', '-')}": True for name in given}, why)
 
 
 def _show(result: library.TuningResult, folder: str | None) -> None:

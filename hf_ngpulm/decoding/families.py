@@ -32,6 +32,15 @@ def is_transducer(model: Any) -> bool:
     return hasattr(model, "as_transducer") or getattr(getattr(model, "config", None), "model_type", None) in TRANSDUCERS
 
 
+def family_of(model: Any) -> str:
+    """Return "ctc", "transducer" or "attention". Raises ValueError for any other model."""
+    families = {"ctc": is_ctc, "transducer": is_transducer, "attention": is_seq2seq}
+    found = next((name for name, is_one in families.items() if is_one(model)), None)
+    if found is None:
+        raise ValueError(f"a CTC model, a transducer or an encoder-decoder is needed, got {type(model).__name__}")
+    return found
+
+
 def frame_lengths(model: Any, input_lengths: Tensor) -> Tensor | None:
     """Return the number of output frames for input lengths, int64 `[B]`; None if unknown."""
     for owner in (model, getattr(model, "encoder", None)):

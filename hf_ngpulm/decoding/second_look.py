@@ -21,7 +21,6 @@ long lists cost little, and crowd nothing out. For encoder-decoders, p is their 
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
@@ -43,55 +42,11 @@ from .decoder import Decoder
 from .forced import ForcedScores
 from .hypotheses import Hypothesis, PhraseReport
 from .spotting import SpottedPhrases
+from .thresholds import THRESHOLDS, Thresholds
 from .transducer import TransducerDecoder
 
 AnyDecoder = TypeVar("AnyDecoder", bound=Decoder)
 RATE = number(1e-6, 1e6, "a number above 0")
-
-
-class Thresholds(NamedTuple):
-    """Hold the numbers of a threshold (natural log); see `hf_ngpulm.decoding.second_look`."""
-
-    offset: float
-    slope: float
-    per_list: float
-    per_token: float
-
-    def of(self, rate: float, size: int, tokens: Any) -> Any:
-        """Return the threshold of a phrase. `size`: phrases in the list; `tokens`: tokens of the phrase, or of each phrase."""
-        return self.offset - self.slope * math.log(rate) + self.per_list * math.log(max(size, 1)) - self.per_token * tokens
-
-    def fitted(self, false_alarms: Sequence[tuple[float, int, int]], hours: float) -> Thresholds:
-        """Return a copy with an offset and a slope for other speech.
-
-        In the tail that matters, false alarms become rarer exponentially as the threshold rises; a tenth of them is the tail.
-
-        Args:
-            false_alarms: ratio, size of the list, and tokens of each phrase that a search found and nobody said.
-            hours: hours of the speech that was searched, counted once for each list.
-
-        Raises:
-            ValueError: there are fewer than 10 false alarms.
-        """
-        if len(false_alarms) < 10:
-            raise ValueError(
-                f"{len(false_alarms)} false alarms are too few to fit thresholds to, 10 are needed; take more speech, a longer "
-                "list of phrases, or a higher phrase_weight"
-            )
-        bare = self._replace(offset=0.0, slope=0.0)
-        margins = sorted((ratio - bare.of(1.0, size, tokens) for ratio, size, tokens in false_alarms), reverse=True)
-        tail = margins[: max(10, len(margins) // 10)]
-        slope = sum(tail) / len(tail) - tail[-1]
-        # In the tail, rate = (len(tail) / hours) exp((tail[-1] - threshold) / slope).
-        return self._replace(offset=tail[-1] + slope * math.log(len(tail) / hours), slope=slope)
-
-
-# Fitted to a CTC model on real speech (docs/phrases.md), for transducers to an earlier search of the same model.
-THRESHOLDS = {
-    "ctc": Thresholds(4.6, 1.8, 1.2, 2.6),
-    "transducer": Thresholds(-1.4, 2.5, 2.2, 2.6),
-    "attention": Thresholds(4.6, 1.8, 1.2, 2.6),
-}
 
 
 class _Region(NamedTuple):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .evaluating import evaluate
     from .grammars import GrammarTuning, OperatingPoint, tune_grammar
     from .metrics import CER, WER, EntityWER
+    from .phrases import LookPoint, PhraseTuning, tune_phrases
     from .processes import SettingsMismatchError, WorkerLostError
     from .results import Clock, Compared, Evaluation, Scores, Utterance, read_results
     from .tuning import TuningPoint, TuningResult, tune_weights
@@ -36,7 +37,9 @@ __all__ = [
     "Evaluation",
     "GrammarTuning",
     "Interval",
+    "LookPoint",
     "OperatingPoint",
+    "PhraseTuning",
     "Recording",
     "Recordings",
     "Scores",
@@ -54,6 +57,7 @@ __all__ = [
     "read_recordings",
     "read_results",
     "tune_grammar",
+    "tune_phrases",
     "tune_weights",
     "word_errors",
 ]

@@ -15,15 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..common.checks import check, number, whole
-from ..decoding.families import is_ctc, is_seq2seq, is_transducer
+from ..decoding.families import family_of
 from ..decoding.understanding import EVIDENCE
 from ..grammar.grammar import Grammar
 from ..grammar.rules import Evidence
-from .loading import audio_or_problem
-from .recognition import SHORTEST, cut_where_quiet
+from .loading import pieces_of
 from .recordings import Recording
+from .significance import highest_mean
 
-LONG, PIECE = 30.0, 10.0  # seconds: longer recordings of other speech are cut into pieces of at most PIECE
 WIDTHS = np.geomspace(0.02, 5.0, 200)  # of curves, nats per token
 SHOWN = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # false accepts of the points of a curve
 
@@ -75,11 +74,7 @@ class GrammarTuning:
     @property
     def highest_rate(self) -> float:
         """Return the upper end of the 95% interval of false accepts an hour, as of rare, independent events (Poisson)."""
-        count = self.chosen.false_accepts
-        mean = float(count)
-        while _poisson(count, mean) > 0.05:
-            mean += 0.01 * max(count, 1)
-        return mean / self.hours
+        return highest_mean(self.chosen.false_accepts) / self.hours
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -129,8 +124,7 @@ def tune_grammar(
     check("false_accepts_per_hour", false_accepts_per_hour, number(0))
     check("batch_size", batch_size, whole())
     model, tell = asr.model, report or (lambda message: None)
-    families = {"ctc": is_ctc, "transducer": is_transducer, "attention": is_seq2seq}
-    family = next(name for name, is_one in families.items() if is_one(model))
+    family = family_of(model)
     unreadable: list[str] = []
     spoken, said = (list(_judged(asr, grammar, each, batch_size, unreadable, tell)) for each in (other, commands))
     hours = sum(each.seconds for each in spoken) / 3600
@@ -193,19 +187,8 @@ def _judged(
     """Yield what recordings mean if they are understood at all."""
     rate = int(asr.feature_extractor.sampling_rate)
     read: list[tuple[Recording, float]] = []
-
-    def pieces() -> Iterator[dict[str, Any]]:
-        for recording in recordings:
-            audio = audio_or_problem(recording, rate)
-            if isinstance(audio, str):
-                unreadable.append(recording.id)
-                tell(f"{recording.id}: {audio}; left out")
-                continue
-            for part in cut_where_quiet(audio, PIECE, rate) if len(audio) > LONG * rate else [audio]:
-                read.append((recording, len(part) / rate))
-                yield {"raw": np.pad(part, (0, max(0, round(SHORTEST * rate) - len(part)))), "sampling_rate": rate}
-
-    for place, found in enumerate(asr(pieces(), grammar=grammar, sensitivity=1.0, explain=True, batch_size=batch_size)):
+    pieces = pieces_of(recordings, rate, read, unreadable, tell)
+    for place, found in enumerate(asr(pieces, grammar=grammar, sensitivity=1.0, explain=True, batch_size=batch_size)):
         recording, seconds = read[place]
         slots = {slot["name"]: slot["value"] for slot in found["slots"]}
         # Two searches for the same transcript agree but for rounding.
@@ -224,8 +207,3 @@ def _meaning_of(grammar: Grammar, text: str) -> tuple[Any, Any] | None:
 def _is_meant(grammar: Grammar, found: _Judged) -> bool:
     wanted, (intent, slots) = _meaning_of(grammar, found.text or ""), found.meaning
     return wanted is not None and wanted[0] == intent and wanted[1] in (None, slots)
-
-
-def _poisson(count: int, mean: float) -> float:
-    """Return the probability of at most `count` events if there are `mean` on average."""
-    return sum(math.exp(-mean + each * math.log(mean) - math.lgamma(each + 1)) for each in range(count + 1)) if mean else 1.0

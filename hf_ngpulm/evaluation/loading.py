@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
 
-from .recognition import Recogniser, RecognitionStep
+from .recognition import SHORTEST, Recogniser, RecognitionStep, cut_where_quiet
 from .recordings import Recording, load_audio
 
 BATCHES_PER_WINDOW = 64  # batches whose recordings are sorted by length together
 AHEAD = 4  # the most items that wait
+LONG, PIECE = 30.0, 10.0  # seconds; see `pieces_of`
 T = TypeVar("T")
 
 
@@ -24,6 +25,30 @@ def audio_or_problem(recording: Recording, sampling_rate: int) -> np.ndarray | s
         return load_audio(recording, sampling_rate)
     except (ValueError, OSError) as error:
         return " ".join(str(error).split())
+
+
+def pieces_of(
+    recordings: Iterable[Recording], rate: int, read: list[tuple[Recording, float]], unreadable: list[str],
+    report: Callable[[str], None],
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """Yield recordings as a pipeline takes them. Those of more than `LONG` seconds are cut at quiet places, into pieces of at
+    most `PIECE` seconds.
+
+    Args:
+        rate: sampling rate of the pipeline.
+        read: gets the recording of each piece, and the piece's length in seconds.
+        unreadable: gets the ids of recordings that can't be read, which are left out.
+        report: is told of these.
+    """
+    for recording in recordings:
+        audio = audio_or_problem(recording, rate)
+        if isinstance(audio, str):
+            unreadable.append(recording.id)
+            report(f"{recording.id}: {audio}; left out")
+            continue
+        for part in cut_where_quiet(audio, PIECE, rate) if len(audio) > LONG * rate else [audio]:
+            read.append((recording, len(part) / rate))
+            yield {"raw": np.pad(part, (0, max(0, round(SHORTEST * rate) - len(part)))), "sampling_rate": rate}
 
 
 def batches(recordings: Sequence[Recording], batch_size: int, longest: float) -> Iterator[list[int]]:

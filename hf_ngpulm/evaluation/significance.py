@@ -7,6 +7,7 @@ assumed to be independent. Draws without any reference word (or word of an entit
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,6 +104,19 @@ def _table(name: str, counts: ErrorCounts) -> np.ndarray:
     if not table[:, 1].any():
         raise ValueError(f"{name} has no words in its references, so that there is no error rate to tell of")
     return table
+
+
+def highest_mean(count: int) -> float:
+    """Return the upper end of the 95% interval of a mean, after so many rare, independent events (Poisson)."""
+    mean = float(count)
+    while _poisson(count, mean) > 0.05:
+        mean += 0.01 * max(count, 1)
+    return mean
+
+
+def _poisson(count: int, mean: float) -> float:
+    """Return the probability of at most `count` events if there are `mean` on average."""
+    return sum(math.exp(-mean + each * math.log(mean) - math.lgamma(each + 1)) for each in range(count + 1)) if mean else 1.0
 
 
 def _drawn(table: np.ndarray, resamples: int, seed: int) -> np.ndarray:

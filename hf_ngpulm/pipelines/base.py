@@ -22,6 +22,7 @@ from ..decoding.families import encoded, frame_lengths, takes_one_channel, usual
 from ..decoding.hypotheses import Hypothesis
 from ..decoding.options import Options
 from ..decoding.second_look import PhraseDecoder
+from ..decoding.thresholds import thresholds_for
 from ..decoding.understanding import GrammarDecoder
 from ..grammar.grammar import Grammar
 from ..language_model.loading import configured_lm, loaded_models, located
@@ -36,7 +37,7 @@ from .results import result_of
 from .saving import save_settings
 
 NO_PHRASES: list[str] = []
-OF_LOOKS = ("false_alarms_per_hour", "explain")
+OF_LOOKS = ("false_alarms_per_hour", "explain", "thresholds")
 OF_GRAMMARS = ("grammar", "grammar_mode", "sensitivity")
 logger = logging.getLogger(__name__)
 
@@ -76,6 +77,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             `lm` and `phrases`.
         false_alarms_per_hour: looks at each phrase again, and lets so many in an hour of speech stay that nobody said (see
             `hf_ngpulm.PhraseDecoder`).
+        thresholds: with `false_alarms_per_hour`: where that limit lies for this model: a file that `hf-ngpulm tune --phrases`
+            has written, or `hf_ngpulm.decoding.thresholds.Thresholds`. The default is fitted to the family of models.
         explain: with phrases, whether results have `phrases`, with a report on each phrase; with a grammar, whether they have
             an `explanation`: the best readings with their scores, and the free transcript's.
         rescorer: a causal language model that reranks all hypotheses of the beam: a Hub id, a folder, or a
@@ -279,14 +282,20 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             return self._made(settings)
         if all(settings.get(name) is None for name in {"lm", *self.reasons} - {"phrases"}):
             settings["phrases"] = NO_PHRASES  # what there is to decode for
+        if look.get("thresholds") is not None and look.get(OF_LOOKS[0]) is None:
+            raise ValueError("thresholds given without false_alarms_per_hour=; pass that too")
         if any(look.values()) or has_thresholds(phrases[0]):
-            explain, rate = bool(look.get("explain")), look.get("false_alarms_per_hour")
-            return self._looking(self._made(settings), phrases[0], phrases[1] if phrases[1:] else 1.0, rate, explain)
+            look = {
+                "false_alarms_per_hour": look.get(OF_LOOKS[0]),
+                "explain": bool(look.get("explain")),
+                "thresholds": thresholds_for(self.model, look.get("thresholds")),
+            }
+            return self._looking(self._made(settings), phrases[0], phrases[1] if phrases[1:] else 1.0, look)
         return self._made(settings).with_phrases(*phrases)
 
-    def _looking(self, decoder: Any, phrases: Any, phrase_weight: Any, rate: float | None, explain: bool) -> Any:
-        """Return a decoder that looks at phrases again."""
-        return PhraseDecoder(decoder, phrases, phrase_weight, false_alarms_per_hour=rate, explain=explain)
+    def _looking(self, decoder: Any, phrases: Any, phrase_weight: Any, look: dict[str, Any]) -> Any:
+        """Return a decoder that looks at phrases again. `look`: the settings `OF_LOOKS`."""
+        return PhraseDecoder(decoder, phrases, phrase_weight, **look)
 
     @property
     def _decodes_always(self) -> bool:

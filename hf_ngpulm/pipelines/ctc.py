@@ -33,7 +33,7 @@ class CTCNGramPipeline(NGramPipeline):
     """
 
     serves = staticmethod(is_ctc)
-    settings = (*NGramPipeline.settings, "strategy", "false_alarms_per_hour", *settings_of(CTCOptions))
+    settings = (*NGramPipeline.settings, "strategy", "false_alarms_per_hour", "thresholds", *settings_of(CTCOptions))
     reasons = ("lm", "phrases", "rescorer", "num_beams", "confidence")
     of_an_lm = NGramPipeline.of_an_lm | {"repeats", "score_eos", "strategy", "lm_guard"}
     shared_with_generation = ("num_beams", "num_return_sequences")

@@ -13,7 +13,8 @@ from torch import Tensor
 from ..common.checks import check
 from ..decoding.forced import lm_scores
 from ..decoding.hypotheses import Hypothesis, PhraseReport
-from ..decoding.second_look import RATE, THRESHOLDS, PhraseList, Thresholds, entering_of, readings_of, regions_of, words_of
+from ..decoding.second_look import RATE, PhraseList, entering_of, readings_of, regions_of, words_of
+from ..decoding.thresholds import THRESHOLDS, Thresholds
 from ..generation import NGramLogitsProcessor
 from ..generation.forced import forced_scores
 from ..generation.grammars import Beginning, Generate, of_rows
@@ -43,7 +44,7 @@ class GeneratedLooks:
 
     def __init__(
         self, processor: NGramLogitsProcessor, phrases: Any, phrase_weight: Any, rate: float | None, explain: bool, model: Any,
-        tokenizer: Any, thresholds: Thresholds = THRESHOLDS["attention"],
+        tokenizer: Any, thresholds: Thresholds | None = None,
     ) -> None:  # fmt: skip
         if not model.config.is_encoder_decoder:
             raise ValueError(
@@ -54,7 +55,7 @@ class GeneratedLooks:
         if processor.fusion.source is not None or isinstance(ilm_weight, Tensor) or ilm_weight:
             raise ValueError("a second look at phrases knows no subtracted scores; leave out ilm_weight= and source_lm=")
         self.rate = None if rate is None else check("false_alarms_per_hour", rate, RATE)
-        self.explain, self.thresholds = explain, thresholds
+        self.explain, self.thresholds = explain, THRESHOLDS["attention"] if thresholds is None else thresholds
         self.per_row = is_per_row(phrases)
         self.lists = [PhraseList(each) for each in (phrases if self.per_row else [phrases])]
         boosted = [each.boosted for each in self.lists]

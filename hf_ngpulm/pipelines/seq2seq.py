@@ -21,7 +21,7 @@ from ..generation.logits_processor import LM_WEIGHT
 from ..generation.transcripts import ends_of
 from ..grammar.grammar import Grammar
 from ..text.words import WordSplitter
-from .base import NGramPipeline, of_recordings
+from .base import OF_LOOKS, NGramPipeline, of_recordings
 from .guarded import OwnScores, limit, lms_of, unsuited, without_lms
 from .looks import GeneratedLooks, encoder_returns
 from .parts import rejoined, rows_of
@@ -60,8 +60,8 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
     serves = staticmethod(is_seq2seq)
     settings = (
-        *NGramPipeline.settings, "false_alarms_per_hour", "ilm_weight", "source_lm", "source_weight", "prompt_context",
-        "unscored", "score_eos", "lm_guard", "engine", *OF_RESCORER,
+        *NGramPipeline.settings, "false_alarms_per_hour", "thresholds", "ilm_weight", "source_lm", "source_weight",
+        "prompt_context", "unscored", "score_eos", "lm_guard", "engine", *OF_RESCORER,
     )  # fmt: skip
     of_an_lm = NGramPipeline.of_an_lm | {"ilm_weight", "unscored", "score_eos", "lm_guard"}
 
@@ -123,10 +123,9 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         decoder = self._ngram_decoder(settings, given)
         return GeneratedGrammar(decoder, grammar, Weighing(**weighing), self.model, self.tokenizer)
 
-    def _looking(
-        self, decoder: NGramLogitsProcessor, phrases: Any, phrase_weight: Any, rate: float | None, explain: bool
-    ) -> GeneratedLooks:
-        return GeneratedLooks(decoder, phrases, phrase_weight, rate, explain, self.model, self.tokenizer)
+    def _looking(self, decoder: NGramLogitsProcessor, phrases: Any, phrase_weight: Any, look: dict[str, Any]) -> GeneratedLooks:
+        rate, explain, thresholds = (look[name] for name in OF_LOOKS)
+        return GeneratedLooks(decoder, phrases, phrase_weight, rate, explain, self.model, self.tokenizer, thresholds)
 
     # The stock parameters stay; `ngram_decoder` goes to `_forward`, which generates.
 

@@ -37,7 +37,7 @@ class TransducerNGramPipeline(NGramPipeline):
     """
 
     serves = staticmethod(is_transducer)
-    settings = (*NGramPipeline.settings, "false_alarms_per_hour", *settings_of(TransducerOptions))
+    settings = (*NGramPipeline.settings, "false_alarms_per_hour", "thresholds", *settings_of(TransducerOptions))
     reasons = ("lm", "phrases", "rescorer", "num_beams", "strategy", "pause_seconds", "confidence")
     of_an_lm = NGramPipeline.of_an_lm | {"blank_scoring", "score_eos", "lm_guard"}
     shared_with_generation = ("num_beams", "num_return_sequences")

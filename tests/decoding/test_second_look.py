@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from hf_ngpulm import CTCDecoder, NGramLM, Phrase, PhraseBooster, PhraseDecoder, TransducerDecoder
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.decoding.forced import ForcedScores, ctc_forced, transducer_forced
-from hf_ngpulm.decoding.second_look import THRESHOLDS, Thresholds
+from hf_ngpulm.decoding.thresholds import THRESHOLDS, Thresholds
 from hf_ngpulm.phrases.phrase import Forms
 
 BLANK = 256
