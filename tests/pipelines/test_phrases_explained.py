@@ -13,6 +13,7 @@ import hf_ngpulm
 from hf_ngpulm import Grammar, Phrase
 from hf_ngpulm.cli.app import run
 from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.decoding.thresholds import Thresholds
 
 TASK = "automatic-speech-recognition"
 PHRASES = [Phrase("Harbour Master"), "minute slate", "lighthouse"]
@@ -47,6 +48,10 @@ def test_phrases_that_were_not_said_go_and_results_say_why(asr):
     for report in gone["phrases"]:
         assert "ratio" not in report or (not report["heard"] and report["threshold"] >= 1e6 and "instead" in report)
     json.dumps(told)
+    look = {"false_alarms_per_hour": 1, "thresholds": Thresholds(1e5, 0.0, 0.0, 0.0)}
+    refused = asr(audio, phrases=PHRASES, phrase_weight=6.0, explain=True, num_beams=4, **look)
+    assert refused["text"].lower() == plain["text"].lower()
+    assert {report["threshold"] for report in refused["phrases"] if "ratio" in report} <= {1e5, 2e5}
 
 
 def test_an_encoder_decoders_ratio_is_that_of_its_probabilities():

@@ -1,0 +1,132 @@
+"""Thresholds of a second look for one recogniser: what they let in is what a pipeline lets in with them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from transformers import pipeline
+
+from hf_ngpulm.cli.app import run
+from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.config.tuned import ModelIdentity
+from hf_ngpulm.decoding.thresholds import THRESHOLDS, Thresholds, read_thresholds, save_thresholds, thresholds_for
+from hf_ngpulm.errors import NGramFormatError
+from hf_ngpulm.evaluation import Recording, read_recordings, tune_phrases
+from hf_ngpulm.evaluation.phrases import _weigh
+
+CLIPS = bundled("examples/speech/harbour") / "clips.jsonl"
+MODELS = {name: str(bundled(f"examples/models/{name}")) for name in ("ctc", "tdt")}
+SAID = ["lighthouse", "harbour master", "captain"]
+OTHERS = [
+    f"{a} {b}" for a in ("call", "tell", "cell", "hull") for b in ("the mast", "her", "hours", "speed", "minute", "cause")
+]
+WEIGHT = 6.0  # so that even of these few many are weighed
+OTHERS += ["late", "coarse", "have", "light", "house", "hat", "twelve", "men", "four", "ten", "fort", "minuets", "speeds"]
+
+
+@pytest.fixture(scope="module", params=["ctc", "tdt"])
+def asr(request):
+    return pipeline("automatic-speech-recognition", model=MODELS[request.param])
+
+
+def entering(asr, recordings, phrases, weight, **settings):
+    """Return which phrases enter by the second look: false alarms, and such that were said."""
+    found = Counter()
+    for recording in recordings:
+        given = {"phrases": phrases, "phrase_weight": weight, "explain": True, **settings}
+        for report in asr(str(recording.audio), **given)["phrases"]:
+            if report["heard"] and "ratio" in report:
+                found[f" {report['text']} " in f" {recording.text} "] += 1
+    return found
+
+
+def test_the_curve_tells_what_enters(asr):
+    recordings = read_recordings(CLIPS)[:16]
+    found = tune_phrases(asr, recordings, [*SAID, *OTHERS], phrase_weight=WEIGHT, false_alarms_per_hour=300)
+    assert found.hours * 3600 == pytest.approx(sum(each.seconds for each in recordings), rel=1e-3)
+    assert found.phrases == len(SAID) + len(OTHERS) and found.weighed >= 10 and found.chosen in found.curve
+    assert found.said == sum(f" {each.text} ".count(f" {name} ") for each in recordings for name in [*SAID, *OTHERS])
+    assert [point.threshold for point in found.curve] == sorted((point.threshold for point in found.curve), reverse=True)
+    looked = {"false_alarms_per_hour": 300, "thresholds": found.thresholds}
+    told = entering(asr, recordings, [*SAID, *OTHERS], WEIGHT, **looked)
+    # What wants the same place depends on the thresholds, so that one more or less may enter.
+    assert abs(told[False] - found.chosen.false_alarms) <= 1
+    assert abs(told[True] - (found.chosen.heard - found.heard_anyway)) <= 1
+
+
+def report(text, ratio=None, threshold=None):
+    return {"text": text, "heard": True} | ({} if ratio is None else {"ratio": ratio, "threshold": threshold})
+
+
+def test_what_nobody_said_is_a_false_alarm():
+    weighed = []
+    reports = [report("a"), report("a", 2.0, -1e6 - 3), report("a", 5.0, -1e6 - 3), report("b", 1.0, -2e6 - 7)]
+    reports.append(report("c", 1.0, 0.5))  # has a threshold of its own
+    assert _weigh(reports, Counter(a=2, d=1), weighed) == 1
+    assert [tuple(each) for each in weighed] == [(5.0, 3, 1, True), (2.0, 3, 1, False), (1.0, 7, 2, False)]
+    thresholds = Thresholds(4.0, 0.0, 0.0, 1.0)
+    assert [each.enters(thresholds, 1.0, 10) for each in weighed] == [True, True, True]
+    assert [each.enters(thresholds._replace(offset=4.01), 1.0, 10) for each in weighed] == [True, True, False]
+
+
+def test_a_file_has_thresholds_by_model(tmp_path):
+    path = tmp_path / "thresholds.json"
+    one, other = ModelIdentity("a/one", "parakeet_ctc", "1"), ModelIdentity("two", "whisper", "2")
+    save_thresholds(path, one, THRESHOLDS["ctc"])
+    save_thresholds(path, other, THRESHOLDS["attention"])
+    save_thresholds(path, ModelIdentity("a/one", "parakeet_ctc", "3"), THRESHOLDS["transducer"])
+    assert [each for _, each in read_thresholds(path)] == [THRESHOLDS["attention"], THRESHOLDS["transducer"]]
+    asr = pipeline("automatic-speech-recognition", model=MODELS["ctc"])
+    with pytest.raises(ValueError, match="has thresholds for two, a/one, none for ctc; find them with hf-ngpulm tune ctc"):
+        asr(str(read_recordings(CLIPS)[0].audio), phrases=SAID, false_alarms_per_hour=1, thresholds=str(path))
+    with pytest.raises(ValueError, match="thresholds given without false_alarms_per_hour="):
+        asr(str(read_recordings(CLIPS)[0].audio), phrases=SAID, thresholds=str(path))
+    with pytest.raises(TypeError, match="thresholds should be"):
+        thresholds_for(asr.model, 3)
+    for content in ("", "[]", '{"thresholds": [1]}', '{"thresholds": [{"model": "a"}]}'):
+        path.write_text(content)
+        with pytest.raises(NGramFormatError, match="isn't a file of thresholds of phrases"):
+            read_thresholds(path)
+    good = {"model": "a", "model_type": "b", "model_fingerprint": "c", **THRESHOLDS["ctc"]._asdict()}
+    path.write_text(json.dumps({"thresholds": [good | {"slope": float("nan")}]}))
+    with pytest.raises(NGramFormatError, match="slope"):
+        read_thresholds(path)
+
+
+def test_command_line(tmp_path, capsys):
+    lines = [json.loads(line) for line in CLIPS.read_text().splitlines()[:16]]
+    data, names = tmp_path / "speech.jsonl", tmp_path / "names.txt"
+    rows = [line | {"audio": str(CLIPS.parent / line["audio"]), "entities": SAID[:1]} for line in lines]
+    data.write_text("\n".join(map(json.dumps, [*rows, rows[0] | {"text": None}])))
+    names.write_text("\n".join(OTHERS))
+    saved, output = tmp_path / "thresholds.json", tmp_path / "found.json"
+    arguments = ["tune", MODELS["ctc"], str(data), "--phrases", str(names), "--phrases", "from-entities", "--device", "cpu"]
+    more = ["--false-alarms-per-hour", "300", "--phrase-weight", str(WEIGHT), "--save-to", str(saved), "--output", str(output)]
+    assert run([*arguments, *more]) == 0
+    shown = capsys.readouterr()
+    assert "Fitted to" in shown.out and "1 recordings have no transcript" in shown.err
+    told = json.loads(output.read_text())
+    assert told["phrases"] == len(OTHERS) + 1 and told["said"] > 0 and told["saved_to"] == str(saved)
+    ((model, thresholds),) = read_thresholds(saved)
+    assert model.name == "ctc" and thresholds._asdict() == told["thresholds"]
+    speech = ["transcribe", rows[0]["audio"], "--model", MODELS["ctc"], "--phrases", "lighthouse", "--device", "cpu"]
+    assert run([*speech, "--false-alarms-per-hour", "1", "--thresholds", str(saved)]) == 0
+    for wrong, why in (
+        (["--save"], "thresholds go to a file of their own"),
+        (["--lm-weight", "1"], "no effect with --false-alarms-per-hour"),
+        (["--phrase-weight", "1,2"], "should be one number"),
+        (["--phrase-weight", "0"], "false alarms are too few"),
+    ):
+        capsys.readouterr()
+        assert run([*arguments, "--false-alarms-per-hour", "1", *wrong]) == 2
+        assert why in capsys.readouterr().err
+
+
+def test_without_speech():
+    asr = pipeline("automatic-speech-recognition", model=MODELS["ctc"])
+    told = []
+    with pytest.raises(ValueError, match="no recording has a transcript and can be read"):
+        tune_phrases(asr, [Recording("missing", CLIPS.parent / "nothing.wav", text="a")], SAID, report=told.append)
+    assert "nothing.wav" in told[0]
