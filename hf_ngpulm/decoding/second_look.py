@@ -241,7 +241,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
         self.rate = None if rate is None else check("false_alarms_per_hour", rate, RATE)
         self.explain = explain
         self.thresholds = THRESHOLDS[str(decoder.kind.family)] if thresholds is None else thresholds
-        self.per_row = is_per_row(phrases)
+        self.phrases, self.per_row = phrases, is_per_row(phrases)
         self.lists = [PhraseList(each) for each in (phrases if self.per_row else [phrases])]
         self.spots = isinstance(decoder, CTCDecoder) and self.rate is not None
         every = [each.negative if self.spots else each.boosted for each in self.lists]
@@ -264,10 +264,16 @@ class PhraseDecoder(Generic[AnyDecoder]):
         """
         frames = tensor_of(frames, "frames")
         found = self.decoder.decode(frames, lengths)
+        return self.looked(frames, lengths, found, found if self.spots else self.without.decode(frames, lengths))
+
+    def looked(
+        self, frames: Tensor, lengths: Outputs | None, found: list[list[Hypothesis]], plain: list[list[Hypothesis]]
+    ) -> list[list[Hypothesis]]:
+        """Return the hypotheses of a batch after a look at those of a search with phrases (`found`) and of one without."""
         lists = self.lists if self.per_row else self.lists * len(found)
         if self.spots:
-            return self._told(self._spotted(frames, lengths, found, lists), lists)
-        plain = self.without.decode(frames, lengths)
+            return self._told(self._spotted(frames, lengths, list(plain), lists), lists)
+        found = list(found)
         if lengths is None:
             sizes = [frames.shape[1]] * len(found)
         else:

@@ -30,9 +30,11 @@ from .ctc import CTCDecoder
 from .grammar_streams import GrammarStreams
 from .graph import GraphDecoder
 from .hypotheses import Hypothesis
+from .look_streams import LookStreams
 from .partials import Partial
 from .sessions.session import Follower, Slots
 from .stream_settings import DECODERS_LM, DECODERS_PHRASES, endpoint_of, lm_and_weight
+from .thresholds import Thresholds
 from .transducer import TransducerDecoder
 from .understanding import Weighing
 
@@ -58,6 +60,10 @@ class StreamingDecoder:
     hypotheses with fewer tokens are at later frames. All hypotheses wait until the audio for the hypothesis at the latest frame
     has arrived. The lag is one frame per token by which their lengths differ; in a TDT, it is up to the longest duration per
     token. `close` and `reset` decode the rest.
+
+    Phrases can be looked at again at the end of each utterance: `open(phrases=..., false_alarms_per_hour=...)`. `close` and
+    `reset` then return the hypotheses of a `PhraseDecoder`. The frames of the utterance are kept until then, and partials are
+    without phrases.
 
     A stream can follow a grammar: `open(grammar=...)`. Its results are then those of `GrammarDecoder`, and its partials are
     `hf_ngpulm.decoding.grammar_streams.PartialUnderstanding`s.
@@ -135,6 +141,7 @@ class StreamingDecoder:
         self._without_lm: set[int] = set()
         self._leases: dict[int, Lease | None] = {}  # of grammars, by stream
         self._with_grammars: GrammarStreams | None = None
+        self._with_looks: LookStreams | None = None
         self._free = list(range(self.max_streams - 1, -1, -1))
         self._opened = 0
 
@@ -157,6 +164,8 @@ class StreamingDecoder:
         grammar_mode: str | None = None,
         sensitivity: float | None = None,
         explain: bool = False,
+        false_alarms_per_hour: float | None = None,
+        thresholds: Thresholds | None = None,
     ) -> int:
         """Open a stream.
 
@@ -167,6 +176,7 @@ class StreamingDecoder:
             phrase_weight: factor of the phrases' bonuses, also for phrases that the stream switches to later. The default is
                 the decoder's factor. In a graph it is the discount of phrases without their own discount.
             grammar, grammar_mode, sensitivity, explain: a grammar; the others are as for `GrammarDecoder`.
+            false_alarms_per_hour, thresholds, explain: a second look at the phrases, a list of texts; as for `PhraseDecoder`.
 
         Returns:
             The stream's number, which is never used again.
@@ -176,12 +186,20 @@ class StreamingDecoder:
             GrammarError: the recogniser can write no sentence of the grammar.
         """
         if grammar is not None:
+            idle = {"false_alarms_per_hour": false_alarms_per_hour, "thresholds": thresholds}
+            refuse_idle(idle, "is about a second look at phrases, which looks at no grammar; leave it out")
             settings = {"lm": lm, "lm_weight": lm_weight, "phrases": phrases, "phrase_weight": phrase_weight}
             return self._open_in_grammar(grammar, (grammar_mode or "reject", sensitivity, explain), settings)
-        idle = {"grammar_mode": grammar_mode, "sensitivity": sensitivity, "explain": explain or None}
-        refuse_idle(idle, "is about a grammar; pass grammar=, too")
+        refuse_idle({"grammar_mode": grammar_mode, "sensitivity": sensitivity}, "is about a grammar; pass grammar=, too")
         if phrase_weight is not None:
             phrase_weight = check("phrase_weight", phrase_weight, WEIGHT)
+        if false_alarms_per_hour is not None:
+            look = {"false_alarms_per_hour": false_alarms_per_hour, "thresholds": thresholds, "explain": explain}
+            return self._open_with_look(lm_and_weight(self._fusion, lm, lm_weight), phrases, phrase_weight, look)
+        refuse_idle({"thresholds": thresholds}, "is about a second look; pass false_alarms_per_hour=, too")
+        refuse_idle(
+            {"explain": explain or None}, "is about a grammar or a second look; pass grammar= or false_alarms_per_hour="
+        )
         if self.decoder.unguided is not None and phrases is not DECODERS_PHRASES and is_any(phrases):
             tell_once(
                 "greedy streams with phrases",
@@ -236,6 +254,33 @@ class StreamingDecoder:
             self._forget(sid)
             raise
         return sid
+
+    def _open_with_look(self, lms: tuple[Any, float], phrases: Any, phrase_weight: float | None, look: dict[str, Any]) -> int:
+        """Open a stream whose phrases are looked at again. Its slot here stays unused, as its searches have their own."""
+        if phrases is DECODERS_PHRASES:
+            phrases = self.decoder.given_phrases
+        if not is_any(phrases):
+            raise ValueError("false_alarms_per_hour given without phrases; pass the stream's phrases, too")
+        if isinstance(self.decoder, GraphDecoder):
+            raise ValueError("a second look at phrases takes a CTCDecoder or a TransducerDecoder, not a GraphDecoder")
+        if self._with_looks is None:
+            make = partial(
+                StreamingDecoder, max_streams=self.max_streams, endpoint_frames=self.endpoint_frames, device=self.device,
+                dtype=self._dtype,
+            )  # fmt: skip
+            self._with_looks = LookStreams(self.decoder, make)
+        weight = self._fusion.phrase_weight if phrase_weight is None else phrase_weight
+        sid = self._numbered((*lms, phrase_weight))
+        try:
+            self._with_looks.open(sid, lms, phrases, {"phrase_weight": weight, **look})
+        except Exception:
+            self._forget(sid)
+            raise
+        return sid
+
+    def _apart(self, sid: int) -> GrammarStreams | LookStreams | None:
+        """Return what decodes a stream with a grammar or a second look; None for any other stream."""
+        return next((each for each in (self._with_grammars, self._with_looks) if each is not None and sid in each), None)
 
     def _in_grammar(self, sid: int) -> GrammarStreams | None:
         """Return what follows the grammar of a stream; None for a stream without a grammar."""
@@ -330,9 +375,10 @@ class StreamingDecoder:
         unknown = {sid: "it isn't open" for sid in contexts if sid not in self._slot_of}
         if unknown:
             raise StreamError(unknown)
-        if self._with_grammars is not None:
-            self._with_grammars.set_contexts({sid: of for sid, of in contexts.items() if sid in self._with_grammars})
-            contexts = {sid: of for sid, of in contexts.items() if sid not in self._with_grammars}
+        for apart in (self._with_looks, self._with_grammars):
+            if apart is not None:
+                apart.set_contexts({sid: of for sid, of in contexts.items() if sid in apart})
+                contexts = {sid: of for sid, of in contexts.items() if sid not in apart}
         followed = [self.decoder.followed(phrases, *self._fused_with[sid]) for sid, phrases in contexts.items()]
         if followed:
             self._follower.follow(np.array([self._slot_of[sid] for sid in contexts]), followed)
@@ -368,11 +414,10 @@ class StreamingDecoder:
             else:
                 problems[sid] = problem
         partials: dict[int, Partial] = {}
-        if self._with_grammars is not None and any(sid in self._with_grammars for sid in good):
-            partials, refused = self._with_grammars.step(
-                {sid: good.pop(sid) for sid in list(good) if sid in self._with_grammars}
-            )
-            problems |= refused
+        for apart in (self._with_grammars, self._with_looks):
+            if apart is not None and any(sid in apart for sid in good):
+                found, refused = apart.step({sid: good.pop(sid) for sid in list(good) if sid in apart})
+                partials, problems = partials | found, problems | refused
         if good:
             slots = np.array([self._slot_of[sid] for sid in good])
             bad_frames = self._slots.step(slots, list(good.values()))
@@ -434,8 +479,8 @@ class StreamingDecoder:
         Raises:
             StreamError: the stream isn't open.
         """
-        grammars = self._in_grammar(sid)
-        said = self._end(sid) if grammars is None else grammars.end(sid, closes=True)
+        apart = self._apart(sid)
+        said = self._end(sid) if apart is None else apart.end(sid, closes=True)
         self._forget(sid)
         return said
 
@@ -454,9 +499,9 @@ class StreamingDecoder:
 
         Frames and times start at 0 again.
         """
-        grammars = self._in_grammar(sid)
-        if grammars is not None:
-            return grammars.end(sid, closes=False)
+        apart = self._apart(sid)
+        if apart is not None:
+            return apart.end(sid, closes=False)
         hypotheses = self._end(sid)
         memory = self._memories.get(sid)
         if memory is not None:

@@ -1,0 +1,131 @@
+"""Look at phrases a second time in streams, at the end of each utterance, as `PhraseDecoder` does offline.
+
+The frames of an utterance are kept for it. Partials are those of the search without phrases: nothing in them is stable, because
+any word may give way to a phrase. CTC models need no other search; for transducers one with phrases runs beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import StreamError
+from .hypotheses import Hypothesis
+from .partials import Partial
+from .second_look import PhraseDecoder
+
+
+@dataclass
+class _Stream:
+    """A stream's numbers in the searches, what it looks with, and the frames of its utterance."""
+
+    plain: int
+    boosted: int | None  # only for transducers
+    lms: tuple[Any, float]
+    settings: dict[str, Any]  # of `PhraseDecoder`
+    looks: PhraseDecoder[Any]
+    frames: list[Tensor] = field(default_factory=list)
+
+
+class LookStreams:
+    """The streams of a `StreamingDecoder` whose phrases are looked at again.
+
+    Args:
+        decoder: the decoder of all streams.
+        make: returns a `StreamingDecoder` of another decoder, with as many streams.
+    """
+
+    def __init__(self, decoder: Any, make: Callable[[Any], Any]) -> None:
+        self.decoder = (decoder if decoder.unguided is None else decoder.with_beam()).with_phrases(None)
+        self.plain, self._make = make(self.decoder), make
+        self.boosted: Any = None
+        self._streams: dict[int, _Stream] = {}
+
+    def __contains__(self, sid: int) -> bool:
+        return sid in self._streams
+
+    def open(self, sid: int, lms: tuple[Any, float], phrases: Any, settings: dict[str, Any]) -> None:
+        """Open a stream.
+
+        Args:
+            lms: its language model, or None, and the weight of that.
+            phrases: one list.
+            settings: keyword arguments of `PhraseDecoder`.
+        """
+        looks = self._looks(lms, phrases, settings)
+        plain, boosted = self._phrases(looks)
+        of_lms = {"lm": lms[0], "lm_weight": None if lms[0] is None else lms[1]} if self.decoder.fusion.lms else {}
+        weight = settings["phrase_weight"]
+        stream = _Stream(0, None, lms, settings, looks)
+        stream.plain = self.plain.open(**of_lms, phrases=plain, phrase_weight=weight if plain else None)
+        if not looks.spots:
+            self.boosted = self._make(self.decoder) if self.boosted is None else self.boosted
+            stream.boosted = self.boosted.open(**of_lms, phrases=boosted, phrase_weight=weight if boosted else None)
+        self._streams[sid] = stream
+
+    def set_contexts(self, contexts: Mapping[int, Any]) -> None:
+        """Switch streams to other phrases: the whole utterance so far is looked at for them."""
+        made = {sid: self._looks(self._streams[sid].lms, of, self._streams[sid].settings) for sid, of in contexts.items()}
+        for sid, looks in made.items():
+            stream = self._streams[sid]
+            stream.looks = looks
+            for (decoder, number), phrases in zip(self._searches(stream), self._phrases(looks)):
+                decoder.set_context(number, phrases)
+
+    def step(self, chunks: Mapping[int, Tensor]) -> tuple[dict[int, Partial], dict[int, str]]:
+        """Decode a chunk of some streams; return the results so far, and the problems of the others."""
+        problems: dict[int, str] = {}
+        partials: dict[int, Partial] = {}
+        for decoder in (self.plain, self.boosted):
+            numbers = {sid: number for sid in chunks for each, number in self._searches(self._streams[sid]) if each is decoder}
+            if not numbers:
+                continue
+            try:
+                found = decoder.step({number: chunks[sid] for sid, number in numbers.items()})
+            except StreamError as error:
+                found = error.partials
+                problems |= {sid: error.problems[number] for sid, number in numbers.items() if number in error.problems}
+            if decoder is self.plain:
+                partials = {sid: replace(found[number], stable=0) for sid, number in numbers.items() if number in found}
+        for sid in partials.keys() - problems.keys():
+            self._streams[sid].frames.append(chunks[sid])
+        return {sid: partial for sid, partial in partials.items() if sid not in problems}, problems
+
+    def end(self, sid: int, closes: bool) -> list[Hypothesis]:
+        """End the utterance of a stream, and the stream, too, if it `closes`; return its hypotheses with phrases."""
+        stream = self._streams[sid]
+        ended = [decoder.close(number) if closes else decoder.reset(number) for decoder, number in self._searches(stream)]
+        frames, stream.frames = stream.frames, []
+        if closes:
+            del self._streams[sid]
+        if not all(ended) or not frames:
+            return ended[0]
+        looks = stream.looks
+        if ended[0][0].lm_left_out:
+            looks = self._looks((None, 0.0), stream.looks.phrases, stream.settings)
+        plain, found = looks.without.finished([ended[0]]), looks.decoder.finished([ended[-1]])
+        return looks.looked(torch.cat(frames)[None], None, found, found if looks.spots else plain)[0]
+
+    def _searches(self, stream: _Stream) -> Iterator[tuple[Any, int]]:
+        yield self.plain, stream.plain
+        if stream.boosted is not None:
+            yield self.boosted, stream.boosted
+
+    def _looks(self, lms: tuple[Any, float], phrases: Any, settings: dict[str, Any]) -> PhraseDecoder[Any]:
+        decoder = self.decoder
+        if decoder.fusion.lms:
+            decoder = decoder.without_lms([0], None if lms[0] is None else [lms[0]])
+            decoder = decoder if lms[0] is None else decoder.with_weights(lm_weight=lms[1])
+        return PhraseDecoder(decoder, phrases, **settings)
+
+    @staticmethod
+    def _phrases(looks: PhraseDecoder[Any]) -> tuple[Any, Any]:
+        """Return the phrases of the search without phrases (what is never written, and in CTC what is suppressed), and of the
+        other search.
+        """
+        (own,) = looks.lists
+        return (own.negative, None) if looks.spots else (own.never or None, own.boosted)
