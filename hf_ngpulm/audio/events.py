@@ -31,7 +31,7 @@ def final_event(
 ) -> dict[str, Any] | None:
     """Return the event of a finished utterance; None if its transcript is empty.
 
-    For a stream with a grammar, it has what `Understanding.as_dict` has.
+    For a stream with a grammar, it has what `Understanding.as_dict` has; for one with a second look, reports on its `phrases`.
 
     Args:
         hypotheses: a result of `StreamingRecognizer.close` or `reset`; for a stream with a grammar, its understanding.
@@ -50,5 +50,11 @@ def final_event(
             if time is not None:
                 shown[name] = round(begin + time, 3)
         words.append(shown | ({} if word.confidence is None else {"confidence": round(word.confidence, 3)}))
+    told = {"type": "final", "text": hypothesis.text, **meant, "words": words}
     segments = getattr(hypothesis, "segments", None)  # from models that segment the text themselves
-    return {"type": "final", "text": hypothesis.text, **meant, "words": words, **({"segments": segments} if segments else {})}
+    if segments:
+        told["segments"] = segments
+    reports = getattr(hypothesis, "phrases", ())
+    if reports:
+        told["phrases"] = [report.as_dict(begin) for report in reports]
+    return told

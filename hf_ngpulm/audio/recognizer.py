@@ -17,6 +17,7 @@ from ..decoding.families import is_ctc, is_transducer
 from ..decoding.graph import GraphDecoder, ctc_decoder
 from ..decoding.partials import Partial
 from ..decoding.streaming import StreamingDecoder
+from ..decoding.thresholds import thresholds_for
 from ..decoding.transducer import TransducerDecoder
 from ..errors import StreamError
 from ..grammar.grammar import Grammar
@@ -155,7 +156,7 @@ class StreamingRecognizer:
 
         Args:
             settings: settings of this stream, as for `StreamingDecoder.open`: phrases, phrase_weight, lm, lm_weight, grammar,
-                grammar_mode and sensitivity.
+                grammar_mode, sensitivity, explain, false_alarms_per_hour and thresholds (which may be a file of them).
 
         Returns:
             The stream's number; numbers are never reused.
@@ -163,6 +164,8 @@ class StreamingRecognizer:
         Raises:
             ValueError: `max_streams` streams are open, or a setting is invalid.
         """
+        if settings.get("thresholds") is not None:
+            settings["thresholds"] = thresholds_for(self.model, settings["thresholds"])
         sid = self.decoder.open(**settings)
         self.encoder.open(sid)
         self._begins[sid] = self._frames[sid] = 0

@@ -75,10 +75,12 @@ def evaluate(
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     common, from_entities = phrases_and_entities(boosting.phrases)
-    settings = options.given(decoding, adjusted, rescoring, phrase_weight=boosting.phrase_weight)
+    if from_entities and boosting.false_alarms_per_hour is not None:
+        raise ValueError("--false-alarms-per-hour takes one list of phrases for all recordings; leave out from-entities")
+    settings = options.given(decoding, adjusted, rescoring, **{**vars(boosting), "phrases": None})
     if common or from_entities:
         settings["phrases"] = common
-    if baseline and not settings.keys() & {"lm", "phrases", "rescorer"}:
+    if baseline and not settings.keys() & {"lm", "phrases", "rescorer", "corrections"}:
         raise ValueError(
             "--baseline is the same without language model and phrases, but there is neither; add --lm or --phrases"
         )

@@ -90,11 +90,12 @@ def load_streaming(
     max_streams: int = 1,
     more_lms: Sequence[str] = (),
     rescoring: Rescoring = NO_RESCORER,
+    log: library.CorrectionLog | None = None,
 ) -> library.StreamingRecognizer:
     """Load the streaming recogniser that the options describe. `more_lms`: language models that streams may use in place of the
-    first one.
+    first one. `log`: corrections, from which the first one learns.
     """
-    return _streaming(load_recogniser(model, device), model, decoding, chunks, max_streams, more_lms, rescoring)
+    return _streaming(load_recogniser(model, device), model, decoding, chunks, max_streams, more_lms, rescoring, log)
 
 
 def load_serving(
@@ -120,15 +121,18 @@ def load_serving(
 
 
 def _streaming(
-    asr: Any, model: str, decoding: Decoding, chunks: Chunks, max_streams: int, more_lms: Sequence[str], rescoring: Rescoring
-) -> library.StreamingRecognizer:
+    asr: Any, model: str, decoding: Decoding, chunks: Chunks, max_streams: int, more_lms: Sequence[str], rescoring: Rescoring,
+    log: library.CorrectionLog | None = None,
+) -> library.StreamingRecognizer:  # fmt: skip
     import transformers
 
     settings = given(decoding, chunks, rescoring) | {"endpoint_seconds": chunks.endpoint_seconds or None}
     if "lm" in settings:
         lms = [library.load_language_model(source, asr.tokenizer, asr.device) for source in (settings["lm"], *more_lms)]
         settings["lm"] = lms if more_lms else lms[0]
-    elif "lm_weight" in settings:
+    if log is not None and settings.get("strategy") != "graph":  # a graph is made of a language model's words
+        settings |= given(lm=log.language_model(settings.get("lm"), asr.tokenizer))
+    if "lm" not in settings and "lm_weight" in settings:
         raise ValueError("--lm-weight without --lm; give the language model, too")
     processor = transformers.AutoProcessor.from_pretrained(model)
     return library.StreamingRecognizer(asr.model, processor, max_streams=max_streams, **settings)
@@ -145,7 +149,7 @@ def warm_up(recognizer: Any, **settings: Any) -> None:
     recognizer.close(sid)
 
 
-def phrases_and_entities(given: Sequence[str] | None) -> tuple[list[str], bool]:
+def phrases_and_entities(given: Sequence[str] | None) -> tuple[list[Any], bool]:
     """Return the phrases of all recordings, and whether each recording's own entities are boosted, too."""
     return read_phrases([text for text in given or [] if text != FROM_ENTITIES]), FROM_ENTITIES in (given or [])
 

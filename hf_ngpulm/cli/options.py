@@ -156,10 +156,15 @@ class Rescoring:
 
 @dataclass(frozen=True)
 class Boosting:
-    """Options for the phrases to boost, and their weight."""
+    """Options for the phrases to boost, their weight, a second look at them, and what corrections teach."""
 
     phrases: PhrasesOption = None
     phrase_weight: float | None = of_decoders("phrase_weight")
+    false_alarms_per_hour: float | None = option(
+        "Look at each phrase again, and let so many in an hour of speech stay that nobody said."
+    )
+    thresholds: str | None = option("With --false-alarms-per-hour: this model's thresholds, as `hf-ngpulm tune` saves them.")
+    corrections: str | None = option("File of corrections to learn from (see hf-ngpulm learn).")
 
 
 @dataclass(frozen=True)

@@ -56,11 +56,19 @@ def stream(
         raise ValueError("give an audio file, or --microphone" if audio is None else "an audio file and --microphone: give one")
     if (microphone and no_wait) or (input_device is not None and not microphone):
         raise ValueError("--no-wait is for files, --input-device for --microphone")
-    if boosting.phrase_weight is not None and not boosting.phrases:
-        raise ValueError("--phrase-weight without --phrases; give the phrases, too")
-    context = given(phrases=read_phrases(boosting.phrases) or None, phrase_weight=boosting.phrase_weight)
-    context |= grammar_settings(understanding)
-    recognizer = load_streaming(model, device, decoding, chunks, rescoring=rescoring)
+    if not boosting.phrases and boosting.corrections is None:
+        idle = {"--phrase-weight": boosting.phrase_weight, "--false-alarms-per-hour": boosting.false_alarms_per_hour}
+        library.refuse_idle(idle, "without --phrases; give the phrases, too")
+    log = None if boosting.corrections is None else library.CorrectionLog(boosting.corrections)
+    learned: list[Any] = [] if log is None else log.phrases()
+    if boosting.false_alarms_per_hour is None:  # what is boosted only is written as it was heard
+        learned = [phrase.text for phrase in learned]
+    phrases = [*read_phrases(boosting.phrases), *learned] or None
+    context = given(**{**vars(boosting), "phrases": phrases, "corrections": None})
+    if phrases is None:
+        context = {}
+    context |= grammar_settings(understanding, may_explain=boosting.false_alarms_per_hour is not None)
+    recognizer = load_streaming(model, device, decoding, chunks, rescoring=rescoring, log=log)
     if not no_wait:
         warm_up(recognizer)
 

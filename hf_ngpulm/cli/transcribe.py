@@ -41,12 +41,7 @@ def transcribe(
     decoding: Decoding,
     adjusted: Adjusted,
     boosting: Boosting,
-    false_alarms_per_hour: float | None = option(
-        "Look at each phrase again, and let so many in an hour of speech stay that nobody said."
-    ),
-    thresholds: str | None = option("With --false-alarms-per-hour: this model's thresholds, as `hf-ngpulm tune` saves them."),
     never: list[str] | None = option("Words that are never written: a word, or a file with one a line; several times."),
-    corrections: str | None = option("File of corrections to learn from (see hf-ngpulm learn)."),
     understanding: Understanding,
     rescoring: Rescoring,
     n_best: int | None = of_decoders("num_return_sequences", min=1),
@@ -89,11 +84,8 @@ def transcribe(
     if understanding.grammar is not None and subtitled:
         raise ValueError(f"--grammar understands recordings as a whole, which {kind} files can't tell; leave one of them out")
     phrases = [*read_phrases(boosting.phrases), *never_written(never)] or None
-    boosted = {"phrases": phrases, "phrase_weight": boosting.phrase_weight, "num_return_sequences": n_best}
+    boosted = {**vars(boosting), "phrases": phrases, "num_return_sequences": n_best}
     settings = given(decoding, adjusted, rescoring, **boosted, **of_grammar)
-    if corrections is not None:
-        settings["corrections"] = corrections
-    settings |= given(false_alarms_per_hour=false_alarms_per_hour, thresholds=thresholds)
     asr = load_recogniser(model, device, **settings)
     rate = asr.feature_extractor.sampling_rate
     read: list[tuple[str, float]] = []  # with their lengths in seconds

@@ -14,7 +14,7 @@ from ..common.extras import needed
 from . import library, options
 from .evaluate import end_if_unreadable
 from .files import refuse_existing
-from .models import load, load_recogniser, normalisation_of, phrases_and_entities
+from .models import load, load_recogniser, load_tokenizer, normalisation_of, phrases_and_entities
 from .output import interruptible, percent, print_json, print_line, print_table, tell
 from .tune_grammar import tune_grammar
 from .tune_phrases import tune_phrases
@@ -87,6 +87,7 @@ def tune(
     source_lm: str | None = options.of_decoders("source_lm"),
     rescorer: str | None = options.of_decoders("rescorer"),
     phrases: options.PhrasesOption = None,
+    corrections: str | None = options.option("File of corrections to learn from (see hf-ngpulm learn)."),
     false_alarms_per_hour: float | None = options.option(
         "With --phrases: find thresholds of a second look that lets so many in that nobody said.", min=1e-6
     ),
@@ -119,10 +120,10 @@ def tune(
     With --phrases and --false-alarms-per-hour, DATA is ordinary speech with transcripts. Phrases that a transcript has count as
     said, all others are false alarms.
     """
-    weighs = options.given(source_lm=source_lm, rescorer=rescorer, plot=keep.plot, by=by if by != "wer" else None)
-    weighs |= options.given(
-        normalise=normalise if normalise != "none" else None, refine=refine if refine != 2 else None, held_out=held_out or None
-    )
+    weighs = options.given(source_lm=source_lm, rescorer=rescorer, corrections=corrections, plot=keep.plot)
+    weighs |= {"by": by} if by != "wer" else {}
+    weighs |= {"normalise": normalise} if normalise != "none" else {}
+    weighs |= options.given(refine=refine if refine != 2 else None, held_out=held_out or None)
     if of_grammars.grammar is not None:
         weighs |= options.given(grids, phrases=phrases, false_alarms_per_hour=false_alarms_per_hour)
         _refuse(weighs, "has no effect with --grammar; leave it out")
@@ -139,8 +140,8 @@ def tune(
     library.refuse_idle(of_none, "is about a grammar; add --grammar")
     if data is None:
         raise ValueError("name the recordings to tune on: hf-ngpulm tune MODEL DATA")
-    if search.lm is None and not phrases and rescorer is None:
-        raise ValueError("name what to weigh: --lm, --phrases or --rescorer")
+    if search.lm is None and not phrases and rescorer is None and corrections is None:
+        raise ValueError("name what to weigh: --lm, --phrases, --corrections or --rescorer")
     if (keep.save or keep.save_to) and search.lm is None:
         raise ValueError("--save and --save-to write to a language model: add --lm")
     if keep.save and not os.path.isdir(str(search.lm)):
@@ -158,7 +159,13 @@ def tune(
     if search.lm is not None:
         # Any weight will do; it keeps earlier tuned ones out.
         settings |= {"lm": load(search.lm, model), "lm_weight": 0.5}
+    base: Any = settings.get("lm")
     common, from_entities = phrases_and_entities(phrases)
+    if corrections is not None:
+        log = library.CorrectionLog(corrections)
+        common = [*common, *log.phrases()]
+        learned = log.language_model(base, load_tokenizer(model))
+        settings |= {} if learned is None else {"lm": learned, "lm_weight": 0.5}
     if from_entities:
         recordings = [recording for recording in recordings if recording.text is not None]
         settings["phrases"] = [[*common, *recording.entities] or None for recording in recordings]
@@ -175,8 +182,8 @@ def tune(
         result.plot(keep.plot)
     folder = keep.save_to or (search.lm if keep.save else None)
     if folder is not None:
-        settings["lm"].remember(result.tuned)
-        settings["lm"].save_pretrained(folder)
+        base.remember(result.tuned)
+        base.save_pretrained(folder)
     if as_json:
         summary = result.to_dict()
         for point in summary.pop("points"):

@@ -48,9 +48,12 @@ class PhraseReport:
     threshold: float | None = None
     instead: str | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the report as a dictionary without the values that are None, as pipelines return it."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+    def as_dict(self, begin: float = 0.0) -> dict[str, Any]:
+        """Return the report as a dictionary without the values that are None, as pipelines return it. `begin`: the begin of the
+        utterance, in seconds.
+        """
+        found = {name: value for name, value in vars(self).items() if value is not None}
+        return found | {name: round(begin + found[name], 6) for name in ("start", "end") if name in found}
 
 
 @dataclass(frozen=True)

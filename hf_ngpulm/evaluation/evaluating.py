@@ -256,6 +256,8 @@ def _about(recogniser: Recogniser, recordings: Recordings, settings: dict[str, A
             continue
         if isinstance(value, NGramLM):
             value = f"order {value.order} {_digest_of(value.named_buffers())}"
+        elif name == "corrections":
+            value = f"{len(value)} corrections {fingerprint_of({'corrections': value.corrections})}"
         elif name == "phrases":
             texts = value if isinstance(value, list | tuple) else list(getattr(value, "phrases", [repr(value)]))
             value = f"{len(texts)} phrases {fingerprint_of({'phrases': [str(text) for text in texts]})}"

@@ -263,7 +263,7 @@ def without_lm(pipeline: Any) -> dict[str, Any]:
         search = {"num_beams": beams_of(pipeline)} | ({"rescorer": None} if pipeline._of_rescorer else {})
     else:
         search = {name: value for name, value in decoder.options.search().items() if name not in pipeline.of_an_lm}
-    return {"lm": None, "phrases": None, **{name: None for name in SUBTRACTED if name in given}, **search}
+    return {"lm": None, "phrases": None, **{name: None for name in (*SUBTRACTED, "corrections") if name in given}, **search}
 
 
 def beams_of(pipeline: Seq2SeqNGramPipeline) -> int:
