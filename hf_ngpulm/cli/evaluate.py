@@ -35,6 +35,9 @@ def evaluate(
     batch_size: int = options.option("Recordings decoded together.", default=16, min=1),
     chunk_length: float = options.option("Seconds from which recordings are cut into chunks.", default=40.0, min=1),
     normalise: options.NormaliseOption = "none",
+    word_confidence: str | None = options.option(
+        "Also measure how well words' confidences fit: max_prob, gibbs, tsallis or renyi, or a file of `hf-ngpulm tune`."
+    ),
     output: str | None = options.option("File for results: a line of JSON a recording.", "--output", "-o"),
     baseline: bool = options.option(
         "Also evaluate the same search without LM and phrases, and compare.", "--baseline", default=False
@@ -84,6 +87,7 @@ def evaluate(
         raise ValueError(
             "--baseline is the same without language model and phrases, but there is neither; add --lm or --phrases"
         )
+    settings |= options.given(confidence=word_confidence)
     asr = load_recogniser(model, device, dtype, **settings)
     bars = Bars(rank == 0 and not as_json and sys.stderr.isatty())
 
@@ -187,6 +191,8 @@ def _facts(found: library.Evaluation, level: float) -> dict[str, str]:
         rows["entity WER, %"] = rate("entity_wer")
         shares = (told[f"entity_{name}"] for name in ("precision", "recall", "f1"))
         rows["entity precision, recall, F1, %"] = ", ".join(_number(share, 1) for share in shares)
+    if "calibration_error" in told:
+        rows["calibration error of confidences, %"] = _number(told["calibration_error"], 1)
     rows["x real time, model with decoder"] = _number(told["rtfx"], 1)
     rows["x real time, decoder alone"] = _number(told["rtfx_decoder"], 1)
     rows["recordings, seconds of audio"] = f"{told['utterances']:,}, {told['audio_seconds']:,.1f}"

@@ -16,6 +16,7 @@ from .evaluate import end_if_unreadable
 from .files import refuse_existing
 from .models import load, load_recogniser, load_tokenizer, normalisation_of, phrases_and_entities
 from .output import interruptible, percent, print_json, print_line, print_table, tell
+from .tune_confidence import tune_confidence
 from .tune_grammar import tune_grammar
 from .tune_phrases import tune_phrases
 
@@ -91,6 +92,9 @@ def tune(
     false_alarms_per_hour: float | None = options.option(
         "With --phrases: find thresholds of a second look that lets so many in that nobody said.", min=1e-6
     ),
+    word_confidence: str | None = options.option(
+        "Calibrate the confidences of words by this measure: max_prob, gibbs, tsallis or renyi."
+    ),
     by: str = options.option("What to choose by: wer, cer or entity_wer.", default="wer"),
     normalise: options.NormaliseOption = "none",
     refine: int = options.option("How often steps are halved around the best.", default=2, min=0, max=10),
@@ -102,11 +106,13 @@ def tune(
     device: options.DeviceOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Find the weights with which a model and an LM make the fewest errors, or how much evidence grammars and phrases need.
+    """Find the weights with which a model and an LM make the fewest errors, how much evidence grammars and phrases need,
+    or what confidences mean.
 
     hf-ngpulm tune nvidia/parakeet-ctc-0.6b dev.jsonl --lm my-lm --num-beams 8 --save --plot wer.png
     hf-ngpulm tune nvidia/parakeet-ctc-0.6b commands.jsonl --grammar orders --other speech.jsonl --save
     hf-ngpulm tune nvidia/parakeet-ctc-0.6b speech.jsonl --phrases names.txt --false-alarms-per-hour 1 --save-to thresholds.json
+    hf-ngpulm tune nvidia/parakeet-ctc-0.6b dev.jsonl --word-confidence tsallis --save-to calibration.json
 
     The weights of the LM, of phrases and of a decoder's internal LM are always tuned; a single value, such as --lm-weight 0.5,
     stays fixed.
@@ -117,6 +123,8 @@ def tune(
     With --grammar, DATA are commands and may be left out. What is saved applies to all models of the family (CTC, transducer,
     attention) that use the grammar: --sensitivity 0.5 means the bound that was found.
 
+    With --word-confidence, DATA is speech with transcripts, on which confidences become the probability that a word is right.
+
     With --phrases and --false-alarms-per-hour, DATA is ordinary speech with transcripts. Phrases that a transcript has count as
     said, all others are false alarms.
     """
@@ -124,6 +132,14 @@ def tune(
     weighs |= {"by": by} if by != "wer" else {}
     weighs |= {"normalise": normalise} if normalise != "none" else {}
     weighs |= options.given(refine=refine if refine != 2 else None, held_out=held_out or None)
+    if word_confidence is not None and false_alarms_per_hour is None and of_grammars.grammar is None:
+        weighs.pop("normalise", None)
+        weighs |= options.given(grids, other=of_grammars.other, false_accepts_per_hour=of_grammars.false_accepts_per_hour)
+        _refuse(weighs, "has no effect with --word-confidence; leave it out")
+        of_words = word_confidence, phrases, normalise
+        tune_confidence(model, data, *of_words, keep, search, fields, batch_size, device, as_json)
+        return
+    weighs |= options.given(word_confidence=word_confidence)
     if of_grammars.grammar is not None:
         weighs |= options.given(grids, phrases=phrases, false_alarms_per_hour=false_alarms_per_hour)
         _refuse(weighs, "has no effect with --grammar; leave it out")

@@ -31,8 +31,6 @@ def tune_phrases(
     if keep.save:
         raise ValueError("--save writes to an LM, thresholds go to a file of their own: --save-to thresholds.json")
     weight = None if phrase_weights is None else _weight(phrase_weights)
-    if keep.save_to and Path(keep.save_to).exists():
-        library.read_thresholds(keep.save_to)  # now, not after an hour
     recordings = library.read_recordings(data, **vars(fields))
     common, from_entities = phrases_and_entities(phrases)
     if from_entities:
@@ -43,7 +41,7 @@ def tune_phrases(
         report=tell,
     )  # fmt: skip
     if keep.save_to:
-        library.save_thresholds(keep.save_to, result.model, result.thresholds)
+        result.save(keep.save_to)
     told = {**result.to_dict(), "saved_to": keep.save_to}
     if keep.output:
         Path(keep.output).write_text(json.dumps(told, ensure_ascii=False, indent=1), encoding="utf-8")

@@ -82,7 +82,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         blank_id: class of the blank; default: `blank_token_id` of the config of `model`, or else the tokenizer's padding token.
         frame_seconds: duration of a frame; without it words have no times.
         confidence: confidence measure of tokens and words: "max_prob", "gibbs", "tsallis" or "renyi" (see
-            `hf_ngpulm.search.confidence`), or None.
+            `hf_ngpulm.search.confidence`), a `Calibration` of one, or None.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
         source_lm: an n-gram model of the recogniser's training text. Its log-probabilities are subtracted (density ratio,
             McDermott et al., ASRU 2019; with a bigram model LODR, Zheng et al., Interspeech 2022).

@@ -21,6 +21,7 @@ from ..language_model.loading import loaded_models
 from ..phrases import Booster
 from ..phrases.contexts import is_any
 from ..phrases.phrases import check_factor
+from ..search.confidence import Calibration
 from ..text.vocabulary import tokenizer_of
 from ..text.words import WordSplitter
 from . import guard
@@ -97,7 +98,9 @@ class Decoder(WithoutCaches):
     @property
     def writing(self) -> Writing:
         """Return the object that makes this decoder's hypotheses."""
-        return Writing(self.splitter, self.frame_seconds, self.options.confidence is not None)
+        given = self.options.confidence
+        calibration = given if isinstance(given, Calibration) else None
+        return Writing(self.splitter, self.frame_seconds, given is not None, calibration)
 
     @property
     def given_phrases(self) -> Any:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from ..phrases.phrase import Forms, Match, edged
+from ..search.confidence import Calibration
 from ..text.words import WordSplitter
 
 
@@ -17,7 +18,8 @@ class Word(NamedTuple):
     Args:
         text: the word.
         start, end: times in seconds; None if the decoder doesn't know `frame_seconds`.
-        confidence: the lowest confidence of the word's tokens, from 0 to 1; None without a confidence measure.
+        confidence: the lowest confidence of the word's tokens, from 0 to 1; with a `Calibration`, the probability that the word
+            is right; None without a confidence measure.
     """
 
     text: str
@@ -97,6 +99,7 @@ class Hypothesis:
     splitter: WordSplitter | None = field(default=None, repr=False, compare=False)
     phrases: tuple[PhraseReport, ...] = field(default=(), repr=False, compare=False)
     forms: Forms | None = field(default=None, repr=False, compare=False)
+    calibration: Calibration | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def words(self) -> list[Word]:
@@ -107,7 +110,13 @@ class Hypothesis:
         if self.forms:
             for match in reversed(self.forms.found([text for text, *_ in split])):
                 split[match.first : match.last] = _as_written(match, split[match.first : match.last])
-        return [self._span(text, first, last) for text, first, last in split]
+        words = [self._span(text, first, last) for text, first, last in split]
+        if self.calibration is None or not self.token_confidences:
+            return words
+        return [
+            word if word.confidence is None else word._replace(confidence=self.calibration.of(word.confidence))
+            for word in words
+        ]
 
     def written(self, forms: Forms) -> Hypothesis:
         """Return a copy in which phrases are written as their list has them, whichever form was heard."""
@@ -148,11 +157,13 @@ class Writing(NamedTuple):
         splitter: splits tokens into words. It is None without a tokenizer; hypotheses then have no texts and words.
         frame_seconds: duration of a frame, in seconds; None if unknown.
         measured: whether tokens have confidences.
+        calibration: what turns them into those of words.
     """
 
     splitter: WordSplitter | None
     frame_seconds: float | None
     measured: bool
+    calibration: Calibration | None = None
 
     def text(self, token_ids: list[int]) -> str:
         """Return the text of some tokens."""
@@ -173,6 +184,7 @@ class Writing(NamedTuple):
             token_frames=starts,
             token_ends=ends,
             token_confidences=confidences if self.measured else [],
+            calibration=self.calibration,
             frame_seconds=self.frame_seconds,
             splitter=self.splitter,
         )

@@ -14,7 +14,7 @@ from ..common.checks import AT_LEAST_0, ROW_WEIGHTS, Kind, check, either, number
 from ..config.tuned import SETTINGS, with_remembered
 from ..engines.choice import CHOICES
 from ..fusion.rows import select_rows
-from ..search.confidence import MEASURES
+from ..search.confidence import MEASURES, Calibration
 from ..search.ctc_graph import graph_engine
 from ..search.ctc_greedy import RULES
 from ..search.networks.model import TransducerModel
@@ -45,7 +45,9 @@ _SWITCH = Kind("", lambda value: True, bool)
 KINDS: dict[str, Kind] = {
     "num_return_sequences": whole(),
     "frame_seconds": _SECONDS,
-    "confidence": either(one_of(*MEASURES), Kind("None", lambda value: value is None)),
+    "confidence": either(
+        one_of(*MEASURES), Kind("a Calibration, or None", lambda value: value is None or isinstance(value, Calibration))
+    ),
     "engine": one_of(*CHOICES),
     "num_beams": whole(1, MOST_BEAMS, f"a whole number from 1 to {MOST_BEAMS}, or 'auto'"),
     "max_active": whole(1, MOST_ACTIVE),
@@ -197,11 +199,16 @@ class FrameOptions(Options):
 
     num_return_sequences: int = 1
     frame_seconds: float | None = None
-    confidence: str | None = "max_prob"
+    confidence: str | Calibration | None = "max_prob"
     engine: str = "auto"
     rescorer: Any = None
     rescorer_weight: float | Tensor | None = None
     word_bonus: float | Tensor | None = None
+
+    @property
+    def measure(self) -> str | None:
+        """Return the measure of confidence."""
+        return self.confidence.measure if isinstance(self.confidence, Calibration) else self.confidence
 
     @property
     def is_greedy(self) -> bool:
@@ -369,7 +376,7 @@ class TransducerOptions(FrameOptions):
             aes_steps=self.aes_steps,
             aes_beta=self.aes_beta,
             aes_gamma=self.aes_gamma,
-            confidence=self.confidence,
+            confidence=self.measure,
         )
 
 

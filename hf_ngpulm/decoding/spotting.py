@@ -165,8 +165,8 @@ class SpottedPhrases:
             own = aligned(logits[spot.start : spot.end].float().cpu(), tree.spellings[spot.spelling], decoder.blank_id)
             of_spot = [[spot.start + frame for frame in frames] for frames in own]
             starts, ends = ([*old[: spot.first], *new, *old[spot.last :]] for old, new in zip((starts, ends), of_spot))
-            if confidences and decoder.options.confidence:
-                measured = frame_confidence(logits[None, spot.start : spot.end], decoder.options.confidence)[0]
+            if confidences and decoder.options.measure:
+                measured = frame_confidence(logits[None, spot.start : spot.end], decoder.options.measure)[0]
                 means = [float(measured[a:b].mean()) for a, b in zip(*own)]
                 confidences = [*confidences[: spot.first], *means, *confidences[spot.last :]]
         acoustic, added, of_lms = changes

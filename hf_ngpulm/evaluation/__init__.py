@@ -16,6 +16,7 @@ from .recordings import Recording, Recordings, load_audio
 from .significance import Comparison, Interval, bootstrap, paired_significance
 
 if TYPE_CHECKING:
+    from .confidences import ConfidenceBin, ConfidenceTuning, tune_confidence
     from .evaluating import evaluate
     from .grammars import GrammarTuning, OperatingPoint, tune_grammar
     from .metrics import CER, WER, EntityWER
@@ -30,6 +31,8 @@ __all__ = [
     "Clock",
     "Compared",
     "Comparison",
+    "ConfidenceBin",
+    "ConfidenceTuning",
     "EntityErrors",
     "EntityMatches",
     "EntityWER",
@@ -56,6 +59,7 @@ __all__ = [
     "paired_significance",
     "read_recordings",
     "read_results",
+    "tune_confidence",
     "tune_grammar",
     "tune_phrases",
     "tune_weights",

@@ -300,8 +300,8 @@ def _saved(parts: Parts) -> Records:
 
 def _utterance(recording: Recording, record: dict[str, Any]) -> Utterance:
     """Return a recording's result with its current transcript and entities."""
-    names = ("hypothesis", "score", "audio_seconds", "model_seconds", "decoder_seconds", "problem", "cut")
-    values = {"hypothesis": None} | {name: record[name] for name in names if name in record}
+    names = ("hypothesis", "score", "audio_seconds", "model_seconds", "decoder_seconds", "problem", "cut", "confidences")
+    values = {"hypothesis": None} | {name: record[name] for name in names if record.get(name) is not None}
     return Utterance(recording.id, recording.text, entities=recording.entities, **values)
 
 

@@ -7,16 +7,18 @@ the transcripts don't have are false alarms. Thresholds are fitted to their rati
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..common.checks import check, whole
+from ..config.of_models import save_of_model
 from ..config.tuned import ModelIdentity
 from ..decoding.families import family_of
 from ..decoding.second_look import RATE, PhraseList
-from ..decoding.thresholds import THRESHOLDS, Thresholds
+from ..decoding.thresholds import KINDS, NAME, THRESHOLDS, Thresholds
 from .loading import pieces_of
 from .recordings import Recording
 from .significance import highest_mean
@@ -72,6 +74,10 @@ class PhraseTuning:
     weighed: int
     unreadable: tuple[str, ...]
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the thresholds to a file, in which those of other recognisers stay."""
+        save_of_model(path, NAME, KINDS, self.model, self.thresholds._asdict())
+
     @property
     def highest_rate(self) -> float:
         """Return the upper end of the 95% interval of false alarms an hour, as of rare, independent events (Poisson)."""
@@ -107,7 +113,7 @@ def tune_phrases(
     """Fit the thresholds of a second look at phrases to a recogniser, on ordinary speech.
 
         tuning = tune_phrases(asr, read_recordings("speech.jsonl"), ["Anna Kowalska", ...])
-        save_thresholds("thresholds.json", tuning.model, tuning.thresholds)
+        tuning.save("thresholds.json")
         asr = pipeline(..., phrases=[...], false_alarms_per_hour=1, thresholds="thresholds.json")
 
     Args:

@@ -57,11 +57,19 @@ class RecognitionStep:
 
 @dataclass(frozen=True)
 class Heard:
-    """A transcript, its score (natural log; None if the decoder has none), and whether it was cut at the limit of tokens."""
+    """A transcript, its score (natural log; None if the decoder has none), whether it was cut at the limit of tokens, and its
+    words with their confidences, if they have any.
+    """
 
     hypothesis: str
     score: float | None
     cut: bool = False
+    confidences: list[tuple[str, float]] | None = None
+
+    @classmethod
+    def of(cls, best: Any) -> Heard:
+        measured = [(word.text, word.confidence) for word in best.words] if best.token_confidences else None
+        return cls(best.text, float(best.score), confidences=measured)
 
 
 class Recogniser:
@@ -180,7 +188,7 @@ class Recogniser:
 
     def _heard(self, out: dict[str, Any]) -> list[Heard]:
         if self.family is not Seq2SeqNGramPipeline:
-            return [Heard(n_best[0].text, float(n_best[0].score)) for n_best in out["hypotheses"]]
+            return [Heard.of(n_best[0]) for n_best in out["hypotheses"]]
         texts = [self.pipeline.postprocess([{"tokens": row[None]}])["text"] for row in out["tokens"]]
         return [Heard(text, None, self._is_cut(row.tolist())) for text, row in zip(texts, out["tokens"])]
 
@@ -207,7 +215,7 @@ class Recogniser:
         frames, self._frames = torch.cat(self._frames, dim=1).to(self.pipeline.device), []
         with torch.inference_mode():
             ((best, *_),) = self.pipeline._decode(decoder, frames, None)
-        return [Heard(best.text, float(best.score))]
+        return [Heard.of(best)]
 
     # Clocks
 

@@ -14,6 +14,7 @@ from typing import Any
 from ..common.files import write_beside
 from ..generation.runaways import runs_away
 from ..text.normalisation import normaliser
+from .calibration import calibration_error, judged_words
 from .counts import ErrorCounts, Normalisation, character_errors, share, word_errors
 from .entities import EntityErrors, entity_errors
 from .significance import Comparison, Interval, bootstrap, paired_significance
@@ -36,6 +37,7 @@ class Utterance:
         entities: important phrases in the transcript.
         problem: why the audio couldn't be read.
         cut: whether the hypothesis was cut at the limit of tokens.
+        confidences: the hypothesis's words with their confidences; empty if none were asked for.
     """
 
     id: str
@@ -48,6 +50,7 @@ class Utterance:
     entities: tuple[str, ...] = ()
     problem: str | None = None
     cut: bool = False
+    confidences: Sequence[tuple[str, float]] = ()
 
     @property
     def ran_away(self) -> bool:
@@ -66,7 +69,7 @@ class Utterance:
         found = {name: getattr(self, name) for name in names} | {"decode_seconds": self.decoder_seconds}
         if self.entities:
             found["entities"] = list(self.entities)
-        return found | {name: getattr(self, name) for name in ("problem", "cut") if getattr(self, name)}
+        return found | {name: getattr(self, name) for name in ("problem", "cut", "confidences") if getattr(self, name)}
 
     @classmethod
     def from_line(cls, line: dict[str, Any]) -> Utterance:
@@ -207,6 +210,12 @@ class Evaluation:
         return math.fsum(utterance.audio_seconds for utterance in self.utterances)
 
     @property
+    def calibration_error(self) -> float | None:
+        """Return the expected calibration error of words' confidences; None without confidences."""
+        confidences, right, _ = judged_words(self.utterances, self.normalise)
+        return calibration_error(confidences, right) if len(right) else None
+
+    @property
     def rtfx(self) -> float:
         """Return the seconds of audio per second of processing, from features to text, in one process, without warm-up."""
         return share(self.audio_seconds, math.fsum(utterance.model_seconds for utterance in self.utterances))
@@ -264,6 +273,8 @@ class Evaluation:
             told["other_wer"] = _percent(scores.entities.other_wer)
             told["entity_words"] = scores.entities.entities.length
             told |= {f"entity_{name}": _percent(rate) for name, rate in scores.of_matches.items()}
+        if self.calibration_error is not None:
+            told["calibration_error"] = _percent(self.calibration_error)
         speeds = {name: getattr(self, name) for name in ("rtfx", "rtfx_decoder")}
         told |= {name: None if math.isnan(speed) else speed for name, speed in speeds.items()}
         told["decoder_measured"] = self.measured

@@ -18,6 +18,7 @@ from transformers.pipelines.automatic_speech_recognition import rescale_stride
 
 from ..common.checks import refuse_idle
 from ..config.tuned import SETTINGS, with_remembered
+from ..decoding.calibration import confidence_for
 from ..decoding.families import encoded, frame_lengths, takes_one_channel, usual
 from ..decoding.hypotheses import Hypothesis
 from ..decoding.options import Options
@@ -94,7 +95,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         sensitivity: from 0 to 1 (default 0.5): with `grammar_mode="reject"` an utterance is understood if its confidence is at
             least 1 - sensitivity.
         confidence: a measure (see `hf_ngpulm.search.confidence`); the chunks of `return_timestamps` then have a `confidence`
-            (for CTC models and transducers).
+            (for CTC models and transducers). A `hf_ngpulm.search.confidence.Calibration`, or a file that `hf-ngpulm tune
+            --word-confidence` has written, makes it the probability that the word is right.
 
     Raises:
         ValueError: the length of a list isn't the number of recordings; a setting of language models is passed without a
@@ -252,6 +254,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
                 raise ValueError(f"{', '.join(named)} given without phrases=; pass the phrases too")
             of_phrases = {"phrase_weight", *OF_LOOKS}
             settings, given = ({k: v for k, v in part.items() if k not in of_phrases} for part in (settings, given))
+        if settings.get("confidence") is not None:
+            settings = {**settings, "confidence": confidence_for(self.model, settings["confidence"])}
         # The pipeline's weights of a model that a call leaves out have no effect; those from this call are a mistake.
         for model, weights in (
             ("source_lm", {"source_weight"}),

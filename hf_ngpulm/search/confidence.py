@@ -8,12 +8,39 @@ on language models.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 MEASURES = ("max_prob", "gibbs", "tsallis", "renyi")
+LEAST = 1e-6
 ALPHA = 1 / 3  # the order of the Tsallis and Rényi entropies that the paper recommends
+
+
+class Calibration(NamedTuple):
+    """Turn words' confidences of a measure into probabilities that the words are right, by a logistic curve:
+
+        log(p / (1 - p)) = slope log(c / (1 - c)) + offset
+
+    for a confidence c (Platt, "Probabilistic outputs for support vector machines", 1999).
+    `hf_ngpulm.evaluation.tune_confidence` fits it to a recogniser, so that numbers of different recognisers and measures mean
+    the same.
+    """
+
+    measure: str
+    slope: float
+    offset: float
+
+    def of(self, confidence: float) -> float:
+        """Return the probability for a confidence from 0 to 1."""
+        return 1 / (1 + math.exp(-max(-30.0, min(self.slope * logit(confidence) + self.offset, 30.0))))
+
+
+def logit(confidence: float) -> float:
+    """Return the logarithm of the odds of a confidence, which is kept away from 0 and 1."""
+    kept = min(max(confidence, LEAST), 1 - LEAST)
+    return math.log(kept / (1 - kept))
 
 
 def frame_confidence(logits: Tensor, measure: str = "max_prob") -> Tensor:

@@ -10,9 +10,9 @@ from transformers import pipeline
 
 from hf_ngpulm.cli.app import run
 from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.config.of_models import read_of_models, save_of_model
 from hf_ngpulm.config.tuned import ModelIdentity
-from hf_ngpulm.decoding.thresholds import THRESHOLDS, Thresholds, read_thresholds, save_thresholds, thresholds_for
-from hf_ngpulm.errors import NGramFormatError
+from hf_ngpulm.decoding.thresholds import KINDS, NAME, THRESHOLDS, Thresholds, thresholds_for
 from hf_ngpulm.evaluation import Recording, read_recordings, tune_phrases
 from hf_ngpulm.evaluation.phrases import _weigh
 
@@ -71,28 +71,22 @@ def test_what_nobody_said_is_a_false_alarm():
     assert [each.enters(thresholds._replace(offset=4.01), 1.0, 10) for each in weighed] == [True, True, False]
 
 
-def test_a_file_has_thresholds_by_model(tmp_path):
+def test_thresholds_of_a_file(tmp_path):
     path = tmp_path / "thresholds.json"
-    one, other = ModelIdentity("a/one", "parakeet_ctc", "1"), ModelIdentity("two", "whisper", "2")
-    save_thresholds(path, one, THRESHOLDS["ctc"])
-    save_thresholds(path, other, THRESHOLDS["attention"])
-    save_thresholds(path, ModelIdentity("a/one", "parakeet_ctc", "3"), THRESHOLDS["transducer"])
-    assert [each for _, each in read_thresholds(path)] == [THRESHOLDS["attention"], THRESHOLDS["transducer"]]
+    other = ModelIdentity("two", "whisper", "2")
+    save_of_model(path, NAME, KINDS, other, THRESHOLDS["attention"]._asdict())
     asr = pipeline("automatic-speech-recognition", model=MODELS["ctc"])
-    with pytest.raises(ValueError, match="has thresholds for two, a/one, none for ctc; find them with hf-ngpulm tune ctc"):
-        asr(str(read_recordings(CLIPS)[0].audio), phrases=SAID, false_alarms_per_hour=1, thresholds=str(path))
+    audio = str(read_recordings(CLIPS)[0].audio)
+    with pytest.raises(ValueError, match="has thresholds for two, none for ctc; fit them with hf-ngpulm tune"):
+        asr(audio, phrases=SAID, false_alarms_per_hour=1, thresholds=str(path))
     with pytest.raises(ValueError, match="thresholds given without false_alarms_per_hour="):
-        asr(str(read_recordings(CLIPS)[0].audio), phrases=SAID, thresholds=str(path))
+        asr(audio, phrases=SAID, thresholds=str(path))
     with pytest.raises(TypeError, match="thresholds should be"):
         thresholds_for(asr.model, 3)
-    for content in ("", "[]", '{"thresholds": [1]}', '{"thresholds": [{"model": "a"}]}'):
-        path.write_text(content)
-        with pytest.raises(NGramFormatError, match="isn't a file of thresholds of phrases"):
-            read_thresholds(path)
-    good = {"model": "a", "model_type": "b", "model_fingerprint": "c", **THRESHOLDS["ctc"]._asdict()}
-    path.write_text(json.dumps({"thresholds": [good | {"slope": float("nan")}]}))
-    with pytest.raises(NGramFormatError, match="slope"):
-        read_thresholds(path)
+    own = Thresholds(1e5, 0.0, 0.0, 0.0)
+    save_of_model(path, NAME, KINDS, ModelIdentity.of(asr.model), own._asdict())
+    assert thresholds_for(asr.model, path) == own and thresholds_for(asr.model, own) is own
+    assert thresholds_for(asr.model, None) is None
 
 
 def test_command_line(tmp_path, capsys):
@@ -109,8 +103,8 @@ def test_command_line(tmp_path, capsys):
     assert "Fitted to" in shown.out and "1 recordings have no transcript" in shown.err
     told = json.loads(output.read_text())
     assert told["phrases"] == len(OTHERS) + 1 and told["said"] > 0 and told["saved_to"] == str(saved)
-    ((model, thresholds),) = read_thresholds(saved)
-    assert model.name == "ctc" and thresholds._asdict() == told["thresholds"]
+    ((model, thresholds),) = read_of_models(saved, NAME, KINDS)
+    assert model.name == "ctc" and thresholds == told["thresholds"]
     speech = ["transcribe", rows[0]["audio"], "--model", MODELS["ctc"], "--phrases", "lighthouse", "--device", "cpu"]
     assert run([*speech, "--false-alarms-per-hour", "1", "--thresholds", str(saved)]) == 0
     for wrong, why in (

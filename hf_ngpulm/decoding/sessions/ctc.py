@@ -100,7 +100,7 @@ class CTCSlots(Slots):
 
     def _feed(self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, counts: np.ndarray) -> np.ndarray:
         """Run `feed` without a rescorer."""
-        measure = self.decoder.options.confidence
+        measure = self.decoder.options.measure
         confidences = None if measure is None else self.confidences(logits, lengths, measure)
         bad_frames = self.search(slots, logits, lengths, counts, confidences)
         rows = slice(None) if slots is None else slots

@@ -77,7 +77,7 @@ class CoreSlots(CTCSlots):
     @property
     def are_max_probs(self) -> bool:
         """Return whether the core computes the confidences during the search."""
-        return self.decoder.options.confidence == "max_prob"
+        return self.decoder.options.measure == "max_prob"
 
     def confidences(self, logits: Tensor, lengths: Tensor, measure: str) -> Tensor:
         if self.are_max_probs:

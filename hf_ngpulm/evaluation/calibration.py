@@ -1,0 +1,89 @@
+"""Measure how well words' confidences fit, and calibrate them.
+
+The expected calibration error is the mean distance between the confidence of words and the share of them that is right, over
+`BINS` bins of equal width, weighted by their words (Guo et al., "On calibration of modern neural networks", ICML 2017).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..common.extras import needed
+from ..search.confidence import Calibration, logit
+from ..text.normalisation import normaliser
+
+BINS = 10
+_PRIOR = 1e-3  # weight of the squares of slope and offset, so that there is always a solution
+_STEPS = 50
+
+
+def judged_words(utterances: Sequence[Any], normalise: Any = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the confidences of all words of scored utterances, whether each is right, and the number of its utterance:
+    float64, bool and int64, each `[words]`.
+
+    A word is right if the alignment with the fewest errors has it in the transcript.
+
+    Args:
+        utterances: of an `Evaluation`.
+        normalise: as for `word_errors`. Words that it removes are left out; of a word that becomes several, all must be right.
+    """
+    clean = normaliser(normalise)
+    confidences: list[float] = []
+    right: list[bool] = []
+    numbers: list[int] = []
+    for number, utterance in enumerate(utterances):
+        if not utterance.scored or not utterance.confidences:
+            continue
+        words = [(clean(text).split(), confidence) for text, confidence in utterance.confidences]
+        words = [(parts, confidence) for parts, confidence in words if parts]
+        are_right = _aligned(clean(utterance.reference).split(), [part for parts, _ in words for part in parts])
+        place = 0
+        for parts, confidence in words:
+            confidences.append(confidence)
+            right.append(all(are_right[place : place + len(parts)]))
+            numbers.append(number)
+            place += len(parts)
+    return np.array(confidences, dtype=np.float64), np.array(right, dtype=bool), np.array(numbers, dtype=np.int64)
+
+
+def _aligned(said: list[str], heard: list[str]) -> list[bool]:
+    """Return whether each word that was heard was said."""
+    if not said or not heard:
+        return [False] * len(heard)
+    with needed("eval", "error rates"):
+        import jiwer
+    found = [False] * len(heard)
+    for chunk in jiwer.process_words(" ".join(said), " ".join(heard)).alignments[0]:
+        if chunk.type == "equal":
+            found[chunk.hyp_start_idx : chunk.hyp_end_idx] = [True] * (chunk.hyp_end_idx - chunk.hyp_start_idx)
+    return found
+
+
+def calibration_error(confidences: np.ndarray, right: np.ndarray) -> float:
+    """Return the expected calibration error, from 0 to 1, of at least one word."""
+    bins = np.minimum((confidences * BINS).astype(np.int64), BINS - 1)
+    sums = [np.bincount(bins, weights, BINS) for weights in (confidences, right.astype(np.float64))]
+    return float(np.abs(sums[0] - sums[1]).sum() / len(right))
+
+
+def fitted_calibration(confidences: np.ndarray, right: np.ndarray, measure: str) -> Calibration:
+    """Return the calibration that makes it the likeliest which words are right (logistic regression, Newton's method).
+
+    Raises:
+        ValueError: all words are right, or all are wrong.
+    """
+    if right.all() or not right.any():
+        raise ValueError(
+            f"{int(right.sum())} of {len(right)} words are right; confidences need some right and some wrong words"
+        )
+    inputs = np.stack([[logit(each) for each in confidences], np.ones(len(right))], axis=1)
+    weights = np.zeros(2)
+    for _ in range(_STEPS):
+        likely = 1 / (1 + np.exp(-np.clip(inputs @ weights, -50, 50)))
+        gradient = inputs.T @ (right - likely) - _PRIOR * weights
+        curvature = (inputs * (likely * (1 - likely))[:, None]).T @ inputs + _PRIOR * np.eye(2)
+        weights += np.linalg.solve(curvature, gradient)
+    return Calibration(measure, float(weights[0]), float(weights[1]))
