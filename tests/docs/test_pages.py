@@ -36,7 +36,7 @@ REASONS = {
     "needs several processes": 2,
     "needs a model of the Hub": 2,
     "another project's": 8,
-    "has a test of its own": 3,
+    "has a test of its own": 4,
 }
 # `tests/test_examples.py` runs them.
 EXAMPLES = [path.name for path in (ROOT / "examples").glob("*.py")]
