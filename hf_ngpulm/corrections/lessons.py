@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..common.checks import check, whole
@@ -133,7 +134,7 @@ def mined_aliases(
     for phrase in listed:
         mined = [alias for alias, count in counts[phrase.text].most_common(most) if count >= times]
         aliases = dict.fromkeys((*phrase.aliases, *mined))
-        found.append(Phrase(phrase.text, phrase.weight, phrase.threshold, list(aliases)))
+        found.append(replace(phrase, aliases=list(aliases)))
     return found
 
 

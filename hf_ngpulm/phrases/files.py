@@ -39,7 +39,9 @@ def _fluid_audio(text: str, lines: list[str], name: str) -> list[Any]:
     try:
         content = json.loads(text)
         terms = content["terms"] if isinstance(content, dict) else content
-        found = [Phrase(term["text"], term.get("weight"), None, term.get("aliases") or ()) for term in terms]
+        found = [
+            Phrase(term["text"], term.get("weight"), None, term.get("aliases") or (), term.get("language")) for term in terms
+        ]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         message = f'{name}: not FluidAudio\'s JSON, {{"terms": [{{"text": "NVIDIA", "aliases": ["in video"]}}]}} ({error!r})'
         raise ValueError(message) from None

