@@ -185,6 +185,14 @@ class CorrectionLog:
         small = NGramLM(model_of(counts, vocabulary))
         return LogLinear([*(lm for lm, _ in models), small], [*((1 - share) * own for _, own in models), share])
 
+    def compare(self, most: int) -> bool:
+        """Compare up to `most` corrections that weren't compared yet, and return whether all are. Then learning takes no time;
+        otherwise whoever learns first waits for all comparisons.
+        """
+        new = [each for each in dict.fromkeys(self.corrections) if each not in self._lessons]
+        self._lessons |= {each: Lesson.of(*each) for each in new[:most]}
+        return len(new) <= most
+
     def _mishearings(self) -> list[Correction]:
         """Return the corrections that something can be learned from; `_lessons` has all corrections."""
         corrections = self.corrections

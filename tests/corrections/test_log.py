@@ -264,6 +264,11 @@ def test_a_correction_is_compared_once(log, monkeypatch):
     made = Lesson.of
     monkeypatch.setattr(Lesson, "of", counted)
     log.add(*FIRST)
+    log.add("a", "a")
+    assert not log.compare(1) and compared == [FIRST]
+    assert log.compare(1) and log.compare(1) and compared == [FIRST, ("a", "a")]
+    log.undo()
+    compared.pop()
     log.phrases()
     log.add(*SECOND)
     assert log.phrases() == [Phrase("Kowalska", aliases=["koval ska"])]
