@@ -6,6 +6,9 @@ Lists and ranges of numbers stay single symbols, so that its size doesn't depend
 
 A state of the result is a set of network states, each with the weight that it lacks in comparison with the best one. Free words
 are a default: a set that may read one has a `default`, the set that it leads to, for words that have no arc.
+
+Each intent is made minimal by itself before all are joined. A network in any order ("[in the kitchen] [now]") has many states
+that are alike only once it is minimal, and sets of those would be too many.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import GrammarError
-from .network import FREE, Network
+from .network import FREE, Arc, Network
 
 MOST_STATES = 200_000
 DIGITS = 6  # of weights that are told apart
@@ -46,7 +49,16 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
     Raises:
         GrammarError: there are too many states, because weights or wildcards stay ambiguous.
     """
-    states, start = _merged_states(network, classes)
+    read = [[arc for arc in arcs if arc.symbol is FREE or arc.symbol in classes] for arcs in network.arcs]
+    intents = (_smallest(_subsets(*_merged_states(network, read, classes, arc.target))) for arc in network.arcs[0])
+    automata = [automaton for automaton in intents if automaton.arcs]
+    if len(automata) < 2:
+        return automata[0] if automata else WordAutomaton([], [], [])
+    return _subsets(*_joined(automata))
+
+
+def _subsets(states: list[_State], start: int) -> WordAutomaton:
+    """Return the deterministic automaton of states, by the construction of subsets. Raises GrammarError as `determinised`."""
     is_weighted = any(state.final or any(weight for *_, weight in state.arcs) for state in states)
     frees: list[_Free] = []
     numbers_of_frees: dict[Any, int] = {}
@@ -159,8 +171,37 @@ class _State(NamedTuple):
     final: float | None  # weight of ending there
 
 
-def _merged_states(network: Network, classes: Mapping[Any, Iterable[Any]]) -> tuple[list[_State], int]:
-    """Return the states of a network without arcs that read nothing, and the number of the start.
+def _joined(automata: list[WordAutomaton]) -> tuple[list[_State], int]:
+    """Return the states of several deterministic automata, and the number of a start from which each of them may be read.
+
+    States of all automata after which the same follows are one.
+    """
+    whole = WordAutomaton([], [], [])
+    starts = []
+    for arcs, finals, defaults in automata:
+        starts.append(first := len(whole.arcs))
+        whole.arcs.extend({symbol: (weight, first + target) for symbol, (weight, target) in of.items()} for of in arcs)
+        whole.finals.extend(finals)
+        whole.defaults.extend(None if default is None else (default[0], first + default[1]) for default in defaults)
+    parts = _equivalent(whole)
+    states = []
+    for state in np.unique(parts, return_index=True)[1].tolist():
+        arcs = [(symbol, int(parts[target]), weight) for symbol, (weight, target) in whole.arcs[state].items()]
+        default = whole.defaults[state]
+        # A word that has an arc may be read as a free word, too: the arc's target has all that follows then.
+        free = [] if default is None else [(FREE, int(parts[default[1]]), default[0])]
+        states.append(_State(arcs + free, whole.finals[state]))
+    firsts = [states[parts[start]] for start in starts]
+    finals = [state.final for state in firsts if state.final is not None]
+    states.append(_State([arc for state in firsts for arc in state.arcs], max(finals, default=None)))
+    return states, len(states) - 1
+
+
+def _merged_states(
+    network: Network, read: list[list[Arc]], classes: Mapping[Any, Iterable[Any]], start: int
+) -> tuple[list[_State], int]:
+    """Return the states of a network from a state on, without arcs that read nothing, and the number of that start. `read`: the
+    arcs of each state of the network that read a symbol.
 
     States after which the same follows are one. That keeps subsets few: templates have the same endings many times.
     """
@@ -169,8 +210,7 @@ def _merged_states(network: Network, classes: Mapping[Any, Iterable[Any]]) -> tu
     number: dict[int, int | None] = {}  # of each state of the network; None while what follows it isn't merged
     reserved: dict[int, int] = {}  # numbers of states in loops, which are needed before
     closures: dict[int, dict[int, float]] = {}
-    read = [[arc for arc in arcs if arc.symbol is FREE or arc.symbol in classes] for arcs in network.arcs]
-    waiting = [0]
+    waiting = [start]
     while waiting:
         state = waiting[-1]
         if state not in number:
@@ -203,7 +243,7 @@ def _merged_states(network: Network, classes: Mapping[Any, Iterable[Any]]) -> tu
         number[state] = merged_as
         own = [(symbol, merged_as if target == ITSELF else target, weight) for (symbol, target), weight in arcs.items()]
         merged[merged_as] = _State(own, final)
-    first = number[0]
+    first = number[start]
     assert first is not None
     return merged, first
 
@@ -229,10 +269,38 @@ def _reached(network: Network, state: int) -> dict[int, float]:
 def minimised(automaton: WordAutomaton) -> WordAutomaton:
     """Return the automaton with the fewest states that accepts the same with the same weights.
 
-    States that can't reach an end are left out first. Then classes of states are split until all states of a class
-    have the same end and the same arcs to the same classes (Moore's algorithm).
+    Raises:
+        GrammarError: it accepts nothing.
     """
-    automaton = _pushed(_trimmed(automaton))
+    smallest = _smallest(automaton)
+    if not smallest.arcs:
+        raise GrammarError("the grammar has no sentence that the recogniser can write")
+    return smallest
+
+
+def _smallest(automaton: WordAutomaton) -> WordAutomaton:
+    """Return the automaton with the fewest states; without any if it accepts nothing."""
+    automaton = _trimmed(automaton)
+    if not automaton.arcs:
+        return automaton
+    automaton = _pushed(automaton)
+    numbered = _equivalent(automaton)
+    states = np.unique(numbered, return_index=True)[1].tolist()  # the first part is that of the start
+    parts = numbered.tolist()
+    defaults = [automaton.defaults[state] for state in states]
+    return WordAutomaton(
+        [{symbol: (weight, parts[target]) for symbol, (weight, target) in automaton.arcs[state].items()} for state in states],
+        [automaton.finals[state] for state in states],
+        [None if default is None else (default[0], parts[default[1]]) for default in defaults],
+    )
+
+
+def _equivalent(automaton: WordAutomaton) -> np.ndarray:
+    """Number the states, int32 `[S]`: those after which the same follows with the same weights have the same number.
+
+    Classes of states are split until all states of a class have the same end and the same arcs to the same classes (Moore's
+    algorithm).
+    """
     ends = [None if final is None else round(final, DIGITS) for final in automaton.finals]
     labels: dict[Any, int] = {}
     arcs = [
@@ -251,14 +319,7 @@ def minimised(automaton: WordAutomaton) -> WordAutomaton:
         count = int(parts.max()) + 1
         leads = parts[targets].tobytes()
         parts = _numbered(zip(parts.tolist(), (leads[first:last] for first, last in bounds)))
-    states = np.unique(parts, return_index=True)[1].tolist()  # the first part is that of the start
-    parts = parts.tolist()
-    defaults = [automaton.defaults[state] for state in states]
-    return WordAutomaton(
-        [{symbol: (weight, parts[target]) for symbol, (weight, target) in automaton.arcs[state].items()} for state in states],
-        [automaton.finals[state] for state in states],
-        [None if default is None else (default[0], parts[default[1]]) for default in defaults],
-    )
+    return parts
 
 
 def _numbered(keys: Iterable[Any]) -> np.ndarray:
@@ -268,7 +329,7 @@ def _numbered(keys: Iterable[Any]) -> np.ndarray:
 
 
 def _trimmed(automaton: WordAutomaton) -> WordAutomaton:
-    """Return the automaton without the states from which no end can be reached."""
+    """Return the automaton without the states from which no end can be reached; without any if that is so of the start."""
     sources: list[list[int]] = [[] for _ in automaton.arcs]
     for state, arcs in enumerate(automaton.arcs):
         for _, target in arcs.values():
@@ -284,7 +345,7 @@ def _trimmed(automaton: WordAutomaton) -> WordAutomaton:
                 live.add(source)
                 waiting.append(source)
     if 0 not in live:
-        raise GrammarError("the grammar has no sentence that the recogniser can write")
+        return WordAutomaton([], [], [])
     states = [state for state in range(len(automaton.arcs)) if state in live]  # the first of them is the start
     number = {state: place for place, state in enumerate(states)}
     return WordAutomaton(
