@@ -1,4 +1,4 @@
-"""Define the meaning of a grammar: all readings of a text, found by walking through the expressions word by word. Slow."""
+"""Define the meaning of a grammar: list all readings of a text, by walking through the expressions word by word. Slow."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .rules import Rules
 class Meaning(NamedTuple):
     """A reading of a text."""
 
-    intent: str | None  # the intent, None for a grammar without intents
-    slots: tuple[tuple[str, Value], ...]  # names and values of slots, in the order in which they end
+    intent: str | None  # the intent; None for a grammar without intents
+    slots: tuple[tuple[str, Value], ...]  # names and values of slots, in the order of the slots' ends
     weight: float  # the grammar's weight (natural log)
 
 
-# A way through an expression: the place where it ends, the number of free words, the value of the last entry or number (None if
-# there is none), and the slots. It is mapped to its weight.
+# A way through an expression: the place where it ends, the number of free words, the value of the last entry or number (None
+# without one), and the slots. `Ways` maps each way to its weight.
 Way: TypeAlias = tuple[int, int, Value, tuple[tuple[str, Value], ...]]
 Ways: TypeAlias = dict[Way, float]
 
@@ -29,8 +29,8 @@ Ways: TypeAlias = dict[Way, float]
 def readings(rules: Rules, text: str) -> list[Meaning]:
     """Return all readings of a text, the best one first.
 
-    A reading with a larger weight is better. Among those with the same weight, the one with fewer words in wildcards is better,
-    and then the one whose expressions come first. Case doesn't matter. A slot whose value is its own words keeps their case.
+    Readings are ranked by weight. Among readings of equal weight, the one with fewer words in wildcards is better; then, the
+    one whose expressions come first. Case is ignored, but a slot whose value is its words keeps their case.
 
     Args:
         text: words, separated by spaces, without punctuation marks.
@@ -46,7 +46,7 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
         return [(expression_of(entry), value) for entry, value in entries]
 
     def ways(expression: Expression, place: int) -> Ways:
-        """Return the ways through an expression from a place on."""
+        """Return the ways through an expression that begin at a place."""
         if (id(expression), place) not in known:
             known[id(expression), place] = found_ways(expression, place)
         return known[id(expression), place]
@@ -86,7 +86,7 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
         return {(end, end - place, None, ()): 0.0 for end in range(place + 1, len(heard) + 1)}  # a wildcard
 
     def after(before: Ways, part: Expression) -> Ways:
-        """Return the given ways, each followed by every way through a part."""
+        """Return all ways that consist of a way in `before` and a way through `part`."""
         return best(
             ((end, free + more_free, last if _known(last) else value, slots + more_slots), weight + more)
             for (place, free, value, slots), weight in before.items()
@@ -94,8 +94,8 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
         )
 
     def repeated(expression: Repeat, place: int) -> Ways:
-        """Return the ways through a repeated part. The first repetition, and those up to `least`, may be without words; later
-        ones may not.
+        """Return the ways through a repeated part. The first repetition, and all up to `least`, may be empty. Later repetitions
+        contain words.
         """
         part, least, most = expression.part, expression.least, expression.most
         here: Ways = {(place, 0, None, ()): 0.0}
@@ -124,7 +124,7 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
 
 
 def best(found: Iterable[tuple[Way, float]]) -> Ways:
-    """Return each way with its largest weight."""
+    """Return the distinct ways, each with its largest weight."""
     result: Ways = {}
     for way, weight in found:
         result[way] = max(result.get(way, weight), weight)

@@ -14,14 +14,14 @@ OTHER = "[unk]"
 
 
 def read_vosk(source: str | Path | Iterable[str]) -> Rules:
-    """Read a list of phrases. Phrases have no intents and slots.
+    """Read a list of phrases. The phrases have no intents and no slots.
 
     Args:
-        source: the phrases, JSON text with a list of them, or the path of such a file. The phrase "[unk]" is
-            left out: other speech is rejected with or without it.
+        source: the phrases, a JSON text with a list of phrases, or the path of such a file. The phrase "[unk]" is
+            ignored, because other speech is always rejected.
 
     Raises:
-        GrammarError: it isn't such a list; the message names line and column if it isn't JSON.
+        GrammarError: the source isn't a list of phrases. If it isn't valid JSON, the message names the line and column.
     """
     where, phrases = "phrases", source
     if isinstance(source, str | Path):

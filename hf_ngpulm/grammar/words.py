@@ -1,11 +1,11 @@
 """Make a network of words deterministic and minimal.
 
-The result is an acceptor: actions are left out, and of several paths with the same symbols the largest weight counts (Mohri,
+The result is an acceptor without actions. If several paths have the same symbols, the largest weight counts (Mohri,
 "Finite-state transducers in language and speech processing", Computational Linguistics 23(2), 1997, sections 3.3 and 3.4).
-Lists and ranges of numbers stay single symbols, so that its size doesn't depend on theirs.
+A list or a range of numbers is a single symbol, so the automaton's size doesn't depend on the list's size.
 
-A state of the result is a set of network states, each with the weight that it lacks in comparison with the best one. Free words
-are a default: a set that may read one has a `default`, the set that it leads to, for words that have no arc.
+A state of the result is a set of network states, each with its weight relative to the set's best state. A set that may read a
+free word has a `default`: the set that follows a word without an arc.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ..errors import GrammarError
 from .network import FREE, Network
 
 MOST_STATES = 200_000
-DIGITS = 6  # of weights that are told apart
+DIGITS = 6  # decimal digits of weights; sets whose weights agree in these digits are the same set
 ITSELF = -1
 
 
 class WordAutomaton(NamedTuple):
     """A deterministic automaton of `S` states over symbols. State 0 is the start."""
 
-    arcs: list[dict[Any, tuple[float, int]]]  # for each state, from symbols to weight (natural log) and target
-    finals: list[float | None]  # each state's weight of ending there; None if a sentence can't
-    defaults: list[tuple[float, int] | None]  # each state's weight and target of a free word, or None
+    arcs: list[dict[Any, tuple[float, int]]]  # for each state and symbol: the weight (natural log) and the target
+    finals: list[float | None]  # each state's weight of ending a sentence; None if no sentence ends there
+    defaults: list[tuple[float, int] | None]  # each state's weight and target for a free word; None without free words
 
 
 Subset = tuple[tuple[int, float], ...]
@@ -40,8 +40,8 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
     """Return the deterministic automaton of a network.
 
     Args:
-        classes: for each symbol the classes of spellings that it has, which are the symbols of the result. Each spelling is in
-            one class. A symbol that `classes` lacks can't be said.
+        classes: for each symbol, the classes of its spellings. Each spelling is in one class. The classes are the result's
+            symbols. A symbol that isn't in `classes` can't be said.
 
     Raises:
         GrammarError: there are too many states, because weights or wildcards stay ambiguous.
@@ -56,10 +56,10 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
     result = WordAutomaton([], [], [])
 
     def free_number(weights: Mapping[int, float]) -> tuple[float, int]:
-        """Number a set of states behind free words. `weights`: each state's (natural log).
+        """Number a set of states after free words. `weights`: the states' weights (natural log).
 
         Returns:
-            The largest weight, which the caller puts on its arc, and the set's place in `frees`. Sets whose weights differ by a
+            The largest weight, which the caller adds to its arc, and the set's index in `frees`. Sets whose weights differ by a
             constant are the same set.
         """
         most = max(weights.values())
@@ -70,15 +70,15 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
         return most, numbers_of_frees[key]
 
     def number_of(own: Mapping[int, float], free: int, weight: float) -> tuple[float, int]:
-        """Number a state of the result, and let it wait for its arcs if it is new.
+        """Number a state of the result. A new state is queued until its arcs are made.
 
         Args:
             own: the weights (natural log) of the network states that are possible without free words.
-            free, weight: the states behind free words that are possible as well: their place in `frees` and their weight; -1
-                and -1e300 if there are none.
+            free, weight: the possible states after free words: the set's index in `frees` and its weight; -1 and -1e300 if
+                there are none.
 
         Returns:
-            The largest weight, which the caller puts on its arc, and the state's number.
+            The largest weight, which the caller adds to its arc, and the state's number.
 
         Raises:
             GrammarError: there are too many states.
@@ -129,7 +129,7 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
 
 
 class _Free(NamedTuple):
-    """A set of states behind free words. Many subsets contain the same one, so what follows it is found once."""
+    """A set of states after free words. Many subsets share such a set, so its continuations are computed once."""
 
     weights: dict[int, float]
     reached: dict[Any, dict[int, float]]
@@ -137,8 +137,8 @@ class _Free(NamedTuple):
 
 
 def _read(states: list[_State], subset: Subset) -> tuple[dict[Any, dict[int, float]], float | None]:
-    """Return for each symbol the states that it leads to from a set, with their largest weights (natural log); and the largest
-    weight of ending in the set, None if no sentence can.
+    """Return each symbol's target states from a set, with their largest weights (natural log), and the largest weight of ending
+    a sentence in the set; None if no sentence can end there.
     """
     reached: dict[Any, dict[int, float]] = {}
     final = None
@@ -153,21 +153,22 @@ def _read(states: list[_State], subset: Subset) -> tuple[dict[Any, dict[int, flo
 
 
 class _State(NamedTuple):
-    """Network states after which the same follows."""
+    """Network states with the same continuations, merged into one."""
 
-    arcs: list[tuple[Any, int, float]]  # class of symbols, state that follows, weight
-    final: float | None  # weight of ending there
+    arcs: list[tuple[Any, int, float]]  # class of symbols, target state, weight
+    final: float | None  # weight of ending a sentence; None if no sentence ends here
 
 
 def _merged_states(network: Network, classes: Mapping[Any, Iterable[Any]]) -> tuple[list[_State], int]:
-    """Return the states of a network without arcs that read nothing, and the number of the start.
+    """Return the states of the equivalent network without arcs that read nothing, and the number of the start state.
 
-    States after which the same follows are one. That keeps subsets few: templates have the same endings many times.
+    States with the same continuations are merged. Templates repeat the same endings often, so this keeps the number of subsets
+    low.
     """
     known: dict[Any, int] = {}
     merged: list[_State] = []
-    number: dict[int, int | None] = {}  # of each state of the network; None while what follows it isn't merged
-    reserved: dict[int, int] = {}  # numbers of states in loops, which are needed before
+    number: dict[int, int | None] = {}  # of each network state; None while its continuations are being merged
+    reserved: dict[int, int] = {}  # numbers of states in loops, which other states need before they are merged
     closures: dict[int, dict[int, float]] = {}
     read = [[arc for arc in arcs if arc.symbol is FREE or arc.symbol in classes] for arcs in network.arcs]
     waiting = [0]
@@ -209,8 +210,8 @@ def _merged_states(network: Network, classes: Mapping[Any, Iterable[Any]]) -> tu
 
 
 def _reached(network: Network, state: int) -> dict[int, float]:
-    """Follow arcs without a symbol from a state. Return the states reached, itself included, with their highest weights. Raises
-    GrammarError if a cycle of such arcs has a weight above 0.
+    """Return the states reached from a state by arcs without a symbol, with their largest weights; the state itself is
+    included. Raises GrammarError if a cycle of such arcs has a weight above 0.
     """
     found, waiting, steps = {state: 0.0}, [state], 0
     while waiting:
@@ -227,10 +228,10 @@ def _reached(network: Network, state: int) -> dict[int, float]:
 
 
 def minimised(automaton: WordAutomaton) -> WordAutomaton:
-    """Return the automaton with the fewest states that accepts the same with the same weights.
+    """Return the equivalent automaton with the fewest states: it accepts the same symbols with the same weights.
 
-    States that can't reach an end are left out first. Then classes of states are split until all states of a class
-    have the same end and the same arcs to the same classes (Moore's algorithm).
+    States that can't reach an end are removed first. Then classes of states are split until all states of a class have the same
+    final weight and the same arcs to the same classes (Moore's algorithm).
     """
     automaton = _pushed(_trimmed(automaton))
     ends = [None if final is None else round(final, DIGITS) for final in automaton.finals]
@@ -244,25 +245,25 @@ def minimised(automaton: WordAutomaton) -> WordAutomaton:
     ]
     bounds = list(pairwise(np.cumsum([0, *map(len, arcs)]) * np.dtype(np.int32).itemsize))
     targets = np.array([target for of_state in arcs for _, target in of_state], dtype=np.int64)
-    # First by ends and what the arcs read, then by the parts to which they lead.
+    # Split by final weights and the arcs' symbols first, then repeatedly by the classes of the arcs' targets.
     keys: Iterable[Any] = zip(ends, (tuple([label for label, _ in of_state]) for of_state in arcs))
-    parts, count = _numbered(keys), 0
-    while int(parts.max()) + 1 != count:
-        count = int(parts.max()) + 1
-        leads = parts[targets].tobytes()
-        parts = _numbered(zip(parts.tolist(), (leads[first:last] for first, last in bounds)))
-    states = np.unique(parts, return_index=True)[1].tolist()  # the first part is that of the start
-    parts = parts.tolist()
+    classes, count = _numbered(keys), 0
+    while int(classes.max()) + 1 != count:
+        count = int(classes.max()) + 1
+        leads = classes[targets].tobytes()
+        classes = _numbered(zip(classes.tolist(), (leads[first:last] for first, last in bounds)))
+    states = np.unique(classes, return_index=True)[1].tolist()  # a state of each class; the start's class comes first
+    classes = classes.tolist()
     defaults = [automaton.defaults[state] for state in states]
     return WordAutomaton(
-        [{symbol: (weight, parts[target]) for symbol, (weight, target) in automaton.arcs[state].items()} for state in states],
+        [{symbol: (weight, classes[target]) for symbol, (weight, target) in automaton.arcs[state].items()} for state in states],
         [automaton.finals[state] for state in states],
-        [None if default is None else (default[0], parts[default[1]]) for default in defaults],
+        [None if default is None else (default[0], classes[default[1]]) for default in defaults],
     )
 
 
 def _numbered(keys: Iterable[Any]) -> np.ndarray:
-    """Return numbers for keys, int32: the same ones for equal keys, in the order in which they appear first."""
+    """Return numbers for keys, int32. Equal keys have equal numbers, which follow the order of first appearance."""
     names: dict[Any, int] = {}
     return np.array([names.setdefault(key, len(names)) for key in keys], dtype=np.int32)
 
@@ -285,7 +286,7 @@ def _trimmed(automaton: WordAutomaton) -> WordAutomaton:
                 waiting.append(source)
     if 0 not in live:
         raise GrammarError("the grammar has no sentence that the recogniser can write")
-    states = [state for state in range(len(automaton.arcs)) if state in live]  # the first of them is the start
+    states = [state for state in range(len(automaton.arcs)) if state in live]  # the first is the start state
     number = {state: place for place, state in enumerate(states)}
     return WordAutomaton(
         [
@@ -301,10 +302,10 @@ def _trimmed(automaton: WordAutomaton) -> WordAutomaton:
 
 
 def _pushed(automaton: WordAutomaton) -> WordAutomaton:
-    """Return the automaton with weights as early as possible; with wildcards, unchanged.
+    """Push weights towards the start (Mohri 1997, section 3.4). Automata with wildcards are returned unchanged.
 
-    The weight of the best way to an end moves from each state to the arcs that lead there. So a search can prune by it early,
-    and states that differ only in where weights stand become the same.
+    With d(s) the weight of the best path from state s to an end, an arc from p to q gets weight + d(q) - d(p), and the final
+    weight of s loses d(s). So a search can prune early, and states that differ only in the position of weights become equal.
     """
     if any(default is not None for default in automaton.defaults):
         return automaton
@@ -324,7 +325,7 @@ def _pushed(automaton: WordAutomaton) -> WordAutomaton:
             if weight + best[target] > best[source] + 1e-9:
                 best[source] = weight + best[target]
                 waiting.append(source)
-    best[0] = 0.0  # what the start would give stays on its arcs
+    best[0] = 0.0  # keeps the best weight of the whole on the start's arcs
     pushed = [
         {symbol: (weight + best[target] - best[state], target) for symbol, (weight, target) in of_state.items()}
         for state, of_state in enumerate(automaton.arcs)
