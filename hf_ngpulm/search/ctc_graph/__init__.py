@@ -119,7 +119,7 @@ def graph_engine(name: str) -> str:
     """Return the engine for a graph search: "reference" if that is its name, otherwise "cpu".
 
     Raises:
-        ValueError: it is "gpu", or no engine has this name.
+        ValueError: `name` is "gpu", or no engine has this name.
     """
     if name == "gpu":
         raise ValueError(
@@ -133,8 +133,8 @@ def graph_search(
 ) -> tuple[GraphState, GraphFrames]:
     """Search more frames of a batch.
 
-    Tensors on another device are copied to the CPU, and the results back to the device of the logits. If several calls search
-    the same automaton, keep it on the CPU: only the others' tensors are then copied in each.
+    Tensors on another device are copied to the CPU, and the results are copied to the device of the logits. If several calls
+    search the same automaton, keep the automaton on the CPU, so that no call copies it.
 
     Args:
         automaton: tensors of one automaton, or of several automata in one pool.

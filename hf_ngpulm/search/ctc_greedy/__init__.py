@@ -10,7 +10,7 @@ Such a frame may also continue the label of the previous frame. A continued labe
 Three rules define when a frame continues the label of the previous frame:
 
 - "label": if this label is the frame's best acoustic class (NeMo's rule). If the LM has chosen another label than the best
-  acoustic class, the rest of the acoustic run doesn't repeat the chosen label. It then yields one more token.
+  acoustic class, the next frames with the same best acoustic class don't continue the chosen label, and yield one more token.
 - "run": if the two frames have the same best acoustic class. A label that the LM has chosen then covers its acoustic run.
 - "stay": if the continued label scores better than any new token. Its score is its acoustic score minus `stay_cost`.
 

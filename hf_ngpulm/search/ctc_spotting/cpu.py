@@ -19,11 +19,11 @@ class NgpulmSpellingTree(Struct):
 
 
 class NgpulmTranscripts(Struct):
-    """`Aligned` of all rows for the native core, one after the other."""
+    """The concatenated `Aligned` of all rows for the native core."""
 
 
 class NgpulmSpots(Struct):
-    """Room for the spots of all rows."""
+    """Arrays to which the native core writes the spots of all rows."""
 
 
 _spot, _forced = Function("ngpulm_ctc_spot"), Function("ngpulm_ctc_forced")
