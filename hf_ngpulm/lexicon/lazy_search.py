@@ -40,17 +40,17 @@ class NgpulmComposing(Struct):
         sources: `[num_sources]`, addresses of `NgpulmLazySource` structs.
         unfinished: whether the scores of each state aren't final yet.
         is_busy: `[1]`, whether a thread composes.
-        finish: address of a function that composes a state if the core can't. It returns 0, or another number after an error.
+        finish: address of a function that composes a state if the core can't. It returns 0, or any other number on failure.
     """
 
 
 class NgpulmLazySource(Struct):
-    """A model whose states a search reads.
+    """A lazily composed model in a search of the core.
 
     Members:
         made, lm, words, trie: as for the composing functions.
-        own, firsts, copied, num_parts, room_for_states, room_for_arcs, arc_shift: see `InPool`; no parts if the search
-            reads the states in place.
+        own, firsts, copied, num_parts, room_for_states, room_for_arcs, arc_shift: see `InPool`. `num_parts` is 0 if the search
+            reads the model's states directly, not a copy in a pool.
     """
 
 

@@ -234,8 +234,8 @@ class LazyStates:
         for kind, size in rooms.items():
             if size >= (2**30 if kind == "states" else 2**32):
                 raise NGramFormatError(
-                    f"composed as far as searches have come the language model has more than {size // 2:,} {kind}, which can't "
-                    "be addressed: have it forget() its states, or lower most_bytes"
+                    f"searches have composed more than {size // 2:,} {kind} of the language model, the most that can be "
+                    "addressed: call its forget() to drop them, or lower most_bytes"
                 )
         self._rooms |= rooms
         sizes = {"numbers": 2 * self._rooms["states"], "ends": 2 * self._rooms["states"] + 1, **self._rooms}
