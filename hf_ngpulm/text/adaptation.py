@@ -71,7 +71,7 @@ def habits_of(recogniser: Any, outputs: Iterable[str] | None = None, language: s
     written = Habits(language=language) if given is not None else written_by(tokenizer_of(recogniser), language)
     if transcripts is not None:
         if not transcripts:
-            raise ValueError("the list of the recogniser's transcripts is empty; its style can't be told")
+            raise ValueError("the list of the recogniser's transcripts is empty; pass some, to show its style")
         seen = shown_by(transcripts, written.language)
         if seen.digits_from is None:
             seen = replace(seen, digits_from=written.digits_from)

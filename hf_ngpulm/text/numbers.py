@@ -149,7 +149,7 @@ def _find_numbers() -> Callable[..., Any]:
     try:
         from text_to_num import find_numbers
     except ImportError as error:
-        raise ImportError("text2num is needed to tell numbers: pip install 'hf-ngpulm[text]'") from error
+        raise ImportError("text2num is needed to recognise numbers: pip install 'hf-ngpulm[text]'") from error
     return find_numbers
 
 
