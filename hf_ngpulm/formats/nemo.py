@@ -5,8 +5,9 @@ The weights are the automaton of Bataev et al., "NGPU-LM" (arXiv 2505.22857):
 
 * State 0 is the empty context and state 1 the context `<s>`. Every other state is the context of exactly one arc, which leads
   to it from a state whose context is one token shorter.
-* An arc of the highest order leads to its context without the first token, since no state has a longer context. *
-`final_weights` is log p(`</s>` | state), including backoffs. * All weights are natural logarithms.
+* An arc of the highest order leads to its context without the first token, since no state has a longer context.
+* `final_weights` is log p(`</s>` | state), including backoffs.
+* All weights are natural logarithms.
 
 The reader doesn't trust the file. It writes no member to disk, unpickles only with ``torch.load(weights_only=True)``, limits
 unpacked sizes, and checks every tensor before using it as an index.

@@ -117,7 +117,9 @@ def read_probing(
 
 
 def _find_bigrams(unigrams: _HashTable, keys: np.ndarray, prefixes: np.ndarray, suffixes: np.ndarray) -> int:
-    """Write the first word (to `prefixes`) and the last word (to `suffixes`) of each bigram; return the number found."""
+    """Write each bigram's first word to `prefixes` and its last word to `suffixes`. Return the number of pairs of words whose
+    key is in the table.
+    """
     first_words = unigrams.beginning_longer()
     trials = len(first_words) * len(keys)
     if trials > MOST_BIGRAM_TRIALS:
@@ -128,7 +130,9 @@ def _find_bigrams(unigrams: _HashTable, keys: np.ndarray, prefixes: np.ndarray, 
 
 
 def _find_longer(below: _HashTable, keys: np.ndarray, prefixes: np.ndarray, suffixes: np.ndarray) -> int:
-    """Write each n-gram's prefix and suffix as rows of `below`, the n-grams of one word less. Return the number found."""
+    """Write each n-gram's prefix and suffix as rows of `below`, the n-grams of one word less. Return the number of pairs of
+    overlapping n-grams whose key is in the table.
+    """
     before, after = below.beginning_longer(), below.ending_longer()
     before = before[np.argsort(below.suffixes[before], kind="stable")]
     begins, ends = (np.searchsorted(below.suffixes[before], below.prefixes[after], side) for side in ("left", "right"))

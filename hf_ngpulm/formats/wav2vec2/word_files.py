@@ -106,7 +106,7 @@ def kenlm_file_in(folder: Path) -> Path:
     for kind in (KENLM, ARPA):
         found = [name for name in names if name.endswith(kind.suffixes)]
         if len(found) > 1:
-            raise NGramFormatError(f"{folder} holds several language models, {', '.join(found)}; leave the one that is meant")
+            raise NGramFormatError(f"{folder} holds several language models, {', '.join(found)}; remove all but one")
         if found:
             return folder / found[0]
     raise NGramFormatError(
