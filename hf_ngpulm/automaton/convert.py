@@ -54,8 +54,9 @@ class LMParts:
         engine: str = "auto",
         room: Room = IN_MEMORY,
     ) -> LMParts:
-        """Return the parts of a model for a table of n-grams. Arguments are as for `NGramLM.from_arpa`; the tensors are in
-        `room`."""
+        """Return the parts of a model for a table of n-grams. The arguments are those of `NGramLM.from_arpa`; `room` says where
+        the tensors are stored.
+        """
         vocabulary = vocabulary or Vocabulary(table.vocab_size)
         automaton, found = automaton_from_table(table, missing_unigrams, engine, room)
         config = NGramLMConfig(
@@ -97,7 +98,7 @@ def automaton_from_table(
             that all scores of a context, including `</s>`, sum to one. "unk" gives the whole probability to each, as KenLM
             scores unknown words. A number (natural log) replaces the score of `<unk>`; n-grams with `<unk>` are then left out.
         engine: engine of the automaton.
-        room: where the tensors are.
+        room: where the tensors are stored.
 
     Returns:
         The automaton, and the data that `table_from_automaton` and the config need: `states_per_depth`, `unk_tokens`,

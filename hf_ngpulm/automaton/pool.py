@@ -63,7 +63,7 @@ class AutomatonPool:
             return self.places[key]
         if automaton.vocab_size != self.vocab_size:
             sizes = f"{self.vocab_size} and {automaton.vocab_size}"
-            raise ValueError(f"automata over vocabularies of different sizes ({sizes}) can't serve one batch")
+            raise ValueError(f"automata over vocabularies of different sizes ({sizes}) can't be used in one batch")
         t = automaton.tensors
         # One extra state, which nothing leads to: the end of its arcs is arbitrary, so any automaton may follow it.
         states, arcs = self.take(t.num_states + 1, t.num_arcs)
