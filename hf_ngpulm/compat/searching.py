@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 MOST_ENTRIES = 1 << 25  # largest batch: rows x frames x prefixes
 KEPT = 16  # number of cached decoders and automata of hotwords
 MORE_PREFIXES = 16  # additional prefixes for pieces: a text may have several segmentations, until they are merged
-LEAST_THRESHOLD = 1e-5  # tolerance of equal scores in single precision
+LEAST_THRESHOLD = 1e-5  # minimum threshold, so that rounding in single precision doesn't drop equal scores
 LEAST_LOG_PROB = math.log(MIN_TOKEN_CLIP_P)
 NEVER = -1e4  # log-probability of a label that is left out
 
