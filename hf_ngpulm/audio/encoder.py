@@ -78,8 +78,8 @@ class StreamEncoder(ABC):
 
     @abstractmethod
     def encode(self, sids: Sequence[int]) -> list[Tensor]:
-        """Encode the next chunk of streams that are all `ready`. If an error occurs, the streams stay unchanged. Returns for
-        each stream, its next frames `[T, D]`, or its logits `[T, C]`.
+        """Encode the next chunk of streams that are all `ready`. Return each stream's next frames `[T, D]` (a transducer's) or
+        logits `[T, C]` (a CTC model's). If an error occurs, the streams stay unchanged.
         """
 
 
