@@ -15,7 +15,7 @@ MODEL_TYPE = "ngram_lm"
 FORMAT_VERSION = 1
 # The time of full-vocabulary queries is quadratic in the length of a backoff chain, so a file may not exceed this.
 MAX_CONTEXT_LENGTH = 1023
-# Where sentences follow one another, the start of the last one may lie this many contexts back.
+# If sentences may follow one another, the last sentence may have begun up to this many context lengths earlier.
 READ_BACK = 4
 
 
