@@ -71,10 +71,10 @@ class Room:
         self.is_on_disk = False
 
     def plan(self, num_ngrams: int) -> None:
-        """Decide where the arrays of so many n-grams will be, before they are made. Say how much disk they need.
+        """Decide where the arrays for `num_ngrams` n-grams will be, before they are made. Log how much disk space they need.
 
         Raises:
-            OSError: the disk has less space than that.
+            OSError: the disk has too little space.
         """
         needed = num_ngrams * BYTES_PER_NGRAM
         if self.memory is None or needed <= self.memory:
