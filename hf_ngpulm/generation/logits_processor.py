@@ -124,7 +124,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         self._roles: list[Roles] = []
         self._columns: list[Column] = []
         self._parts: tuple[Any, list[Part]] | None = None
-        self._known_ends: tuple[Any, Tensor] | None = None
+        self._cached_ends: tuple[Any, Tensor] | None = None
         self._known = self._automata()
         self.roles(num_classes(model) or self._known[0].vocab_size, torch.device("cpu"))
         follow_recordings(model)
@@ -189,19 +189,19 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         """Return the scores to subtract after tokens `[B, L]`, float32 `[B, C]`; None if nothing is subtracted."""
         if all(part.less is None for part in parts):
             return None
-        found = []
+        summands = []
         if unheard is None and any(part.ilm_weights is not None for part in parts):
             assert self._internal is not None
             unheard = self._internal.logits(input_ids)
         for part, at in zip(parts, states):
             if part.subtracted:
-                found.append(torch.zeros((len(at), classes), device=at.device))
+                summands.append(torch.zeros((len(at), classes), device=at.device))
                 rows = part.rows._replace(weights=-part.rows.weights)
-                fuse_at(found[-1], at, rows, part.roles, False, part.engine)
+                fuse_at(summands[-1], at, rows, part.roles, False, part.engine)
             elif part.ilm_weights is not None:
                 assert unheard is not None
-                found.append(part.ilm_weights[:, None] * internal_scores(unheard, part.roles))
-        return torch.stack(found).sum(0)
+                summands.append(part.ilm_weights[:, None] * internal_scores(unheard, part.roles))
+        return torch.stack(summands).sum(0)
 
     def rule_out(self, scores: Tensor, input_ids: Tensor, parts: Sequence[Part]) -> Tensor:
         """Rule out, in place, tokens that may not follow the tokens `[B, L]`.
@@ -221,11 +221,11 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
     def _ends_of(self, scores: Tensor) -> Tensor:
         """Return the classes that end transcripts, int64 `[E]`."""
         key = (scores.shape[1], scores.device)
-        known = self._known_ends
-        if known is None or known[0] != key:
+        cached = self._cached_ends
+        if cached is None or cached[0] != key:
             ends = [end for end in self._ends if 0 <= end < scores.shape[1]]
-            self._known_ends = known = (key, torch.tensor(ends, dtype=torch.int64, device=scores.device))
-        return known[1]
+            self._cached_ends = cached = (key, torch.tensor(ends, dtype=torch.int64, device=scores.device))
+        return cached[1]
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> NGramLogitsProcessor:
         """Return a copy with other phrases, which shares the language models. Only phrases that are new take time.

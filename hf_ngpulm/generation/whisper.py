@@ -30,8 +30,8 @@ class Window:
         total: number of sequences of all recordings.
         prompt_length: number of tokens before the transcript.
         generation_config: the config with the current number of beams.
-        judged: the first processor if `logprob_threshold` needs the model's own scores, which are this processor's input;
-            otherwise None. These scores take as much memory as the fused scores, which Whisper also keeps.
+        judged: the first logits processor, if `logprob_threshold` is set; otherwise None. The window then keeps this
+            processor's input, the model's own scores. They take as much memory as the fused scores, which Whisper keeps.
     """
 
     def __init__(
@@ -59,7 +59,9 @@ class Window:
         return self.sequences[row] // (self.total // count)
 
     def decoded(self, row: int, again: bool) -> None:
-        """Record whether a row must be decoded again, in the order of rows; the next pass has only such rows."""
+        """Record whether `row` must be decoded again. Call it for each row in ascending order. After the last row, the window
+        has only the rows to decode again.
+        """
         if row == 0:
             self._again = []
         if again:
@@ -154,11 +156,13 @@ def _own_scores(window: Window, given: dict[str, Any]) -> list[Tensor]:
 
 
 def _scores_that_say(log_probs: Tensor, given: dict[str, Any]) -> list[Tensor]:
-    """Return artificial scores for each step of a row. Transformers computes exactly the log-probabilities `[T]` from them."""
+    """Return artificial scores `[V]` for each step of a row, so that Transformers' `_need_fallback` averages the
+    log-probabilities `log_probs`, `[T]`.
+    """
     sequence = given["seek_sequence"].cpu()
     scores = torch.full((min(len(log_probs), len(sequence)), given["vocab_size"]), -torch.inf)
     steps, said = torch.arange(len(scores)), sequence[: len(scores)]
-    rest = torch.where(said == 0, 1, 0)  # another token gets the remaining probability
+    rest = torch.where(said == 0, 1, 0)  # a token that wasn't chosen gets the remaining probability
     scores[steps, said] = log_probs[: len(scores)].float()
     scores[steps, rest] = torch.log1p(-log_probs[: len(scores)].float().exp())
     return list(scores / (given["temperature"] or 1.0))

@@ -144,8 +144,15 @@ def seq2seq_generate(
 def _understood(
     understand: GeneratedGrammar, search: Callable[..., Any], model_kwargs: dict[str, Any], prompts: Tensor, config: Any
 ) -> tuple[list[Understanding], Tensor]:
-    """Return the meanings of recordings, and their tokens after the prompts `[B, P]`, as `generate` returns them, `[B, P + L]`.
-    `search`: generates from the model's inputs, with processors after all others.
+    """Search with and without a grammar. Return the meaning of each recording, and the tokens for `generate` to return: the
+    prompt and the better transcript, int64 `[B, P + L]`.
+
+    Args:
+        understand: the grammar.
+        search: runs a search, given the model's inputs and more logits processors, which come after all others.
+        model_kwargs: the model's inputs.
+        prompts: int64 `[B, P]`.
+        config: the generation config.
     """
     beams = config.num_beams or 1
 
