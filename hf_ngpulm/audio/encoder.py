@@ -92,10 +92,10 @@ def extract_batch(extractor: Any, pieces: list[np.ndarray]) -> dict[str, Tensor]
     """Return the features of several pieces of audio, padded to the length of the longest. The pieces are extracted one at a
     time. This is faster than one call for all, because the spectra then fit into a core's cache.
     """
-    made = [extract(extractor, samples) for samples in pieces]
+    features = [extract(extractor, samples) for samples in pieces]
 
     def padded(name: str) -> Tensor:
         value = 0.0 if name == "attention_mask" else extractor.padding_value
-        return pad_sequence([each[name][0] for each in made], batch_first=True, padding_value=value)
+        return pad_sequence([each[name][0] for each in features], batch_first=True, padding_value=value)
 
-    return {name: padded(name) for name in made[0]}
+    return {name: padded(name) for name in features[0]}

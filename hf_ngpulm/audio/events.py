@@ -20,10 +20,10 @@ def partial_event(recognizer: StreamingRecognizer, sid: int, partial: Partial) -
     """
     begin = recognizer.utterance_begin(sid)
     end = begin + partial.frames * (recognizer.frame_seconds or 0.0)
-    told = {"type": "partial", "end": round(end, 3), "text": partial.text, "stable": partial.stable_text}
+    event = {"type": "partial", "end": round(end, 3), "text": partial.text, "stable": partial.stable_text}
     if not isinstance(partial, PartialUnderstanding):
-        return told
-    return {**told, "intent": partial.intent, "slots": [slot.as_dict(begin) for slot in partial.slots]}
+        return event
+    return {**event, "intent": partial.intent, "slots": [slot.as_dict(begin) for slot in partial.slots]}
 
 
 def final_event(

@@ -189,8 +189,8 @@ class StreamingRecognizer:
 
     def unwritable(self, phrases: Any) -> dict[str, str]:
         """Return the phrases that the tokenizer can't write, each with the part that it can't write."""
-        made = self.context(phrases)
-        return {} if made is None else made.left_out
+        context = self.context(phrases)
+        return {} if context is None else context.left_out
 
     def context(self, phrases: Any, grammar: Grammar | None = None, **settings: Any) -> Any:
         """Compile phrases for streams, as `StreamingDecoder.context` does, and a grammar, which keeps the result.

@@ -45,8 +45,8 @@ class Deferred:
         """The checks as a struct, which the core reads and writes. It lives as long as the tensors."""
         if self._struct is None:
             vocab_size, longest, *_ = self.known
-            given = {"num_arcs": self.num_arcs, "vocab_size": vocab_size, "longest": longest}
-            self._struct = NgpulmChecks(checked=self.checked, **given)
+            limits = {"num_arcs": self.num_arcs, "vocab_size": vocab_size, "longest": longest}
+            self._struct = NgpulmChecks(checked=self.checked, **limits)
         return self._struct
 
     def __getstate__(self) -> dict[str, Any]:
@@ -61,8 +61,8 @@ def defer(automaton: Any) -> None:
 
 def deferred(tensors: Sequence[Tensor]) -> Deferred | None:
     """Return the deferred checks; None if all checks are done."""
-    found = tensors[0].__dict__.get(_CHECKS)
-    return None if found is None or found.is_done else found
+    checks = tensors[0].__dict__.get(_CHECKS)
+    return None if checks is None or checks.is_done else checks
 
 
 def check_now(tensors: Sequence[Tensor]) -> None:

@@ -58,20 +58,20 @@ class LMParts:
         the tensors are stored.
         """
         vocabulary = vocabulary or Vocabulary(table.vocab_size)
-        automaton, found = automaton_from_table(table, missing_unigrams, engine, room)
+        automaton, facts = automaton_from_table(table, missing_unigrams, engine, room)
         config = NGramLMConfig(
             vocab_size=table.vocab_size,
             order=table.order,
             num_ngrams=table.num_ngrams,
-            states_per_depth=tuple(found["states_per_depth"]),
-            unk_log_prob=found["unk_log_prob"],
-            bos_log_prob=found["bos_log_prob"],
+            states_per_depth=tuple(facts["states_per_depth"]),
+            unk_log_prob=facts["unk_log_prob"],
+            bos_log_prob=facts["bos_log_prob"],
             missing_unigrams=missing_unigrams,
             tokenizer_id=vocabulary.tokenizer_id,
             tokenizer_fingerprint=vocabulary.fingerprint,
         )
         pieces = None if vocabulary.pieces is None else tuple(vocabulary.pieces)
-        return cls(config, automaton, found["unk_tokens"], pieces)
+        return cls(config, automaton, facts["unk_tokens"], pieces)
 
     def with_config(self, **changed: Any) -> LMParts:
         """Return a copy with changed fields of the config."""

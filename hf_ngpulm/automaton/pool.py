@@ -84,9 +84,9 @@ class AutomatonPool:
     @torch.inference_mode(False)
     def take(self, states: int, arcs: int) -> tuple[int, int]:
         """Reserve numbers of states and arcs; return the first state and the first arc."""
-        found = self._take(self._states, states), self._take(self._arcs, arcs)
+        first = self._take(self._states, states), self._take(self._arcs, arcs)
         self._grow()
-        return found
+        return first
 
     @torch.inference_mode(False)
     def write(self, name: str, first: int, values: Tensor | np.ndarray) -> None:

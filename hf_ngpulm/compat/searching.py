@@ -168,14 +168,14 @@ class CallSearch:
         """Return at most `beam_width` transcripts of each utterance, decoded in batches of similar length."""
         rows = [self.log_probs(logits) for logits in logits_list]
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
-        found: list[list[OutputBeam]] = [[] for _ in rows]
+        transcripts: list[list[OutputBeam]] = [[] for _ in rows]
         while order:
             count = max(1, MOST_ENTRIES // (max(1, len(rows[order[-1]])) * self.decoder.options.num_beams))
             batch = [row for row in order[-count:] if rows[row].device == rows[order[-1]].device]
             order = [row for row in order if row not in set(batch)]
             for row, beams in zip(batch, self._batch([rows[row] for row in batch], most or self.beam_width)):
-                found[row] = beams
-        return found
+                transcripts[row] = beams
+        return transcripts
 
     def _batch(self, rows: list[Tensor], most: int) -> list[list[OutputBeam]]:
         padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)

@@ -189,11 +189,11 @@ def with_remembered(lm: Any, model: Any, given: Mapping[str, Any], came_with: bo
         identity = model if isinstance(model, ModelIdentity) else ModelIdentity.of(model)
     except ValueError:
         identity = None
-    found = None if identity is None else tuned_for(entries, identity, given)
-    if found is not None:
+    tuned = None if identity is None else tuned_for(entries, identity, given)
+    if tuned is not None:
         # Weights tuned for greedy search apply to greedy search only.
-        searched = {"num_beams": 1} if found.greedy and "strategy" not in found.settings else {}
-        why, of, settings = f"was tuned for {found.model.name}", found.model.fingerprint, searched | found.settings
+        searched = {"num_beams": 1} if tuned.greedy and "strategy" not in tuned.settings else {}
+        why, of, settings = f"was tuned for {tuned.model.name}", tuned.model.fingerprint, searched | tuned.settings
     else:
         if identity is None and entries:
             names = ", ".join(sorted({entry.model.name for entry in entries}))
@@ -222,16 +222,16 @@ def _fingerprint(model: torch.nn.Module) -> str:
     """Return the fingerprint of a model, cached until its parameters change."""
     # Tensors made for inference count no changes; nothing changes them.
     state = hash(tuple((id(value), 0 if value.is_inference() else value._version) for value in model.parameters()))
-    known = _fingerprints.get(model)
-    if known is None or known[0] != state:
+    cached = _fingerprints.get(model)
+    if cached is None or cached[0] != state:
         # Signs are the same in any precision. Parameters' names and order differ between versions, so they don't count.
         digests = []
         for parameter in model.parameters():
             if parameter.is_floating_point() and not parameter.is_meta:
                 signs = torch.signbit(parameter.detach().flatten()[:SAMPLED]).to("cpu", torch.uint8)
                 digests.append(hashlib.sha256(repr(tuple(parameter.shape)).encode() + bytes(signs.tolist())).digest())
-        known = _fingerprints[model] = (state, hashlib.sha256(b"".join(sorted(digests))).hexdigest())
-    return known[1]
+        cached = _fingerprints[model] = (state, hashlib.sha256(b"".join(sorted(digests))).hexdigest())
+    return cached[1]
 
 
 _WEIGHT = number(0, 1000)

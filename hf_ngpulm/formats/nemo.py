@@ -197,7 +197,7 @@ def _read_members(file: BinaryIO) -> tuple[bytes, bytes]:
         file = _gunzip(file, limit=max(_MAX_GZIP_RATIO * size, _MIN_GZIP_LIMIT))
         size = file.seek(0, io.SEEK_END)
     file.seek(0)
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     try:
         with tarfile.open(fileobj=file, mode="r:") as archive:
             for count, member in enumerate(archive):
@@ -207,7 +207,7 @@ def _read_members(file: BinaryIO) -> tuple[bytes, bytes]:
                 if name not in (_CONFIG, _WEIGHTS):
                     continue
                 limit = _MAX_CONFIG_BYTES if name == _CONFIG else size
-                if name in found:
+                if name in contents:
                     raise NGramFormatError(f"the archive has more than one {name}")
                 # A sparse member can claim any size, because its holes take no room in the archive.
                 if not member.isreg() or member.issparse():
@@ -216,15 +216,15 @@ def _read_members(file: BinaryIO) -> tuple[bytes, bytes]:
                     raise NGramFormatError(f"{name} claims {member.size} bytes, at most {limit} are possible")
                 content = archive.extractfile(member)
                 assert content is not None  # since it is a regular file
-                found[name] = content.read()
+                contents[name] = content.read()
     except NGramFormatError:
         raise
     except (tarfile.TarError, EOFError, ValueError, OSError) as error:
         raise NGramFormatError(f"not a NeMo checkpoint, which is a tar archive ({_first_line(error)})") from error
     for name in (_CONFIG, _WEIGHTS):
-        if name not in found:
+        if name not in contents:
             raise NGramFormatError(f"the archive has no {name}: not a NeMo checkpoint")
-    return found[_CONFIG], found[_WEIGHTS]
+    return contents[_CONFIG], contents[_WEIGHTS]
 
 
 def _gunzip(file: BinaryIO, limit: int) -> io.BytesIO:

@@ -97,10 +97,10 @@ def tensors_of(parts: LMParts) -> dict[str, Tensor]:
     automaton = parts.automaton
     if isinstance(automaton, LazyAutomaton):
         return saved_tensors(automaton, parts.unk_tokens)
-    found = automaton.tensors._asdict() | {
+    saved = automaton.tensors._asdict() | {
         "roots": automaton.roots, "starts": automaton.starts, "unk_tokens": parts.unk_tokens,
     }  # fmt: skip
-    return {name: found[name].cpu().contiguous() for name in TENSORS}
+    return {name: saved[name].cpu().contiguous() for name in TENSORS}
 
 
 def shards_of(path: Path) -> list[str]:

@@ -107,9 +107,9 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         if options.get("source_lm") is not None:
             options["source_lm"] = loaded_models(options["source_lm"], tokenizer, device)
         weights = {"lm_weight": weight, "phrase_weight": phrase_weight}
-        found = AttentionOptions.remembered(lm, model, {**weights, **options})
-        weight, phrase_weight = found.pop("lm_weight"), found.pop("phrase_weight")
-        self.options = AttentionOptions.of(found)
+        settings = AttentionOptions.remembered(lm, model, {**weights, **options})
+        weight, phrase_weight = settings.pop("lm_weight"), settings.pop("phrase_weight")
+        self.options = AttentionOptions.of(settings)
         weight, phrase_weight = LM_WEIGHT if weight is None else weight, 1.0 if phrase_weight is None else phrase_weight
         sources = self.options.source_lm, self.options.source_weight
         self.fusion = Fusion(lm, weight, phrases, phrase_weight, tokenizer, *sources)
@@ -130,8 +130,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         follow_recordings(model)
 
     def __repr__(self) -> str:
-        told = {name.removeprefix("lm_"): value for name, value in self.fusion.told.items()}
-        return shown(self, **told, model=type(self._model).__name__, **self.options.told())
+        settings = {name.removeprefix("lm_"): value for name, value in self.fusion.told.items()}
+        return shown(self, **settings, model=type(self._model).__name__, **self.options.told())
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return fused scores `[B, C]` from the tokens so far `[B, L]` and the next token's logits or log-probabilities."""
@@ -270,10 +270,10 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
     def lists(self) -> dict[str, int]:
         """Return the number of values of each argument that has one value per recording, by the argument's name."""
         fusion = self.fusion
-        found = {"lm": fusion.per_row, "phrases": fusion.phrases if is_per_row(fusion.phrases) else None}
-        found |= {"weight": fusion.weight, "phrase_weight": fusion.phrase_weight, "source_weight": fusion.source_weight}
-        found["ilm_weight"] = self.options.ilm_weight
-        return {name: len(values) for name, values in found.items() if isinstance(values, Sequence | Tensor)}
+        arguments = {"lm": fusion.per_row, "phrases": fusion.phrases if is_per_row(fusion.phrases) else None}
+        arguments |= {"weight": fusion.weight, "phrase_weight": fusion.phrase_weight, "source_weight": fusion.source_weight}
+        arguments["ilm_weight"] = self.options.ilm_weight
+        return {name: len(values) for name, values in arguments.items() if isinstance(values, Sequence | Tensor)}
 
     @property
     def num_recordings(self) -> int | None:
@@ -321,13 +321,13 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
     def _roles_of_columns(self, classes: int) -> list[tuple[Column, Roles]]:
         options, fusion = self.options, self.fusion
         given = (classes, self._tokenizer, options.start, options.prompt_context)
-        found: dict[bytes, tuple[Column, Roles]] = {}
+        by_roles: dict[bytes, tuple[Column, Roles]] = {}
         for lm in fusion.lms:
             by_default = lm.config.continued is not None or not is_windowed(self._model)
             scores_end = by_default if options.score_eos is None else options.score_eos
             roles = roles_of(self._model, [lm], *given, scores_end)
-            found.setdefault(roles.roles.numpy().tobytes(), (Column(0, []), roles))[0].lms.append(lm)
-        columns = list(found.values())
+            by_roles.setdefault(roles.roles.numpy().tobytes(), (Column(0, []), roles))[0].lms.append(lm)
+        columns = list(by_roles.values())
         if fusion.source is not None:
             columns.append((Column(1), roles_of(self._model, fusion.models, *given, False)))
         # Phrases have their own roles. A mark that an LM has never seen may be part of a phrase. At the end of a transcript
@@ -357,8 +357,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         recordings.
         """
         key = (recordings, classes, device)
-        found = self._parts  # read once, because another thread may replace it
-        if found is None or found[0] != key:
+        cached = self._parts  # read once, because another thread may replace it
+        if cached is None or cached[0] != key:
             recordings = self.recordings(recordings) if isinstance(recordings, int) else recordings
             if self.num_recordings is None:
                 recordings = [min(recording, 0) for recording in recordings]
@@ -384,12 +384,12 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
                 shared = of_lm and self.options.unscored == "kept"
                 keeps_sums = not of_lm and self.options.normalise_phrases
                 fused = (starts >= 0) & weighted
-                known = every.lazy, every.lease, subtracted, less, ilm_weights
-                parts.append(Part(rows, roles, fused, shared, keeps_sums, engine, *known))
+                more = every.lazy, every.lease, subtracted, less, ilm_weights
+                parts.append(Part(rows, roles, fused, shared, keeps_sums, engine, *more))
             if every.lazy is not None:  # lazy states stay valid only while the caller holds the parts
                 return parts
-            self._parts = found = (key, parts)
-        return found[1]
+            self._parts = cached = (key, parts)
+        return cached[1]
 
     def _internal_of(self, model: Any, known: InternalLM | None) -> InternalLM | None:
         """Return the model's internal LM if it is subtracted; `known` is reused unless it is None."""
@@ -418,5 +418,5 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         phrases = self.fusion.phrases
         rows = len(phrases) if is_per_row(phrases) else 1
         boosters = [] if phrases is None else self.fusion.contexts.of_rows(phrases, rows)
-        found = [*self.fusion.models, *{id(booster): booster for booster in boosters if booster is not None}.values()]
-        return found or [self.fusion.contexts.booster([])]
+        automata = [*self.fusion.models, *{id(booster): booster for booster in boosters if booster is not None}.values()]
+        return automata or [self.fusion.contexts.booster([])]

@@ -57,12 +57,12 @@ def covering(words: WordAutomaton, free_of: np.ndarray, is_free: Callable[[Any],
 
 def _after_free_words(words: WordAutomaton, free_of: np.ndarray) -> list[int]:
     """Return the states after free words, and all states that can be reached from them."""
-    found = set(free_of[free_of >= 0].tolist())
-    waiting = list(found)
+    reachable = set(free_of[free_of >= 0].tolist())
+    waiting = list(reachable)
     while waiting:
         state = waiting.pop()
         default = words.defaults[state]
         after = {target for _, target in words.arcs[state].values()} | ({default[1]} if default is not None else set())
-        waiting += after - found
-        found |= after
-    return sorted(found)
+        waiting += after - reachable
+        reachable |= after
+    return sorted(reachable)

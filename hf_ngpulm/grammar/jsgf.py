@@ -179,17 +179,17 @@ class _Grammar:
             grammar in (self.name, self.name.rpartition(".")[2]) and name in self.rules
         ):
             return self.rule(name)
-        found = []
+        candidates = []
         for imported in self.imported:
             owner, _, what = imported.rpartition(".")
             if what in ("*", name) and grammar in ("", owner, owner.rpartition(".")[2]) and name in self.known[owner].rules:
-                found.append((owner, self.known[owner]))
-        found = [(owner, each) for owner, each in found if each.rules[name].is_public]
-        if not found:
+                candidates.append((owner, self.known[owner]))
+        candidates = [(owner, each) for owner, each in candidates if each.rules[name].is_public]
+        if not candidates:
             raise self.error(token.start, f"the rule <{token.text}> is unknown (or not public); define or import it")
-        if len({owner for owner, _ in found}) > 1:
+        if len({owner for owner, _ in candidates}) > 1:
             raise self.error(token.start, f"<{token.text}> is in several imported grammars; write <GRAMMAR.{name}>")
-        return found[0][1].rule(name)
+        return candidates[0][1].rule(name)
 
 
 class _Parser:

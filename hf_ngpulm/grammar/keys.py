@@ -93,12 +93,12 @@ def _families(firsts: dict[Any, set[int]]) -> dict[Any, int]:
     `firsts`: the first tokens of each symbol.
     """
     families: dict[Any, int] = {}
-    known: list[set[int]] = []
+    firsts_of_families: list[set[int]] = []
     for symbol, tokens in firsts.items():
-        alike = (number for number, each in enumerate(known) if 2 * len(tokens & each) > len(tokens | each))
-        families[symbol] = next(alike, len(known))
-        if families[symbol] == len(known):
-            known.append(tokens)
+        alike = (number for number, each in enumerate(firsts_of_families) if 2 * len(tokens & each) > len(tokens | each))
+        families[symbol] = next(alike, len(firsts_of_families))
+        if families[symbol] == len(firsts_of_families):
+            firsts_of_families.append(tokens)
     return families
 
 

@@ -182,8 +182,8 @@ class Spelled:
         """Return the tokens with which a word after free words may begin, if the free words lead to these states."""
         if self.delimiter is not None:
             return {self.delimiter}
-        found = {token for state in states for token in self.tokens_after(state)}
-        return {token for token in found if self.begins[token]}
+        firsts = {token for state in states for token in self.tokens_after(state)}
+        return {token for token in firsts if self.begins[token]}
 
     def is_lasting(self, places: list[Place]) -> bool:
         """Return whether further free words don't change these places inside free words."""

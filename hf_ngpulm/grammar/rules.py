@@ -29,18 +29,18 @@ def evidence_of(given: Mapping[str, Any], where: str) -> dict[str, Evidence]:
     """Return the curve of each family of recognisers. Raises GrammarError if a family is unknown, or a curve isn't a pair of
     finite numbers with a width above 0.
     """
-    found: dict[str, Evidence] = {}
+    curves: dict[str, Evidence] = {}
     for family, curve in given.items():
         if family not in FAMILIES:
             raise GrammarError(f"{where}: evidence is for the families {', '.join(FAMILIES)}; got {family!r}")
         match curve:
             case [int() | float() as middle, int() | float() as width] if abs(middle) < MOST_NATS and 0 < width < MOST_NATS:
-                found[family] = Evidence(float(middle), float(width))
+                curves[family] = Evidence(float(middle), float(width))
             case _:
                 raise GrammarError(
                     f"{where}: evidence of {family} should be two numbers, a middle and a width above 0; got {curve!s:.200}"
                 )
-    return found
+    return curves
 
 
 class Rules(NamedTuple):

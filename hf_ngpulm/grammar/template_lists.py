@@ -182,13 +182,13 @@ def glued(new: Mapping[str, list[Entry]], known: Iterable[str]) -> dict[str, lis
     """Return new entries for derived lists, which have letters before or after each entry of another list. `new`: the new
     entries by list. `known`: names of all lists.
     """
-    found = {}
+    derived = {}
     for name in known:
         match = re.fullmatch(r"(.*)\{(.+)\}(.*)", name)
         if match and match[2] in new:
             before, of, after = match.groups()
-            found[name] = _with_letters(before, new[of], after)
-    return found
+            derived[name] = _with_letters(before, new[of], after)
+    return derived
 
 
 def _with_letters(before: str, entries: list[Entry], after: str) -> list[Entry]:

@@ -128,14 +128,14 @@ class _Compiler(Spelled):
         for state, owners in self.shared.items():
             nodes = [node for node in self.node_of[[state, *owners]].tolist() if node >= 0]
             arcs = np.concatenate([np.arange(offsets[node], offsets[node + 1]) for node in nodes])
-            found, firsts, counts = np.unique(tokens[arcs], return_index=True, return_counts=True)
+            first_tokens, firsts, counts = np.unique(tokens[arcs], return_index=True, return_counts=True)
             arc_weights, ends = weights[arcs[firsts]], targets[arcs[firsts]]
             for place in np.flatnonzero(counts > 1).tolist():  # tokens that begin entries of several lists
-                places = self.begun(state, int(found[place]), 0.0)
-                if self.free_of[state] >= 0 and found[place] != self.delimiter:
+                places = self.begun(state, int(first_tokens[place]), 0.0)
+                if self.free_of[state] >= 0 and first_tokens[place] != self.delimiter:
                     places.append((FREE, int(self.free_of[state]), 0.0))
                 arc_weights[place], ends[place] = self._numbered(places)
-            self.arcs.add(np.full(len(found), 1 + state), found, arc_weights, ends)
+            self.arcs.add(np.full(len(first_tokens), 1 + state), first_tokens, arc_weights, ends)
 
     def _add_finals(self, sources: np.ndarray, weights: np.ndarray) -> None:
         self.arcs.add(sources, np.full(len(sources), self.vocab_size), weights, np.full(len(sources), OUTSIDE))

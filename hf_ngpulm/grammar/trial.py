@@ -60,21 +60,21 @@ class Trial:
         try:
             self._process.stdin.write(json.dumps({"text": text}).encode() + b"\n")
             self._process.stdin.flush()
-            said = self._process.stdout.readline()
+            line = self._process.stdout.readline()
         except OSError:
-            said = b""
+            line = b""
         finally:
             watch.cancel()
-        if not said.endswith(b"\n"):
+        if not line.endswith(b"\n"):
             self.close()
-        told: dict[str, Any] = json.loads(said) if said.endswith(b"\n") else {"error": self._too_much}
-        if "error" in told:
-            raise GrammarError(told["error"])
-        if told["parts"] > self.parts:
+        answer: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {"error": self._too_much}
+        if "error" in answer:
+            raise GrammarError(answer["error"])
+        if answer["parts"] > self.parts:
             raise GrammarError(
-                f"the grammar has {told['parts']:,} parts (arcs and spellings); at most {self.parts:,} are taken"
+                f"the grammar has {answer['parts']:,} parts (arcs and spellings); at most {self.parts:,} are taken"
             )
-        return Cost(**told)
+        return Cost(**answer)
 
     def close(self) -> None:
         """End the process and its fork. This may happen during a call."""
@@ -137,10 +137,10 @@ def main(folder: str, seconds: str, memory: str, too_much: str) -> None:
         if not fork:
             try:
                 _limit(float(seconds), int(memory))
-                told = _tried(json.loads(line)["text"], tokenizer, too_much)
+                answer = _tried(json.loads(line)["text"], tokenizer, too_much)
                 for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
                     signal.setitimer(timer, 0)
-                os.write(answers, json.dumps(told).encode() + b"\n")
+                os.write(answers, json.dumps(answer).encode() + b"\n")
                 os._exit(0)
             finally:
                 os._exit(1)

@@ -165,7 +165,7 @@ def _merged_states(network: Network, classes: Mapping[Any, Iterable[Any]]) -> tu
     States with the same continuations are merged. Templates repeat the same endings often, so this keeps the number of subsets
     low.
     """
-    known: dict[Any, int] = {}
+    merged_ids: dict[Any, int] = {}
     merged: list[_State] = []
     number: dict[int, int | None] = {}  # of each network state; None while its continuations are being merged
     reserved: dict[int, int] = {}  # numbers of states in loops, which other states need before they are merged
@@ -176,8 +176,8 @@ def _merged_states(network: Network, classes: Mapping[Any, Iterable[Any]]) -> tu
         state = waiting[-1]
         if state not in number:
             number[state] = None
-            found = _reached(network, state)
-            closures[state] = {here: weight for here, weight in found.items() if here == 1 or read[here]}
+            closure = _reached(network, state)
+            closures[state] = {here: weight for here, weight in closure.items() if here == 1 or read[here]}
             after = dict.fromkeys([arc.target for here in closures[state] for arc in read[here]])
             waiting += [target for target in after if target not in number]
             continue
@@ -197,9 +197,9 @@ def _merged_states(network: Network, classes: Mapping[Any, Iterable[Any]]) -> tu
                     arcs[of, target] = max(arcs.get((of, target), -1e300), weight + arc.weight)
         final = closures[state].get(1)
         same = frozenset(arcs.items()), final
-        merged_as = reserved.get(state, known.get(same))
+        merged_as = reserved.get(state, merged_ids.get(same))
         if merged_as is None:
-            merged_as = known[same] = len(merged)
+            merged_as = merged_ids[same] = len(merged)
             merged.append(_State([], None))
         number[state] = merged_as
         own = [(symbol, merged_as if target == ITSELF else target, weight) for (symbol, target), weight in arcs.items()]
@@ -213,18 +213,18 @@ def _reached(network: Network, state: int) -> dict[int, float]:
     """Return the states reached from a state by arcs without a symbol, with their largest weights; the state itself is
     included. Raises GrammarError if a cycle of such arcs has a weight above 0.
     """
-    found, waiting, steps = {state: 0.0}, [state], 0
+    weights, waiting, steps = {state: 0.0}, [state], 0
     while waiting:
         here = waiting.pop()
         steps += 1
         for arc in network.arcs[here]:
-            weight = found[here] + arc.weight
-            if arc.symbol is None and weight > found.get(arc.target, -1e300) + 1e-12:
+            weight = weights[here] + arc.weight
+            if arc.symbol is None and weight > weights.get(arc.target, -1e300) + 1e-12:
                 if steps > 100 * len(network.arcs):
                     raise GrammarError("a part that may be empty is repeated with a weight above 0; make the weight at most 0")
-                found[arc.target] = weight
+                weights[arc.target] = weight
                 waiting.append(arc.target)
-    return found
+    return weights
 
 
 def minimised(automaton: WordAutomaton) -> WordAutomaton:

@@ -161,15 +161,15 @@ class LazyAutomaton(BackoffAutomaton):
             IndexError: a number isn't the number of a state.
         """
         self._handed_out = True
-        found = super()._states(states)
-        numbers = found.cpu().numpy()
+        checked = super()._states(states)
+        numbers = checked.cpu().numpy()
         last = 2 * self.states.num_states - 2
         bad = np.flatnonzero((numbers < 0) | (numbers > last) | (numbers % 2 > 0))
         if len(bad):
             raise IndexError(f"state {numbers[bad[0]]} in row {bad[0]} is none of 0, 2, .., {last}")
         with LOCK:
             self.states.enter(numbers)
-        return found
+        return checked
 
     def score_tokens(
         self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, which: Tensor | None = None

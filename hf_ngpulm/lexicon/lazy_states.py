@@ -302,9 +302,9 @@ class LazyStates:
 
 def _with_backoffs(backoff_states: np.ndarray, states: np.ndarray) -> np.ndarray:
     """Return the given states of the LM together with all states of their backoff chains, in ascending order, int64."""
-    found = np.zeros(len(backoff_states), dtype=bool)
+    is_reached = np.zeros(len(backoff_states), dtype=bool)
     while len(states):
-        found[states] = True
+        is_reached[states] = True
         states = np.unique(backoff_states[states])
-        states = states[~found[states]]
-    return np.flatnonzero(found)
+        states = states[~is_reached[states]]
+    return np.flatnonzero(is_reached)

@@ -81,13 +81,13 @@ class Room:
             return
         self.is_on_disk = True
         free = shutil.disk_usage(self.folder).free
-        told = f"{num_ngrams:,} n-grams are estimated on disk: up to {needed / 1e9:.1f} GB in {self.folder}"
+        message = f"{num_ngrams:,} n-grams are estimated on disk: up to {needed / 1e9:.1f} GB in {self.folder}"
         if free < needed:
             raise OSError(
-                28, f"{told}, which has {free / 1e9:.1f} GB. Name a folder on a larger disk, allow more memory, or prune rare "
-                "n-grams of a shorter order"
+                28, f"{message}, which has {free / 1e9:.1f} GB. Name a folder on a larger disk, allow more memory, or prune "
+                "rare n-grams of a shorter order"
             )  # fmt: skip
-        logger.info("%s, which has %.1f GB", told, free / 1e9)
+        logger.info("%s, which has %.1f GB", message, free / 1e9)
 
     def zeros(self, size: int, dtype: torch.dtype) -> Tensor:
         """Return an array of zeros `[size]`.
@@ -157,12 +157,12 @@ class Room:
 
         def then_give_back(first: int, last: int, *rest: Any) -> Any:
             nonlocal left
-            found = run(first, last, *rest)
+            result = run(first, last, *rest)
             left -= last - first
             if left <= 0:
                 left = self.block
                 give_back_pages()
-            return found
+            return result
 
         return in_blocks(then_give_back, bounds, arguments, *each)
 

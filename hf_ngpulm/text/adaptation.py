@@ -190,10 +190,10 @@ class Adapter:
         ]
 
     def _capitals(self, text: str) -> str:
-        known, english = self.habits.capitals, self.habits.language == "en"
+        capitals, english = self.habits.capitals, self.habits.language == "en"
 
         def written(match: re.Match[str]) -> str:
-            return known.get(match[0], match[0])
+            return capitals.get(match[0], match[0])
 
         text = WORD.sub(written, text)
         if english:
@@ -239,8 +239,8 @@ def _ends(transcripts: Iterable[str], usual: str) -> dict[str, str]:
         first = WORD.search(text)
         if first and ends_marked(text):
             marks[first[0].lower()][text.rstrip()[-1]] += 1
-    found = {word: counts.most_common(1)[0][0] for word, counts in marks.items()}
-    return {word: mark for word, mark in found.items() if mark != usual}
+    usual_marks = {word: counts.most_common(1)[0][0] for word, counts in marks.items()}
+    return {word: mark for word, mark in usual_marks.items() if mark != usual}
 
 
 def _digits_from(transcripts: Iterable[str]) -> float | None:

@@ -43,19 +43,19 @@ def spelled(text: str) -> Iterator[Spelled]:
     gaps = [_IN_ONE_BREATH.fullmatch(text, before.end(), after.start()) is None for before, after in pairwise(words)]
     apart = [True, *gaps, True]  # whether more than blanks and hyphens separates a word from the word before it
     parts = [_NumberWord(match[0], away) for match, away in zip(words, apart)]
-    found = [(each.start, each.end, each.text, each.value, each.is_ordinal) for each in _find_numbers()(parts, "en", 0.0)]
-    taken = {i for start, end, *_ in found for i in range(start, end)}
+    numbers = [(each.start, each.end, each.text, each.value, each.is_ordinal) for each in _find_numbers()(parts, "en", 0.0)]
+    taken = {i for start, end, *_ in numbers for i in range(start, end)}
     taken |= {i for i, match in enumerate(words) if match[0][0].isdecimal() or match[0].lower() == "oh"}
 
     def beside(start: int, end: int) -> tuple[bool, bool]:
         return start - 1 in taken and not apart[start], end in taken and not apart[end]
 
-    while found:
-        start, end, digits, value, is_ordinal = found.pop(0)
-        if found and found[0][0] == end and not apart[end] and not is_ordinal and not found[0][4]:
-            _, after, _, rest, _ = found[0]
+    while numbers:
+        start, end, digits, value, is_ordinal = numbers.pop(0)
+        if numbers and numbers[0][0] == end and not apart[end] and not is_ordinal and not numbers[0][4]:
+            _, after, _, rest, _ = numbers[0]
             if value in range(11, 21) and rest in range(10, 100) and beside(start, after) == (False, False):
-                found.pop(0)
+                numbers.pop(0)
                 end, value = after, 100 * value + rest
                 digits = str(int(value))
         if end > start + 1 or value < 100:

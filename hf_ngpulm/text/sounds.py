@@ -68,8 +68,8 @@ def of_arpabet(phones: Sequence[str]) -> str:
 def phones_of_spelling(word: str) -> str:
     """Return the phones of a word in lower case by rough rules."""
     plain = "".join(c for c in unicodedata.normalize("NFD", word) if not unicodedata.combining(c) and c.isalnum())
-    found = _RULES.sub(lambda match: _PHONES[match.lastindex - 1 if match.lastindex else 0], plain)
-    return re.sub(r"(.)\1+", r"\1", found)
+    phones = _RULES.sub(lambda match: _PHONES[match.lastindex - 1 if match.lastindex else 0], plain)
+    return re.sub(r"(.)\1+", r"\1", phones)
 
 
 @lru_cache(65536)
@@ -87,10 +87,10 @@ def _readings_of_word(word: str) -> list[str]:
     word = word.replace("’", "'")
     listed = [of_arpabet(phones) for phones in cmu_dictionary().get(word, ())]
     has_digits = any(c.isdecimal() for c in word)
-    found = listed or ([] if has_digits else [phones_of_spelling(word)])
+    pronunciations = listed or ([] if has_digits else [phones_of_spelling(word)])
     if has_digits or len(word) == 1:
-        found = ["".join(_letter(c) for c in word), *found]
-    return list(dict.fromkeys(found))
+        pronunciations = ["".join(_letter(c) for c in word), *pronunciations]
+    return list(dict.fromkeys(pronunciations))
 
 
 def _letter(character: str) -> str:

@@ -125,8 +125,8 @@ def _find_bigrams(unigrams: _HashTable, keys: np.ndarray, prefixes: np.ndarray, 
     if trials > MOST_BIGRAM_TRIALS:
         raise NGramFormatError(_too_large(f"{len(first_words):,} words times {len(keys):,} bigrams", MOST_BIGRAM_TRIALS))
     ends_longer = ~np.signbit(unigrams.log_probs)
-    given = (keys, first_words, len(first_words), ends_longer, len(ends_longer), prefixes, suffixes)
-    return _in_threads(_try_words, given, len(keys), 1 + len(first_words) // 8)
+    arguments = (keys, first_words, len(first_words), ends_longer, len(ends_longer), prefixes, suffixes)
+    return _in_threads(_try_words, arguments, len(keys), 1 + len(first_words) // 8)
 
 
 def _find_longer(below: _HashTable, keys: np.ndarray, prefixes: np.ndarray, suffixes: np.ndarray) -> int:
@@ -144,8 +144,8 @@ def _find_longer(below: _HashTable, keys: np.ndarray, prefixes: np.ndarray, suff
     maybe, top = np.zeros(1 << (bits - 6), dtype=np.uint64), keys >> np.uint64(64 - bits)
     np.bitwise_or.at(maybe, (top >> np.uint64(6)).astype(np.int64), np.uint64(1) << (top & np.uint64(63)))
     first_words = below.words[:, 0].astype(np.int64)
-    given = (begins, ends, before, after, below.keys, first_words, maybe, 64 - bits, keys, len(keys), prefixes, suffixes)
-    return _in_threads(_try_pairs, given, len(after), 1 + pairs // max(1, len(after)))
+    arguments = (begins, ends, before, after, below.keys, first_words, maybe, 64 - bits, keys, len(keys), prefixes, suffixes)
+    return _in_threads(_try_pairs, arguments, len(after), 1 + pairs // max(1, len(after)))
 
 
 def _in_threads(function: Callable[..., int], given: tuple[object, ...], size: int, work: int) -> int:

@@ -148,11 +148,11 @@ def graph_search(
         ValueError: there is no such engine.
         IndexError: the state names states or tokens that don't exist.
     """
-    found = load_engine(__package__, graph_engine(engine), CPU, automaton).graph_search(
+    results = load_engine(__package__, graph_engine(engine), CPU, automaton).graph_search(
         AutomatonTensors(*_moved(automaton, CPU)), GraphState(*_moved(state, CPU)),
         *_moved((logits, lengths), CPU), rules._replace(weights=rules.weights.to(CPU), bonuses=rules.bonuses.to(CPU)),
     )  # fmt: skip
-    after, happened = (_moved(part, logits.device) for part in found)
+    after, happened = (_moved(part, logits.device) for part in results)
     return GraphState(*after), GraphFrames(*happened)
 
 
