@@ -35,7 +35,7 @@ def final_event(
 
     Args:
         hypotheses: a result of `StreamingRecognizer.close` or `reset`; for a stream with a grammar, its understanding.
-        begin: the begin of the utterance, in seconds.
+        begin: the start of the utterance, in seconds.
         has_words: whether to list the words; this takes longer than the text alone.
     """
     best = hypotheses[0] if hypotheses else None

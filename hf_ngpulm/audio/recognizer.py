@@ -193,9 +193,10 @@ class StreamingRecognizer:
         return {} if context is None else context.left_out
 
     def context(self, phrases: Any, grammar: Grammar | None = None, **settings: Any) -> Any:
-        """Compile phrases for streams, as `StreamingDecoder.context` does, and a grammar, which keeps the result.
+        """Compile phrases for streams; see `StreamingDecoder.context`. Also compile the grammar, which caches its compiled
+        form.
 
-        Other threads may call this while one decodes.
+        Other threads may call this while a thread decodes.
         """
         if grammar is not None:
             own = self.decoder.decoder
@@ -313,7 +314,7 @@ class StreamingRecognizer:
         self.encoder.audio[sid].ended = True
 
     def utterance_begin(self, sid: int) -> float:
-        """Return the begin of a stream's utterance, in seconds of its audio. Times in hypotheses count from this point."""
+        """Return the start of a stream's utterance, in seconds of its audio. Times in hypotheses count from this point."""
         self._check_open(sid)
         return self._begins[sid] * (self.frame_seconds or 0.0)
 

@@ -189,7 +189,7 @@ class BackoffAutomaton(nn.Module):
         _validate(self)
 
     def validate_opened(self) -> None:
-        """Do the checks that take no time in proportion to the size, and defer the others; see `hf_ngpulm.automaton.checks`."""
+        """Do the checks whose time doesn't depend on the size, and defer the others; see `hf_ngpulm.automaton.checks`."""
         _validate(self, defer_states=True)
 
     def extra_repr(self) -> str:

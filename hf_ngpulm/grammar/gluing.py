@@ -105,7 +105,7 @@ class Gluer:
 
 
 def _read(text: str, opened: Open) -> Ways:
-    """Return the expressions of a text that continues an unfinished word, by the unfinished word at its end."""
+    """Return the expressions of a text that continues an unfinished word, by the unfinished word at the text's end."""
     pieces = re.split(r"\s+", text)
     if len(pieces) == 1:
         return {_joined(opened, text): NO_WORDS} if not _parted(opened, text) else {_joined((), text): _word(opened)}

@@ -131,11 +131,17 @@ def _merged(spellings: dict[Any, Spellings]) -> dict[Any, Any]:
 def _disjoint(
     names: dict[Any, Any], *tables: dict[Any, Spellings]
 ) -> tuple[dict[Any, tuple], dict[Any, tuple[Sequences, Sequences]]]:
-    """Return the classes of each symbol, and the members of each class, separately for each of two tables.
+    """Divide the spellings of all symbols into classes, so that equal spellings lead to one state.
 
-    Spellings that have the same set of names form a class, so each spelling is in one class. For example, an entry that is also
-    a word is in a class of its own. Then equal spellings lead to one state. `names`: the name of each symbol; symbols with the
-    same name have the same spellings.
+    Spellings with the same set of names form a class. For example, a spelling of both a word and an entry is in another class
+    than the word's other spellings.
+
+    Args:
+        names: the name of each symbol. Symbols with the same name have the same spellings.
+        tables: the spellings of each symbol anywhere in a transcript, and at its beginning.
+
+    Returns:
+        The classes of each symbol, and for each class its spellings in each of the two tables.
     """
     symbols = {name: symbol for symbol, name in names.items()}
     members: dict[Any, tuple[Sequences, Sequences]] = defaultdict(lambda: ([], []))
@@ -162,8 +168,8 @@ def _disjoint(
 
 
 def _token_sequences(texts: Iterable[str], speller: Speller) -> tuple[_Sequences, _Sequences, dict[str, str]]:
-    """Return each text's token sequences anywhere in a transcript, each text's token sequences only at the beginning of a
-    transcript, and the unknown characters of each text that can't be written.
+    """Return three mappings from texts: to the token sequences anywhere in a transcript; to further token sequences at its
+    beginning; and, for texts that can't be written, to the unknown characters.
     """
     inside: _Sequences = {}  # tuples, which the garbage collector stops tracking, unlike lists
     beginning: _Sequences = {}

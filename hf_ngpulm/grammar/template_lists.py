@@ -167,7 +167,7 @@ def _fill(reader: ListReader, content: str | Wildcard | None, slot: str | None) 
         return Fill(NOTHING if content is None else slotted(content))
 
     def within(before: str, after: str) -> Expression:
-        """Return the list with letters before and after each entry. Numbers have signs like "%" only next to digits."""
+        """Return the list with letters before and after each entry. Signs like "%" are added only to numbers in digits."""
         name = f"{before}{{{content}}}{after}"
         if name not in reader.made:
             only_digits = content in reader.ranges and not any(map(str.isalpha, before + after))
@@ -179,8 +179,8 @@ def _fill(reader: ListReader, content: str | Wildcard | None, slot: str | None) 
 
 
 def glued(new: Mapping[str, list[Entry]], known: Iterable[str]) -> dict[str, list[Entry]]:
-    """Return new entries for derived lists, which have letters before or after each entry of another list. `new`: the new
-    entries by list. `known`: names of all lists.
+    """Return the new entries of derived lists, which have letters before or after each entry of another list. `new`: the new
+    entries of other lists. `known`: the names of all lists.
     """
     derived = {}
     for name in known:

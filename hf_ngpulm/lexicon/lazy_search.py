@@ -174,7 +174,7 @@ class LazySearch:
             return self._updated()
 
     def compose(self, states: np.ndarray) -> None:
-        """Compose all states that the scores of `states`, int32 `[N]`, depend on. The search holds the lock."""
+        """Compose all states on which the scores of `states`, int32 `[N]`, depend. The caller must hold the lock."""
         for lazy, own in self._each(states):
             lazy.enter(own)
 

@@ -288,7 +288,7 @@ class LazyStates:
         self.enter(numbers[: 1 + moved].astype(np.int32))
 
     def _lay(self, tensors: AutomatonTensors, own: np.ndarray, num_forms: int, first: int) -> None:
-        """Make room for the states under the root and fill them in as composed; those from `first` on have no arcs yet."""
+        """Write the states under the root, and mark them as composed. States from `first` on have no arcs yet."""
         states, num_arcs, a = tensors.num_states, tensors.num_arcs, self.arrays
         self._counts[:] = states, num_arcs, 0, 0, 0
         offsets, tokens, weights, targets, backoffs, backoff_weights = (tensor.numpy() for tensor in tensors)

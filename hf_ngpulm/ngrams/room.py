@@ -57,7 +57,7 @@ def map_file(file: BinaryIO, nbytes: int) -> mmap.mmap:
 
 
 class Room:
-    """Room for arrays.
+    """A place for large arrays, in memory or on disk.
 
     Args:
         memory: limit in bytes beyond which arrays are on disk; None for no limit.

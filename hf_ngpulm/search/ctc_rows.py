@@ -15,7 +15,7 @@ GOES_ON, PHRASES, SENTENCE = range(3)
 
 
 class CtcRows(Struct):
-    """The rows of a batch, as rows of a session's arrays."""
+    """The rows of a batch, as a selection of the rows of a session's arrays."""
 
     @classmethod
     def of(

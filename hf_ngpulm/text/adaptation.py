@@ -217,7 +217,7 @@ def _without_hyphens(text: str) -> str:
 
 
 def _capitals(transcripts: Iterable[str]) -> dict[str, str]:
-    """Return the most frequent form of each word that usually has capitals inside sentences, by the word's lowercase form."""
+    """Return a mapping for words that usually have capitals inside sentences, from lowercase to the most frequent form."""
     forms: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for text in transcripts:
         for match in WORD.finditer(text):
@@ -233,7 +233,7 @@ def _capitals(transcripts: Iterable[str]) -> dict[str, str]:
 
 
 def _ends(transcripts: Iterable[str], usual: str) -> dict[str, str]:
-    """Return the most frequent end mark of texts by their first word, for first words whose end mark isn't `usual`."""
+    """Return a mapping from the first word of texts to their most frequent end mark, without words whose mark is `usual`."""
     marks: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for text in transcripts:
         first = WORD.search(text)

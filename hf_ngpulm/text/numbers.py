@@ -35,7 +35,7 @@ class Spelled:
 
 
 def spelled(text: str) -> Iterator[Spelled]:
-    """Yield the numbers in words of a text, in order.
+    """Yield the numbers that a text has in words, in order.
 
     "Hundred" alone doesn't count as a number. "Nineteen eighty-four" is one number, a year.
     """
@@ -64,7 +64,7 @@ def spelled(text: str) -> Iterator[Spelled]:
 
 
 def to_digits(text: str, least: float, plain: bool = False) -> str:
-    """Return a text with its numbers in words written in digits, as "12", "21st" and "1984".
+    """Rewrite a text's numbers from words to digits, as "12", "21st" and "1984".
 
     Some numbers stay unchanged: numbers below `least`, "one" (often a pronoun), ordinals below ten, numbers of a million or
     more, and neighbouring numbers, which may be a time or a telephone number.
@@ -89,7 +89,7 @@ def to_digits(text: str, least: float, plain: bool = False) -> str:
 
 
 def to_words(text: str, below: float) -> str:
-    """Return a text with its numbers below a bound written in words: "twelve", "twenty-first", "nineteen eighty-four".
+    """Rewrite a text's numbers below a bound from digits to words: "twelve", "twenty-first", "nineteen eighty-four".
 
     Sums of money ("five dollars"), percentages and decimals are rewritten only if the bound is infinity. Times, dates and
     telephone numbers stay unchanged.

@@ -179,7 +179,7 @@ def checked_attrs(values: dict[str, Any]) -> Attrs:
 def with_unlisted(
     table: NGramTable, words: Sequence[str], unigrams: Collection[str] | None, case: str, offset: float
 ) -> NGramTable:
-    """Return a table in which each n-gram that ends in a word outside the unigrams costs the offset.
+    """Return a table in which the offset is added to each n-gram that ends in a word outside the unigrams.
 
     pyctcdecode adds the offset to such a word's own log-probability, and the language model continues after the word.
 

@@ -171,7 +171,7 @@ def _understood(
 
 
 def _check_grammar(grammar: Any, processor: Any, config: GenerationConfig, judged: bool, streamer: Any) -> None:
-    """Refuse what a grammar can't have. `judged`: whether Whisper judges transcripts by their scores."""
+    """Refuse calls that aren't supported with a grammar. `judged`: whether Whisper judges transcripts by their scores."""
     if not isinstance(grammar, Grammar):
         raise TypeError(f"grammar should be a hf_ngpulm.Grammar (Grammar.load reads files), got {grammar!r}")
     if processor is None:
@@ -275,13 +275,11 @@ def _arguments_of_generate() -> Mapping[str, Any]:
 
 
 def _window_of_whisper(prompt_length: int, generation_config: Any) -> Window | None:
-    """Tell which recordings the rows of this call are, if Whisper's `generate` makes it for a window of audio.
+    """Return the window of audio that Whisper's `generate` is decoding; None if it isn't running.
 
     Args:
-        prompt_length: tokens before the transcript.
-
-    Returns:
-        The recording of each row and the number of recordings; None if Whisper's `generate` isn't running.
+        prompt_length: number of tokens before the transcript.
+        generation_config: the config of this call.
     """
     variables = _window_variables()
     if not variables:
