@@ -63,7 +63,7 @@ class StreamingRecognizer:
             default comes from the processor, or else from the model's config. The lag is one frame more.
         language: the spoken language, for models that take a language (Nemotron 3.5).
         endpoint_seconds, endpoint_frames: as for `StreamingDecoder`.
-        max_waiting_seconds: the most seconds of undecoded audio of a stream.
+        max_waiting_seconds: maximum undecoded audio of a stream, in seconds.
         decoding: settings of `CTCDecoder` or `TransducerDecoder`: lm, lm_weight, num_beams, strategy ... (`rescorer` may be a
             name; it ranks the hypotheses of ended utterances, while other streams wait.) For CTC models
             `strategy` may be "graph": `num_beams` and `phrase_weight` then set `max_active` and `discount` of a `GraphDecoder`.
@@ -267,9 +267,9 @@ class StreamingRecognizer:
         """Encode and decode the next chunk of every stream that has one, as one batch.
 
         Args:
-            most: the most streams in the batch. The batch has the stream that has waited longest, and the streams with the most
-                similar amount of audio.
-            seconds: the most seconds of audio in the batch; each stream counts as much as the longest stream.
+            most: maximum number of streams in the batch. The batch has the stream that has waited longest, and the streams with
+                the most similar amount of audio.
+            seconds: maximum audio in the batch, in seconds; each stream counts as much as the longest stream.
 
         Returns:
             The transcript so far of each decoded stream, by its number; empty if no stream has a chunk.

@@ -319,7 +319,7 @@ def _plain_tensor(state_dict: Mapping[str, Any], name: str, shape: tuple[int, ..
         raise NGramFormatError(f"{name} is a {tensor.layout} tensor of {tensor.dtype}, it should be one of {dtypes[0]}")
     # A view can claim any size, so its size is compared with its storage.
     if tuple(tensor.shape) != shape or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-        raise NGramFormatError(f"{name} has the shape {tuple(tensor.shape)}, by the config it should be {shape}")
+        raise NGramFormatError(f"{name} has the shape {tuple(tensor.shape)}, but the config implies {shape}")
     return tensor.detach().contiguous()
 
 

@@ -43,6 +43,7 @@ def covering(words: WordAutomaton, free_of: np.ndarray, is_free: Callable[[Any],
     ends = np.array([final is not None for final in words.finals])
     covers = (ends[:, None] | ~ends[under]) & (free_of >= 0)[:, None] & (frees >= 0)
     covers = np.concatenate([covers, np.zeros((1, len(under)), dtype=bool)])  # row -1 is no state
+    # A pair of states stays only if the states after free words, and after each symbol, are such a pair, too.
     before = -1
     while int(covers.sum()) != before:
         before = int(covers.sum())

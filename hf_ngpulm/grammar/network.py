@@ -50,7 +50,7 @@ class Arc(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """A slot of a reading. A value of None stands for the slot's words. The slot has the tokens from `first` up to `last`."""
+    """A slot of a reading, with the units `first .. last - 1`. A value of None stands for the slot's own words."""
 
     name: str
     value: Value
@@ -286,7 +286,7 @@ class Network:
             steps.append(before[last])
             last = steps[-1][0]
         intent, slots = None, []
-        opened, heard, read = 0, None, 0  # `read` is the end of the last word, before what is skipped
+        opened, heard, read = 0, None, 0  # `read` is the end of the last word, without skipped units
         for (place, _), action, value, end in reversed(steps):
             heard = value if value is not None else heard
             read = end if end > place else read

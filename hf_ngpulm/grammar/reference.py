@@ -38,7 +38,7 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
     said = text.split()
     heard = [_folded(word) for word in said]
 
-    known: dict[tuple[int, int], Ways] = {}
+    ways_from: dict[tuple[int, int], Ways] = {}
 
     @cache
     def texts(symbol: List | Number) -> list[tuple[Expression, Value]]:
@@ -47,9 +47,9 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
 
     def ways(expression: Expression, place: int) -> Ways:
         """Return the ways through an expression that begin at a place."""
-        if (id(expression), place) not in known:
-            known[id(expression), place] = found_ways(expression, place)
-        return known[id(expression), place]
+        if (id(expression), place) not in ways_from:
+            ways_from[id(expression), place] = found_ways(expression, place)
+        return ways_from[id(expression), place]
 
     def found_ways(expression: Expression, place: int) -> Ways:
         match expression:
@@ -57,10 +57,10 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
                 words = list(map(_folded, text.split()))
                 return {(place + len(words), 0, None, ()): 0.0} if heard[place : place + len(words)] == words else {}
             case Sequence(parts):
-                found: Ways = {(place, 0, None, ()): 0.0}
+                so_far: Ways = {(place, 0, None, ()): 0.0}
                 for part in parts:
-                    found = after(found, part)
-                return found
+                    so_far = after(so_far, part)
+                return so_far
             case Choice(options, weights):
                 return best(
                     (way, weight + more)
@@ -99,7 +99,7 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
         """
         part, least, most = expression.part, expression.least, expression.most
         here: Ways = {(place, 0, None, ()): 0.0}
-        found = here if least == 0 else {}
+        so_far = here if least == 0 else {}
         times = 0
         while here and times != most:
             times += 1
@@ -110,8 +110,8 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
                 if times <= max(least, 1) or way[0] > start[0]
             )
             if times >= least:
-                found = best([*found.items(), *here.items()])
-        return found
+                so_far = best([*so_far.items(), *here.items()])
+        return so_far
 
     every: dict[tuple[str | None, tuple[tuple[str, Value], ...]], tuple[float, int]] = {}
     for intent, expression in rules.intents.items():

@@ -96,12 +96,12 @@ def checked(rules: Rules, where: str) -> Rules:
         return added(inside, times, within if slot is None else slot)
 
     def added(inside: list[_Size], times: int, slot: str | None) -> _Size:
-        found = _Size(1 + times * sum(each.parts for each in inside), 1 + max((each.depth for each in inside), default=0), slot)
-        if found.depth > MOST_DEPTH:
+        total = _Size(1 + times * sum(each.parts for each in inside), 1 + max((each.depth for each in inside), default=0), slot)
+        if total.depth > MOST_DEPTH:
             raise GrammarError(f"{where}: expressions are nested more than {MOST_DEPTH} deep; flatten them")
-        if found.parts > MOST_PARTS:
+        if total.parts > MOST_PARTS:
             raise GrammarError(f"{where}: written out, the grammar has more than {MOST_PARTS:,} parts; use lists")
-        return found
+        return total
 
     def size_of_list(name: str) -> _Size:
         if name not in rules.lists:
@@ -117,11 +117,11 @@ def checked(rules: Rules, where: str) -> Rules:
             if any(each.slot is not None for each in inside):
                 raise GrammarError(f"{where}: an entry of the list {name!r} has a slot; entries can't contain slots")
             sizes_of_lists[name] = added(inside, 1, None)
-        found = sizes_of_lists[name]
-        if found is None:
+        total = sizes_of_lists[name]
+        if total is None:
             around = [*list(sizes_of_lists)[list(sizes_of_lists).index(name) :], name]
             raise GrammarError(f"{where}: the list {name!r} contains itself: {' -> '.join(around)}")
-        return found
+        return total
 
     try:
         for name in rules.lists:

@@ -114,16 +114,16 @@ def _intent(each: Any, where: str) -> tuple[str | None, Expression]:
 
 
 def _list(name: str, entries: Any, where: str) -> list[Entry]:
-    found: list[Entry] = []
+    pairs: list[Entry] = []
     for entry in entries if isinstance(entries, list) else [entries]:
         match entry:
             case [str() as said, (str() | int() | float() | None) as value] if said.strip():
-                found.append((said, value))
+                pairs.append((said, value))
             case [list() as said, (str() | int() | float() | None) as value]:
-                found.append((read(said, where), value))
+                pairs.append((read(said, where), value))
             case _:
                 raise GrammarError(f"{where}: {json.dumps(entry)[:200]} isn't an entry of the list {name!r}")
-    return found
+    return pairs
 
 
 def located(name: str | os.PathLike[str], revision: str | None, token: str | bool | None) -> Path:

@@ -94,12 +94,12 @@ def spelled(network: Network, speller: Speller, strict: bool) -> SpelledSymbols:
     initial: dict[Any, Spellings] = {}
     for into, sequences in ((spellings, inside), (initial, beginning)):
         for symbol, of_symbol in entries.items() if sequences else ():
-            known: Spellings = {}
+            kept: Spellings = {}
             for text, value in of_symbol:
                 for tokens in sequences.get(text, ()):
-                    known.setdefault(tokens, value)
-            if known:
-                into[symbol] = known
+                    kept.setdefault(tokens, value)
+            if kept:
+                into[symbol] = kept
     marks = frozenset(speller.ids[mark] for mark in MARKS if mark in speller.ids and speller.delimiter != speller.ids[mark])
     return SpelledSymbols(*_disjoint(_merged(spellings), spellings, initial), spellings, initial, marks, left_out)
 

@@ -143,6 +143,8 @@ class _Compiler(Spelled):
     def _numbered(self, places: list[Place]) -> tuple[float, int]:
         """Return the weight of entering a set of places, and the number of its state."""
         best = self.reduced(places)
+        # A single state between words needs no set: its own state backs off to its free words. The free words before a state
+        # add nothing if the state covers them.
         if len(best) == 1:
             ((kind, which), weight) = next(iter(best.items()))
             has_root = self.delimiter is not None and kind == BETWEEN and self.free_of[which] >= 0

@@ -72,7 +72,7 @@ class Trial:
             raise GrammarError(answer["error"])
         if answer["parts"] > self.parts:
             raise GrammarError(
-                f"the grammar has {answer['parts']:,} parts (arcs and spellings); at most {self.parts:,} are taken"
+                f"the grammar has {answer['parts']:,} parts (arcs and spellings); at most {self.parts:,} are allowed"
             )
         return Cost(**answer)
 

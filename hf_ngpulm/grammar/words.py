@@ -83,10 +83,11 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
         Raises:
             GrammarError: there are too many states.
         """
-        known = frees[free].weights if free >= 0 else {}
-        most, members = 0.0, frozenset[Any](own.keys() - known.keys())
+        # A state that is possible after free words with at least the same weight isn't listed among `own`.
+        free_weights = frees[free].weights if free >= 0 else {}
+        most, members = 0.0, frozenset[Any](own.keys() - free_weights.keys())
         if is_weighted:
-            own = {state: of_state for state, of_state in own.items() if of_state > known.get(state, -1e300) + weight}
+            own = {state: of_state for state, of_state in own.items() if of_state > free_weights.get(state, -1e300) + weight}
             most = max([*own.values(), weight])
             members = frozenset((state, round(each - most, DIGITS)) for state, each in own.items())
         key = members, free, round(weight - most, DIGITS)
@@ -106,19 +107,19 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
         reached, final = _read(states, own)
         default = None
         if free >= 0:
-            behind = frees[free]
-            if FREE not in reached:
+            free_set = frees[free]
+            if FREE not in reached:  # no own state reads a free word, so the states after it depend on `free` alone
                 if free not in after_frees:
-                    after_frees[free] = free_number(behind.reached[FREE])
+                    after_frees[free] = free_number(free_set.reached[FREE])
                 default = of_free + after_frees[free][0], after_frees[free][1]
-            for symbol, targets in behind.reached.items():
+            for symbol, targets in free_set.reached.items():
                 if symbol is FREE and default is not None:
                     continue
                 of_symbol = reached.setdefault(symbol, {})
                 for target, weight in targets.items():
                     of_symbol[target] = max(of_symbol.get(target, -1e300), of_free + weight)
-            if behind.final is not None:
-                final = max(of_free + behind.final, -1e300 if final is None else final)
+            if free_set.final is not None:
+                final = max(of_free + free_set.final, -1e300 if final is None else final)
         if FREE in reached:
             default = free_number(reached.pop(FREE))
         weight, free = default or (-1e300, -1)

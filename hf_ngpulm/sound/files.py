@@ -214,8 +214,8 @@ def _opened(
         with _reader(source, name, give_up) as file:
             if not RATES[0] <= file.samplerate <= RATES[1] or file.channels > MOST_CHANNELS:
                 raise ValueError(
-                    f"{name}: says it has {file.channels} channels at {file.samplerate} Hz; damaged, or to be converted "
-                    f"({MOST_CHANNELS} channels at most, {RATES[0]:,} to {RATES[1]:,} Hz)"
+                    f"{name}: its header says {file.channels} channels at {file.samplerate} Hz; convert it to at most "
+                    f"{MOST_CHANNELS} channels at {RATES[0]:,} to {RATES[1]:,} Hz, unless it is damaged"
                 )
             yield file
     except (soundfile.SoundFileError, OSError) as error:

@@ -102,13 +102,13 @@ def read_probing(
         # The header doesn't count the pruned suffixes that KenLM inserts.
         if len(keys) < count or (is_highest and len(keys) > count):
             raise NGramFormatError(
-                f"the hash table of the {n}-grams holds {len(keys)}, by the header it should be {count}: a damaged file"
+                f"the hash table of the {n}-grams holds {len(keys)}, but the header implies {count}: a damaged file"
             )
         prefixes, suffixes = np.full(len(keys), -1), np.full(len(keys), -1)
         hits = (_find_bigrams if n == 2 else _find_longer)(order, keys, prefixes, suffixes)
         if hits != len(keys) or (prefixes < 0).any():
             raise NGramFormatError(
-                f"{len(keys)} {n}-grams in the hash table, of which {hits} are made of its words: a damaged file"
+                f"{len(keys)} {n}-grams in the hash table, but {hits} combinations of words match them: a damaged file"
             )
         words = np.concatenate([order.words[prefixes, :1], order.words[suffixes]], 1)
         backoffs = np.zeros(len(keys), np.float32) if is_highest else table["backoff"]
