@@ -228,7 +228,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return cached[1]
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> NGramLogitsProcessor:
-        """Return a copy with other phrases, which shares the language models. Only phrases that are new take time.
+        """Return a copy with other phrases, which shares the language models. Only new phrases are compiled.
 
         `phrases=None` removes all phrases, which requires a language model.
         """

@@ -190,8 +190,8 @@ def _key_of(scores, indices):
 
 @triton.jit
 def _extension_index(tokens, order, PLACES: tl.constexpr):
-    """Return the indices in the keys of extensions. Lower tokens have higher indices, then places that come earlier in `order`.
-    So in a tie, the extension with the lower token wins.
+    """Return the indices in the keys of extensions. Of equal scores, the highest index wins. So lower tokens have higher
+    indices, and among the places of one token, places earlier in `order` have higher indices.
     """
     return STAYING - 1 - (tokens * PLACES + order)
 
