@@ -135,12 +135,12 @@ def estimate(
         if n == 1:
             adjusted = adjusted.clone()
             adjusted[trie.tokens == bos] = 0
-        found = _discounts(n, adjusted, trie.counts, quirk[n - 1] if n < order else None, discount_fallback, room)
-        if found is None and discount_fallback is not None:
+        of_order = _discounts(n, adjusted, trie.counts, quirk[n - 1] if n < order else None, discount_fallback, room)
+        if of_order is None and discount_fallback is not None:
             fallback_orders.append(n)
-            found = Discounts(*discount_fallback)
-        assert found is not None
-        discounts.append(found)
+            of_order = Discounts(*discount_fallback)
+        assert of_order is not None
+        discounts.append(of_order)
 
         bad_below, has_bad = has_bad, _bools(trie, room)
         kept.append(_bools(trie, room))
@@ -161,7 +161,7 @@ def estimate(
             uniform = 1.0 / (int(kept[0].sum()) - 1)  # all kept unigrams except <s>
             lower = torch.full((1,), uniform, dtype=torch.float32, device=device)
         probabilities, weights = steps.discount(
-            trie.prefixes, num_contexts, adjusted, dropped, found, lower, suffixes[n - 1], room, blocks[n - 1]
+            trie.prefixes, num_contexts, adjusted, dropped, of_order, lower, suffixes[n - 1], room, blocks[n - 1]
         )
         del adjusted, dropped
         if n == 1:
@@ -229,10 +229,10 @@ def _discounts(
 ) -> Discounts | None:
     """Return the discounts of one order in closed form (Chen and Goodman 1998, equation 26); None if the order needs the
     fallback."""
-    found = torch.zeros(6, dtype=torch.int64, device=adjusted.device)
+    counts = torch.zeros(6, dtype=torch.int64, device=adjusted.device)
     for rows in room.spans(len(adjusted)):
-        found += torch.bincount(adjusted[rows].clamp(max=5), minlength=6)
-    counts_of_counts = found.tolist()
+        counts += torch.bincount(adjusted[rows].clamp(max=5), minlength=6)
+    counts_of_counts = counts.tolist()
     if quirk is not None:
         # lmplz uses the occurrences of this one n-gram, so equal discounts need the same.
         counts_of_counts[min(int(adjusted[quirk]), 5)] -= 1
@@ -284,8 +284,8 @@ def _last_by_lmplz(
             break
         links = suffixes[n]
         assert links is not None
-        found = [torch.nonzero(links[rows] == row)[:, 0] + rows.start for rows in room.spans(len(links))]
-        candidates = torch.cat([first_seen[:0], *found])
+        places = [torch.nonzero(links[rows] == row)[:, 0] + rows.start for rows in room.spans(len(links))]
+        candidates = torch.cat([first_seen[:0], *places])
         if candidates.numel() == 0:
             break
         at = candidates
