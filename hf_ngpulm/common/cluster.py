@@ -17,8 +17,8 @@ class InProcess:
     cpus = 1
 
     def submit(self, function: Callable[..., Any], *arguments: Any, returns: int | None = None) -> Any:
-        """Run a task and return a handle of its result; or, if it returns so many results, a list of their handles. Handles among
-        the arguments are replaced by the results."""
+        """Run a task and return a handle of its result; or, if it returns so many results, a list of their handles. Handles
+        among the arguments are replaced by the results."""
         found = function(*arguments)
         assert returns in (None, len(found) if returns else None), f"{function.__name__} returned {len(found)} results"
         return found

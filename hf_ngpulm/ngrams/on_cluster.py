@@ -31,6 +31,7 @@ from .table import NGramOrder, NGramTable, one_thread
 
 # Bytes that a task needs for each n-gram of its partition, all orders together; measured.
 BYTES_PER_NGRAM = 160
+NUM_STEPS = 4  # that `estimate` reports
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def estimate(
         memory: bytes that a task may use.
         room: where the table is.
         partitions: number of partitions; by default as many as `memory` asks for, and at least one for each CPU.
-        done: function to call after each of the five steps.
+        done: function to call after each of the four steps.
 
     Raises:
         ValueError: as for `kneser_ney.estimate`.
@@ -108,11 +109,11 @@ def estimate(
     found: list[Statistics] = [cluster.get(one[1]) for one in gathered]
     done()
     last = max(found, key=lambda one: one.last_rank).last
-    occurrences, extensions = sum(one.occurrences for one in found), sum(one.extensions for one in found)
+    occurrences, extensions = (np.sum([getattr(one, name) for one in found], 0) for name in ("occurrences", "extensions"))
     unigrams, probabilities, first = _unigrams(plan, occurrences, extensions, bad, fallback)
     by_order = [first]
     for n in range(2, order + 1):
-        counts_of_counts = sum(one.counts_of_counts[n - 1] for one in found).tolist()
+        counts_of_counts = np.sum([one.counts_of_counts[n - 1] for one in found], 0).tolist()
         quirk = last[n - 2] if n < order and n - 2 < len(last) else None
         by_order.append(discounts_of(n, counts_of_counts, quirk, fallback))
     discounts = [each for each, _ in by_order]
@@ -144,7 +145,12 @@ def estimate(
     finished = [cluster.submit(finish, shared, *(one[r] for one in smoothed)) for r in range(ranges)]
     del smoothed
     kept = ~bad[unigrams.tokens.to(torch.int64)] | (unigrams.tokens >= vocab_size)
-    of_unigrams = (unigrams.prefixes, unigrams.tokens, _logs(probabilities, 0.0), _logs(torch.from_numpy(weights)[unigrams.tokens]))
+    of_unigrams = (
+        unigrams.prefixes,
+        unigrams.tokens,
+        _logs(probabilities, 0.0),
+        _logs(torch.from_numpy(weights)[unigrams.tokens]),
+    )
     orders = [NGramOrder(*(column[kept] for column in of_unigrams))]
     orders += _joined(cluster, finished, order, orders[0].tokens, vocab_size, room)
     done()

@@ -1,9 +1,9 @@
 """Estimate a model in partitions of its n-grams, each small enough for the memory of one task.
 
-N-grams are packed from their last token to their first. A partition has the n-grams of two and more tokens whose last two tokens
-lie in a range. So the suffixes of its n-grams are in it too: adjusted counts and interpolation need no other partition. A context
-(an n-gram without its last token) usually is in another partition. What crosses partitions is therefore: five whole numbers for
-each context, and its weight on the way back. Unigrams are estimated in one place.
+N-grams are packed from their last token to their first. A partition has the n-grams of two and more tokens whose last two
+tokens lie in a range. So the suffixes of its n-grams are in it too: adjusted counts and interpolation need no other partition.
+A context (an n-gram without its last token) usually is in another partition. What crosses partitions is therefore: five whole
+numbers for each context, and its weight on the way back. Unigrams are estimated in one place.
 
 The steps are functions of arrays, which run in one process or as tasks of a cluster (`on_cluster.estimate`):
 
@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,7 +105,7 @@ def cut(run: tuple[np.ndarray, np.ndarray], bounds: np.ndarray) -> list[tuple[np
 
 
 def bounds_of(samples: Sequence[np.ndarray], count: int, packing: Packing) -> np.ndarray:
-    """Return the first words at which partitions begin, int64 `[count - 1]` or fewer, so that the partitions have about the same
+    """Return the first words at which partitions begin, int64 `[count - 1]` or fewer, so that partitions have about the same
     size. Cuts are between pairs of tokens.
 
     Args:
@@ -133,6 +134,7 @@ def gather(plan: Plan, *slices: tuple[np.ndarray, np.ndarray]) -> list[Any]:
     levels: list[Level] = []
     sent: list[list[Any]] = [[] for _ in range(plan.size)]
     counts_of_counts = np.zeros((plan.order, 6), dtype=np.int64)
+    occurrences, of_unigrams = (np.zeros(len(plan.bad), dtype=np.int64) for _ in range(2))
     contexts = torch.zeros(len(packing.digits), len(tries[0].tokens), dtype=torch.int64)
     has_bad = torch.empty(0)
     for n, trie in enumerate(tries, start=1):
@@ -145,9 +147,9 @@ def gather(plan: Plan, *slices: tuple[np.ndarray, np.ndarray]) -> list[Any]:
         dropped = has_bad | (trie.counts <= plan.thresholds[n - 1]) if plan.thresholds[n - 1] else has_bad
         which = trie.prefixes[:0]
         if n == 1:
-            unigrams = [np.zeros(len(plan.bad), dtype=np.int64) for _ in range(2)]
-            for into, values in zip(unigrams, (trie.counts, extensions if plan.order > 1 else trie.counts)):
-                into[tokens.numpy()] = values.numpy()
+            occurrences[tokens.numpy()] = trie.counts.numpy()
+            if plan.order > 1:
+                of_unigrams[tokens.numpy()] = extensions.numpy()
         else:
             counts_of_counts[n - 1] = np.bincount(adjusted.clamp(max=5).numpy(), minlength=6)
             word, factor = packing.place(n - 2)
@@ -161,7 +163,7 @@ def gather(plan: Plan, *slices: tuple[np.ndarray, np.ndarray]) -> list[Any]:
     last_rank, last = _last(plan, levels, [trie.counts.numpy() for trie in tries])
     sizes = [len(level.tokens) for level in levels]
     sample = np.concatenate([_from_first(plan, levels, n, _spread(sizes[n - 1]))[0] for n in range(1, plan.order + 1)])
-    return [levels, Statistics(sizes, counts_of_counts, *unigrams, last_rank, last, sample), *sent]
+    return [levels, Statistics(sizes, counts_of_counts, occurrences, of_unigrams, last_rank, last, sample), *sent]
 
 
 def _last(plan: Plan, levels: list[Level], occurrences: list[np.ndarray]) -> tuple[int, list[tuple[int, int]]]:
@@ -206,7 +208,7 @@ def weigh(plan: Plan, discounts: Sequence[Any], levels: list[Level], *sums: list
         distinct, which = _grouped(torch.cat([mine, *(_tensor(words) for words, _ in asked)], 1))
         total = torch.zeros(5, distinct.shape[1], dtype=torch.int64)
         ends = np.cumsum([mine.shape[1], *(words.shape[1] for words, _ in asked)]).tolist()
-        places = [which[first:end] for first, end in zip(ends, ends[1:])]
+        places = [which[first:end] for first, end in pairwise(ends)]
         for place, (_, values) in zip(places, asked):
             total.index_add_(1, place, _tensor(values))
         weights = weights_of(total, discounts[n - 1])
@@ -259,8 +261,8 @@ def smooth(
 
 @one_thread()
 def finish(plan: Plan, *parts: list[Any]) -> list[tuple[np.ndarray, ...]]:
-    """Return the columns of the model's table of a range of first tokens, for each order from 2 on: prefixes int64 (rows in this
-    range; for bigrams the first token), tokens int32, probabilities and backoff weights.
+    """Return the columns of the model's table of a range of first tokens, for each order from 2 on: prefixes int64 (rows in
+    this range; for bigrams the first token), tokens int32, probabilities and backoff weights.
 
     Args:
         parts: what `smooth` of each partition has sent.
@@ -290,7 +292,7 @@ def finish(plan: Plan, *parts: list[Any]) -> list[tuple[np.ndarray, ...]]:
 def _slices(first_words: np.ndarray, bounds: np.ndarray) -> Iterator[slice]:
     """Yield the rows of each partition, given ascending first words."""
     cuts = [0, *np.searchsorted(first_words, bounds).tolist(), len(first_words)]
-    return (slice(*pair) for pair in zip(cuts, cuts[1:]))
+    return (slice(*pair) for pair in pairwise(cuts))
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_ngpulm.common.cluster import InProcess
-from hf_ngpulm.ngrams import kneser_ney, on_cluster
+from hf_ngpulm.ngrams import kneser_ney, on_cluster, partitions
 from hf_ngpulm.ngrams.counting import NGramCounter
 
 
@@ -59,3 +58,12 @@ def test_equal_to_the_estimate_of_one_process(data):
     partitions = data.draw(st.sampled_from([1, 2, 3, 7]))
     found = on_cluster.estimate(InProcess(), runs, packing, prune, (0.5, 1.0, 1.5), allowed, partitions=partitions)
     assert_equal(found, whole)
+
+
+def test_partitions_of_about_the_same_size():
+    random = np.random.default_rng(0)
+    texts = [np.minimum(random.zipf(1.3, 20) - 1, 999).tolist() for _ in range(300)]
+    (part,), packing = in_parts([texts], 1000, 3)
+    bounds = partitions.bounds_of([part.sample], 4, packing)
+    sizes = [len(counts) for _, counts in partitions.cut(part.run, bounds)]
+    assert len(sizes) == 4 and sum(sizes) == part.size and max(sizes) < part.size / 3

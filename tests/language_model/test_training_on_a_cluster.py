@@ -1,0 +1,104 @@
+"""Training by tasks: in one process, on Ray, and with machines that die, the same tensors to the last bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+from ray_clusters import ray_nodes
+from test_training_on_disk import assert_equal, zipf_texts
+
+from hf_ngpulm.common.cluster import InProcess
+from hf_ngpulm.language_model import counting_tasks
+from hf_ngpulm.language_model.training import train
+from hf_ngpulm.text import TextFiles
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    monkeypatch.setattr(counting_tasks, "BYTES_PER_TASK", 1000)
+    monkeypatch.setattr(counting_tasks, "ROWS_PER_TASK", 50)
+    monkeypatch.setattr(counting_tasks, "BATCHES_PER_TASK", 1)
+
+
+def files_of(texts, folder):
+    for number in range(3):
+        lines = (" ".join(map(str, text)) + "\n" for text in texts[number::3])
+        (folder / f"{number}.txt").write_text("".join(lines))
+    return TextFiles([folder / "?.txt"], are_ids=True)
+
+
+def test_the_same_model_in_one_process(tmp_path, small_parts):
+    texts, options = zipf_texts(), {"vocab_size": 100, "order": 4, "prune": (0, 0, 1)}
+    whole = train(texts, **options)
+    assert_equal(train(iter(texts), cluster=InProcess(), memory="100K", **options).parts, whole.parts)
+    files = files_of(texts, tmp_path)
+    assert len(list(files.parts(1000))) > 6
+    assert_equal(train(files, cluster=InProcess(), **options).parts, train(files, **options).parts)
+
+
+def test_options_that_a_cluster_has_not():
+    for given in ({"resume": True, "folder": "."}, {"unit": "word"}, {"device": "cuda"}, {"style_of": "x"}):
+        with pytest.raises(ValueError, match=rf"{next(iter(given))} can't be used on a cluster"):
+            train(["a"], vocab_size=3, cluster=InProcess(), **given)
+    with pytest.raises(ValueError, match="cluster should be the address of a Ray cluster or 'auto', got 3"):
+        train([[1]], vocab_size=3, cluster=3)
+    with pytest.raises(ValueError, match="no sentence was given"):
+        train([], vocab_size=3, cluster=InProcess())
+    with pytest.raises(ValueError, match="can't read standard input; name a file that all of them see"):
+        train(TextFiles(["-"]), vocab_size=3, cluster=InProcess())
+
+
+def test_without_ray_one_line_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=r"^clusters need ray: pip install 'hf-ngpulm\[cluster\]'$"):
+        train([[1]], vocab_size=3, cluster="auto")
+
+
+@pytest.mark.parametrize("ending", [".txt", ".jsonl"])
+def test_parts_of_a_file_are_its_lines(tmp_path, ending):
+    texts = ["", "a b", "é" * 7, " x ", "last"] * 5
+    lines = texts if ending == ".txt" else [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    path = tmp_path / f"t{ending}"
+    path.write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
+    files = TextFiles([path])
+    for size in (1, 7, 30, 10_000):
+        assert [text for part in files.parts(size) for text in part] == list(files) == [text.strip() for text in texts]
+    path.write_text(path.read_text() + "\0\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"after byte \d+, line \d"):
+        [*map(list, files.parts(30))]
+
+
+@pytest.mark.slow
+def test_workers_and_machines_that_die(tmp_path, small_parts, monkeypatch):
+    import ray
+
+    texts, options = zipf_texts(1500), {"vocab_size": 100, "order": 4}
+    whole = train(texts, **options)
+    files = files_of(texts, tmp_path)
+    from_files = train(files, **options)
+    for cpus in (1, 2, 4):
+        with ray_nodes(cpus):
+            assert_equal(train(iter(texts), cluster="auto", **options).parts, whole.parts)
+            assert_equal(train(files, cluster="auto", **options).parts, from_files.parts)
+    with ray_nodes(2, 2) as nodes:
+        counted, killed = counting_tasks.count_part, tmp_path / "killed"
+
+        def count_part(part, settings):
+            time.sleep(0.05)
+            if part.name.endswith("1.txt") and not killed.exists():
+                killed.write_text("")
+                os.kill(os.getpid(), signal.SIGKILL)
+            return counted(part, settings)
+
+        monkeypatch.setattr(counting_tasks, "count_part", count_part)
+        lost = threading.Timer(2.0, nodes[1])
+        lost.start()
+        assert_equal(train(files, cluster="auto", **options).parts, from_files.parts)
+        assert not lost.is_alive(), "the training was done before the node was killed"
+        assert killed.exists() and sum(node["Alive"] for node in ray.nodes()) == 1
