@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .extras import needed
 
-logger = logging.getLogger(__name__)
+MAX_BLOCKS = 4096  # of items of work; Ray plans each block
+
+
+@dataclass(frozen=True)
+class Actors:
+    """The actors of a cluster that share work.
+
+    Args:
+        count: number of actors; by default one for each GPU, or else for each four CPUs.
+        num_gpus: share of a GPU that each takes; by default 1 if there are GPUs.
+    """
+
+    count: int | None = None
+    num_gpus: float | None = None
 
 
 class InProcess:
@@ -30,6 +45,13 @@ class InProcess:
     def get(self, handle: Any) -> Any:
         """Return a result. Raises the task's error."""
         return handle
+
+    def each(self, worker: Callable[[Any], Any], work: Sequence[Any], actors: Actors) -> Iterator[Any]:
+        """Yield `worker(item)` for each item of work, in the sequence in which these are done. Items and results are JSON.
+
+        Each actor gets a copy of `worker` and keeps it, so that what it loads at its first call is loaded once.
+        """
+        return (json.loads(json.dumps(worker(item))) for item in work)
 
 
 class OnRay:
@@ -71,10 +93,57 @@ class OnRay:
         except self._ray.exceptions.RayTaskError as error:
             raise (error.cause if isinstance(error.cause, Exception) else error) from None
 
+    def each(self, worker: Callable[[Any], Any], work: Sequence[Any], actors: Actors) -> Iterator[Any]:
+        """Yield results of Ray Data's actors; as `InProcess.each`. Ray repeats items that were lost with their actor."""
+        with needed("cluster", "clusters"):
+            import pyarrow  # noqa: F401  # Ray Data needs it
+            from ray import data
+
+        if not work:
+            return
+        count, num_gpus, num_cpus = self._placed(actors)
+        data.DataContext.get_current().enable_progress_bars = False
+        logging.getLogger("ray.data").setLevel(logging.WARNING)
+        items = data.from_items(list(map(json.dumps, work)), override_num_blocks=min(len(work), MAX_BLOCKS))
+        placed: Any = {"concurrency": min(count, len(work)), "num_gpus": num_gpus, "num_cpus": num_cpus}
+        found = items.map_batches(_Actor, fn_constructor_args=(worker,), batch_size=1, **placed)
+        try:
+            for row in found.iter_rows():
+                yield json.loads(row["found"])
+        except self._ray.exceptions.RayTaskError as error:
+            raise _own_error(error) from None
+
+    def _placed(self, actors: Actors) -> tuple[int, float, float]:
+        """Return the number of actors, and the GPUs and CPUs of each."""
+        gpus = self._ray.cluster_resources().get("GPU", 0.0)
+        num_gpus = (1.0 if gpus else 0.0) if actors.num_gpus is None else actors.num_gpus
+        if num_gpus > gpus:
+            raise ValueError(f"each actor should get {num_gpus:g} GPUs, and the cluster has {gpus:g}; leave num_gpus out")
+        if num_gpus:
+            return actors.count or int(gpus / num_gpus), num_gpus, 1.0
+        count = actors.count or max(1, self.cpus // 4)
+        return count, 0.0, max(1, min(4, self.cpus // count))
+
+
+def _own_error(error: BaseException) -> BaseException:
+    """Return the error that a worker has raised, which Ray Data wraps."""
+    inner = getattr(error, "cause", None) or error.__cause__
+    return error if inner is None else _own_error(inner)
+
 
 def _only(function: Callable[..., Any], *arguments: Any) -> Any:
     (found,) = function(*arguments)
     return found
+
+
+class _Actor:
+    """A worker in the form that Ray Data takes: batches of a row."""
+
+    def __init__(self, worker: Callable[[Any], Any]) -> None:
+        self.worker = worker
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return {"found": [json.dumps(self.worker(json.loads(item))) for item in batch["item"]]}
 
 
 Cluster = InProcess | OnRay

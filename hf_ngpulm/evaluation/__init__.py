@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .metrics import CER, WER, EntityWER
     from .processes import SettingsMismatchError, WorkerLostError
     from .results import Clock, Compared, Evaluation, Scores, Utterance, read_results
+    from .transcribing import Transcriber, TranscriptionStep, transcribe_into
     from .tuning import TuningPoint, TuningResult, tune_weights
 
 __all__ = [
@@ -41,6 +42,8 @@ __all__ = [
     "Recordings",
     "Scores",
     "SettingsMismatchError",
+    "Transcriber",
+    "TranscriptionStep",
     "TuningPoint",
     "TuningResult",
     "Utterance",
@@ -53,6 +56,7 @@ __all__ = [
     "paired_significance",
     "read_recordings",
     "read_results",
+    "transcribe_into",
     "tune_grammar",
     "tune_weights",
     "word_errors",
