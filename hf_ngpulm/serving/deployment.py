@@ -70,15 +70,17 @@ def deployment(
         scaled = {"num_replicas": replicas}
     of_machine = {"num_gpus": num_gpus, "num_cpus": num_cpus}
     limited: dict[str, Any] = {"max_ongoing_requests": streams, "graceful_shutdown_timeout_s": 2 * Limits.shutdown_seconds}
-    replica: Any = serve.ingress(passed_on)(Replica)
+    replica: Any = serve.ingress(OfThisProcess())(Replica)
     deployed: Any = serve.deployment(replica, name=name, ray_actor_options=of_machine, **limited, **scaled)
     return deployed.bind(make)
 
 
-async def passed_on(scope: Any, receive: Any, send: Any) -> None:
-    """Pass on a request to this process's server; an ASGI application."""
-    assert _replica is not None
-    await _replica(scope, receive, send)
+class OfThisProcess:
+    """An ASGI application that passes on requests to this process's server. (Ray Serve would call a function to make one.)"""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        assert _replica is not None
+        await _replica(scope, receive, send)
 
 
 class Replica:
@@ -207,5 +209,5 @@ def _headers(scope: Any) -> list[tuple[str, str]]:
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
     kept = [(name, value) for name, value in headers if name.lower().encode("latin-1") not in _OF_CONNECTION]
     if scope.get("client"):
-        kept.append(("X-Forwarded-For", scope["client"][0]))
+        kept.append(("x-forwarded-for", scope["client"][0]))  # in lower case, as ASGI has the others
     return kept

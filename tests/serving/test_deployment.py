@@ -24,7 +24,7 @@ async def bridged(url):
     """The address of a bridge, in an ASGI server."""
     import uvicorn
 
-    server = uvicorn.Server(uvicorn.Config(Bridge(url), "127.0.0.1", 0, log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(Bridge(url), "127.0.0.1", 0, log_level="warning", proxy_headers=False))
     running = asyncio.ensure_future(server.serve())
     while not server.started:
         await asyncio.sleep(0.01)
