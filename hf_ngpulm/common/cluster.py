@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .extras import needed
 
+REACHED_IN = 10.0  # seconds
 MAX_BLOCKS = 4096  # of items of work; Ray plans each block
 
 
@@ -73,6 +75,7 @@ class OnRay:
 
         self._ray = ray
         if not ray.is_initialized():
+            _refuse_unreachable(address)
             ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
         self.cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
 
@@ -123,6 +126,17 @@ class OnRay:
             return actors.count or int(gpus / num_gpus), num_gpus, 1.0
         count = actors.count or max(1, self.cpus // 4)
         return count, 0.0, max(1, min(4, self.cpus // count))
+
+
+def _refuse_unreachable(address: str | None) -> None:
+    """Refuse an address that nothing listens at; Ray would try for minutes."""
+    host, _, port = (address or "").rpartition("://")[2].rpartition(":")
+    if not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACHED_IN).close()
+    except OSError as error:
+        raise ConnectionError(f"no Ray cluster can be reached at {address}: {error.strerror or error}") from None
 
 
 def _own_error(error: BaseException) -> BaseException:

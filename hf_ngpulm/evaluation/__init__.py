@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..common.cluster import Actors
 from ..common.lazy import attributes_of
 from .counts import ErrorCounts, character_errors, word_errors
 from .entities import EntityErrors, EntityMatches, entity_errors
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CER",
     "WER",
+    "Actors",
     "Clock",
     "Compared",
     "Comparison",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -13,6 +14,7 @@ import pytest
 from ray_clusters import ray_nodes
 from test_training_on_disk import assert_equal, zipf_texts
 
+from hf_ngpulm.cli.app import run
 from hf_ngpulm.common.cluster import InProcess
 from hf_ngpulm.language_model import counting_tasks
 from hf_ngpulm.language_model.training import train
@@ -54,10 +56,19 @@ def test_options_that_a_cluster_has_not():
         train(TextFiles(["-"]), vocab_size=3, cluster=InProcess())
 
 
-def test_without_ray_one_line_names_the_extra(monkeypatch):
+def test_without_ray_one_line_names_the_extra(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ImportError, match=r"^clusters need ray: pip install 'hf-ngpulm\[cluster\]'$"):
+    told = "clusters need ray: pip install 'hf-ngpulm[cluster]'"
+    with pytest.raises(ImportError, match=f"^{re.escape(told)}$"):
         train([[1]], vocab_size=3, cluster="auto")
+    (tmp_path / "a.ids").write_text("1 2")
+    assert run(["train", str(tmp_path / "*.ids"), "--vocab-size", "3", "-o", str(tmp_path / "lm"), "--ray", "auto"]) == 2
+    assert capsys.readouterr().err == f"hf-ngpulm: error: {told}\n"
+
+
+def test_an_address_without_a_cluster():
+    with pytest.raises(ConnectionError, match=r"no Ray cluster can be reached at 127.0.0.1:1: .*refused"):
+        train([[1]], vocab_size=3, cluster="127.0.0.1:1")
 
 
 @pytest.mark.parametrize("ending", [".txt", ".jsonl"])

@@ -13,8 +13,8 @@ from ray_clusters import ray_nodes
 from serving_clients import COMMIT, DONE, PATH, append, hello, pcm, serving, until
 
 from hf_ngpulm.common.bundled import bundled
-from hf_ngpulm.serving import Limits
-from hf_ngpulm.serving.deployment import Bridge, deployment
+from hf_ngpulm.serving import Limits, deployment
+from hf_ngpulm.serving.replicas import Bridge
 
 CLIP = bundled("examples/speech/harbour") / "clips" / "01.flac"
 
