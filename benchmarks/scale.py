@@ -1,16 +1,18 @@
 """What training on a cluster costs: measured constants, and a model of the time for texts and clusters of other sizes.
 
-    python benchmarks/scale.py --tokens 1_000_000 4_000_000 16_000_000 --workers 1 2 4 --out benchmarks/results/scale.json
+    python benchmarks/scale.py --tokens 1_000_000 4_000_000 16_000_000 --workers 1 2 4 --partitions 16 64 128 --out scale.json
 
 The text is `synthetic.sentences`: token ids with the statistics of text. The steps run one after the other in one process,
 which gives their CPU time, the bytes of their results and their memory. `--workers` then times whole trainings on Ray clusters
-of so many CPUs on this machine, to compare the model with. The model assumes machines of 16 cores, 64 GB for tasks, 10 Gbit/s.
+of so many CPUs on this machine, to compare the model with. `--partitions` times trainings of little text in so many partitions.
+The model assumes machines of 16 cores, with 64 GB for tasks, 10 Gbit/s, and a disk of 1 GB/s.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -19,6 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import measure
@@ -28,11 +31,14 @@ from synthetic import write_tokens
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.common.cluster import InProcess
+from hf_ngpulm.language_model import training
 from hf_ngpulm.language_model.training import train
+from hf_ngpulm.ngrams import on_cluster
 from hf_ngpulm.text import TextFiles, encode_texts
 
 VOCAB, ORDER, PRUNE, PARTITIONS = 1024, 5, (0, 0, 1), 4
-CORES, MEMORY, BANDWIDTH = 16, 64e9, 1.25e9  # of a machine: cores, bytes for tasks, bytes a second
+# Of a machine: cores, bytes for tasks, bytes of Ray's store in memory, bytes a second of network and of disk.
+CORES, MEMORY, STORE, BANDWIDTH, DISK = 16, 64e9, 27e9, 1.25e9, 1e9
 MOST_KEPT = 2e9  # n-grams; beyond it, pruning must be stronger, since a model has less than 2**31 arcs
 MODELLED = [(tokens, machines) for tokens in (1e9, 1e11, 1e12) for machines in (1, 8, 64)]
 AFTER_COUNTING = ("cut", "gather", "weigh", "smooth", "finish")
@@ -76,8 +82,8 @@ def measured(path: Path, folder: Path) -> dict[str, Any]:
     """Train in this process; return the constants."""
     cluster, files = Measured(), TextFiles([path], are_ids=True)
     begin = time.process_time()
-    training = train(files, vocab_size=VOCAB, order=ORDER, prune=PRUNE, cluster=cluster)
-    lm = NGramLM(training.parts)
+    trained = train(files, vocab_size=VOCAB, order=ORDER, prune=PRUNE, cluster=cluster)
+    lm = NGramLM(trained.parts)
     lm.save_pretrained(folder / "lm")
     seconds, about = time.process_time() - begin, lm.config.training
     return {
@@ -99,7 +105,7 @@ def cpu_seconds() -> float:
     return sum(spent.get(each, 0) for each in ours) / os.sysconf("SC_CLK_TCK")
 
 
-def on_ray(path: Path, workers: int) -> tuple[float, float]:
+def on_ray(path: Path, workers: int, partitions: int | None = None) -> tuple[float, float]:
     """Return the seconds of a training on a Ray cluster of so many CPUs, whose processes have been started, and the CPU seconds
     of all processes."""
     import ray
@@ -108,6 +114,9 @@ def on_ray(path: Path, workers: int) -> tuple[float, float]:
     try:
         options = {"vocab_size": VOCAB, "order": ORDER, "prune": PRUNE, "cluster": "auto"}
         train(TextFiles([path.with_name("warm.txt")], are_ids=True), **options)
+        training.on_cluster = SimpleNamespace(
+            NUM_STEPS=4, estimate=functools.partial(on_cluster.estimate, partitions=partitions)
+        )
         begin, spent = time.perf_counter(), cpu_seconds()
         train(TextFiles([path], are_ids=True), **options)
         return time.perf_counter() - begin, cpu_seconds() - spent
@@ -128,11 +137,18 @@ def tokens_a_second() -> float:
 
 
 class Model:
-    """Costs for any size, from runs of a few. Numbers of n-grams grow by the power of the two largest runs."""
+    """Costs for any size, from runs of a few. Numbers of n-grams grow by the power of the two largest runs.
 
-    def __init__(self, runs: list[dict[str, Any]], encoded: float) -> None:
-        *_, less, most = self.runs = runs
-        self.most, self.encoded = most, encoded
+    Args:
+        runs: results of `measured`, the largest last.
+        slice_seconds: CPU seconds that a slice costs Ray, which partitions send each other three times.
+        encoded: tokens that a core encodes in a second.
+        overhead: CPU time of Ray's processes, over that of the steps alone.
+    """
+
+    def __init__(self, runs: list[dict[str, Any]], encoded: float, overhead: float, slice_seconds: float) -> None:
+        *_, less, most = runs
+        self.most, self.encoded, self.overhead, self.slice_seconds = most, encoded, overhead, slice_seconds
         ratio = np.log(most["tokens"] / less["tokens"])
         self.powers = {
             name: np.log(np.array(most[name], float) / np.array(less[name], float)) / ratio
@@ -148,37 +164,37 @@ class Model:
         """Return a step's seconds or bytes for each counted n-gram of the largest run."""
         return self.most["steps"][step][what] / sum(self.most["num_counted"])
 
-    def __call__(self, tokens: float, machines: int, cores: int = CORES, bandwidth: float = BANDWIDTH) -> dict[str, float]:
-        """Return the seconds of each kind of work, and bytes."""
-        counted, kept, workers = (
-            self.ngrams("num_counted", tokens),
-            min(self.ngrams("num_kept", tokens), MOST_KEPT),
-            machines * cores,
-        )
+    def __call__(self, tokens: float, machines: int) -> dict[str, float]:
+        """Return seconds by kind of work, and bytes, on machines of `CORES` cores."""
+        counted, kept = self.ngrams("num_counted", tokens), min(self.ngrams("num_kept", tokens), MOST_KEPT)
+        workers, of_partitions = machines * CORES / self.overhead, sum(self.each(step, "seconds") for step in AFTER_COUNTING)
         moved = counted * sum(self.each(step, "bytes") for step in ("cut", "weigh", "smooth"))
         moved += counted * self.each("gather", "bytes") / 2  # its partitions stay where they are
         held = self.most["steps"]["gather"]["peak"] / (sum(self.most["num_counted"]) / PARTITIONS)
+        store = counted * sum(self.each(step, "bytes") for step in ("count_part", *AFTER_COUNTING)) / machines
+        partitions = max(min(machines * CORES, counted / ORDER / 2**20), counted * held / (MEMORY / CORES))
+        costs = {
+            "encode": tokens / self.encoded / machines / CORES,
+            "count": tokens * self.most["steps"]["count_part"]["seconds"] / self.most["tokens"] / workers,
+            "partitions": counted * of_partitions / workers,
+            "network": moved * (1 - 1 / machines) / machines / BANDWIDTH,
+            "disk": 2 * max(0.0, store - STORE) / DISK,  # written and read once
+            "slices": 3 * partitions**2 * self.slice_seconds,
+            "driver": kept * self.most["driver_seconds"] / sum(self.most["num_kept"]),
+        }
         return {
             "counted": counted,
             "kept": kept,
-            "encode": tokens / self.encoded / workers,
-            "count": tokens * self.most["steps"]["count_part"]["seconds"] / self.most["tokens"] / workers,
-            "partitions": counted * sum(self.each(step, "seconds") for step in AFTER_COUNTING) / workers,
-            "network": moved * (1 - 1 / machines) / machines / bandwidth,
-            "driver": kept * self.most["driver_seconds"] / sum(self.most["num_kept"]),
-            "store_bytes": moved / machines,
+            **costs,
+            "all": sum(costs.values()),
+            "store_bytes": store,
             "model_bytes": kept * self.most["model_bytes"] / sum(self.most["num_kept"]),
-            "least_partitions": max(workers, counted * held / (MEMORY / cores)),
+            "num_partitions": partitions,
         }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--tokens", nargs="+", type=int, default=[1_000_000, 4_000_000, 16_000_000])
-    parser.add_argument("--workers", nargs="+", type=int, default=[])
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Measure, and return the results."""
     runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -187,19 +203,38 @@ def main() -> None:
             write_tokens(folder / "text.txt", tokens, VOCAB)
             runs.append(measured(folder / "text.txt", folder))
             print(runs[-1], file=sys.stderr, flush=True)
-        model = Model(runs, tokens_a_second())
-        checked = []
+        alone = sum(one["seconds"] for one in runs[-1]["steps"].values()) + runs[-1]["driver_seconds"]
+        checked, sliced = [], []
+        for partitions in args.partitions:
+            seconds, cpu = on_ray(folder / "warm.txt", 2, partitions)
+            sliced.append({"partitions": partitions, "seconds": seconds, "cpu_seconds": cpu})
+            print(sliced[-1], file=sys.stderr, flush=True)
         for workers in args.workers:
-            costs = model(runs[-1]["tokens"], 1, 1)
-            modelled = costs["count"] + costs["partitions"] + costs["driver"]
             seconds, cpu = on_ray(folder / "text.txt", workers)
-            checked.append({"workers": workers, "seconds": seconds, "cpu_seconds": cpu, "modelled_cpu_seconds": modelled})
+            checked.append({"workers": workers, "seconds": seconds, "cpu_seconds": cpu, "modelled_cpu_seconds": alone})
             print(checked[-1], file=sys.stderr, flush=True)
-    rows = [{"tokens": tokens, "machines": machines, **model(tokens, machines)} for tokens, machines in MODELLED]
-    results = {
-        "machine": measure.machine(), "runs": runs, "encoded_tokens_a_second": model.encoded, "checked": checked,
-        "powers": {name: powers.tolist() for name, powers in model.powers.items()}, "modelled": rows,
+    return {
+        "machine": measure.machine(), "runs": runs, "encoded_tokens_a_second": tokens_a_second(), "checked": checked,
+        "sliced": sliced,
     }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--tokens", nargs="+", type=int, default=[1_000_000, 4_000_000, 16_000_000])
+    parser.add_argument("--workers", nargs="+", type=int, default=[])
+    parser.add_argument("--partitions", nargs="+", type=int, default=[])
+    parser.add_argument("--again", type=Path, help="model from these results, without measuring")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    results = run(args) if args.again is None else json.loads(args.again.read_text())
+    ratios = [one["cpu_seconds"] / one["modelled_cpu_seconds"] for one in results["checked"]]
+    overhead = float(np.mean(ratios)) if ratios else 1.0
+    of_slices = [one["cpu_seconds"] / (3 * one["partitions"] ** 2) for one in results["sliced"]]
+    model = Model(results["runs"], results["encoded_tokens_a_second"], overhead, of_slices[-1] if of_slices else 0.0)
+    rows = [{"tokens": tokens, "machines": machines, **model(tokens, machines)} for tokens, machines in MODELLED]
+    results |= {"overhead": overhead, "powers": {name: list(powers) for name, powers in model.powers.items()}, "modelled": rows}
     if args.out:
         args.out.write_text(json.dumps(results, indent=1) + "\n")
     for row in rows:

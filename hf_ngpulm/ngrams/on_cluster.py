@@ -29,8 +29,12 @@ from .room import Room
 from .steps import Packing, SortedRun, TrieOrder, steps_for
 from .table import NGramOrder, NGramTable, one_thread
 
-# Bytes that a task needs for each n-gram of its partition, all orders together; measured.
+# Bytes that a task needs for each n-gram of its partition, all orders together: `gather` needs 83, its results 60
+# (benchmarks/scale.py). The number of n-grams is overestimated.
 BYTES_PER_NGRAM = 160
+# Counted n-grams of the highest order in a partition, unless the memory asks for less. Each partition sends each other one
+# something three times, so that many small ones cost more than they save.
+SMALLEST_PARTITION = 1 << 20
 NUM_STEPS = 4  # that `estimate` reports
 
 
@@ -83,7 +87,8 @@ def estimate(
         prune, discount_fallback, allowed: as for `kneser_ney.estimate`.
         memory: bytes that a task may use.
         room: where the table is.
-        partitions: number of partitions; by default as many as `memory` asks for, and at least one for each CPU.
+        partitions: number of partitions; by default as many as `memory` asks for, and for larger texts one for each CPU at
+            least.
         done: function to call after each of the four steps.
 
     Raises:
@@ -92,8 +97,8 @@ def estimate(
     fallback = None if discount_fallback is None else check_fallback(discount_fallback)
     order, vocab_size, room = packing.order, packing.vocab_size, room or Room()
     done = done or (lambda: None)
-    needed = sum(part.size for part in parts) * order * BYTES_PER_NGRAM
-    count = partitions or max(cluster.cpus, -(-needed // memory))
+    size = sum(part.size for part in parts)
+    count = partitions or max(min(cluster.cpus, size // SMALLEST_PARTITION), -(-size * order * BYTES_PER_NGRAM // memory))
     rank = rank_of(first_seen_in(parts), vocab_size).numpy()
     bad = bad_tokens(vocab_size, allowed)
     thresholds = thresholds_of(prune, order)

@@ -18,11 +18,13 @@ from hf_ngpulm.cli.app import run
 from hf_ngpulm.common.cluster import InProcess
 from hf_ngpulm.language_model import counting_tasks
 from hf_ngpulm.language_model.training import train
+from hf_ngpulm.ngrams import on_cluster
 from hf_ngpulm.text import TextFiles
 
 
 @pytest.fixture
 def small_parts(monkeypatch):
+    monkeypatch.setattr(on_cluster, "SMALLEST_PARTITION", 1)
     monkeypatch.setattr(counting_tasks, "BYTES_PER_TASK", 1000)
     monkeypatch.setattr(counting_tasks, "ROWS_PER_TASK", 50)
     monkeypatch.setattr(counting_tasks, "BATCHES_PER_TASK", 1)
