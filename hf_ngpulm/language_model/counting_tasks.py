@@ -9,17 +9,22 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..common.cluster import Cluster
 from ..ngrams.counting import NGramCounter, parse_bytes
-from ..ngrams.on_cluster import CountedPart, counted_part
+from ..ngrams.on_cluster import CountedPart, counted_part, seen_earlier
 from ..ngrams.steps import Packing
-from ..text import TextFiles, normaliser
+from ..text import TextFiles, normaliser, total_bytes
+from ..text.sources import FilePart
 from .sentences import STYLE_SAMPLE, Sentences, rows_of
 
 if TYPE_CHECKING:
     from .training import TrainingOptions
 
-BYTES_PER_TASK = 64 << 20
+# Bytes of a task's text: so many, unless there would be more than MANY_PARTS of them.
+BYTES_PER_TASK, MOST_BYTES_PER_TASK, MANY_PARTS = 64 << 20, 512 << 20, 1024
+SAMPLED_PARTS = 100  # the first parts, whose texts are in the sample
 ROWS_PER_TASK = 1 << 17
 BATCHES_PER_TASK = 16  # of texts that are encoded already
 
@@ -34,6 +39,15 @@ class TextFacts:
     unknown: Counter[str] | None  # see `Training.unknown`
     sample: list[str]  # the first texts, as they were encoded
 
+    def with_more(self, facts: TextFacts) -> TextFacts:
+        """Return the facts of this text followed by another one."""
+        unknown = self.unknown
+        if facts.unknown is not None:
+            unknown = facts.unknown if unknown is None else unknown + facts.unknown
+        numbers = (getattr(self, name) + getattr(facts, name) for name in ("num_sentences", "num_tokens", "num_unknown"))
+        sentences, tokens, unknowns = numbers
+        return TextFacts(sentences, tokens, unknowns, unknown, [*self.sample, *facts.sample][:STYLE_SAMPLE])
+
 
 def count_on(
     cluster: Cluster,
@@ -43,44 +57,44 @@ def count_on(
     order: int,
     options: TrainingOptions,
     done: Callable[[int], Any],
-) -> tuple[list[CountedPart], Packing, TextFacts]:
+) -> tuple[list[CountedPart], np.ndarray, Packing, TextFacts]:
     """Count the n-grams of a text in parts. `TextFiles` are read by the tasks; other texts are sent to them.
 
     `done` is called with the number of parts that are counted, again and again.
+
+    Returns:
+        The parts in order, `first_seen` of the whole text (see `NGramCounts`), the packing, and facts about the text.
     """
     told = dataclasses.replace(options, valid=None, outputs=None, limit_vocabulary=None, cluster=None, workers=1)
     settings = cluster.shared((tokenizer, vocab_size, order, told))
     tasks: list[list[Any]] = []
-    found: list[tuple[Any, TextFacts]] = []
+    counted: list[CountedPart] = []
+    first_seen: np.ndarray | None = None
+    whole = TextFacts(0, 0, 0, None, [])
 
     def wait(running: int) -> None:
-        while len(found) < len(tasks) - running:
-            found.append(cluster.get(tasks[len(found)][1]))
-            done(len(found))
+        nonlocal first_seen, whole
+        while len(counted) < len(tasks) - running:
+            size, of_words, seen, facts = cluster.get(tasks[len(counted)][1])
+            first_seen = seen_earlier(first_seen, seen, whole.num_sentences)
+            whole = whole.with_more(facts)
+            counted.append(CountedPart(tasks[len(counted)][0], size, of_words))
+            done(len(counted))
 
-    for part in _parts(texts, cluster.cpus):
+    for number, part in enumerate(_parts(texts)):
         wait(2 * cluster.cpus)
-        tasks.append(cluster.submit(count_part, part, settings, returns=2))
+        tasks.append(cluster.submit(count_part, part, settings, number < SAMPLED_PARTS, returns=2))
     wait(0)
-    facts = [fact for _, fact in found]
-    sentences, tokens, unknowns = (
-        sum(getattr(fact, name) for fact in facts) for name in ("num_sentences", "num_tokens", "num_unknown")
-    )
-    counters = [fact.unknown for fact in facts if fact.unknown is not None]
-    unknown = sum(counters, Counter()) if counters else None
-    if not sentences:
+    if first_seen is None or not whole.num_sentences:
         raise ValueError("there is no text to count n-grams in: no sentence was given")
-    sample = list(islice(chain.from_iterable(fact.sample for fact in facts), STYLE_SAMPLE))
-    counted = [
-        CountedPart(task[0], size, of_words, first_seen, fact.num_sentences)
-        for task, ((size, of_words, first_seen), fact) in zip(tasks, found)
-    ]
-    return counted, Packing(vocab_size, order, from_last=True), TextFacts(sentences, tokens, unknowns, unknown, sample)
+    return counted, first_seen, Packing(vocab_size, order, from_last=True), whole
 
 
-def _parts(texts: Iterable[Any], cpus: int) -> Iterator[Any]:
+def _parts(texts: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield lists of `FilePart`s, or of texts."""
     if isinstance(texts, TextFiles):
-        yield from texts.parts(BYTES_PER_TASK)
+        size = (total_bytes(texts.inputs) or 0) // MANY_PARTS
+        yield from texts.parts(min(max(BYTES_PER_TASK, size), MOST_BYTES_PER_TASK))
         return
     rows = iter(texts)
     first = list(islice(rows, 1))
@@ -90,16 +104,20 @@ def _parts(texts: Iterable[Any], cpus: int) -> Iterator[Any]:
         yield part
 
 
-def count_part(part: Iterable[Any], settings: tuple[Any, ...]) -> list[Any]:
-    """Count the n-grams of a part of a text. Return the sorted run (words `[W, R]` and counts `[R]`), and facts about the part:
-    R, a sample and `first_seen`, as `CountedPart` has them, and `TextFacts`."""
+def count_part(part: list[Any], settings: tuple[Any, ...], is_sampled: bool) -> list[Any]:
+    """Count the n-grams of a part of a text. Return the sorted run (words `[W, R]` and counts `[R]`); and facts: R, a sample of
+    its words, `first_seen` and `TextFacts`, whose sample of texts is empty unless `is_sampled`."""
     tokenizer, vocab_size, order, options = settings
     clean = normaliser(options.normalise, tokenizer)
-    sentences = Sentences(rows_of(part, options.field), tokenizer, vocab_size, clean, options)
+    rows: Iterable[Any] = part
+    if part and isinstance(part[0], FilePart):
+        rows = chain.from_iterable(each.texts() for each in part)
+    sentences = Sentences(rows_of(rows, options.field), tokenizer, vocab_size, clean, options)
     memory = parse_bytes(options.memory)
     with NGramCounter(vocab_size, order, memory=memory, folder=options.folder, from_last=True) as counter:
         for token_ids, lengths, first in sentences:
             counter.add(token_ids, lengths, first)
-        run, size, sample = counted_part(counter.run())
+        run, size, of_words = counted_part(counter.run())
         numbers = counter.num_sentences, counter.num_tokens, counter.num_unknown
-        return [run, ((size, sample, counter.first_seen), TextFacts(*numbers, sentences.unknown, sentences.sample))]
+        facts = TextFacts(*numbers, sentences.unknown, sentences.sample if is_sampled else [])
+        return [run, (size, of_words, counter.first_seen, facts)]

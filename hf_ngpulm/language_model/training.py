@@ -166,7 +166,9 @@ def train(
         if cluster is not None:
             with bars.stage(f"counting on {cluster.cpus} CPUs") as bar:
                 told = texts, tokenizer, vocabulary.size, order, how
-                parts_of_text, packing, facts = count_on(cluster, *told, lambda done: bar.set_postfix_str(f"{done} parts"))
+                counted, first_seen, packing, facts = count_on(
+                    cluster, *told, lambda done: bar.set_postfix_str(f"{done} parts")
+                )
         else:
             counter = files.enter_context(
                 NGramCounter(sentences.vocab_size, order, how.device or "cpu", memory, how.folder, resume=how.resume)
@@ -194,7 +196,9 @@ def train(
     if cluster is not None:
         room = Room(memory if is_native("auto", torch.device("cpu")) else None, how.folder)
         with bars.stage("estimating", on_cluster.NUM_STEPS) as bar:
-            estimated = on_cluster.estimate(cluster, parts_of_text, packing, *wanted, memory, room, done=bar.update)
+            estimated = on_cluster.estimate(
+                cluster, counted, first_seen, packing, *wanted, memory=memory, room=room, done=bar.update
+            )
     else:
         room = counts.room
         with bars.stage("estimating", order) as bar:

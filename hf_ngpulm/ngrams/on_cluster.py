@@ -45,30 +45,26 @@ class CountedPart:
     run: Any  # a task's result: words [W, R] and counts [R]
     size: int  # R
     sample: np.ndarray  # some first words
-    first_seen: np.ndarray  # as in `NGramCounts`
-    num_sentences: int
 
 
 def counted_part(run: SortedRun) -> tuple[tuple[np.ndarray, np.ndarray], int, np.ndarray]:
     """Return the words and counts of a sorted run, their number, and a sample of their first words."""
     words, counts = run.words.numpy()[:, : len(run)], run.counts.numpy()
-    return (np.ascontiguousarray(words), counts), len(run), words[0, :: max(1, len(run) // (16 * SAMPLE))].copy()
+    return (np.ascontiguousarray(words), counts), len(run), words[0, :: max(1, len(run) // (4 * SAMPLE))].copy()
 
 
-def first_seen_in(parts: Sequence[CountedPart]) -> Tensor:
-    """Return `NGramCounts.first_seen` of the whole text, given its parts in order."""
-    found, sentences = np.full_like(parts[0].first_seen, NEVER), 0
-    for part in parts:
-        there = part.first_seen != NEVER
-        found[there] = np.minimum(found[there], part.first_seen[there] + sentences * 2**31)
-        sentences += part.num_sentences
-    return torch.from_numpy(found)
+def seen_earlier(before: np.ndarray | None, seen: np.ndarray, sentences: int) -> np.ndarray:
+    """Return `NGramCounts.first_seen` of a text that begins with `sentences` sentences, of which `before` is true, and goes on
+    with the text of `seen`."""
+    placed = np.where(seen == NEVER, NEVER, seen + sentences * 2**31)
+    return placed if before is None else np.minimum(before, placed)
 
 
 @one_thread()
 def estimate(
     cluster: Cluster,
     parts: Sequence[CountedPart],
+    first_seen: np.ndarray,
     packing: Packing,
     prune: Sequence[int] = (),
     discount_fallback: Sequence[float] | None = None,
@@ -83,6 +79,7 @@ def estimate(
     Args:
         cluster: what runs the tasks.
         parts: the counted parts, in the order of the text.
+        first_seen: as in `NGramCounts`.
         packing: the way that n-grams are packed, from their last token.
         prune, discount_fallback, allowed: as for `kneser_ney.estimate`.
         memory: bytes that a task may use.
@@ -99,12 +96,12 @@ def estimate(
     done = done or (lambda: None)
     size = sum(part.size for part in parts)
     count = partitions or max(min(cluster.cpus, size // SMALLEST_PARTITION), -(-size * order * BYTES_PER_NGRAM // memory))
-    rank = rank_of(first_seen_in(parts), vocab_size).numpy()
+    rank = rank_of(torch.from_numpy(first_seen), vocab_size).numpy()
     bad = bad_tokens(vocab_size, allowed)
     thresholds = thresholds_of(prune, order)
     # Samples in proportion to the parts' sizes.
     most = max(part.size for part in parts)
-    samples = [part.sample[np.linspace(0, len(part.sample) - 1, 16 * SAMPLE * part.size // most).astype(int)] for part in parts]
+    samples = [part.sample[np.linspace(0, len(part.sample) - 1, 4 * SAMPLE * part.size // most).astype(int)] for part in parts]
     plan = Plan(packing, bounds_of(samples, count, packing), thresholds, bad.numpy(), rank)
     size, shared = plan.size, cluster.shared(plan)
 

@@ -87,23 +87,33 @@ class TextFiles:
             return read_ids(self.inputs, self.progress)
         return read_texts(self.inputs, self.field, self.split, self.progress)
 
-    def parts(self, size: int) -> Iterator[FilePart]:
-        """Yield parts of about `size` bytes, which can be read on any machine that sees the files. Only uncompressed lines of
-        text, JSON or ids can be divided; other inputs are a part each.
+    def parts(self, size: int) -> Iterator[list[FilePart]]:
+        """Yield parts of about `size` bytes, which can be read on any machine that sees the files. Small files are in one part.
+        Only uncompressed lines of text, JSON or ids can be divided; other inputs are a part each.
 
         Raises:
             ValueError: an input is standard input.
         """
+        part: list[FilePart] = []
+        left = size
         for name in self.inputs:
             if name == "-":
                 raise ValueError("the machines of a cluster can't read standard input; name a file that all of them see")
             whole = FilePart(name, 0, None, self.field, self.split, self.are_ids)
             if not _is_lines(name):
-                yield whole
+                yield from (part, [whole]) if part else ([whole],)
+                part, left = [], size
                 continue
-            end = os.path.getsize(name)
-            for begin in range(0, end, size):
-                yield replace(whole, begin=begin, end=min(begin + size, end))
+            begin, end = 0, os.path.getsize(name)
+            while begin < end:
+                taken = min(left, end - begin)
+                part.append(replace(whole, begin=begin, end=begin + taken))
+                begin, left = begin + taken, left - taken
+                if not left:
+                    yield part
+                    part, left = [], size
+        if part:
+            yield part
 
 
 @dataclass(frozen=True)
@@ -117,7 +127,8 @@ class FilePart:
     split: str
     are_ids: bool
 
-    def __iter__(self) -> Iterator[Any]:
+    def texts(self) -> Iterator[Any]:
+        """Yield what `TextFiles` yields of this part."""
         if self.end is None:
             yield from TextFiles([self.name], self.field, self.split, are_ids=self.are_ids)
             return

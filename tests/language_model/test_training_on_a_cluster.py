@@ -81,10 +81,14 @@ def test_parts_of_a_file_are_its_lines(tmp_path, ending):
     path.write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
     files = TextFiles([path])
     for size in (1, 7, 30, 10_000):
-        assert [text for part in files.parts(size) for text in part] == list(files) == [text.strip() for text in texts]
+        assert (
+            [text for part in files.parts(size) for each in part for text in each.texts()]
+            == list(files)
+            == [text.strip() for text in texts]
+        )
     path.write_text(path.read_text() + "\0\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"after byte \d+, line \d"):
-        [*map(list, files.parts(30))]
+        [list(each.texts()) for part in files.parts(30) for each in part]
 
 
 @pytest.mark.slow
@@ -102,12 +106,12 @@ def test_workers_and_machines_that_die(tmp_path, small_parts, monkeypatch):
     with ray_nodes(2, 2) as nodes:
         counted, killed = counting_tasks.count_part, tmp_path / "killed"
 
-        def count_part(part, settings):
+        def count_part(part, *rest):
             time.sleep(0.05)
-            if part.name.endswith("1.txt") and not killed.exists():
+            if part[0].name.endswith("1.txt") and not killed.exists():
                 killed.write_text("")
                 os.kill(os.getpid(), signal.SIGKILL)
-            return counted(part, settings)
+            return counted(part, *rest)
 
         monkeypatch.setattr(counting_tasks, "count_part", count_part)
         lost = threading.Timer(2.0, nodes[1])

@@ -23,13 +23,15 @@ def counted(sentences, vocab_size, order):
 
 
 def in_parts(parts, vocab_size, order):
-    found = []
+    found, first_seen, before = [], None, 0
     for sentences in parts:
         with NGramCounter(vocab_size, order, from_last=True) as counter:
             counter.add(*arrays_of(sentences))
             run = on_cluster.counted_part(counter.run())
-            found.append(on_cluster.CountedPart(*run, counter.first_seen, counter.num_sentences))
-    return found, counter.packing
+            found.append(on_cluster.CountedPart(*run))
+            first_seen = on_cluster.seen_earlier(first_seen, counter.first_seen, before)
+            before += counter.num_sentences
+    return found, first_seen, counter.packing
 
 
 def assert_equal(ours, theirs):
@@ -54,16 +56,16 @@ def test_equal_to_the_estimate_of_one_process(data):
     cuts = sorted(data.draw(st.lists(st.integers(0, count), max_size=3)))
     parts = [texts[first:end] for first, end in zip([0, *cuts], [*cuts, count]) if end > first]
     whole = kneser_ney.estimate(counted(texts, vocab_size, order), prune, (0.5, 1.0, 1.5), allowed)
-    runs, packing = in_parts(parts, vocab_size, order)
+    runs = in_parts(parts, vocab_size, order)
     partitions = data.draw(st.sampled_from([1, 2, 3, 7]))
-    found = on_cluster.estimate(InProcess(), runs, packing, prune, (0.5, 1.0, 1.5), allowed, partitions=partitions)
+    found = on_cluster.estimate(InProcess(), *runs, prune, (0.5, 1.0, 1.5), allowed, partitions=partitions)
     assert_equal(found, whole)
 
 
 def test_partitions_of_about_the_same_size():
     random = np.random.default_rng(0)
     texts = [np.minimum(random.zipf(1.3, 20) - 1, 999).tolist() for _ in range(300)]
-    (part,), packing = in_parts([texts], 1000, 3)
+    (part,), _, packing = in_parts([texts], 1000, 3)
     bounds = partitions.bounds_of([part.sample], 4, packing)
     sizes = [len(counts) for _, counts in partitions.cut(part.run, bounds)]
     assert len(sizes) == 4 and sum(sizes) == part.size and max(sizes) < part.size / 3
