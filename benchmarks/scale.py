@@ -39,6 +39,7 @@ from hf_ngpulm.text import TextFiles, encode_texts
 VOCAB, ORDER, PRUNE, PARTITIONS = 1024, 5, (0, 0, 1), 4
 # Of a machine: cores, bytes for tasks, bytes of Ray's store in memory, bytes a second of network and of disk.
 CORES, MEMORY, STORE, BANDWIDTH, DISK = 16, 64e9, 27e9, 1.25e9, 1e9
+TOKENS_PER_PART = 16e6, 128e6  # of the text, for a task: at least and at most (4 bytes a token)
 MOST_KEPT = 2e9  # n-grams; beyond it, pruning must be stronger, since a model has less than 2**31 arcs
 MODELLED = [(tokens, machines) for tokens in (1e9, 1e11, 1e12) for machines in (1, 8, 64)]
 AFTER_COUNTING = ("cut", "gather", "weigh", "smooth", "finish")
@@ -173,13 +174,14 @@ class Model:
         held = self.most["steps"]["gather"]["peak"] / (sum(self.most["num_counted"]) / PARTITIONS)
         store = counted * sum(self.each(step, "bytes") for step in ("count_part", *AFTER_COUNTING)) / machines
         partitions = max(min(machines * CORES, counted / ORDER / 2**20), counted * held / (MEMORY / CORES))
+        parts = max(min(1024, tokens / TOKENS_PER_PART[0]), tokens / TOKENS_PER_PART[1])
         costs = {
             "encode": tokens / self.encoded / machines / CORES,
             "count": tokens * self.most["steps"]["count_part"]["seconds"] / self.most["tokens"] / workers,
             "partitions": counted * of_partitions / workers,
             "network": moved * (1 - 1 / machines) / machines / BANDWIDTH,
             "disk": 2 * max(0.0, store - STORE) / DISK,  # written and read once
-            "slices": 3 * partitions**2 * self.slice_seconds,
+            "slices": (3 * partitions + parts) * partitions * self.slice_seconds,
             "driver": kept * self.most["driver_seconds"] / sum(self.most["num_kept"]),
         }
         return {

@@ -164,11 +164,11 @@ def train(
         memory = parse_bytes(how.memory)
         cluster = None if how.cluster is None else cluster_of(how.cluster)
         if cluster is not None:
-            with bars.stage(f"counting on {cluster.cpus} CPUs") as bar:
-                told = texts, tokenizer, vocabulary.size, order, how
+            with bars.stage(told := f"counting on {cluster.cpus} CPUs") as bar:
                 counted, first_seen, packing, facts = count_on(
-                    cluster, *told, lambda done: bar.set_postfix_str(f"{done} parts")
-                )
+                    cluster, texts, tokenizer, vocabulary.size, order, how,
+                    done=lambda done: bar.set_description(f"{told}: {done} parts"),
+                )  # fmt: skip
         else:
             counter = files.enter_context(
                 NGramCounter(sentences.vocab_size, order, how.device or "cpu", memory, how.folder, resume=how.resume)

@@ -95,7 +95,7 @@ def test_options_of_the_command(tmp_path, capsys):
 @pytest.mark.slow
 def test_a_node_dies_while_it_transcribes(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(transcribing, "GROUP", 4)
-    source, count = manifest(tmp_path / "m.jsonl", 25)
+    source, count = manifest(tmp_path / "m.jsonl", 63)
     recordings = read_recordings(source)
     transcriber = Transcriber(MODEL, recordings, SETTINGS, {})
     alone = list(transcribe_into(tmp_path / "alone.jsonl", transcriber, InProcess()))
@@ -103,7 +103,7 @@ def test_a_node_dies_while_it_transcribes(tmp_path, monkeypatch, capsys):
 
     class Slower(Transcriber):
         def __call__(self, group):
-            time.sleep(0.5)
+            time.sleep(0.2)
             return Transcriber.__call__(self, group)
 
     with ray_nodes(1, 1) as nodes:
@@ -117,6 +117,7 @@ def test_a_node_dies_while_it_transcribes(tmp_path, monkeypatch, capsys):
                 nodes[1]()
         assert sorted(map(str, found)) == sorted(map(str, alone)) == sorted(map(str, lines(tmp_path / "r.jsonl")))
         capsys.readouterr()
+        source, count = manifest(tmp_path / "less.jsonl", 4)
         output = tmp_path / "evaluated.jsonl"
         command = ["evaluate", MODEL, source, "--lm", SETTINGS["lm"], "--lm-guard", "off", "--device", "cpu", "--json"]
         assert run([*command, "--output", str(output), "--ray", "auto"]) == 0
