@@ -97,7 +97,11 @@ class OnRay:
             raise (error.cause if isinstance(error.cause, Exception) else error) from None
 
     def each(self, worker: Callable[[Any], Any], work: Sequence[Any], actors: Actors) -> Iterator[Any]:
-        """Yield results of Ray Data's actors; as `InProcess.each`. Ray repeats items that were lost with their actor."""
+        """Yield results of Ray Data's actors; as `InProcess.each`. Ray repeats items that were lost with their actor.
+
+        Raises:
+            ValueError: the worker has refused an item, or `actors` ask for more GPUs than there are.
+        """
         with needed("cluster", "clusters"):
             import pyarrow  # noqa: F401  # Ray Data needs it
             from ray import data
@@ -110,11 +114,11 @@ class OnRay:
         items = data.from_items(list(map(json.dumps, work)), override_num_blocks=min(len(work), MAX_BLOCKS))
         placed: Any = {"concurrency": min(count, len(work)), "num_gpus": num_gpus, "num_cpus": num_cpus}
         found = items.map_batches(_Actor, fn_constructor_args=(worker,), batch_size=1, **placed)
-        try:
-            for row in found.iter_rows():
-                yield json.loads(row["found"])
-        except self._ray.exceptions.RayTaskError as error:
-            raise _own_error(error) from None
+        for row in found.iter_rows():
+            one = json.loads(row["found"])
+            if "problem" in one:
+                raise ValueError(one["problem"])
+            yield one["result"]
 
     def _placed(self, actors: Actors) -> tuple[int, float, float]:
         """Return the number of actors, and the GPUs and CPUs of each."""
@@ -139,12 +143,6 @@ def _refuse_unreachable(address: str | None) -> None:
         raise ConnectionError(f"no Ray cluster can be reached at {address}: {error.strerror or error}") from None
 
 
-def _own_error(error: BaseException) -> BaseException:
-    """Return the error that a worker has raised, which Ray Data wraps."""
-    inner = getattr(error, "cause", None) or error.__cause__
-    return error if inner is None else _own_error(inner)
-
-
 def _only(function: Callable[..., Any], *arguments: Any) -> Any:
     (found,) = function(*arguments)
     return found
@@ -157,7 +155,13 @@ class _Actor:
         self.worker = worker
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        return {"found": [json.dumps(self.worker(json.loads(item))) for item in batch["item"]]}
+        return {"found": [json.dumps(self._found(json.loads(item))) for item in batch["item"]]}
+
+    def _found(self, item: Any) -> dict[str, Any]:
+        try:
+            return {"result": self.worker(item)}
+        except (ValueError, OSError, ImportError) as error:  # Ray Data would show its own error, and the traceback
+            return {"problem": str(error)}
 
 
 Cluster = InProcess | OnRay
