@@ -111,7 +111,7 @@ def on_ray(path: Path, workers: int, partitions: int | None = None) -> tuple[flo
     of all processes."""
     import ray
 
-    ray.init(num_cpus=workers, object_store_memory=2 << 30, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=workers, object_store_memory=2 << 30, include_dashboard=False, log_to_driver=False)
     try:
         options = {"vocab_size": VOCAB, "order": ORDER, "prune": PRUNE, "cluster": "auto"}
         train(TextFiles([path.with_name("warm.txt")], are_ids=True), **options)
