@@ -38,7 +38,7 @@ SAMPLE = 256  # n-grams of an order that say where to cut
 
 @dataclass(frozen=True)
 class Plan:
-    """What all partitions know.
+    """The facts that all partitions know.
 
     Args:
         packing: the way that n-grams are packed, from their last token.
@@ -85,7 +85,7 @@ class Level(NamedTuple):
 
 @dataclass(frozen=True)
 class Statistics:
-    """What estimation needs to know of a partition before probabilities."""
+    """The facts about a partition that probabilities depend on."""
 
     sizes: list[int]  # number of n-grams of each order; of unigrams with another last token but one, in this partition
     counts_of_counts: np.ndarray  # int64 [order, 6], for adjusted counts 0, 1, 2, 3, 4, and 5 or more; zeros for unigrams
