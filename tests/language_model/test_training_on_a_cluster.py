@@ -15,6 +15,7 @@ from ray_clusters import ray_nodes
 from test_training_on_disk import assert_equal, zipf_texts
 
 from hf_ngpulm.cli.app import run
+from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.common.cluster import InProcess
 from hf_ngpulm.language_model import counting_tasks
 from hf_ngpulm.language_model.training import train
@@ -44,6 +45,30 @@ def test_the_same_model_in_one_process(tmp_path, small_parts):
     files = files_of(texts, tmp_path)
     assert len(list(files.parts(1000))) > 6
     assert_equal(train(files, cluster=InProcess(), **options).parts, train(files, **options).parts)
+
+
+def spoken():
+    """Sentences, some of them with letters that the tokenizer can't write, and the tokenizer."""
+    from transformers import AutoTokenizer
+
+    clips = (bundled("examples/speech/harbour") / "clips.jsonl").read_text().splitlines()
+    texts = [json.loads(line)["text"].upper() for line in clips]
+    tokenizer = AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
+    return [*texts, "ÄÖ 漢字", "", *texts[::-1]], tokenizer
+
+
+def assert_equal_trainings(ours, theirs):
+    assert_equal(ours.parts, theirs.parts)
+    assert (ours.unknown, ours.perplexity, ours.warnings) == (theirs.unknown, theirs.perplexity, theirs.warnings)
+
+
+def test_texts_and_what_is_said_of_them(small_parts):
+    texts, tokenizer = spoken()
+    options = {"order": 3, "normalise": "lower", "valid": texts[:3], "field": "said"}
+    rows = [{"said": text} for text in texts]
+    found = train(rows, tokenizer, cluster=InProcess(), **options)
+    assert found.unknown and found.warnings
+    assert_equal_trainings(found, train(rows, tokenizer, **options))
 
 
 def test_options_that_a_cluster_has_not():
@@ -103,6 +128,10 @@ def test_workers_and_machines_that_die(tmp_path, small_parts, monkeypatch):
         with ray_nodes(cpus):
             assert_equal(train(iter(texts), cluster="auto", **options).parts, whole.parts)
             assert_equal(train(files, cluster="auto", **options).parts, from_files.parts)
+            spoken_texts, tokenizer = spoken()
+            of_texts = {"order": 3, "normalise": "lower"}
+            found = train(spoken_texts, tokenizer, cluster="auto", **of_texts)
+            assert_equal_trainings(found, train(spoken_texts, tokenizer, **of_texts))
     with ray_nodes(2, 2) as nodes:
         counted, killed = counting_tasks.count_part, tmp_path / "killed"
 
