@@ -133,8 +133,8 @@ def estimate(
             adjusted = adjusted.clone()
             adjusted[trie.tokens == bos] = 0
         last = None if n == order or quirk[n - 1] is None else (adjusted[quirk[n - 1]], trie.counts[quirk[n - 1]])
-        found, is_fallback = discounts_of(n, _counts_of_counts(adjusted, room), last, discount_fallback)
-        discounts.append(found)
+        of_order, is_fallback = discounts_of(n, _counts_of_counts(adjusted, room), last, discount_fallback)
+        discounts.append(of_order)
         if is_fallback:
             fallback_orders.append(n)
 
@@ -153,11 +153,11 @@ def estimate(
                 dropped[rows] = ~kept[-1][rows]
         if n == 1:
             kept[0] |= trie.tokens >= vocab_size
-            probabilities = unigram_probabilities(trie, adjusted, dropped, kept[0], found, vocab_size, steps)
+            probabilities = unigram_probabilities(trie, adjusted, dropped, kept[0], of_order, vocab_size, steps)
         else:
             num_contexts = len(tries[n - 2].tokens)
             probabilities, weights = steps.discount(
-                trie.prefixes, num_contexts, adjusted, dropped, found, lower, suffixes[n - 1], room, blocks[n - 1]
+                trie.prefixes, num_contexts, adjusted, dropped, of_order, lower, suffixes[n - 1], room, blocks[n - 1]
             )
             for rows in room.spans(num_contexts):
                 weights[rows].log_().clamp_(min=LOG_ZERO)
@@ -242,10 +242,10 @@ def _rows_after(tries: list[TrieOrder], token: int) -> list[slice]:
 
 def _counts_of_counts(adjusted: Tensor, room: Room) -> list[int]:
     """Return the number of n-grams with the adjusted count 0, 1, 2, 3, 4, and 5 or more."""
-    found = torch.zeros(6, dtype=torch.int64, device=adjusted.device)
+    counts = torch.zeros(6, dtype=torch.int64, device=adjusted.device)
     for rows in room.spans(len(adjusted)):
-        found += torch.bincount(adjusted[rows].clamp(max=5), minlength=6)
-    return found.tolist()
+        counts += torch.bincount(adjusted[rows].clamp(max=5), minlength=6)
+    return counts.tolist()
 
 
 def discounts_of(
@@ -320,8 +320,8 @@ def _last_by_lmplz(
             break
         links = suffixes[n]
         assert links is not None
-        found = [torch.nonzero(links[rows] == row)[:, 0] + rows.start for rows in room.spans(len(links))]
-        candidates = torch.cat([first_seen[:0], *found])
+        places = [torch.nonzero(links[rows] == row)[:, 0] + rows.start for rows in room.spans(len(links))]
+        candidates = torch.cat([first_seen[:0], *places])
         if candidates.numel() == 0:
             break
         at = candidates

@@ -112,7 +112,7 @@ def suffix_rows(
 def left_extensions(suffixes: Tensor, num_rows: int, room: Room = IN_MEMORY, blocks: np.ndarray | None = None) -> Tensor:
     """Return the number of distinct tokens before each of `num_rows` n-grams, int64 `[num_rows]`.
 
-    A token before an n-gram is an n-gram one token longer that ends in it.
+    This is the number of n-grams that are one token longer and have the n-gram as their suffix.
     """
     return torch.bincount(suffixes, minlength=num_rows)
 
