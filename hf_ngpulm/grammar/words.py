@@ -7,7 +7,7 @@ A list or a range of numbers is a single symbol, so the automaton's size doesn't
 A state of the result is a set of network states, each with its weight relative to the set's best state. A set that may read a
 free word has a `default`: the set that follows a word without an arc.
 
-Each intent is minimised on its own before all are joined. Parts in any order ("[in the kitchen] [now]") give many network states
+Each intent is minimised on its own before all are joined. Parts in any order ("[in the kitchen] [now]") give many states
 that are equivalent only after minimisation, and sets of those would be too many.
 """
 
