@@ -84,6 +84,10 @@ def evaluate(
             "--baseline is the same without language model and phrases, but there is neither; add --lm or --phrases"
         )
     elsewhere = on_cluster.arguments()
+    if elsewhere:
+        library.refuse_idle(
+            {"--num-threads": num_threads}, "has no place with --ray, which gives each actor its CPUs; leave it out"
+        )
     asr = None if elsewhere and not baseline else load_recogniser(model, device, dtype, **settings)
     bars = Bars(rank == 0 and not as_json and sys.stderr.isatty())
 

@@ -262,7 +262,12 @@ def _options(given: Mapping[str, Any]) -> TrainingOptions:
         refuse_idle({"style_of": options.style_of, "accelerator": options.accelerator}, why)
     if options.cluster is not None:
         why = "can't be used on a cluster; leave cluster out, or this"
-        not_there = {"style_of": options.style_of, "accelerator": options.accelerator, "resume": options.resume or None}
+        not_there = {
+            "workers": options.workers,
+            "style_of": options.style_of,
+            "accelerator": options.accelerator,
+            "resume": options.resume or None,
+        }
         is_cpu = options.device is None or torch.device(options.device).type == "cpu"
         not_there |= {"device": None if is_cpu else options.device, "unit": None if options.unit == "token" else options.unit}
         refuse_idle(not_there, why)

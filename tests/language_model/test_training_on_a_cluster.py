@@ -72,7 +72,7 @@ def test_texts_and_what_is_said_of_them(small_parts):
 
 
 def test_options_that_a_cluster_has_not():
-    for given in ({"resume": True, "folder": "."}, {"unit": "word"}, {"device": "cuda"}, {"style_of": "x"}):
+    for given in ({"resume": True, "folder": "."}, {"unit": "word"}, {"workers": 2}, {"device": "cuda"}, {"style_of": "x"}):
         with pytest.raises(ValueError, match=rf"{next(iter(given))} can't be used on a cluster"):
             train(["a"], vocab_size=3, cluster=InProcess(), **given)
     with pytest.raises(ValueError, match="cluster should be the address of a Ray cluster or 'auto', got 3"):
