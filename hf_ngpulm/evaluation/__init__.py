@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..common.cluster import Actors
 from ..common.lazy import attributes_of
 from .counts import ErrorCounts, character_errors, word_errors
 from .entities import EntityErrors, EntityMatches, entity_errors
@@ -23,11 +24,13 @@ if TYPE_CHECKING:
     from .phrases import LookPoint, PhraseTuning, tune_phrases
     from .processes import SettingsMismatchError, WorkerLostError
     from .results import Clock, Compared, Evaluation, Scores, Utterance, read_results
+    from .transcribing import Transcriber, TranscriptionStep, transcribe_into
     from .tuning import TuningPoint, TuningResult, tune_weights
 
 __all__ = [
     "CER",
     "WER",
+    "Actors",
     "Clock",
     "Compared",
     "Comparison",
@@ -47,6 +50,8 @@ __all__ = [
     "Recordings",
     "Scores",
     "SettingsMismatchError",
+    "Transcriber",
+    "TranscriptionStep",
     "TuningPoint",
     "TuningResult",
     "Utterance",
@@ -59,6 +64,7 @@ __all__ = [
     "paired_significance",
     "read_recordings",
     "read_results",
+    "transcribe_into",
     "tune_confidence",
     "tune_grammar",
     "tune_phrases",

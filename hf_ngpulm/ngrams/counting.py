@@ -80,6 +80,7 @@ class NGramCounter:
         resume: whether to keep the files until `forget` is called, and to continue from files that an earlier process left in
             the folder. `num_sentences` is then the number of sentences counted so far. Add the first batch again, unchanged;
             then add the batches after the counted sentences.
+        from_last: pack n-grams from their last token to their first (see `Packing`). The result is then that of `run`.
 
     Raises:
         ValueError: an argument is out of range, or the files are of another vocabulary size or order.
@@ -94,12 +95,13 @@ class NGramCounter:
         folder: str | Path | None = None,
         engine: str = "auto",
         resume: bool = False,
+        from_last: bool = False,
     ) -> None:
         if not 1 <= order <= MAX_ORDER:
             raise ValueError(f"order must be 1 to {MAX_ORDER}, got {order}")
         if vocab_size < 1:
             raise ValueError(f"vocab_size must be at least 1, got {vocab_size}")
-        self.packing = Packing(vocab_size, order)
+        self.packing = Packing(vocab_size, order, from_last)
         self.device = numbered(device)  # with its index, since each thread has its own current GPU
         self.steps = steps_for(self.device, engine)
         self.num_sentences = self.num_tokens = self.num_unknown = 0
@@ -176,7 +178,7 @@ class NGramCounter:
         unknown = token_ids < 0
         self.num_unknown += int(unknown.sum())
         digits[is_token] = np.where(unknown, self.packing.unknown, token_ids + 1)
-        self._append(digits)
+        self._append(digits[::-1] if self.packing.from_last else digits)
         if self._kept is not None and self._is_full():
             self._save()
 

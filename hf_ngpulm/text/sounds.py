@@ -116,7 +116,7 @@ def _cost(a: str, b: str) -> float:
 
 
 def distances(ours: Sequence[str], theirs: Sequence[str]) -> np.ndarray:
-    """Return the edit distance of each string of phones to each other one, with the costs of `_cost`: float64 `[ours, theirs]`."""
+    """Return the edit distance of each string of phones to each other one, by the costs of `_cost`: float64 [ours, theirs]."""
     found = np.zeros((len(ours), len(theirs)), dtype=np.int32)
     starts, codes = zip(_flat(ours), _flat(theirs))
     _phone_distances(*found.shape, *starts, *codes, _ASCII + 1, _costs(), found)

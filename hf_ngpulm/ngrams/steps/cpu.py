@@ -23,7 +23,7 @@ class NgpulmPacking(Struct):
     @classmethod
     def of(cls, packing: Packing) -> NgpulmPacking:
         lengths = np.array(packing.digits, dtype=np.int64)
-        return cls(lengths=lengths, num_words=len(lengths), base=packing.base, end=packing.end)
+        return cls(lengths=lengths, num_words=len(lengths), base=packing.base, end=packing.cut)
 
 
 _pack = Function("ngpulm_pack")
