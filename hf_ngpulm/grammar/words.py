@@ -187,14 +187,14 @@ def _joined(automata: list[WordAutomaton]) -> tuple[list[_State], int]:
     parts = _equivalent(whole)
     states = []
     for state in np.unique(parts, return_index=True)[1].tolist():
-        arcs = [(symbol, int(parts[target]), weight) for symbol, (weight, target) in whole.arcs[state].items()]
+        read = [(symbol, int(parts[target]), weight) for symbol, (weight, target) in whole.arcs[state].items()]
         default = whole.defaults[state]
         # A word that has an arc may be read as a free word, too: the arc's target has all that follows then.
         free = [] if default is None else [(FREE, int(parts[default[1]]), default[0])]
-        states.append(_State(arcs + free, whole.finals[state]))
+        states.append(_State(read + free, whole.finals[state]))
     firsts = [states[parts[start]] for start in starts]
-    finals = [state.final for state in firsts if state.final is not None]
-    states.append(_State([arc for state in firsts for arc in state.arcs], max(finals, default=None)))
+    ends = [state.final for state in firsts if state.final is not None]
+    states.append(_State([arc for state in firsts for arc in state.arcs], max(ends) if ends else None))
     return states, len(states) - 1
 
 
