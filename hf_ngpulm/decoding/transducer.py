@@ -50,7 +50,8 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             the gain at little cost. The default is "auto" with `lm` or `phrases` (also in a call), 4 if `strategy` names a beam
             search, otherwise 1.
         num_return_sequences: number of hypotheses per row, at most `num_beams`.
-        rescorer, rescorer_weight, word_bonus: as for `hf_ngpulm.CTCDecoder`.
+        rescorer, rescorer_weight, word_bonus, rescorer_every: as for `hf_ngpulm.CTCDecoder`. With `pause_seconds` the rescorer
+            sees the words since the last pause during the search, and whole transcripts at the end.
         max_symbols: maximum number of tokens per frame; the default is the model's. "aes" uses `aes_steps` instead.
         ilm_weight: weight of the model's internal LM, whose log-probabilities are subtracted from the tokens' scores: a number,
             or a tensor `[B]` with one per row. The internal LM is the joint network without encoder input (Meng et al., SLT
@@ -232,7 +233,8 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         def search(frames: Tensor, pieces: list[Piece]) -> list[list[TransducerPath]]:
             rows, sizes = np.array([(row, last - first) for row, first, last in pieces]).T
             of_rows = models.of(torch.from_numpy(rows).to(frames.device))
-            return self._search(frames, sizes.copy(), of_rows, keeps_blanks, pieces)
+            decoder = self._with(options=self.options.select(rows.tolist()))
+            return decoder._search(frames, sizes.copy(), of_rows, keeps_blanks, pieces)
 
         return by_pieces(pieces, frames, search, len(frames), self._rank, self.options.num_searched)
 
@@ -245,6 +247,9 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             slots = TransducerSlots(self, models, search, frames, keeps_blanks)
             slots.feed_whole(lengths)
             paths = slots.paths()
+        if slots.delayed is not None and pieces is None:
+            texts = [[self.writing.text(path.steps.ids.tolist()) for path in of_row] for of_row in paths]
+            slots.delayed.finish(np.arange(len(paths)), texts)
         refuse_broken(slots.bad, OUTPUTS, pieces)
         return paths
 
