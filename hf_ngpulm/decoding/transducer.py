@@ -23,6 +23,7 @@ from .decoder import Decoder, refuse_broken
 from .hypotheses import Hypothesis
 from .options import TransducerOptions, takes
 from .pauses import Piece, by_pieces, pieces_of
+from .second_pass import what_is_added
 from .sessions.transducer import TransducerPath, TransducerSlots
 
 ILM_SHARE = 0.7  # default weight of the internal LM, relative to the LM's
@@ -112,6 +113,10 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         return [type(getattr(self.model, "model", self.model)).__name__]
 
     @property
+    def blank_id(self) -> int:
+        return self.model.blank_id
+
+    @property
     def settings(self) -> SearchSettings:
         """Return the options in the form that the search takes."""
         return self.options.settings(self.model)
@@ -199,9 +204,17 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
     @torch.inference_mode()
     def paths(self, frames: Tensor, lengths: Outputs | None = None, phrases: Any = None) -> list[list[TransducerPath]]:
         """Return the best paths of each row of a batch, blanks included. Arguments and errors are as for `decode`."""
-        if self.options.rescorer is not None:
-            raise ValueError("rescorer= ranks transcripts, and paths have none; pass it to a pipeline, or call the decoder")
-        return self._paths(frames, _checked(frames, lengths), phrases, keeps_blanks=True)
+        paths = self._paths(frames, _checked(frames, lengths), phrases, keeps_blanks=True)
+        if self.options.rescorer is None:
+            return paths
+        rescorer, *weights = self.options.second_pass
+        texts = [[self._text(path) for path in of_row] for of_row in paths]
+        added = what_is_added(texts, rescorer.scores(texts), *weights)
+        rescored = [
+            [path._replace(scores=(path.scores[0] + more, *path.scores[1:])) for path, more in zip(*both)]
+            for both in zip(paths, added)
+        ]
+        return [sorted(of_row, key=self._rank, reverse=True)[: self.options.num_return_sequences] for of_row in rescored]
 
     def _paths(self, frames: Tensor, lengths: Tensor, phrases: Any, keeps_blanks: bool = False) -> list[list[TransducerPath]]:
         """Return the best paths of each row, with blanks if `keeps_blanks`. With `pause_seconds`, cut rows at pauses first."""
@@ -212,7 +225,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         paths = self._paths_of(frames, lengths, phrases, keeps_blanks)
         judged = []
         for best, *_ in paths:
-            ids = [token for token in best.steps.ids.tolist() if token != self.model.blank_id]
+            ids = [token for token in best.steps.ids.tolist() if token != self.blank_id]
             judged.append(self.judged(ids, best.scores[2], best.scores[1]))
 
         def again(decoder: TransducerDecoder, rows: Tensor, phrases: Any) -> list[list[TransducerPath]]:
@@ -248,8 +261,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             slots.feed_whole(lengths)
             paths = slots.paths()
         if slots.delayed is not None and pieces is None:
-            texts = [[self.writing.text(path.steps.ids.tolist()) for path in of_row] for of_row in paths]
-            slots.delayed.finish(np.arange(len(paths)), texts)
+            slots.delayed.finish(np.arange(len(paths)), [[self._text(path) for path in of_row] for of_row in paths])
         refuse_broken(slots.bad, OUTPUTS, pieces)
         return paths
 
@@ -261,9 +273,12 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         search = open_search(self.model, like, rows, of_search, self.settings, self.options.engine)
         return TransducerSlots(self, models, search, like.new_zeros((rows, LEAST_ROOM, search.width or 0)))
 
+    def _text(self, path: TransducerPath) -> str:
+        return self.writing.text([token for token in path.steps.ids.tolist() if token != self.blank_id])
+
     def _rank(self, path: TransducerPath) -> float:
         """Return the score by which paths over the same frames are compared."""
-        tokens = int((path.steps.ids != self.model.blank_id).sum())
+        tokens = int((path.steps.ids != self.blank_id).sum())
         return path.scores[0] / (tokens + 1 if self.options.length_normalization else 1)
 
     @property

@@ -14,6 +14,7 @@ from transformers import pipeline
 import hf_ngpulm
 from hf_ngpulm import CTCDecoder, Rescorer, StreamingDecoder, TransducerDecoder
 from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.generation import transducer_generate
 from hf_ngpulm.pipelines.loading import load_pipeline
 from hf_ngpulm.pipelines.second_pass import SecondPass
 from hf_ngpulm.sound.files import read_audio
@@ -112,8 +113,24 @@ def test_transducers(pipelines, normalised):
     n_best = TransducerDecoder(asr.model, asr.tokenizer, **options, num_return_sequences=8).decode(frames)
     ours = TransducerDecoder(asr.model, asr.tokenizer, **options, rescorer=RESCORER, rescorer_weight=0.7)
     assert ours.decode(frames) == [expected(of_row, 0.7, 0.0, normalised)[:1] for of_row in n_best]
-    with pytest.raises(ValueError, match="paths have none"):
-        ours.paths(frames)
+    for path, (best,) in zip(ours.paths(frames), ours.decode(frames)):
+        assert [token for token in path[0].steps.ids.tolist() if token != ours.blank_id] == best.token_ids
+        assert path[0].scores[0] == pytest.approx(best.score)
+
+
+@pytest.mark.parametrize("more", [{}, {"rescorer_every": "word"}])
+def test_generate_of_transducers(pipelines, more):
+    asr = pipelines["tdt"]
+    features = asr.feature_extractor(CLIPS, sampling_rate=16000, return_tensors="pt")
+    settings = {"num_beams": 4, "rescorer": RESCORER, "rescorer_weight": 0.7, "word_bonus": 1.0, **more}
+    found = asr.model.generate(**features, custom_generate=transducer_generate, processor=asr.tokenizer, **settings).sequences
+    decoder = TransducerDecoder(asr.model, asr.tokenizer, **settings)
+    wanted = [row[0].token_ids for row in decoder(features["input_features"], features["attention_mask"])]
+    blank = asr.model.config.blank_token_id
+    special = {blank, asr.model.generation_config.pad_token_id}
+    assert [[token for token in row if token not in special] for row in found.tolist()] == wanted
+    with pytest.raises(ValueError, match="pass the tokenizer or processor too"):
+        asr.model.generate(**features, custom_generate=transducer_generate, **settings)
 
 
 @pytest.mark.parametrize("family", ["ctc", "tdt"])

@@ -25,6 +25,7 @@ class DelayedFusion:
 
     def __init__(self, slots: Any, every: int) -> None:
         self.slots, self.every = slots, every
+        self.blank = slots.decoder.blank_id  # a transducer's history may have blanks
         count = len(slots.frames)
         rescorer, *weights = slots.decoder.options.second_pass
         self.weights, self.bonuses = (np.array(per_row(name, each, count)) for name, each in zip(("weight", "bonus"), weights))
@@ -67,4 +68,4 @@ class DelayedFusion:
         """Yield the tokens of hypotheses: the number of those in the slot's transcript, and the others."""
         sizes, tails = self.slots.history.tails_of(slots, places)
         for slot, size, tail in zip(slots.tolist(), sizes.tolist(), tails.ids.tolist()):
-            yield len(self.slots.transcripts[slot].ids), tail[:size]
+            yield len(self.slots.transcripts[slot].ids), [token for token in tail[:size] if token != self.blank]

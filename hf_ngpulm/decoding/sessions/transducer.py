@@ -57,7 +57,7 @@ class TransducerSlots(Slots):
         super().__init__(decoder, models, search.settings.num_beams)
         self.search, self.waiting, self.width, self.engine = search, waiting, search.width, decoder.options.engine
         self.is_greedy = decoder.options.is_greedy
-        self.dropped = NO_CLASS if keeps_blanks else decoder.model.blank_id
+        self.dropped = NO_CLASS if keeps_blanks else decoder.blank_id
         slots = len(models.states)
         self.held = np.zeros(slots, dtype=np.int64)  # number of waiting frames
         self.bad = np.full(slots, -1, dtype=np.int64)  # the first broken frame of each utterance
