@@ -51,6 +51,20 @@ def what_is_added(
     ]
 
 
+def share_of(scores: Sequence[float], counts: Sequence[int], weight: float, word_bonus: float) -> list[float]:
+    """Return what a rescorer says of the hypotheses of an utterance in mid-search (delayed fusion).
+
+    A hypothesis with one more complete word than another has already paid for it. For a fair comparison, the average score of
+    the utterance's words is taken off each of its words.
+
+    Args:
+        scores: the rescorer's scores of the complete words.
+        counts: the numbers of these words.
+    """
+    average = sum(scores) / max(1, sum(counts))
+    return [weight * (score - average * count) + word_bonus * count for score, count in zip(scores, counts)]
+
+
 def per_row(name: str, value: Weight, rows: int) -> list[float]:
     if not isinstance(value, Tensor):
         return [float(value)] * rows

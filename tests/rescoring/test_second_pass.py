@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from hf_ngpulm import CTCDecoder, Rescorer, StreamingDecoder, TransducerDecoder
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.generation import transducer_generate
 from hf_ngpulm.pipelines.loading import load_pipeline
-from hf_ngpulm.pipelines.second_pass import SecondPass
 from hf_ngpulm.sound.files import read_audio
 
 RESCORER = Rescorer(causal_lm(), letters_tokenizer())
@@ -208,17 +206,10 @@ def test_encoder_decoders():
         found = [result["text"] for result in asr(CLIPS, num_beams=4, **settings)]
         assert found == wanted
         assert (found == first) == (weight == 0)
-    assert "generate" not in vars(asr.model)
     with pytest.raises(ValueError, match="one hypothesis only to choose from"):
         asr(CLIPS[0], num_beams=1, rescorer=RESCORER)
     with pytest.raises(ValueError, match="word_bonus given without rescorer="):
         asr(CLIPS[0], word_bonus=1.0)
-
-
-def test_whisper_is_refused():
-    whisper = SimpleNamespace(config=SimpleNamespace(model_type="whisper"))
-    with pytest.raises(ValueError, match="doesn't work with Whisper"), SecondPass(RESCORER).in_place(whisper, None):
-        pass
 
 
 @pytest.mark.parametrize("family", ["ctc", "canary"])

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..second_pass import per_row
+from ..second_pass import per_row, share_of
 
 
 class DelayedFusion:
@@ -41,11 +41,7 @@ class DelayedFusion:
             self.begin(slot)
 
     def shares(self, slots: np.ndarray) -> np.ndarray:
-        """Score the hypotheses of some slots, whose turn it is, and return their shares, float64 `[N, K]`.
-
-        A hypothesis with one more complete word than another has already paid for it. For a fair comparison, the average score
-        of the slot's words is taken off each of its words.
-        """
+        """Score the hypotheses of some slots, whose turn it is, and return their shares, float64 `[N, K]` (see `share_of`)."""
         self.turns[slots] += self.every
         live = self.slots.live()[slots]
         rows, places = np.nonzero(live)
@@ -55,9 +51,8 @@ class DelayedFusion:
             texts[row].append(" ".join(text.split()[:-1]))  # more tokens may continue the last word
         shares = np.zeros(live.shape)
         for row, (slot, scores, of_row) in enumerate(zip(slots, self.texts.scores(slots.tolist(), texts), texts)):
-            values, counts = np.array(scores), np.array([len(text.split()) for text in of_row])
-            average = values.sum() / max(1, counts.sum())
-            shares[row, live[row]] = self.weights[slot] * (values - average * counts) + self.bonuses[slot] * counts
+            counts = [len(text.split()) for text in of_row]
+            shares[row, live[row]] = share_of(scores, counts, self.weights[slot], self.bonuses[slot])
         return shares
 
     def finish(self, slots: np.ndarray, texts: Sequence[Sequence[str]]) -> None:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ...generation.internal import InternalLM
 from ...pipelines import Seq2SeqNGramPipeline
-from ...pipelines.second_pass import SecondPass
 from ..recognition import LONGEST, beams_of, cut_where_quiet
 from .dataset import KeptTensors, TuningUtterance
 from .sweeps import OF_RESCORER, Settings, Sweep
@@ -112,7 +111,7 @@ class AttentionSweep(Sweep):
         processor = self.processor.select([number for number, _, _ in rows]).with_weights(**weights)
         params = {**self.pipeline._forward_params, "ngram_decoder": processor}
         if of_rescorer:
-            params["second_pass"] = SecondPass(self.second_pass.rescorer, *of_rescorer)
+            params["second_pass"] = self.second_pass._replace(weight=of_rescorer[0], word_bonus=of_rescorer[1])
         with self.encoder.in_place():
             outputs = self.pipeline.forward(inputs, **params)
         return [_of_row(outputs, row, len(rows)) for row in range(len(rows))]
