@@ -171,7 +171,7 @@ def test_what_has_no_effect_is_refused(canary, features):
 @pytest.fixture(scope="module")
 def whisper(tmp_path_factory):
     parts = whisper_parts(tmp_path_factory.mktemp("tokenizer") / "tokenizer.json")
-    parts["model"].generation_config.suppress_tokens = [*range(29, 40), *range(44, 80)]  # most timestamps, to get letters
+    parts["model"].generation_config.suppress_tokens = [*range(29, 70)]  # most timestamps, to get letters
     return pipeline("automatic-speech-recognition", **parts)
 
 
@@ -181,7 +181,7 @@ def test_whisper(whisper, seconds, every):
     """Each window has a list of its own."""
     generator = np.random.default_rng(0)
     clips = [generator.standard_normal(int(seconds * 16000)).astype(np.float32) for _ in range(2)]
-    search = {"num_beams": 8, "max_new_tokens": 8} | ({"return_timestamps": True} if seconds > 1 else {})
+    search = {"num_beams": 8, "max_new_tokens": 10} | ({"return_timestamps": True} if seconds > 1 else {})
     plain = [each["text"] for each in whisper([*clips], batch_size=2, **search)]
     for weight in (0.0, 20.0):
         more = {"rescorer": rescorer(), "rescorer_weight": weight, "rescorer_every": every, **search}
