@@ -20,6 +20,8 @@ from ..decoding.options import KINDS
 from ..decoding.second_pass import EVERY_WORD, RESCORER_WEIGHT, share_of, what_is_added
 from .transcripts import ANNOUNCED_BY
 
+OF_RESCORER = ("rescorer", "rescorer_weight", "word_bonus", "rescorer_every")
+
 
 class SecondPass(NamedTuple):
     """Hold a rescorer, its weight, the bonus per word (numbers, or tensors with one per recording), and when it is asked."""
@@ -54,7 +56,7 @@ class SecondPass(NamedTuple):
     @property
     def settings(self) -> dict[str, Any]:
         """Return the arguments of `seq2seq_generate`."""
-        return dict(zip(("rescorer", "rescorer_weight", "word_bonus", "rescorer_every"), self))
+        return dict(zip(OF_RESCORER, self))
 
     @property
     def num_recordings(self) -> int | None:

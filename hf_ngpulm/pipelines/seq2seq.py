@@ -19,7 +19,7 @@ from ..decoding.understanding import Weighing
 from ..generation import NGramLogitsProcessor
 from ..generation.grammars import Beginning, GeneratedGrammar, of_rows
 from ..generation.logits_processor import LM_WEIGHT
-from ..generation.second_pass import SecondPass
+from ..generation.second_pass import OF_RESCORER, SecondPass
 from ..generation.seq2seq import seq2seq_generate
 from ..generation.transcripts import ends_of
 from ..grammar.grammar import Grammar
@@ -32,7 +32,6 @@ from .parts import rejoined, rows_of
 from .per_item import numbers_in
 from .word_times import encoder_outputs_of, put_together, timed_words
 
-OF_RESCORER = ("rescorer", "rescorer_weight", "word_bonus", "rescorer_every")
 SHORT = 8.0  # seconds; longer recordings may hold several sentences
 
 
