@@ -176,6 +176,19 @@ def test_evaluation_and_tuning(logits, tmp_path):
         tune_weights(CTCDecoder(tokenizer, num_beams=8), dataset, rescorer_weights="0,1")
 
 
+def test_tuning_encoder_decoders():
+    from hf_ngpulm.evaluation import read_recordings, tune_weights
+
+    model = str(bundled("examples/models/canary"))
+    recordings = read_recordings(str(bundled("examples/speech/harbour/clips.jsonl")), limit=2)
+    settings = {"rescorer_weights": "0,1", "word_bonuses": "0", "refine": 0, "extend": False}
+    for every in (None, "word"):
+        asr = load_pipeline(model, rescorer=RESCORER, rescorer_every=every, num_beams=4)
+        result = tune_weights(asr, recordings, **settings)
+        points = {point.setting["rescorer_weight"]: point.counts["wer"].errors for point in result.points}
+        assert set(points) == {0.0, 1.0} and points[0.0] == result.baseline.counts["wer"].errors
+
+
 def test_rescored_twice(logits):
     frames, tokenizer = logits
     decoder = CTCDecoder(tokenizer, rescorer=RESCORER)
