@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from huggingface_hub import split_torch_state_dict_into_shards
+from huggingface_hub import split_state_dict_into_shards_factory
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -60,8 +60,12 @@ def save_tensors(folder: Path, tensors: dict[str, Tensor], metadata: dict[str, s
     Raises:
         OSError: the disk is full, or can't be written to.
     """
-    names = "model{suffix}.safetensors"
-    split = split_torch_state_dict_into_shards(tensors, filename_pattern=names, max_shard_size=LARGEST_FILE)
+    split = split_state_dict_into_shards_factory(  # the one for torch imports torch.distributed, which takes seconds
+        tensors,
+        get_storage_size=lambda tensor: tensor.nbytes,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=LARGEST_FILE,
+    )
     try:
         for name, own in split.filename_to_tensors.items():
             _write_file(folder / name, {key: tensors[key] for key in own}, metadata)

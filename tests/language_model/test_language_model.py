@@ -545,7 +545,7 @@ def test_a_kill_while_saving_leaves_one_of_two_models(script, kills, small, tmp_
             assert_same(NGramLM.from_pretrained(folder), lm)
         assert sorted(path.name for path in folder.iterdir()) == NAMES
         assert (folder / "notes.txt").read_text() == "mine"
-    assert len(found) > kills
+    assert kills < len(found) < kills + 100  # saving imports nothing, which would be hundreds of operations
     assert {(True, False), (True, True), (False, False)} <= set(found)
     assert (False, True) in found or script is AT_RANDOM
 
