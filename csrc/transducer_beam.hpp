@@ -10,10 +10,11 @@ struct NgpulmBeamSettings {
   uint8_t has_ilm, blank_aware, late, log_sum;
 };
 
-// Hypotheses [B, K] with the automata's states and scores [B, K, M]; an empty place has the score -inf. Each row has `slots`
-// slots. `shares` [B, K] count when the best hypotheses are chosen, but aren't part of the scores. A slot holds a prediction and the weighted LM scores of all classes (`lines` [B * slots, C]; null without LMs) after
-// some tokens. Hypotheses with the same tokens share a slot. `slot_hashes` and `slot_sizes` identify the tokens (size -1:
-// none). `slot_uses` [B, slots + 1] is the time of a slot's last use; the last column is the row's clock.
+// Hypotheses [B, K] with the automata's states and scores [B, K, M]; an empty place has the score -inf. `shares` count when
+// the best hypotheses are chosen, but aren't part of the scores. Each row has `slots` slots. A slot holds a prediction and the
+// weighted LM scores of all classes (`lines` [B * slots, C]; null without LMs) after some tokens. Hypotheses with the same
+// tokens share a slot. `slot_hashes` and `slot_sizes` identify the tokens (size -1: none). `slot_uses` [B, slots + 1] is the
+// time of a slot's last use; the last column is the row's clock.
 struct NgpulmBeam {
   double *scores, *acoustic_scores, *shares;
   int64_t *times, *symbols, *sizes, *last_tokens, *hashes, *parent_hashes, *slots;
@@ -46,8 +47,8 @@ struct Hypothesis {
 
 inline Hypothesis take(const NgpulmBeam& beam, int64_t row, int64_t k) {
   const int64_t i = row * beam.num_beams + k;
-  return {beam.scores[i],      beam.acoustic_scores[i], beam.shares[i], beam.times[i],         beam.symbols[i], beam.sizes[i],
-          beam.last_tokens[i], beam.hashes[i],          beam.parent_hashes[i], beam.slots[i]};
+  return {beam.scores[i], beam.acoustic_scores[i], beam.shares[i], beam.times[i],         beam.symbols[i],
+          beam.sizes[i],  beam.last_tokens[i],     beam.hashes[i], beam.parent_hashes[i], beam.slots[i]};
 }
 
 inline void put(const NgpulmBeam& beam, int64_t row, int64_t k, const Hypothesis& h) {
