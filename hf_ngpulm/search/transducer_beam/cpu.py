@@ -55,9 +55,10 @@ _step = Function("ngpulm_beam_step")
 class BeamArrays:
     """Hypotheses of `B` rows, with `K` places per row, as arrays that the core changes in place.
 
-    `shares` are as in `TransducerSearch.share`. `slots` has the slot of each hypothesis's prediction. `lines` has the weighted LM scores of all classes, by slot.
-    `slot_hashes` and `slot_sizes` identify the tokens of a slot; the size -1 means an unused slot. `slot_uses` has the time at
-    which each slot was last used. The last column of `slot_uses` is the row's clock, which gives these times.
+    `shares` are as in `TransducerSearch.share`. `slots` has the slot of each hypothesis's prediction. `lines` has the weighted
+    LM scores of all classes, by slot. `slot_hashes` and `slot_sizes` identify the tokens of a slot; the size -1 means an unused
+    slot. `slot_uses` has the time at which each slot was last used. The last column of `slot_uses` is the row's clock, which
+    gives these times.
     """
 
     def __init__(self, batch_size: int, num_beams: int, num_automata: int, classes: int, has_lines: bool) -> None:
