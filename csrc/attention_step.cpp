@@ -92,14 +92,15 @@ class Fuser {
     gather(roles.ends, ends_before, x);
     const float end = shared ? log_sum_of(ends_before.data(), roles.num_ends).log_sum : NEG_INF;
     gather(roles.unscored, unscored_before, x);
-    // Meanwhile the row contains only the classes that the LM scores.
+    // While the LM's scores are added, all other classes of the row are -inf.
     const auto set_apart = [&] {
       fill(roles.unscored, roles.num_unscored, x);
       if (ends_apart) fill(roles.ends, roles.num_ends, x);
     };
     set_apart();
     const LogSum before = shared ? log_sum_of(x, roles.classes) : LogSum{NEG_INF, NEG_INF};
-    // A sum isn't less than its largest part. So most rows need no sum to show that they are far from an end.
+    // A sum is at least as large as its largest term. So for most rows the highest scores already show that the end has less
+    // than half of the probability, and no sum is computed.
     bool is_sure =
         end > NEG_INF && end > std::max({before.highest, highest_in(unscored_before), highest_in(ends_before)}) - LOG_2;
     if (is_sure) {
@@ -194,8 +195,8 @@ class Fuser {
     each_arc([&](int32_t arc, int32_t token, float score) { x[token] = *before++ + weight * (score + lm.arc_weights[arc]); });
   }
 
-  // Return their lost probability to the scored classes, but add at most `most`. Returns the number, 0 or less, to add to the
-  // other classes.
+  // Raise the scored classes until they have their total probability `before` again, but by at most `most`. Returns the
+  // number, 0 or less, to add to the unscored classes.
   float share_out(LogSum before, float most, float* x) const {
     if (!(before.log_sum > NEG_INF)) return 0.f;
     const LogSum after = log_sum_of(x, roles.classes);

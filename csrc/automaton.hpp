@@ -14,7 +14,7 @@ struct NgpulmComposing {
   int64_t num_sources, finish;
 };
 
-// What has been checked of an automaton in an untrusted file that is mapped into memory. See hf_ngpulm/automaton/checks.py.
+// The deferred checks of an automaton that is mapped from an untrusted file. See hf_ngpulm/automaton/checks.py.
 struct NgpulmChecks {
   uint8_t* checked;
   int64_t num_arcs;
@@ -50,7 +50,7 @@ class Composer {
 // `load` updates a view of the automaton; it is called at once, and whenever the arrays have been replaced by larger ones.
 std::unique_ptr<Composer> make_composer(const NgpulmAutomaton& automaton, std::function<void()> load);
 
-// A view; `Token` is the type of `arc_tokens`: int16_t or int32_t.
+// A view of an automaton. `Token` is the type of `arc_tokens`: int16_t or int32_t.
 template <class Token>
 struct Automaton {
   const int32_t* arc_offsets;     // [S + 1]
@@ -61,7 +61,7 @@ struct Automaton {
   const float* backoff_weights;   // [S]
   int32_t num_states, vocab_size;
   Composer* composer = nullptr;  // set for a lazy automaton
-  const NgpulmChecks* checks = nullptr;  // set for an automaton that isn't checked yet
+  const NgpulmChecks* checks = nullptr;  // set for an automaton with deferred checks
 
   explicit Automaton(const NgpulmAutomaton& a) { load(a); }
   void load(const NgpulmAutomaton& a) {
@@ -80,15 +80,15 @@ struct Automaton {
   bool has_all(const int32_t* states, int64_t count) const {
     return std::all_of(states, states + count, [this](int32_t state) { return has(state); });
   }
-  // Compose a state of a lazy automaton, or check a state of an unchecked one, before its arcs are read. All queries do.
+  // Compose a state of a lazy automaton, or do the deferred checks of a state. All queries call this before they read arcs.
   void finish(int32_t state) const {
     if (composer) composer->finish(state);
     if (checks && !__atomic_load_n(checks->checked + state, __ATOMIC_ACQUIRE)) check(state);
   }
 
-  // Check all that queries read of a state and of the states it backs off to, as `validate` does for all states
-  // (hf_ngpulm/automaton/automaton.py). The state itself exists: it is a start, a checked arc's target, or `has` was asked.
-  // Throws `Broken`.
+  // Check the values of a state and of its backoff chain that queries read, as `validate` does for all states
+  // (hf_ngpulm/automaton/automaton.py). The state must exist: it is a start, the target of a checked arc, or `has` returned
+  // true. Throws `Broken`.
   void check(int32_t state) const {
     const auto require = [](bool condition) {
       if (!condition) throw Broken();
@@ -145,8 +145,8 @@ struct Automaton {
     }
   }
 
-  // Scores of all tokens: the root's, then those of ever longer contexts over them; and where they lead, if `targets` is
-  // given. `chain` is room for a backoff chain.
+  // Write the scores of all tokens, and their next states unless `targets` is null. The scores of the root come first; longer
+  // and longer contexts overwrite them. `chain` is room for a backoff chain.
   void scores(int32_t state, std::vector<int32_t>& chain, float* out, int32_t* targets = nullptr) const {
     finish(state);
     chain.clear();
@@ -171,7 +171,7 @@ struct Automaton {
   }
 
  private:
-  // Overwrite scores of shorter contexts by those of a state's own arcs.
+  // Overwrite the scores of shorter contexts by the scores of a state's own arcs.
   void overlay(int32_t state, float score, float* out, int32_t* targets) const {
     const Token* tokens = arc_tokens;
     const float* weights = arc_weights;
@@ -183,8 +183,8 @@ struct Automaton {
   }
 };
 
-// Call `run` with the automaton as its type of tokens has it; `guarded`. A search, which may enter states of a lazy automaton,
-// takes it by reference, since its arrays may be replaced meanwhile.
+// Call `run` with a view of the automaton for its type of tokens, within `guarded`. If `run` may enter states of a lazy
+// automaton, it must take the view by reference, because composing may replace the arrays.
 template <class Run>
 int64_t with_automaton(const NgpulmAutomaton& automaton, Run&& run) noexcept {
   return guarded([&] {

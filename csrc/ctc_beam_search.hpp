@@ -223,11 +223,13 @@ class PrefixSearch {
       most = std::max(most, reach[k] + highest_added[k]);
     }
     if (!(most + highest + ROUNDING >= worst)) return;
+    // `most` bounds the score of any prefix with the LM score of any token. So tokens with a logit below `bound` can't enter
+    // the beam, whichever prefix they extend.
     const float* logits = x.logits;
     const auto bound = float(worst - most + x.normaliser - ROUNDING);
     const int64_t num_likely =
         list_where_above([=](int64_t token) { return logits[token]; }, bound, frames.classes, likely.data());
-    const bool are_few = num_likely * 4 < frames.classes;  // a scan of all classes per prefix would cost more than these
+    const bool are_few = num_likely * 4 < frames.classes;  // then a scan of all classes for each prefix would cost more
     for (const int32_t k : alive) {
       if (!(reach[k] + highest_added[k] + highest + ROUNDING >= worst)) continue;
       const float* added = cache.added(cache.line_of(p.lm_states + k * num_automata));
@@ -247,7 +249,7 @@ class PrefixSearch {
       const int32_t token = tokens[n];
       double score = base + x.logits[token] + added[token];
       if (!(score >= worst)) continue;
-      if (token == p.last_tokens[k]) {
+      if (token == p.last_tokens[k]) {  // only after a blank is it a new token
         score = double(p.blank_scores[k]) + p.fused[k] - x.normaliser + x.logits[token] + added[token];
         if (!(score >= worst)) continue;
       }

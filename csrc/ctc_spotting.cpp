@@ -1,4 +1,5 @@
-// Find phrases in CTC outputs beside a transcript, and score given readings. hf_ngpulm/search/ctc_spotting is the definition.
+// Find phrases that could replace words of a CTC transcript, and score token sequences. hf_ngpulm/search/ctc_spotting is the
+// definition.
 #include "frames.hpp"
 
 // See hf_ngpulm/search/ctc_spotting/cpu.py.
@@ -10,7 +11,8 @@ struct NgpulmSpellingTree {
   float slack;
 };
 
-// The tokens of all rows, `size` in all; then the first frame of each, and then the frame after its last one.
+// `tokens` holds three arrays of `size` numbers each: the tokens of all rows, their first frames, and the frames after their
+// last frames. The tokens of row i are `offsets[i] .. offsets[i + 1] - 1`.
 struct NgpulmTranscripts {
   const int64_t* offsets;
   const int32_t* tokens;
@@ -28,7 +30,7 @@ using namespace ngpulm;
 
 namespace {
 
-// The best way to a node, relative to the transcript's alignment: its last frame has the node's token, or is blank.
+// An alignment of a partial spelling: its score minus that of the transcript's alignment, and its first frame.
 struct Way {
   float score = NEG_INF;
   int32_t start = 0;
@@ -38,6 +40,7 @@ struct Way {
   }
 };
 
+// A node of the tree with its best alignments that end in the node's token and in a blank.
 struct Active {
   int32_t node;
   Way token, blank;
@@ -60,7 +63,7 @@ class Spotter {
       of_root[tree.tokens[node]] = node, least_of_root[tree.tokens[node]] = tree.bounds[node];
   }
 
-  // Returns false if a token of the transcript or a frame of it doesn't exist.
+  // Find the spots of row `i`. Returns false if the transcript has a token or a frame that doesn't exist.
   bool run(int64_t i, const NgpulmTranscripts& of, const NgpulmSpots& spots) {
     const int64_t length = frames.lengths[i];
     const int32_t* tokens = of.tokens + of.offsets[i];
@@ -74,9 +77,9 @@ class Spotter {
  private:
   const NgpulmFrames& frames;
   const NgpulmSpellingTree& tree;
-  std::vector<int32_t> of_root;  // node of each token after the root
-  std::vector<float> least_of_root;
-  std::vector<int32_t> path, begun;         // the transcript's class of each frame; its tokens begun before each frame
+  std::vector<int32_t> of_root;             // by token: its node under the root
+  std::vector<float> least_of_root;         // by token: the lowest score of a spelling that begins with it
+  std::vector<int32_t> path, begun;         // the transcript's class at each frame; how many tokens begin before each frame
   std::vector<uint8_t> can_start, can_end;  // whether a phrase can start or end before a frame
   std::vector<Active> active, entering, next;
   std::vector<Spot> found;
@@ -103,7 +106,7 @@ class Spotter {
   void step(const float* x, int32_t t) {
     if (active.empty() && !can_start[t]) return;
     const float of_path = x[path[t]];
-    // Both lists are in the order of their nodes, since the tree is breadth first.
+    // `active` is in ascending order of nodes. Nodes are numbered breadth first, so `entering` is, too.
     entering.clear();
     if (can_start[t])
       each_above(x, of_path, [&](int32_t c) { entering.push_back({of_root[c], {x[c] - of_path, t}, {}}); });
@@ -139,7 +142,7 @@ class Spotter {
       found.push_back({spelling, begun[way.start], begun[t + 1], way.start, t + 1, way.score});
   }
 
-  // Call `take` for each class that begins a phrase, and isn't too far below the path's.
+  // Call `take` for each class that begins a phrase with a score of at least the node's bound.
   template <class Take>
   void each_above(const float* x, float of_path, Take&& take) const {
     constexpr int64_t BLOCK = 4 * LANES;
@@ -153,7 +156,7 @@ class Spotter {
     }
   }
 
-  // Write the spots by how far they exceed what they need, each phrase once for the same words.
+  // Write the spots in descending order of score minus `needed`, each phrase once in the place of the same words.
   void write(int64_t i, const NgpulmSpots& spots) {
     const auto key = [](const Spot& s) { return std::make_pair(s.spelling, std::make_pair(s.first, s.last)); };
     std::sort(found.begin(), found.end(), [&](const Spot& a, const Spot& b) {
@@ -177,8 +180,9 @@ class Spotter {
 
 }  // namespace
 
-// Find the spots of each row: (spelling, first token, token after the last, first frame, frame after the last) to `places`
-// [N, most, 5], scores [N, most]. Returns -1, or the first row whose transcript doesn't fit its frames.
+// Find the spots of each row. `places` [N, most, 5] gets the spelling, the first token, the token after the last, the first
+// frame, and the frame after the last; `scores` is [N, most]. Returns -1, or the first row whose transcript has a token or a
+// frame that doesn't exist.
 NGPULM_EXPORT int64_t ngpulm_ctc_spot(int64_t first, int64_t last, const NgpulmFrames* frames, const NgpulmSpellingTree* tree,
                                       const NgpulmTranscripts* transcripts, const NgpulmSpots* spots) {
   Spotter spotter(*frames, *tree);
@@ -187,8 +191,8 @@ NGPULM_EXPORT int64_t ngpulm_ctc_spot(int64_t first, int64_t last, const NgpulmF
   return -1;
 }
 
-// Write the log-probability of each reading n, summed over all alignments, if the frames of row `rows[n]` are
-// log-probabilities. Returns -1, or the first reading with a token that doesn't exist.
+// Write for each token sequence n the logsumexp of the scores of all its alignments to the frames of row `rows[n]`. Returns
+// -1, or the first sequence with a token that doesn't exist.
 NGPULM_EXPORT int64_t ngpulm_ctc_forced(int64_t first, int64_t last, const NgpulmFrames* frames, const int64_t* rows,
                                         const int64_t* offsets, const int32_t* tokens, double* scores) {
   std::vector<double> blanks, labels, entered, before;
@@ -197,7 +201,8 @@ NGPULM_EXPORT int64_t ngpulm_ctc_forced(int64_t first, int64_t last, const Ngpul
     const int32_t* reading = tokens + offsets[n];
     for (int64_t u = 0; u < size; ++u)
       if (reading[u] < 0 || reading[u] >= frames->classes) return n;
-    // blanks[u]: after u tokens and a blank; labels[u]: after u tokens, the last of which may continue (labels[0]: never).
+    // Alignments of the first u tokens: blanks[u] for those that end in a blank, labels[u] for those that end in the last
+    // token (Graves et al. 2006, section 4.1).
     blanks.assign(size + 1, NEG_INF_DOUBLE), labels = before = entered = blanks;
     blanks[0] = 0.0;
     for (int64_t t = 0; t < frames->lengths[rows[n]]; ++t) {

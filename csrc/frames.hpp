@@ -2,7 +2,7 @@
 #pragma once
 #include "vectors.hpp"
 
-// See hf_ngpulm/search/frames.py.
+// See `Frames` in hf_ngpulm/search/ctc_rows.py.
 struct NgpulmFrames {
   const int64_t* starts;
   const int32_t* lengths;

@@ -52,12 +52,17 @@ NGPULM_EXPORT int64_t ngpulm_discount(int64_t first, int64_t last, int64_t size,
   while (0 < row && row < last && prefixes[row] == prefixes[row - 1]) ++row;
   while (row < last) {
     const int64_t context = prefixes[row];
-    int64_t total = 0, end = row;
-    double spared = 0;
+    int64_t total = 0, whole = 0, end = row;
+    int64_t rows_of[4] = {};  // by adjusted count, so that the sum doesn't depend on the rows' order
     for (; end < size && prefixes[end] == context; ++end) {
       total += counts[end];
-      spared += dropped && dropped[end] ? double(counts[end]) : discount(end);
+      if (dropped && dropped[end])
+        whole += counts[end];
+      else
+        ++rows_of[std::min<int64_t>(counts[end], 3)];
     }
+    double spared = double(whole);
+    for (int j = 1; j <= 3; ++j) spared += double(rows_of[j]) * discounts[j];
     const double weight = total > 0 ? spared / double(total) : 1.0;
     weights[context] = float(weight);
     for (; row < end; ++row) {

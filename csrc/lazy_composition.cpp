@@ -26,12 +26,12 @@ class Turn {
   int32_t* const is_busy;
 };
 
-// A model whose states a search reads, in place or as copies in a pool.
+// A lazily composed model in a search. The search reads the model's states, or copies of them in a pool.
 class Source {
  public:
   virtual ~Source() = default;
-  // Compose a state by its number in the automaton, and copy what is new to a pool. False if the state is another model's, or
-  // if there is no room.
+  // Compose a state by its number in the searched automaton, and copy new states to the pool, if there is one. Returns false
+  // if the state is another model's, or if there is no room.
   virtual bool finish(int32_t state) = 0;
 };
 
@@ -51,7 +51,7 @@ class SourceOf : public Source {
   }
 
  private:
-  // The number in the model of a state of the pool, and the reverse.
+  // Convert the number of a state in the pool to its number in the model, and the reverse.
   int32_t outside(int32_t state) const {
     for (int64_t part = 0; part < source.num_parts; ++part) {
       const int64_t within = state - source.firsts[part];
@@ -162,13 +162,14 @@ std::unique_ptr<Composer> make_composer(const NgpulmAutomaton& automaton, std::f
 
 }  // namespace ngpulm
 
-// Say that the scores of some states in a pool are final. Who sees that in another thread sees their arcs.
+// Mark the scores of some states in a pool as final. A thread that reads the mark also sees the states' arcs.
 NGPULM_EXPORT int64_t ngpulm_lazy_finished(int64_t count, const int32_t* states, uint8_t* unfinished) {
   for (int64_t i = 0; i < count; ++i) __atomic_store_n(unfinished + states[i], uint8_t(0), __ATOMIC_RELEASE);
   return DONE;
 }
 
-// Compose some states; those below 0 are of other automata. `made` becomes 1 if there was anything to compose.
+// Compose some states. Numbers below 0 are states of other automata and are skipped. `is_new` becomes 1 if any state was
+// composed.
 NGPULM_EXPORT int64_t ngpulm_lazy_enter(const NgpulmLazyAutomaton* made, const NgpulmAutomaton* lm, const NgpulmWords* words,
                                         const NgpulmSpellingTrie* trie, const int32_t* states, int64_t num_states,
                                         uint8_t* is_new) {

@@ -15,8 +15,8 @@ constexpr int64_t LONGEST = 24, TIMES = 3, SHORTEST = 8, ENDLESS_TIMES = 6, ENDL
 constexpr int64_t WINDOW = ENDLESS_TIMES * LONGEST;
 constexpr int8_t START_ROLE = 4;  // see `Role` in attention_step.cpp
 
-// Whether a row of tokens, in reverse order, begins with `times` repeats of a phrase. 1 of `share` tokens may differ (none if
-// `share` is 0).
+// Return whether a row of tokens, in reverse order, begins with `times` repeats of a phrase. One in `share` tokens may differ;
+// none may if `share` is 0.
 inline bool in_a_loop(const int64_t* said, int64_t size, int64_t times, int64_t shortest, int64_t share) {
   for (int64_t period = 1; period <= LONGEST; ++period) {
     const int64_t needed = std::max((times - 1) * period, shortest - period), allowed = share ? needed / share : 0;

@@ -93,7 +93,9 @@ void Networks::activate(float* out) const {
 
 void Networks::join(int64_t lines, int64_t blank) {
   multiply(layers_.head, joined_.data(), networks_.width, lines, logits_.data(), layers_.head.outputs);
-  if (networks_.separate_blank)  // a softmax over all classes then gives the blank its sigmoid
+  // A HAT (Variani et al. 2020, equations 4 to 6) gives the blank the probability b = sigmoid(x_blank), and divides 1 - b
+  // among the labels by a softmax. A softmax over all classes gives the same if x_blank is raised by the labels' logsumexp.
+  if (networks_.separate_blank)
     for (int64_t line = 0; line < lines; ++line) logits(line)[blank] += float(normaliser_of(logits(line), blank).log_sum);
 }
 
@@ -150,7 +152,7 @@ void Networks::lstm(int64_t count, const int64_t* sources, const int64_t* tokens
   for (int64_t i = 0; i < count; ++i) has_recurrent_[targets[i]] = false;
 }
 
-// Compute the first layer's product with the hidden states in slots, once for all tokens that follow each state.
+// Compute the first layer's products with the hidden states in slots. They are kept, because several tokens may follow a state.
 void Networks::recur(int64_t count, const int64_t* slots) {
   const int64_t size = networks_.size, outputs = layers_.recurrent.outputs;
   missing_.clear();

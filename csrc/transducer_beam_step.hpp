@@ -254,11 +254,11 @@ class BeamStep {
     const double of_blank =
         total_ != 0.0 && blank_log_prob > NEG_INF_DOUBLE ? blank_log_prob + total_ * blank_log_prob : blank_log_prob;
     ranked_.begin(most_extensions_);
-    bool waits =
-        blank_log_prob > NEG_INF_DOUBLE;  // whether the blank is still to come: of equal ranks, the first class wins
+    // Classes are inserted in the order of their ids, because among equal ranks the first one wins.
+    bool needs_blank = blank_log_prob > NEG_INF_DOUBLE;
     const auto rank_blank = [&] {
-      if (waits) ranked_.insert(rules_.late ? of_blank : blank_log_prob, paired(blank, 0));
-      waits = false;
+      if (needs_blank) ranked_.insert(rules_.late ? of_blank : blank_log_prob, paired(blank, 0));
+      needs_blank = false;
     };
     if (may_emit) {
       highest_.fuse(said.logits, rules_.late ? line : nullptr, classes_.tokens, blank);
@@ -271,6 +271,7 @@ class BeamStep {
     rank_blank();
     if (classes_.num_durations) pair_with_durations(said, line, common, of_blank);
     for (int64_t i = 0; i < ranked_.size(); ++i) {
+      // Adaptive expansion (Kim et al. 2020): only classes near the best one extend the hypothesis.
       if (rules_.aes_steps && ranked_.rank(i) <= ranked_.rank(0) - rules_.aes_gamma) break;
       const int64_t label = label_of(ranked_.value(i)), duration = duration_of(ranked_.value(i));
       const double of_duration = classes_.num_durations ? said.logits[classes_.tokens + duration] - said.duration_sum : 0.0;
@@ -306,7 +307,7 @@ class BeamStep {
       move = std::max<int64_t>(move, 1);
     } else {
       hash = extended_hash(hash, label), ++size;
-      if (rules_.aes_steps)
+      if (rules_.aes_steps)  // `merge_prefixes` has merged such an extension with the hypothesis of the beam
         for (const Hypothesis& known : old_)
           if (known.is_live() && known.has_tokens_of(hash, size)) return;
     }
@@ -317,7 +318,8 @@ class BeamStep {
     made.parent = k, made.label = int32_t(label), made.move = int32_t(move);
   }
 
-  // Group candidates with the same tokens at the same frame.
+  // Group candidates with the same tokens at the same frame: their futures are the same. Tokens count as equal if their number
+  // and 64-bit hash are equal.
   void join_those_that_are_same() {
     std::fill(buckets_.begin(), buckets_.end(), -1);
     groups_.clear();

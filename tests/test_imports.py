@@ -48,7 +48,7 @@ def test_pipelines_and_models_are_registered_whoever_is_loaded_first(first):
 
 
 def test_nothing_heavy_is_loaded_before_it_is_needed():
-    heavy = ("numba", "triton", "pyarrow", "datasets", "transformers.pipelines", "transformers.modeling_utils")
+    heavy = ("numba", "triton", "pyarrow", "datasets", "ray", "transformers.pipelines", "transformers.modeling_utils")
     loaded = f"[name for name in {heavy!r} if name in sys.modules]"
     run(f"import sys, hf_ngpulm; assert not {loaded} and 'torch' not in sys.modules, {loaded}")
     run(f"import sys, hf_ngpulm; hf_ngpulm.NGramLM; assert not {loaded}, {loaded}")

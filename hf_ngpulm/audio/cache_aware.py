@@ -15,7 +15,7 @@ from .encoder import StreamEncoder
 
 
 class CacheAwareEncoder(StreamEncoder):
-    """Encodes every frame once. Up to rounding, the frame equals that of offline encoding with the same look-ahead.
+    """Encodes every frame once. Up to rounding, each frame equals that of offline encoding with the same look-ahead.
 
     The encoder's attention and convolutions see the past through each stream's caches. They see ahead to the end of the chunk,
     which has `num_lookahead_tokens + 1` frames. Streaming in Transformers takes one recording, or several recordings that begin

@@ -78,8 +78,8 @@ class StreamEncoder(ABC):
 
     @abstractmethod
     def encode(self, sids: Sequence[int]) -> list[Tensor]:
-        """Encode the next chunk of streams that are all `ready`. If an error occurs, the streams stay unchanged. Returns for
-        each stream, its next frames `[T, D]`, or its logits `[T, C]`.
+        """Encode the next chunk of streams that are all `ready`. Return each stream's next frames `[T, D]` (a transducer's) or
+        logits `[T, C]` (a CTC model's). If an error occurs, the streams stay unchanged.
         """
 
 
@@ -92,10 +92,10 @@ def extract_batch(extractor: Any, pieces: list[np.ndarray]) -> dict[str, Tensor]
     """Return the features of several pieces of audio, padded to the length of the longest. The pieces are extracted one at a
     time. This is faster than one call for all, because the spectra then fit into a core's cache.
     """
-    made = [extract(extractor, samples) for samples in pieces]
+    features = [extract(extractor, samples) for samples in pieces]
 
     def padded(name: str) -> Tensor:
         value = 0.0 if name == "attention_mask" else extractor.padding_value
-        return pad_sequence([each[name][0] for each in made], batch_first=True, padding_value=value)
+        return pad_sequence([each[name][0] for each in features], batch_first=True, padding_value=value)
 
-    return {name: padded(name) for name in made[0]}
+    return {name: padded(name) for name in features[0]}

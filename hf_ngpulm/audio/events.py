@@ -20,10 +20,10 @@ def partial_event(recognizer: StreamingRecognizer, sid: int, partial: Partial) -
     """
     begin = recognizer.utterance_begin(sid)
     end = begin + partial.frames * (recognizer.frame_seconds or 0.0)
-    told = {"type": "partial", "end": round(end, 3), "text": partial.text, "stable": partial.stable_text}
+    event = {"type": "partial", "end": round(end, 3), "text": partial.text, "stable": partial.stable_text}
     if not isinstance(partial, PartialUnderstanding):
-        return told
-    return {**told, "intent": partial.intent, "slots": [slot.as_dict(begin) for slot in partial.slots]}
+        return event
+    return {**event, "intent": partial.intent, "slots": [slot.as_dict(begin) for slot in partial.slots]}
 
 
 def final_event(
@@ -35,7 +35,7 @@ def final_event(
 
     Args:
         hypotheses: a result of `StreamingRecognizer.close` or `reset`; for a stream with a grammar, its understanding.
-        begin: the begin of the utterance, in seconds.
+        begin: the start of the utterance, in seconds.
         has_words: whether to list the words; this takes longer than the text alone.
     """
     best = hypotheses[0] if hypotheses else None

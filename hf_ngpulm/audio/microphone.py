@@ -51,7 +51,7 @@ def microphone_pieces(sampling_rate: int, seconds: float = 0.1, device: int | st
         with stream:
             while True:
                 if lost:
-                    raise ValueError("the audio isn't decoded as fast as it comes; take a smaller model or beam")
+                    raise ValueError("decoding is slower than real time; use a smaller model or beam")
                 yield resample(pieces.get())
     except sounddevice.PortAudioError as error:
         raise ValueError(f"no microphone to listen to: {error}") from None

@@ -63,7 +63,7 @@ class StreamingRecognizer:
             default comes from the processor, or else from the model's config. The lag is one frame more.
         language: the spoken language, for models that take a language (Nemotron 3.5).
         endpoint_seconds, endpoint_frames: as for `StreamingDecoder`.
-        max_waiting_seconds: the most seconds of undecoded audio of a stream.
+        max_waiting_seconds: maximum undecoded audio of a stream, in seconds.
         decoding: settings of `CTCDecoder` or `TransducerDecoder`: lm, lm_weight, num_beams, strategy ... (`rescorer` may be a
             name; it ranks the hypotheses of ended utterances, while other streams wait.) For CTC models
             `strategy` may be "graph": `num_beams` and `phrase_weight` then set `max_active` and `discount` of a `GraphDecoder`.
@@ -189,13 +189,14 @@ class StreamingRecognizer:
 
     def unwritable(self, phrases: Any) -> dict[str, str]:
         """Return the phrases that the tokenizer can't write, each with the part that it can't write."""
-        made = self.context(phrases)
-        return {} if made is None else made.left_out
+        context = self.context(phrases)
+        return {} if context is None else context.left_out
 
     def context(self, phrases: Any, grammar: Grammar | None = None, **settings: Any) -> Any:
-        """Compile phrases for streams, as `StreamingDecoder.context` does, and a grammar, which keeps the result.
+        """Compile phrases for streams; see `StreamingDecoder.context`. Also compile the grammar, which caches its compiled
+        form.
 
-        Other threads may call this while one decodes.
+        Other threads may call this while a thread decodes.
         """
         if grammar is not None:
             own = self.decoder.decoder
@@ -266,9 +267,9 @@ class StreamingRecognizer:
         """Encode and decode the next chunk of every stream that has one, as one batch.
 
         Args:
-            most: the most streams in the batch. The batch has the stream that has waited longest, and the streams with the most
-                similar amount of audio.
-            seconds: the most seconds of audio in the batch; each stream counts as much as the longest stream.
+            most: maximum number of streams in the batch. The batch has the stream that has waited longest, and the streams with
+                the most similar amount of audio.
+            seconds: maximum audio in the batch, in seconds; each stream counts as much as the longest stream.
 
         Returns:
             The transcript so far of each decoded stream, by its number; empty if no stream has a chunk.
@@ -285,7 +286,7 @@ class StreamingRecognizer:
         return self._step(sids)
 
     def _chosen(self, sids: list[int], most: int, seconds: float) -> list[int]:
-        """Return the first stream and the streams of the most similar length, within the limits of a step."""
+        """Return the first stream and the streams whose waiting audio has the most similar length, within a step's limits."""
         length = {sid: min(self.waiting_seconds(sid), self.latency_seconds) for sid in sids}
         longest, chosen = 0.0, list[int]()
         for sid in sorted(sids, key=lambda sid: (sid != sids[0], abs(length[sid] - length[sids[0]]))):
@@ -313,7 +314,7 @@ class StreamingRecognizer:
         self.encoder.audio[sid].ended = True
 
     def utterance_begin(self, sid: int) -> float:
-        """Return the begin of a stream's utterance, in seconds of its audio. Times in hypotheses count from this point."""
+        """Return the start of a stream's utterance, in seconds of its audio. Times in hypotheses count from this point."""
         self._check_open(sid)
         return self._begins[sid] * (self.frame_seconds or 0.0)
 

@@ -74,7 +74,7 @@ class BackoffAutomaton(nn.Module):
 
     @property
     def searched(self) -> AutomatonTensors:
-        """The tensors for operators and searches, which check what is left to check; see `hf_ngpulm.automaton.checks`."""
+        """The tensors for operators and searches, which do the deferred checks themselves; see `hf_ngpulm.automaton.checks`."""
         return AutomatonTensors(*(getattr(self, name) for name in AutomatonTensors._fields))
 
     @property
@@ -189,7 +189,7 @@ class BackoffAutomaton(nn.Module):
         _validate(self)
 
     def validate_opened(self) -> None:
-        """Check what doesn't depend on the size, and leave the rest to searches; see `hf_ngpulm.automaton.checks`."""
+        """Do the checks whose time doesn't depend on the size, and defer the others; see `hf_ngpulm.automaton.checks`."""
         _validate(self, defer_states=True)
 
     def extra_repr(self) -> str:

@@ -62,7 +62,7 @@ def continued(automaton: BackoffAutomaton, share: float, context_length: int) ->
 
 
 def _with_start_first(automaton: BackoffAutomaton) -> AutomatonTensors:
-    """Return the tensors with the start renumbered as the first state after the root: states back off to earlier states."""
+    """Return the tensors with the start as the first state after the root, because states may back off to earlier ones only."""
     t, start = automaton.tensors, int(automaton.starts[0])
     if start <= 1:
         return t

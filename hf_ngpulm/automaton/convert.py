@@ -54,23 +54,24 @@ class LMParts:
         engine: str = "auto",
         room: Room = IN_MEMORY,
     ) -> LMParts:
-        """Return the parts of a model for a table of n-grams. Arguments are as for `NGramLM.from_arpa`; the tensors are in
-        `room`."""
+        """Return the parts of a model for a table of n-grams. The arguments are those of `NGramLM.from_arpa`; `room` says where
+        the tensors are stored.
+        """
         vocabulary = vocabulary or Vocabulary(table.vocab_size)
-        automaton, found = automaton_from_table(table, missing_unigrams, engine, room)
+        automaton, facts = automaton_from_table(table, missing_unigrams, engine, room)
         config = NGramLMConfig(
             vocab_size=table.vocab_size,
             order=table.order,
             num_ngrams=table.num_ngrams,
-            states_per_depth=tuple(found["states_per_depth"]),
-            unk_log_prob=found["unk_log_prob"],
-            bos_log_prob=found["bos_log_prob"],
+            states_per_depth=tuple(facts["states_per_depth"]),
+            unk_log_prob=facts["unk_log_prob"],
+            bos_log_prob=facts["bos_log_prob"],
             missing_unigrams=missing_unigrams,
             tokenizer_id=vocabulary.tokenizer_id,
             tokenizer_fingerprint=vocabulary.fingerprint,
         )
         pieces = None if vocabulary.pieces is None else tuple(vocabulary.pieces)
-        return cls(config, automaton, found["unk_tokens"], pieces)
+        return cls(config, automaton, facts["unk_tokens"], pieces)
 
     def with_config(self, **changed: Any) -> LMParts:
         """Return a copy with changed fields of the config."""
@@ -97,7 +98,7 @@ def automaton_from_table(
             that all scores of a context, including `</s>`, sum to one. "unk" gives the whole probability to each, as KenLM
             scores unknown words. A number (natural log) replaces the score of `<unk>`; n-grams with `<unk>` are then left out.
         engine: engine of the automaton.
-        room: where the tensors are.
+        room: where the tensors are stored.
 
     Returns:
         The automaton, and the data that `table_from_automaton` and the config need: `states_per_depth`, `unk_tokens`,

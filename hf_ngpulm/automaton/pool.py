@@ -63,7 +63,7 @@ class AutomatonPool:
             return self.places[key]
         if automaton.vocab_size != self.vocab_size:
             sizes = f"{self.vocab_size} and {automaton.vocab_size}"
-            raise ValueError(f"automata over vocabularies of different sizes ({sizes}) can't serve one batch")
+            raise ValueError(f"automata over vocabularies of different sizes ({sizes}) can't be used in one batch")
         t = automaton.tensors
         # One extra state, which nothing leads to: the end of its arcs is arbitrary, so any automaton may follow it.
         states, arcs = self.take(t.num_states + 1, t.num_arcs)
@@ -84,9 +84,9 @@ class AutomatonPool:
     @torch.inference_mode(False)
     def take(self, states: int, arcs: int) -> tuple[int, int]:
         """Reserve numbers of states and arcs; return the first state and the first arc."""
-        found = self._take(self._states, states), self._take(self._arcs, arcs)
+        first = self._take(self._states, states), self._take(self._arcs, arcs)
         self._grow()
-        return found
+        return first
 
     @torch.inference_mode(False)
     def write(self, name: str, first: int, values: Tensor | np.ndarray) -> None:

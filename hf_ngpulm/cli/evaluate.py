@@ -32,6 +32,7 @@ def evaluate(
     fields: options.Data,
     adjusted: options.Adjusted,
     rescoring: options.Rescoring,
+    on_cluster: options.OnCluster,
     batch_size: int = options.option("Recordings decoded together.", default=16, min=1),
     chunk_length: float = options.option("Seconds from which recordings are cut into chunks.", default=40.0, min=1),
     normalise: options.NormaliseOption = "none",
@@ -82,14 +83,22 @@ def evaluate(
         raise ValueError(
             "--baseline is the same without language model and phrases, but there is neither; add --lm or --phrases"
         )
-    asr = load_recogniser(model, device, dtype, **settings)
+    elsewhere = on_cluster.arguments()
+    if elsewhere:
+        library.refuse_idle(
+            {"--num-threads": num_threads}, "has no place with --ray, which gives each actor its CPUs; leave it out"
+        )
+    asr = None if elsewhere and not baseline else load_recogniser(model, device, dtype, **settings)
     bars = Bars(rank == 0 and not as_json and sys.stderr.isatty())
 
     def run(name: str, path: str | None, boost_entities: bool, changes: dict[str, Any]) -> library.Evaluation | None:
         with bars.stage(name, math.ceil(len(recordings) / size)) as bar:
+            if elsewhere:
+                changes = {"device": device, "dtype": dtype, **elsewhere, **settings, **changes}
             return library.evaluate(
-                asr, recordings, batch_size=batch_size, chunk_seconds=chunk_length, entities_as_phrases=boost_entities,
-                normalise=normalisation, output=path, report=tell, progress=lambda done: bar.update(done - bar.n), **changes,
+                model if elsewhere else asr, recordings, batch_size=batch_size, chunk_seconds=chunk_length,
+                entities_as_phrases=boost_entities, normalise=normalisation, output=path, report=tell,
+                progress=lambda done: bar.update(done - bar.n), **changes,
             )  # fmt: skip
 
     without, less = None, {}

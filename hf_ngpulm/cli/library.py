@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ..audio.microphone import microphone_pieces
     from ..audio.subtitles import segments, subtitles
     from ..common.checks import check, one_of, refuse_idle
+    from ..common.cluster import Actors, cluster_of
     from ..corrections import CorrectionLog
     from ..corrections.lessons import as_terms
     from ..decoding.families import is_seq2seq
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     from ..evaluation.grammars import GrammarTuning, OperatingPoint, tune_grammar
     from ..evaluation.processes import WorkerLostError
     from ..evaluation.recognition import SHORTEST, without_lm
-    from ..evaluation.recording_sources import EXTENSIONS, audio_files, read_recordings
+    from ..evaluation.recording_sources import EXTENSIONS, MANIFESTS, audio_files, read_recordings
+    from ..evaluation.recordings import Recording, Recordings, listed
     from ..evaluation.results import EDITS, Compared, Evaluation, read_results
+    from ..evaluation.transcribing import Transcriber, transcribe_into
     from ..evaluation.tuning import TuningPoint, TuningResult, tune_weights
     from ..formats.arpa import write_arpa
     from ..formats.files import KENLM, format_of

@@ -11,6 +11,8 @@ from typing import Annotated, Any, get_type_hints
 
 from typer import Argument, BadParameter, Option
 
+from ..common.checks import refuse_idle
+from ..common.cluster import Actors
 from ..decoding.described import OPTIONS
 
 FROM_ENTITIES = "from-entities"
@@ -191,6 +193,25 @@ class Chunks:
     endpoint_seconds: float = option(
         "Seconds of silence after which an utterance has ended; 0: never.", "--endpoint", default=1.0, min=0
     )
+
+
+@dataclass(frozen=True)
+class OnCluster:
+    """Options for a Ray cluster, and the actors on it that hold a recogniser each."""
+
+    cluster: str | None = option(
+        "Work on a Ray cluster: its address, or auto for the one at hand, or else one on this machine. All machines must see "
+        "model and recordings.", "--ray", metavar="ADDRESS|auto",
+    )  # fmt: skip
+    actors: int | None = option("With --ray: recognisers at work [default: one a GPU, else one for each 4 CPUs].", min=1)
+    num_gpus: float | None = option("With --ray: share of a GPU that each recogniser takes, such as 0.5.", min=0)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `evaluate`. Raises ValueError if there are actors without a cluster."""
+        if self.cluster is None:
+            refuse_idle({"--actors": self.actors, "--num-gpus": self.num_gpus}, "is of a cluster; add --ray")
+            return {}
+        return {"cluster": self.cluster, "actors": Actors(self.actors, self.num_gpus)}
 
 
 @dataclass(frozen=True)

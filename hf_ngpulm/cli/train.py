@@ -15,7 +15,7 @@ from typing import Any
 from ..common.extras import needed
 from ..common.launch import launched_alone
 from ..common.progress import Bars
-from ..text import read_ids, read_texts, total_bytes
+from ..text import TextFiles, read_ids, read_texts, total_bytes
 from . import library
 from .files import refuse_existing
 from .models import check_folder, load_tokenizer
@@ -44,6 +44,10 @@ class Counting:
         "--resume", default=False,
     )  # fmt: skip
     workers: int | None = option("Processes that encode, for slow tokenizers.")
+    cluster: str | None = option(
+        "Count and estimate on a Ray cluster: its address, or auto for the one at hand, or else one on this machine. --memory "
+        "then limits each task. All machines must see the files.", "--ray", metavar="ADDRESS|auto",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,8 @@ class Sampling:
 def train(
     *,
     inputs: list[str] | None = argument(
-        "Text (a sentence a line), JSON lines or NeMo manifests, CSV, TSV, Parquet, also compressed; - for standard "
-        "input; a dataset's Hub id (org/name or org/name:config). Not needed with --from-lm.",
+        "Text (a sentence a line), JSON lines or NeMo manifests, CSV, TSV, Parquet, also compressed; patterns such as "
+        "'books/*.txt'; - for standard input; a dataset's Hub id (org/name or org/name:config). Not needed with --from-lm.",
         default=None,
     ),
     output: str = option("Folder to save the language model to.", "--output", "-o", default=MISSING),
@@ -141,7 +145,9 @@ def train(
     begin = time.perf_counter()
     accelerator = _accelerator()
     leads = accelerator is None or accelerator.is_main_process
-    bars = Bars(leads and not as_json and sys.stderr.isatty(), total_bytes(inputs))
+    bars = Bars(leads and not as_json and sys.stderr.isatty())
+    texts = TextFiles(inputs, field, split, bars.read, vocab_size is not None)
+    bars.total_bytes = total_bytes(texts.inputs)
 
     if writing.style_of is not None and not os.path.isfile(writing.style_of):
         check_folder(writing.style_of)
@@ -150,7 +156,7 @@ def train(
     if sampling.prompts is not None:
         valid = valid or [sampling.prompts]
     training = library.train(
-        chain(read_texts(inputs, field, split, bars.read), sampled) if vocab_size is None else read_ids(inputs, bars.read),
+        chain(texts, sampled) if sampled else texts,
         load_tokenizer(tokenizer),
         vocab_size,
         **estimation.arguments(),

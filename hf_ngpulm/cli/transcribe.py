@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import typer
 
 from ..common.files import write_beside
+from ..common.progress import Bars
 from ..sound.files import read_audio
 from . import library
 from .files import KINDS, audio_of, refuse_existing, transcript_files
-from .models import grammar_settings, load_recogniser, never_written, read_phrases
+from .models import check_folder, grammar_settings, load_recogniser, never_written, read_phrases
 from .options import (
     MISSING,
     Adjusted,
@@ -21,6 +25,7 @@ from .options import (
     Decoding,
     DeviceOption,
     JsonOption,
+    OnCluster,
     OverwriteOption,
     Rescoring,
     Understanding,
@@ -48,12 +53,16 @@ def transcribe(
     corrections: str | None = option("File of corrections to learn from (see hf-ngpulm learn)."),
     understanding: Understanding,
     rescoring: Rescoring,
+    on_cluster: OnCluster,
     n_best: int | None = of_decoders("num_return_sequences", min=1),
     batch_size: int = option("Files decoded together.", default=8, min=1),
     chunk_length: float = option("Cut long audio into chunks of so many seconds; 0: don't.", default=0.0, min=0),
     timestamps: str | None = option("word or char (single tokens)."),
     output: str | None = option(
-        "File to write: .txt, .srt, .vtt or .json; or, for several recordings, a folder.", "--output", "-o"
+        "File to write: .txt, .srt, .vtt or .json; or, for several recordings, a folder. With --ray: a .jsonl file with a line "
+        "for each recording; recordings that have one are left out.",
+        "--output",
+        "-o",
     ),
     kind: str | None = option("Kind of file, if no ending says it: txt, srt, vtt or json [default: txt].", "--format"),
     overwrite: OverwriteOption = False,
@@ -75,9 +84,15 @@ def transcribe(
         )
     if kind is not None:
         library.check("--format", kind, library.one_of(*KINDS))
-    names = audio_of(audio)
+    elsewhere = on_cluster.arguments()
+    if elsewhere:
+        idle = {"--format": kind, "--overwrite": overwrite or None, "--batch-size": None if batch_size == 8 else batch_size}
+        library.refuse_idle(idle, "has no place with --ray; leave it out")
+        if output is None or not output.endswith(".jsonl"):
+            raise ValueError(f"--ray writes a line of JSON for each recording; add --output results.jsonl (got {output})")
+    names = {} if elsewhere else audio_of(audio)
     files: dict[str, Any] = {}
-    if output is not None:
+    if output is not None and not elsewhere:
         kind, paths = transcript_files(output, kind, names)
         refuse_existing(paths, overwrite)
         files = dict(zip(names, paths))
@@ -94,6 +109,13 @@ def transcribe(
         settings["corrections"] = corrections
     if false_alarms_per_hour is not None:
         settings["false_alarms_per_hour"] = false_alarms_per_hour
+    if elsewhere:
+        check_folder(model)
+        called: dict[str, Any] = {"chunk_length_s": chunk_length} if chunk_length else {}
+        called |= {"return_timestamps": timestamps} if timestamps else {}
+        transcriber = library.Transcriber(model, _recordings(audio), {"device": device, **settings}, called)
+        _transcribe_on(transcriber, str(output), elsewhere, as_json)
+        return
     asr = load_recogniser(model, device, **settings)
     rate = asr.feature_extractor.sampling_rate
     read: list[tuple[str, float]] = []  # with their lengths in seconds
@@ -149,6 +171,40 @@ def transcribe(
                 print("" if len(names) == 1 else f"{path}: ", _shown(result), sep="", end="", flush=True)
     if failed:
         tell(f"{failed} of {len(names)} files could not be read")
+        raise typer.Exit(1)
+
+
+def _recordings(audio: list[str]) -> library.Recordings:
+    """Return the recordings of audio files, folders and patterns, which are known by their paths, or of a manifest or Parquet
+    file."""
+    is_source = [os.path.isfile(name) and name.lower().endswith((*library.MANIFESTS, ".parquet")) for name in audio]
+    if any(is_source):
+        if len(audio) > 1:
+            raise ValueError(f"{audio[is_source.index(True)]}: a manifest or Parquet file stands alone; leave the others out")
+        return library.read_recordings(audio[0])
+    return library.listed(" ".join(audio)[:60], (library.Recording(path, Path(path)) for path in audio_of(audio)))
+
+
+def _transcribe_on(transcriber: library.Transcriber, output: str, elsewhere: dict[str, Any], as_json: bool) -> None:
+    done = failed = 0
+    cluster = library.cluster_of(elsewhere["cluster"])
+    with (
+        interruptible(lambda: f"{done} more transcripts are in {output}: run the same command again to go on"),
+        Bars(not as_json and sys.stderr.isatty()).stage("transcribing", len(transcriber.recordings)) as bar,
+    ):
+        for result in library.transcribe_into(output, transcriber, cluster, elsewhere["actors"]):
+            bar.update()
+            if "problem" in result:
+                failed += 1
+                tell(f"{result['problem']}; skipped")
+                continue
+            done += 1
+            if as_json:
+                print_json(result)
+    if not as_json:
+        print(output)
+    if failed:
+        tell(f"{failed} of {len(transcriber.recordings)} files could not be read")
         raise typer.Exit(1)
 
 

@@ -13,8 +13,8 @@ from types import ModuleType
 def after_import(name: str, call: Callable[[], None]) -> None:
     """Call a function once a module has been imported, or now if it has been imported already.
 
-    The call waits until no module of the same package is half imported in this thread. So the function may import from
-    all of the package, even if one of its modules imports the named one.
+    The call is delayed until no module of that package is being imported in this thread. So the function may import any module
+    of the package.
 
     Args:
         name: full name of the module.
@@ -32,7 +32,7 @@ def after_import(name: str, call: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Find the modules of one package with the other finders, and notice when their imports end."""
+    """Find the modules of one package with the other finders, and run callbacks when their imports end."""
 
     def __init__(self, package: str) -> None:
         self.package = package
@@ -52,7 +52,7 @@ class _Finder(MetaPathFinder):
         return None
 
     def depth(self) -> int:
-        """Return how many modules of the package this thread is importing, one within the other."""
+        """Return the nesting depth of this thread's imports from the package."""
         return getattr(self._thread, "depth", 0)
 
     def load(self, module: ModuleType, loader: Loader) -> None:

@@ -14,11 +14,11 @@ from ..errors import NGramFormatError
 
 try:
     import fcntl
-except ImportError:  # Windows
+except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
 
-# Files that are to take their places together lie in a folder of this name from the moment when all of them are written.
+# Name of the folder that holds complete files until they are moved to their places; see `write_together`.
 COMPLETE = ".hf_ngpulm.complete"
 
 
@@ -31,7 +31,7 @@ def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     path = Path(path)
     with _temporary_folder(path.parent, f".{path.name[:32]}.tmp-") as folder:
-        beside = folder / path.name  # libraries may put files of their own beside this one
+        beside = folder / path.name  # in a folder of its own, as libraries may write further files beside it
         beside.touch()
         yield beside
         beside.chmod(0o666 & ~_umask())
@@ -64,7 +64,7 @@ def write_together(folder: str | os.PathLike[str]) -> Iterator[Path]:
             try:
                 os.rename(beside, complete)
                 break
-            except OSError:  # another process has completed its files meanwhile
+            except OSError:  # another process has meanwhile made such a folder
                 if not complete.is_dir():
                     raise
                 _take_places(folder)
@@ -95,14 +95,14 @@ def _take_places(folder: Path) -> None:
         with suppress(FileNotFoundError):  # another process has moved it
             os.replace(complete / name, folder / name)
     _sync(folder)
-    with suppress(OSError):  # it is gone, or there again with another one's files
+    with suppress(OSError):  # another process has removed the folder, or made a new one
         complete.rmdir()
 
 
 def _sync(path: Path) -> None:
     """Wait until the contents of a file, or the names in a folder, are on the disk."""
     is_folder = path.is_dir()
-    with suppress(*[OSError] * is_folder):  # Windows can't do it for folders, nor can all file systems
+    with suppress(*[OSError] * is_folder):  # Windows and some file systems can't sync folders
         descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
         try:
             os.fsync(descriptor)
@@ -138,7 +138,7 @@ def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
             return folder, None
         try:
             lock = os.open(folder, os.O_RDONLY)
-        except FileNotFoundError:  # another process has taken it for one that was left over
+        except FileNotFoundError:  # another process took the folder for a leftover and removed it
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -159,12 +159,12 @@ def _remove_left_over(parent: Path, prefix: str) -> None:
             continue
         try:
             lock = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW)
-        except OSError:  # gone, or somebody else's
+        except OSError:  # the folder is gone, or belongs to another user
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(entry.path, ignore_errors=True)
-        except OSError:  # in use, or a file system without locks
+        except OSError:  # the folder is in use, or the file system has no locks
             pass
         finally:
             os.close(lock)

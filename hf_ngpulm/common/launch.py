@@ -36,7 +36,7 @@ def local_size(size: int) -> int:
 
 
 def launched_alone() -> bool:
-    """Return whether `accelerate launch` has started a single process, as it does on CPUs unless --multi_gpu is given."""
+    """Return whether `accelerate launch` has started a single process. (It does so on CPUs, unless --multi_gpu is passed.)"""
     by_accelerate = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ
     return by_accelerate and rank_and_size() == (0, 1) and not any(name in os.environ for name in _NAMES["WORLD_SIZE"])
 

@@ -273,7 +273,7 @@ class BeamSearchDecoderCTC:
         return self._searches.search(*given, **more)
 
     def _without_same_history(self, found: list[OutputBeam]) -> list[OutputBeam]:
-        """Keep only the best beam for each sequence of last words, which is as long as the language model's context."""
+        """Return the best beam for each sequence of last words. The sequence is as long as the language model's context."""
         language_model = self._language_model
         seen_by_lm = max(1, (1 if language_model is None else language_model.order) - 1)
         best = {tuple(beam.text.split()[-seen_by_lm:]): beam for beam in reversed(found)}

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 MOST_ENTRIES = 1 << 25  # largest batch: rows x frames x prefixes
 KEPT = 16  # number of cached decoders and automata of hotwords
 MORE_PREFIXES = 16  # additional prefixes for pieces: a text may have several segmentations, until they are merged
-LEAST_THRESHOLD = 1e-5  # tolerance of equal scores in single precision
+LEAST_THRESHOLD = 1e-5  # minimum threshold, so that rounding in single precision doesn't drop equal scores
 LEAST_LOG_PROB = math.log(MIN_TOKEN_CLIP_P)
 NEVER = -1e4  # log-probability of a label that is left out
 
@@ -168,14 +168,14 @@ class CallSearch:
         """Return at most `beam_width` transcripts of each utterance, decoded in batches of similar length."""
         rows = [self.log_probs(logits) for logits in logits_list]
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
-        found: list[list[OutputBeam]] = [[] for _ in rows]
+        transcripts: list[list[OutputBeam]] = [[] for _ in rows]
         while order:
             count = max(1, MOST_ENTRIES // (max(1, len(rows[order[-1]])) * self.decoder.options.num_beams))
             batch = [row for row in order[-count:] if rows[row].device == rows[order[-1]].device]
             order = [row for row in order if row not in set(batch)]
             for row, beams in zip(batch, self._batch([rows[row] for row in batch], most or self.beam_width)):
-                found[row] = beams
-        return found
+                transcripts[row] = beams
+        return transcripts
 
     def _batch(self, rows: list[Tensor], most: int) -> list[list[OutputBeam]]:
         padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)

@@ -15,7 +15,7 @@ MODEL_TYPE = "ngram_lm"
 FORMAT_VERSION = 1
 # The time of full-vocabulary queries is quadratic in the length of a backoff chain, so a file may not exceed this.
 MAX_CONTEXT_LENGTH = 1023
-# Where sentences follow one another, the start of the last one may lie this many contexts back.
+# If sentences may follow one another, the last sentence may have begun up to this many context lengths earlier.
 READ_BACK = 4
 
 
@@ -90,16 +90,18 @@ class NGramLMConfig:
         Raises:
             NGramFormatError: an entry is wrong; the message names it and its permitted values.
         """
-        found = values.get("model_type") if isinstance(values, dict) else type(values).__name__
-        if found != MODEL_TYPE:
-            raise NGramFormatError(f"{where}: not an n-gram language model: model_type should be {MODEL_TYPE!r}, is {found!r}")
+        model_type = values.get("model_type") if isinstance(values, dict) else type(values).__name__
+        if model_type != MODEL_TYPE:
+            raise NGramFormatError(
+                f"{where}: not an n-gram language model: model_type should be {MODEL_TYPE!r}, is {model_type!r}"
+            )
         if values.get("format_version") != FORMAT_VERSION:
             raise NGramFormatError(
                 f"{where}: format_version {values.get('format_version')!r} can't be read by this version of hf_ngpulm, which "
                 f"reads {FORMAT_VERSION}"
             )
-        known = {entry.name for entry in fields(cls)}
-        values = {"missing_unigrams": "share"} | {name: value for name, value in values.items() if name in known}
+        names = {entry.name for entry in fields(cls)}
+        values = {"missing_unigrams": "share"} | {name: value for name, value in values.items() if name in names}
         check_entries(values, dict.fromkeys(("vocab_size", "order"), whole(1)), where)
         if values.get("words") is not None:
             values["words"] = WordSummary.from_dict(values["words"], where)

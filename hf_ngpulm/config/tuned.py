@@ -40,10 +40,10 @@ from ..common.checks import NAME, SWITCH, Kind, an_object, check_entries, either
 from ..errors import NGramFormatError
 
 MOST_ENTRIES, MOST_MEASURED = 256, 16
-# Elements of each parameter that the fingerprint of a model looks at.
+# Number of elements of each parameter that a model's fingerprint depends on.
 SAMPLED = 64
 logger = logging.getLogger(__name__)
-_told: set[Any] = set()  # what was said already
+_told: set[Any] = set()  # keys of warnings that were logged
 _fingerprints: weakref.WeakKeyDictionary[torch.nn.Module, tuple[int, str]] = weakref.WeakKeyDictionary()
 
 
@@ -87,14 +87,17 @@ class TunedDecoding:
         return self.settings.get("strategy", "greedy") == "greedy" and self.settings.get("num_beams", 1) == 1
 
     def suits(self, given: Mapping[str, Any]) -> bool:
-        """Return whether these settings are for the search that the explicit settings request (any, if they request none)."""
+        """Return whether these settings suit the search that the explicit settings `given` request. If they request no search,
+        every search suits.
+        """
         for weight, model in (("source_weight", "source_lm"), ("rescorer_weight", "rescorer")):
             if weight in self.settings and given.get(model) is None:
                 return False
         if given.get("strategy") is not None and given["strategy"] != self.settings.get("strategy", "greedy"):
             return False
         if self.settings.get("strategy") == "graph":
-            # Only for a decoder that can search a graph, if a graph or no search is asked for (a beam alone means prefixes).
+            # The decoder must be able to search graphs. Either it is asked for a graph, or for no search: an explicit number
+            # of beams without a strategy asks for prefixes.
             return given.get("strategy") is not None or ("strategy" in given and given.get("num_beams") is None)
         if given.get("num_beams") is not None and given.get("strategy") is None and (given["num_beams"] == 1) != self.greedy:
             return False
@@ -167,13 +170,13 @@ def tuned_for(entries: tuple[TunedDecoding, ...], model: ModelIdentity, given: M
 
 
 def with_remembered(lm: Any, model: Any, given: Mapping[str, Any], came_with: bool = False) -> dict[str, Any]:
-    """Return the settings; values that the language model remembers for the recogniser replace each None.
+    """Return the settings with remembered values in place of None, if the language model remembers any for the recogniser.
 
     Args:
         lm: a language model. Lists and `LogLinear` have no remembered settings.
         model: the recogniser. Settings are remembered only for models of Transformers.
-        given: all settings of the decoder, None where not explicit.
-        came_with: whether the language model's own defaults (of a `Wav2Vec2ProcessorWithLM`) hold where nothing is remembered.
+        given: all settings of the decoder; None marks settings that aren't explicit.
+        came_with: whether the language model's own defaults (of a `Wav2Vec2ProcessorWithLM`) apply if nothing is remembered.
 
     Returns:
         The same names, in the same order.
@@ -186,11 +189,11 @@ def with_remembered(lm: Any, model: Any, given: Mapping[str, Any], came_with: bo
         identity = model if isinstance(model, ModelIdentity) else ModelIdentity.of(model)
     except ValueError:
         identity = None
-    found = None if identity is None else tuned_for(entries, identity, given)
-    if found is not None:
-        # Weights tuned for greedy search hold for greedy search only.
-        searched = {"num_beams": 1} if found.greedy and "strategy" not in found.settings else {}
-        why, of, settings = f"was tuned for {found.model.name}", found.model.fingerprint, searched | found.settings
+    tuned = None if identity is None else tuned_for(entries, identity, given)
+    if tuned is not None:
+        # Weights tuned for greedy search apply to greedy search only.
+        searched = {"num_beams": 1} if tuned.greedy and "strategy" not in tuned.settings else {}
+        why, of, settings = f"was tuned for {tuned.model.name}", tuned.model.fingerprint, searched | tuned.settings
     else:
         if identity is None and entries:
             names = ", ".join(sorted({entry.model.name for entry in entries}))
@@ -219,16 +222,16 @@ def _fingerprint(model: torch.nn.Module) -> str:
     """Return the fingerprint of a model, cached until its parameters change."""
     # Tensors made for inference count no changes; nothing changes them.
     state = hash(tuple((id(value), 0 if value.is_inference() else value._version) for value in model.parameters()))
-    known = _fingerprints.get(model)
-    if known is None or known[0] != state:
+    cached = _fingerprints.get(model)
+    if cached is None or cached[0] != state:
         # Signs are the same in any precision. Parameters' names and order differ between versions, so they don't count.
         digests = []
         for parameter in model.parameters():
             if parameter.is_floating_point() and not parameter.is_meta:
                 signs = torch.signbit(parameter.detach().flatten()[:SAMPLED]).to("cpu", torch.uint8)
                 digests.append(hashlib.sha256(repr(tuple(parameter.shape)).encode() + bytes(signs.tolist())).digest())
-        known = _fingerprints[model] = (state, hashlib.sha256(b"".join(sorted(digests))).hexdigest())
-    return known[1]
+        cached = _fingerprints[model] = (state, hashlib.sha256(b"".join(sorted(digests))).hexdigest())
+    return cached[1]
 
 
 _WEIGHT = number(0, 1000)

@@ -40,7 +40,7 @@ def engine_name(name: str, device: torch.device, elsewhere: str = "reference") -
     if name == "auto":
         name = {"cpu": "cpu", "cuda": "gpu"}.get(device.type, elsewhere)
     elif name == "cpu" and device.type != "cpu":
-        raise ValueError(f"the engine 'cpu' was asked for, but the tensors are on {device}; move them or use engine='auto'")
+        raise ValueError(f"engine='cpu', but the tensors are on {device}; move them or use engine='auto'")
     if name == "gpu":
         _require_triton()
     return name
@@ -69,7 +69,7 @@ def is_native(name: str, device: torch.device) -> bool:
 def _require_triton() -> None:
     if importlib.util.find_spec("triton") is None:
         raise ImportError(
-            "the engine 'gpu' needs Triton: pip install 'hf-ngpulm[gpu]' (on Linux; PyTorch's builds with CUDA bring it). Plain"
-            " PyTorch, which is slower, does without: engine='reference'",
+            "the engine 'gpu' needs Triton: pip install 'hf-ngpulm[gpu]' (on Linux; PyTorch's CUDA builds include it). "
+            "engine='reference' needs only PyTorch, and is slower",
             name="triton",
         )

@@ -16,7 +16,7 @@ _NOTHING: AbstractContextManager[Any] = nullcontext()
 def current(device: torch.device) -> AbstractContextManager[Any]:
     """Return a context that makes a GPU the current one; it does nothing for other devices.
 
-    Triton launches kernels on the current GPU, even if their arguments are on another one.
+    Triton launches kernels on the current GPU, even if their arguments are on another GPU.
     """
     if device.type != "cuda" or device.index == torch.cuda.current_device():
         return _NOTHING

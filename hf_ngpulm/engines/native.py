@@ -145,17 +145,17 @@ class Struct(ctypes.Structure):
 
         The cache keeps no tensor alive. It saves the time to make a struct, a quarter of the time of the smallest calls.
         """
-        known = tensor.__dict__.get(_KEPT)
-        if known is None:
-            known = tensor.__dict__.setdefault(_KEPT, _StructCache())
-        made = known.get(key)
-        if made is None:
-            made = make()
-            made._alive = {}
-            if len(known) > 3:  # arrays have moved, so most keys are outdated
-                known.clear()
-            known[key] = made
-        return made
+        cache = tensor.__dict__.get(_KEPT)
+        if cache is None:
+            cache = tensor.__dict__.setdefault(_KEPT, _StructCache())
+        struct = cache.get(key)
+        if struct is None:
+            struct = make()
+            struct._alive = {}
+            if len(cache) > 3:  # arrays have moved, so most keys are outdated
+                cache.clear()
+            cache[key] = struct
+        return struct
 
     def put(self, name: str, value: Any) -> None:
         """Set a member that is a pointer, and keep its data alive."""
@@ -264,7 +264,7 @@ def _digest() -> str | None:
     """Return the digest of the sources, computed as in `csrc/build.py`; None outside a source tree."""
     if not (SOURCES / "build.py").exists():
         return None
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(SOURCES.glob("*.[chp]*")):
-        found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return found.hexdigest()[:16]
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]

@@ -52,11 +52,11 @@ def on_rows(
     Raises:
         IndexError: a row is invalid; the function returned its number. `refusal(row)` is the message.
     """
-    found = in_threads(lambda first, last: function(first, last, *arguments), rows, elements_per_row)
-    for row in found:
+    results = in_threads(lambda first, last: function(first, last, *arguments), rows, elements_per_row)
+    for row in results:
         if row >= 0:
             raise IndexError(refusal(row))
-    return found
+    return results
 
 
 def block_bounds(rows: int, least: int) -> np.ndarray:
@@ -78,15 +78,15 @@ def in_blocks(
     if threads <= 1:
         return [run(*block, *own, *arguments) for block, *own in zip(blocks, *each)]
     jobs = enumerate(zip(blocks, *each))
-    found: dict[int, _Found] = {}
+    results: dict[int, _Found] = {}
 
     def take(_: int) -> None:  # there may be too many blocks to give each to the pool
         for number, (block, *own) in jobs:
-            found[number] = run(*block, *own, *arguments)
+            results[number] = run(*block, *own, *arguments)
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(take, range(threads)))
-    return [found[number] for number in range(len(blocks))]
+    return [results[number] for number in range(len(blocks))]
 
 
 def _was_forked() -> bool:
@@ -121,20 +121,20 @@ def _in_team(parallel: Callable[..., None], run: _Run[_Found], bounds: np.ndarra
     A team may have fewer threads than requested, so ranges aren't assigned to threads in advance.
     """
     parts, threads = itertools.count(), len(bounds) - 1
-    found: dict[int, _Found] = {}
+    results: dict[int, _Found] = {}
     errors: list[BaseException] = []
 
     def take(_: int | None) -> None:
         try:
             while (part := next(parts)) < threads:
-                found[part] = run(bounds[part], bounds[part + 1])
+                results[part] = run(bounds[part], bounds[part + 1])
         except BaseException as error:  # an exception must be kept, but must not pass through the runtime's frames
             errors.append(error)
 
     parallel(_body(take), None, threads, 0)
     if errors:
         raise errors[0]
-    return [found[part] for part in range(threads)]
+    return [results[part] for part in range(threads)]
 
 
 @functools.lru_cache(maxsize=1)

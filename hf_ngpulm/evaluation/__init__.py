@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..common.cluster import Actors
 from ..common.lazy import attributes_of
 from .counts import ErrorCounts, character_errors, word_errors
 from .entities import EntityErrors, EntityMatches, entity_errors
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
     from .metrics import CER, WER, EntityWER
     from .processes import SettingsMismatchError, WorkerLostError
     from .results import Clock, Compared, Evaluation, Scores, Utterance, read_results
+    from .transcribing import Transcriber, TranscriptionStep, transcribe_into
     from .tuning import TuningPoint, TuningResult, tune_weights
 
 __all__ = [
     "CER",
     "WER",
+    "Actors",
     "Clock",
     "Compared",
     "Comparison",
@@ -41,6 +44,8 @@ __all__ = [
     "Recordings",
     "Scores",
     "SettingsMismatchError",
+    "Transcriber",
+    "TranscriptionStep",
     "TuningPoint",
     "TuningResult",
     "Utterance",
@@ -53,6 +58,7 @@ __all__ = [
     "paired_significance",
     "read_recordings",
     "read_results",
+    "transcribe_into",
     "tune_grammar",
     "tune_weights",
     "word_errors",

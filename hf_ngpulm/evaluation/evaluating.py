@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..common.checks import check, whole
+from ..common.cluster import Actors, Cluster, cluster_of
 from ..common.launch import rank_and_size
 from ..language_model.loading import loaded_models
 from ..language_model.model import NGramLM
@@ -46,6 +47,8 @@ def evaluate(
     output: str | os.PathLike[str] | None = None,
     report: Report | None = None,
     progress: Callable[[int], Any] | None = None,
+    cluster: Any = None,
+    actors: Actors | None = None,
     **settings: Any,
 ) -> Evaluation | None:
     """Transcribe recordings, and compare the hypotheses with their transcripts.
@@ -75,6 +78,9 @@ def evaluate(
         output: file for results (see `Evaluation.save`). Existing results with the same settings aren't computed again.
         report: called with a line about each unreadable recording.
         progress: called with the number of recordings that this process has transcribed.
+        cluster: address of a Ray cluster whose actors transcribe, or "auto" (see `TrainingOptions`). Each actor loads the model
+            by its name; all machines must see the recordings. This process puts the results together.
+        actors: how many actors there are, and their share of a GPU.
         settings: settings that replace those of the model's pipeline: `lm`, `lm_weight`, `phrases`, `phrase_weight`,
             `num_beams`, `strategy`, `beta`, `ilm_weight` ...
 
@@ -100,9 +106,15 @@ def evaluate(
         raise ValueError(f"{recordings.source}: none of {len(recordings)} recordings has a transcript to compare with")
     if entities_as_phrases and not any(recording.entities for recording in described):
         raise ValueError(f"{recordings.source}: no recording has entities that could be boosted")
+    if cluster is not None and (size > 1 or not isinstance(model, str | os.PathLike)):
+        raise ValueError("a cluster loads the model on its machines: name it (a folder or Hub id), and start one process only")
+    worker: _Worker | None = None
     if isinstance(model, str | os.PathLike):
         if entities_as_phrases:
             settings.setdefault("phrases", [])
+        if cluster is not None:
+            loaded = os.fspath(model), device, dtype, settings
+            worker = _Worker(*loaded, recordings, batch_size, chunk_seconds, entities_as_phrases)
         model, settings = load_pipeline(os.fspath(model), device, dtype, **settings), {}
     if isinstance(model, NGramPipeline) and settings.get("lm") is not None:
         settings["lm"] = loaded_models(settings["lm"], model.tokenizer, model.device)  # once; its content identifies it
@@ -110,6 +122,8 @@ def evaluate(
     recogniser = Recogniser(model, settings, entities, chunk_seconds)
     about = _about(recogniser, recordings, settings) | {"entities_as_phrases": entities_as_phrases, "batch_size": batch_size}
     run = _Evaluating(recogniser, recordings, batch_size, report or (lambda message: None), progress)
+    if worker is not None:
+        run.elsewhere = cluster_of(cluster), worker, actors or Actors()
     parts = None if output is None else Parts(output, about, rank)
     records = run.of_all() if parts is None else run.of_share(parts, rank, size)
     if records is None:
@@ -119,7 +133,7 @@ def evaluate(
     utterances = tuple(_utterance(recording, records[number]) for number, recording in enumerate(described))
     clean = normaliser(normalise, getattr(model, "tokenizer", None))
     scores, warnings = Scores.of(utterances, clean), tuple(_doubts(utterances, normaliser(clean), recogniser))
-    clock = None if run.resumed or size > 1 else run.clock()
+    clock = None if run.resumed or size > 1 or worker is not None else run.clock()
     evaluation = Evaluation(utterances, scores, about, recogniser.measured, clean, clock, warnings)
     if parts is not None:
         evaluation.save(parts.output)
@@ -140,6 +154,7 @@ class _Evaluating:
     warm_up: float | None = None
     waiting: float = 0.0
     resumed: bool = False
+    elsewhere: tuple[Cluster, _Worker, Actors] | None = None  # what recognises in place of this process
 
     def of_all(self) -> Records:
         return self._of(self._batches())
@@ -185,6 +200,8 @@ class _Evaluating:
 
     def _of(self, chosen: Iterable[list[int]], parts: Parts | None = None) -> Records:
         """Recognise batches and return their records. Also write them to this process's file, if there is one."""
+        if self.elsewhere is not None:
+            return self._of_cluster(chosen, parts, *self.elsewhere)
         recogniser = self.recogniser
         found: Records = {}
         pending: list[dict[str, Any]] = []
@@ -213,6 +230,21 @@ class _Evaluating:
                 asked = time.perf_counter()
         return found
 
+    def _of_cluster(
+        self, chosen: Iterable[list[int]], parts: Parts | None, cluster: Cluster, worker: _Worker, actors: Actors
+    ) -> Records:
+        found: Records = {}
+        for records in cluster.each(worker, list(chosen), actors):
+            for record in records:
+                if "problem" in record:
+                    self.report(f"{record['problem']}; skipped")
+            if parts is not None:
+                parts.write(records)
+            found |= {record["number"]: record for record in records}
+            if self.progress is not None:
+                self.progress(len(found))
+        return found
+
     def _records(self, step: RecognitionStep, heard: Sequence[Heard], spent: Sequence[float]) -> Iterator[dict[str, Any]]:
         """Yield the records of recordings that a step has finished. Its time is divided in proportion to their lengths."""
         seconds = sum(step.seconds) or 1.0
@@ -224,6 +256,31 @@ class _Evaluating:
                 continue
             times = length, *(time_spent * length / seconds for time_spent in spent)
             yield record | vars(one) | dict(zip(("audio_seconds", "model_seconds", "decoder_seconds"), times))
+
+
+@dataclass
+class _Worker:
+    """Recognises batches of recordings. The model is loaded at the first batch, so that a worker can be sent to machines."""
+
+    model: str
+    device: str | None
+    dtype: Any
+    settings: dict[str, Any]
+    recordings: Recordings
+    batch_size: int
+    chunk_seconds: float
+    entities_as_phrases: bool
+    run: _Evaluating | None = None
+
+    def __call__(self, numbers: list[int]) -> list[dict[str, Any]]:
+        """Return the records of a batch."""
+        if self.run is None:
+            pipeline = load_pipeline(self.model, self.device, self.dtype, **self.settings)
+            every = map(self.recordings.described, range(len(self.recordings)))
+            entities = [recording.entities for recording in every] if self.entities_as_phrases else None
+            recogniser = Recogniser(pipeline, {}, entities, self.chunk_seconds)
+            self.run = _Evaluating(recogniser, self.recordings, self.batch_size, lambda message: None, None)
+        return list(self.run._of([numbers]).values())
 
 
 def _recordings(data: Any) -> Recordings:

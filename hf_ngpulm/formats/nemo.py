@@ -5,8 +5,9 @@ The weights are the automaton of Bataev et al., "NGPU-LM" (arXiv 2505.22857):
 
 * State 0 is the empty context and state 1 the context `<s>`. Every other state is the context of exactly one arc, which leads
   to it from a state whose context is one token shorter.
-* An arc of the highest order leads to its context without the first token, since no state has a longer context. *
-`final_weights` is log p(`</s>` | state), including backoffs. * All weights are natural logarithms.
+* An arc of the highest order leads to its context without the first token, since no state has a longer context.
+* `final_weights` is log p(`</s>` | state), including backoffs.
+* All weights are natural logarithms.
 
 The reader doesn't trust the file. It writes no member to disk, unpickles only with ``torch.load(weights_only=True)``, limits
 unpacked sizes, and checks every tensor before using it as an index.
@@ -196,7 +197,7 @@ def _read_members(file: BinaryIO) -> tuple[bytes, bytes]:
         file = _gunzip(file, limit=max(_MAX_GZIP_RATIO * size, _MIN_GZIP_LIMIT))
         size = file.seek(0, io.SEEK_END)
     file.seek(0)
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     try:
         with tarfile.open(fileobj=file, mode="r:") as archive:
             for count, member in enumerate(archive):
@@ -206,7 +207,7 @@ def _read_members(file: BinaryIO) -> tuple[bytes, bytes]:
                 if name not in (_CONFIG, _WEIGHTS):
                     continue
                 limit = _MAX_CONFIG_BYTES if name == _CONFIG else size
-                if name in found:
+                if name in contents:
                     raise NGramFormatError(f"the archive has more than one {name}")
                 # A sparse member can claim any size, because its holes take no room in the archive.
                 if not member.isreg() or member.issparse():
@@ -215,15 +216,15 @@ def _read_members(file: BinaryIO) -> tuple[bytes, bytes]:
                     raise NGramFormatError(f"{name} claims {member.size} bytes, at most {limit} are possible")
                 content = archive.extractfile(member)
                 assert content is not None  # since it is a regular file
-                found[name] = content.read()
+                contents[name] = content.read()
     except NGramFormatError:
         raise
     except (tarfile.TarError, EOFError, ValueError, OSError) as error:
         raise NGramFormatError(f"not a NeMo checkpoint, which is a tar archive ({_first_line(error)})") from error
     for name in (_CONFIG, _WEIGHTS):
-        if name not in found:
+        if name not in contents:
             raise NGramFormatError(f"the archive has no {name}: not a NeMo checkpoint")
-    return found[_CONFIG], found[_WEIGHTS]
+    return contents[_CONFIG], contents[_WEIGHTS]
 
 
 def _gunzip(file: BinaryIO, limit: int) -> io.BytesIO:
@@ -318,7 +319,7 @@ def _plain_tensor(state_dict: Mapping[str, Any], name: str, shape: tuple[int, ..
         raise NGramFormatError(f"{name} is a {tensor.layout} tensor of {tensor.dtype}, it should be one of {dtypes[0]}")
     # A view can claim any size, so its size is compared with its storage.
     if tuple(tensor.shape) != shape or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-        raise NGramFormatError(f"{name} has the shape {tuple(tensor.shape)}, by the config it should be {shape}")
+        raise NGramFormatError(f"{name} has the shape {tuple(tensor.shape)}, but the config implies {shape}")
     return tensor.detach().contiguous()
 
 

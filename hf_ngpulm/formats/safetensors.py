@@ -27,10 +27,10 @@ from ..ngrams.room import give_back_pages
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"  # of weights in several files
+INDEX_FILE = "model.safetensors.index.json"  # names the files, if the weights are in several files
 SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
-LARGE = 1 << 30  # bytes of weights, from which they are mapped if nothing is said
-LARGEST_FILE = 5 * 10**9  # bytes, as on the Hub
+LARGE = 1 << 30  # bytes; larger weights are mapped by default
+LARGEST_FILE = 5 * 10**9  # bytes, the Hub's convention
 DTYPES = {torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
           torch.float32: "F32", torch.float64: "F64"}  # fmt: skip
 TENSORS = (*AutomatonTensors._fields, "roots", "starts", "unk_tokens")
@@ -55,7 +55,7 @@ def save_tensors(folder: Path, tensors: dict[str, Tensor], metadata: dict[str, s
 
     Args:
         folder: the folder to write to.
-        where: the folder that errors name.
+        where: the folder's name in error messages.
 
     Raises:
         OSError: the disk is full, or can't be written to.
@@ -79,7 +79,7 @@ def save_tensors(folder: Path, tensors: dict[str, Tensor], metadata: dict[str, s
 def _write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """Write one file in pieces. (The library `safetensors` would first copy all tensors.)"""
     header: dict[str, Any] = {"__metadata__": metadata}
-    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # so each is aligned, as the library does
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))  # aligns all tensors, as in the library
     end = 0
     for name in names:
         begin, end = end, end + tensors[name].nbytes
@@ -101,14 +101,14 @@ def tensors_of(parts: LMParts) -> dict[str, Tensor]:
     automaton = parts.automaton
     if isinstance(automaton, LazyAutomaton):
         return saved_tensors(automaton, parts.unk_tokens)
-    found = automaton.tensors._asdict() | {
+    saved = automaton.tensors._asdict() | {
         "roots": automaton.roots, "starts": automaton.starts, "unk_tokens": parts.unk_tokens,
     }  # fmt: skip
-    return {name: found[name].cpu().contiguous() for name in TENSORS}
+    return {name: saved[name].cpu().contiguous() for name in TENSORS}
 
 
 def shards_of(path: Path) -> list[str]:
-    """Return the names of the files that an index names; none if the path isn't an index's.
+    """Return the names of the files in an index; an empty list if the path isn't that of an index.
 
     Raises:
         NGramFormatError: the index is damaged, or names a file elsewhere.
@@ -127,12 +127,17 @@ def shards_of(path: Path) -> list[str]:
 def load_saved(
     config_path: Path, weights_path: Path, where: str, engine: str, mmap: bool | None = False, device: Any = None
 ) -> LMParts:
-    """Load a model from its files to the CPU and check it; with `mmap`, searches check the states that they reach (see
-    `hf_ngpulm.automaton.checks`). None means: if the weights are larger than `LARGE`, and `device` is the CPU.
+    """Load a model from its files to the CPU, and check it.
+
+    Args:
+        where: the model's name in error messages.
+        mmap: whether to map the weights into memory. Searches then check the states that they reach (see
+            `hf_ngpulm.automaton.checks`). None maps weights larger than `LARGE` if `device` is the CPU.
+        device: the device on which the model will be used; None means the CPU.
 
     Raises:
         NGramFormatError: the files don't hold a language model, don't belong together, or are damaged.
-        ValueError: `mmap` is True, and the model is for another device, or is composed on the fly.
+        ValueError: `mmap` is True, but the model is for another device, or is composed on the fly.
     """
     on_cpu = device is None or torch.device(device).type == "cpu"
     if mmap and not on_cpu:
@@ -171,7 +176,7 @@ def load_saved(
 def _static_parts(
     config: NGramLMConfig, tensors: dict[str, Tensor], pieces: tuple[str | None, ...] | None, engine: str, mmap: bool
 ) -> LMParts:
-    """Return the parts of a model whose complete automaton was saved, after checking its tensors (as `load_saved` says)."""
+    """Return the parts of a model whose complete automaton was saved, after checking its tensors as in `load_saved`."""
     roots, starts, unk_tokens = (tensors.pop(name) for name in ("roots", "starts", "unk_tokens"))
     automaton = BackoffAutomaton(AutomatonTensors(**tensors), config.vocab_size, config.context_length, roots, starts, engine)
     automaton.validate_opened() if mmap else automaton.validate()

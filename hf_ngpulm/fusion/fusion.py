@@ -68,7 +68,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         self.per_row = list(lm) if isinstance(lm, Sequence) else None
         self.of_all: NGramLM | LogLinear | None = None if isinstance(lm, Sequence) else lm
         every = [parts_of(row) for row in ([lm] if self.per_row is None else self.per_row)]
-        self.num_lms = max(map(len, every), default=0)  # of the row with the most models
+        self.num_lms = max(map(len, every), default=0)  # number of models of the row that has the most
         self.models: list[NGramLM] = list({id(model): model for parts in every for model, _ in parts}.values())
         if self.per_row == []:
             raise ValueError("lm is an empty list; pass a language model, a list with one (or None) per row, or lm=None")
@@ -92,7 +92,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
                 model.check_tokenizer(tokenizer)
         sizes = sorted({model.vocab_size for model in self.models})
         if len(sizes) > 1:
-            raise ValueError(f"language models over vocabularies of different sizes {sizes} can't serve one batch")
+            raise ValueError(f"language models over vocabularies of different sizes {sizes} can't be used in one batch")
         self.weight = check("lm_weight", lm_weight, ROW_WEIGHTS)
         self.contexts = Contexts(tokenizer, sizes[0] if sizes else None)
         self._take_phrases(phrases, phrase_weight)
@@ -103,7 +103,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
 
     @property
     def told(self) -> dict[str, Any]:
-        """Return the models and phrases that were given, and their weights, by the names of a decoder's arguments."""
+        """Return the models, phrases and weights as arguments of a decoder, by name. Absent ones are left out."""
         lm = self.of_all if self.per_row is None else self.per_row
         told: dict[str, Any] = {} if lm is None else {"lm": lm, "lm_weight": self.weight}
         if self.source is not None:
@@ -214,7 +214,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         return cached[2]
 
     def shares(self, models: RowModels) -> bool:
-        """Return whether `shared_rows` will return these models for the next batch, too."""
+        """Return whether `models` is the cached result of `shared_rows`, which the next batch may get, too."""
         return self._shared is not None and self._shared[2] is models
 
     def _lazy_rows(self, lm: NGramLM, batch_size: int) -> RowModels:
@@ -313,7 +313,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         changed = copy.copy(self)
         if source_weight is not None:
             if self.source is None:
-                raise ValueError("source_weight has nothing to weigh: pass source_lm= to the decoder")
+                raise ValueError("source_weight is passed, but the decoder has no source_lm: pass source_lm= to the decoder")
             changed.source_weight = check("source_weight", source_weight, ROW_WEIGHTS)
         if lm_weight is not None:
             changed.weight = check("lm_weight", lm_weight, ROW_WEIGHTS)

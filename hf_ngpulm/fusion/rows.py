@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class Lease:
-    """A reservation of contexts in the pools of a `Fusion`: while the lease lives, those with its fingerprints stay."""
+    """A reservation of contexts in the pools of a `Fusion`. While the lease lives, contexts with its fingerprints stay."""
 
     def __init__(self, fingerprints: Iterable[str]) -> None:
         self.fingerprints = frozenset(fingerprints)
@@ -32,12 +32,11 @@ class RowModels(NamedTuple):
     weights: Tensor  # float32 [B, M], weights of the automata; 0 where a row has no automaton in a column
     present: Tensor  # bool [B, M], whether a row has an automaton in a column
     num_lms: int  # number of language models among the M automata. They come first, then the grammar, phrases last.
-    # the models that are composed on the fly; None if all models are complete. Searches needn't look at it: they get the
-    # automata from `automaton`, `settled` or `reading`.
+    # the models that are composed on the fly; None if all models are complete. Searches don't use it: they get the automata
+    # from `automaton`, `settled` or `reading`.
     lazy: LazySearch | None = None
     lease: Lease | None = None  # keeps the phrases in their pool
-    # float32 [B], weights of a transducer's internal language model, whose scores are subtracted; None if they aren't
-    # subtracted
+    # float32 [B], weights with which a transducer's internal LM scores are subtracted; None if none are subtracted
     ilm_weights: Tensor | None = None
     # bool [B], rows of streams whose language models are left out for now (`hf_ngpulm.decoding.guard`). Settings that balance a
     # language model have no effect there.
@@ -96,7 +95,9 @@ class RowModels(NamedTuple):
         trace: Callable[[Result], tuple[Any, Any]],
         not_tokens: int = -1,
     ) -> Result:
-        """Run a search, again while it needs states that aren't composed yet, and return its result (`LazySearch.settled`)."""
+        """Run a search, repeat it until all states that it enters are composed, and return its result; see
+        `LazySearch.settled`.
+        """
         return search(self.tensors) if self.lazy is None else self.lazy.settled(search, states, trace, not_tokens)
 
     def reading(self, states: Tensor) -> AutomatonTensors:

@@ -19,6 +19,6 @@ def generate(model: Any, **kwargs: Any) -> Any:
         ValueError: an argument isn't supported by the strategy.
     """
     if hasattr(model, "joint"):
-        given = {name: value for name, value in kwargs.items() if value is not None}
-        return GenerationMixin.generate(model, custom_generate=transducer_generate, **given)
+        arguments = {name: value for name, value in kwargs.items() if value is not None}
+        return GenerationMixin.generate(model, custom_generate=transducer_generate, **arguments)
     return GenerationMixin.generate(model, custom_generate=seq2seq_generate, **kwargs)

@@ -114,8 +114,8 @@ def warped(cost: np.ndarray) -> np.ndarray:
 @contextlib.contextmanager
 def _showing_attention(model: Any) -> Iterator[None]:
     """Switch the model to the attention implementation "eager", which returns attention weights, for the block."""
-    found = (getattr(module, "config", None) for module in model.modules())
-    configs: list[Any] = list({id(config): config for config in found if hasattr(config, "_attn_implementation")}.values())
+    every = (getattr(module, "config", None) for module in model.modules())
+    configs: list[Any] = list({id(config): config for config in every if hasattr(config, "_attn_implementation")}.values())
     before = [config._attn_implementation for config in configs]
     try:
         for config in configs:

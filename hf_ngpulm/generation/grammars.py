@@ -58,7 +58,8 @@ class GeneratedGrammar:
     def understood(
         self, generate: Generate, encoded: Callable[[], Any], attention_mask: Tensor | None
     ) -> tuple[list[Understanding], Tensor | None, Tensor | None]:
-        """Return the meanings of a batch's recordings, and the tokens of the search in the grammar and of the free search.
+        """Return three results: the meanings of a batch's recordings, the tokens of the search in the grammar, and the
+        tokens of the search without the grammar, int64 `[B, L]` each. Tokens are None if the mode doesn't need the search.
 
         Args:
             generate: returns the tokens of the batch, int64 `[B, L]`, for a list of logits processors.
@@ -95,8 +96,12 @@ class GeneratedGrammar:
 
 
 class Beginning(LogitsProcessor):
-    """Remember the tokens with which the decoder begins. Rule out timestamps after `<|notimestamps|>`, whose id is
-    `no_timestamps`, if it isn't None: Whisper would go on behind them and put windows together to one transcript.
+    """Store the decoder's first tokens in `prompt`, and rule out timestamps after `<|notimestamps|>`.
+
+    After a timestamp, Whisper would decode another window and join the windows' transcripts.
+
+    Args:
+        no_timestamps: the id of `<|notimestamps|>`; None for models without this token.
     """
 
     def __init__(self, no_timestamps: int | None) -> None:
@@ -113,7 +118,7 @@ class Beginning(LogitsProcessor):
 
 
 def of_rows(encoded: Any, rows: int) -> Any:
-    """Undo the repetition of the encoder's outputs for beams, which `generate` does in place: return one copy per row."""
+    """Return the encoder's outputs with one copy per row. (`generate` repeats them in place, once per beam.)"""
     beams = len(encoded[0]) // rows
     values = {name: value[::beams] for name, value in encoded.items() if isinstance(value, Tensor)}
     return type(encoded)(**values)

@@ -107,9 +107,9 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         if options.get("source_lm") is not None:
             options["source_lm"] = loaded_models(options["source_lm"], tokenizer, device)
         weights = {"lm_weight": weight, "phrase_weight": phrase_weight}
-        found = AttentionOptions.remembered(lm, model, {**weights, **options})
-        weight, phrase_weight = found.pop("lm_weight"), found.pop("phrase_weight")
-        self.options = AttentionOptions.of(found)
+        settings = AttentionOptions.remembered(lm, model, {**weights, **options})
+        weight, phrase_weight = settings.pop("lm_weight"), settings.pop("phrase_weight")
+        self.options = AttentionOptions.of(settings)
         weight, phrase_weight = LM_WEIGHT if weight is None else weight, 1.0 if phrase_weight is None else phrase_weight
         sources = self.options.source_lm, self.options.source_weight
         self.fusion = Fusion(lm, weight, phrases, phrase_weight, tokenizer, *sources)
@@ -124,14 +124,14 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         self._roles: list[Roles] = []
         self._columns: list[Column] = []
         self._parts: tuple[Any, list[Part]] | None = None
-        self._known_ends: tuple[Any, Tensor] | None = None
+        self._cached_ends: tuple[Any, Tensor] | None = None
         self._known = self._automata()
         self.roles(num_classes(model) or self._known[0].vocab_size, torch.device("cpu"))
         follow_recordings(model)
 
     def __repr__(self) -> str:
-        told = {name.removeprefix("lm_"): value for name, value in self.fusion.told.items()}
-        return shown(self, **told, model=type(self._model).__name__, **self.options.told())
+        settings = {name.removeprefix("lm_"): value for name, value in self.fusion.told.items()}
+        return shown(self, **settings, model=type(self._model).__name__, **self.options.told())
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return fused scores `[B, C]` from the tokens so far `[B, L]` and the next token's logits or log-probabilities."""
@@ -189,19 +189,19 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         """Return the scores to subtract after tokens `[B, L]`, float32 `[B, C]`; None if nothing is subtracted."""
         if all(part.less is None for part in parts):
             return None
-        found = []
+        summands = []
         if unheard is None and any(part.ilm_weights is not None for part in parts):
             assert self._internal is not None
             unheard = self._internal.logits(input_ids)
         for part, at in zip(parts, states):
             if part.subtracted:
-                found.append(torch.zeros((len(at), classes), device=at.device))
+                summands.append(torch.zeros((len(at), classes), device=at.device))
                 rows = part.rows._replace(weights=-part.rows.weights)
-                fuse_at(found[-1], at, rows, part.roles, False, part.engine)
+                fuse_at(summands[-1], at, rows, part.roles, False, part.engine)
             elif part.ilm_weights is not None:
                 assert unheard is not None
-                found.append(part.ilm_weights[:, None] * internal_scores(unheard, part.roles))
-        return torch.stack(found).sum(0)
+                summands.append(part.ilm_weights[:, None] * internal_scores(unheard, part.roles))
+        return torch.stack(summands).sum(0)
 
     def rule_out(self, scores: Tensor, input_ids: Tensor, parts: Sequence[Part]) -> Tensor:
         """Rule out, in place, tokens that may not follow the tokens `[B, L]`.
@@ -221,14 +221,14 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
     def _ends_of(self, scores: Tensor) -> Tensor:
         """Return the classes that end transcripts, int64 `[E]`."""
         key = (scores.shape[1], scores.device)
-        known = self._known_ends
-        if known is None or known[0] != key:
+        cached = self._cached_ends
+        if cached is None or cached[0] != key:
             ends = [end for end in self._ends if 0 <= end < scores.shape[1]]
-            self._known_ends = known = (key, torch.tensor(ends, dtype=torch.int64, device=scores.device))
-        return known[1]
+            self._cached_ends = cached = (key, torch.tensor(ends, dtype=torch.int64, device=scores.device))
+        return cached[1]
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> NGramLogitsProcessor:
-        """Return a copy with other phrases, which shares the language models. Only phrases that are new take time.
+        """Return a copy with other phrases, which shares the language models. Only new phrases are compiled.
 
         `phrases=None` removes all phrases, which requires a language model.
         """
@@ -270,10 +270,10 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
     def lists(self) -> dict[str, int]:
         """Return the number of values of each argument that has one value per recording, by the argument's name."""
         fusion = self.fusion
-        found = {"lm": fusion.per_row, "phrases": fusion.phrases if is_per_row(fusion.phrases) else None}
-        found |= {"weight": fusion.weight, "phrase_weight": fusion.phrase_weight, "source_weight": fusion.source_weight}
-        found["ilm_weight"] = self.options.ilm_weight
-        return {name: len(values) for name, values in found.items() if isinstance(values, Sequence | Tensor)}
+        arguments = {"lm": fusion.per_row, "phrases": fusion.phrases if is_per_row(fusion.phrases) else None}
+        arguments |= {"weight": fusion.weight, "phrase_weight": fusion.phrase_weight, "source_weight": fusion.source_weight}
+        arguments["ilm_weight"] = self.options.ilm_weight
+        return {name: len(values) for name, values in arguments.items() if isinstance(values, Sequence | Tensor)}
 
     @property
     def num_recordings(self) -> int | None:
@@ -321,13 +321,13 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
     def _roles_of_columns(self, classes: int) -> list[tuple[Column, Roles]]:
         options, fusion = self.options, self.fusion
         given = (classes, self._tokenizer, options.start, options.prompt_context)
-        found: dict[bytes, tuple[Column, Roles]] = {}
+        by_roles: dict[bytes, tuple[Column, Roles]] = {}
         for lm in fusion.lms:
             by_default = lm.config.continued is not None or not is_windowed(self._model)
             scores_end = by_default if options.score_eos is None else options.score_eos
             roles = roles_of(self._model, [lm], *given, scores_end)
-            found.setdefault(roles.roles.numpy().tobytes(), (Column(0, []), roles))[0].lms.append(lm)
-        columns = list(found.values())
+            by_roles.setdefault(roles.roles.numpy().tobytes(), (Column(0, []), roles))[0].lms.append(lm)
+        columns = list(by_roles.values())
         if fusion.source is not None:
             columns.append((Column(1), roles_of(self._model, fusion.models, *given, False)))
         # Phrases have their own roles. A mark that an LM has never seen may be part of a phrase. At the end of a transcript
@@ -357,8 +357,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         recordings.
         """
         key = (recordings, classes, device)
-        found = self._parts  # read once, because another thread may replace it
-        if found is None or found[0] != key:
+        cached = self._parts  # read once, because another thread may replace it
+        if cached is None or cached[0] != key:
             recordings = self.recordings(recordings) if isinstance(recordings, int) else recordings
             if self.num_recordings is None:
                 recordings = [min(recording, 0) for recording in recordings]
@@ -384,12 +384,12 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
                 shared = of_lm and self.options.unscored == "kept"
                 keeps_sums = not of_lm and self.options.normalise_phrases
                 fused = (starts >= 0) & weighted
-                known = every.lazy, every.lease, subtracted, less, ilm_weights
-                parts.append(Part(rows, roles, fused, shared, keeps_sums, engine, *known))
+                more = every.lazy, every.lease, subtracted, less, ilm_weights
+                parts.append(Part(rows, roles, fused, shared, keeps_sums, engine, *more))
             if every.lazy is not None:  # lazy states stay valid only while the caller holds the parts
                 return parts
-            self._parts = found = (key, parts)
-        return found[1]
+            self._parts = cached = (key, parts)
+        return cached[1]
 
     def _internal_of(self, model: Any, known: InternalLM | None) -> InternalLM | None:
         """Return the model's internal LM if it is subtracted; `known` is reused unless it is None."""
@@ -418,5 +418,5 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         phrases = self.fusion.phrases
         rows = len(phrases) if is_per_row(phrases) else 1
         boosters = [] if phrases is None else self.fusion.contexts.of_rows(phrases, rows)
-        found = [*self.fusion.models, *{id(booster): booster for booster in boosters if booster is not None}.values()]
-        return found or [self.fusion.contexts.booster([])]
+        automata = [*self.fusion.models, *{id(booster): booster for booster in boosters if booster is not None}.values()]
+        return automata or [self.fusion.contexts.booster([])]

@@ -100,8 +100,8 @@ def ends_of(model: Any) -> set[int]:
 
 def no_timestamps_of(model: Any) -> int | None:
     """Return the id of Whisper's `<|notimestamps|>`; None for other models. All greater ids are timestamps."""
-    found = _numbers(configs_of(model), ("no_timestamps_token_id",)) if _model_type(model) == "whisper" else ()
-    return max(found, default=None)
+    ids = _numbers(configs_of(model), ("no_timestamps_token_id",)) if _model_type(model) == "whisper" else ()
+    return max(ids, default=None)
 
 
 def is_windowed(model: Any) -> bool:
@@ -132,22 +132,22 @@ def configs_of(model: Any) -> list[Any]:
 
 
 def _numbers(configs: Iterable[Any], names: Iterable[str]) -> set[int]:
-    found: set[int] = set()
+    ids: set[int] = set()
     for value in (getattr(config, name, None) for config in configs for name in names):
         values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
-        found |= {number for number in values if isinstance(number, int)}
-    return found
+        ids |= {number for number in values if isinstance(number, int)}
+    return ids
 
 
 def _unwritten_marks(models: Sequence[NGramLM], tokenizer: Any) -> set[int]:
     """Return the punctuation tokens that no language model has seen. They are unscored, like timestamps."""
     if not all(hasattr(lm, "unk_tokens") for lm in models):  # boosters: phrases score only their own tokens anyway
         return set()
-    known = next((pieces for pieces in (getattr(lm, "pieces", None) for lm in models) if pieces), None)
-    if known is None and tokenizer is not None:
-        known = Vocabulary.of(tokenizer, models[0].vocab_size).pieces
+    pieces_of_ids = next((pieces for pieces in (getattr(lm, "pieces", None) for lm in models) if pieces), None)
+    if pieces_of_ids is None and tokenizer is not None:
+        pieces_of_ids = Vocabulary.of(tokenizer, models[0].vocab_size).pieces
     unseen = set.intersection(*(set(lm.unk_tokens.tolist()) for lm in models))
-    return {token for token in unseen if token < len(known or ()) and _is_mark((known or ())[token])}
+    return {token for token in unseen if token < len(pieces_of_ids or ()) and _is_mark((pieces_of_ids or ())[token])}
 
 
 def _is_mark(piece: str | None) -> bool:

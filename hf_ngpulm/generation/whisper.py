@@ -30,8 +30,8 @@ class Window:
         total: number of sequences of all recordings.
         prompt_length: number of tokens before the transcript.
         generation_config: the config with the current number of beams.
-        judged: the first processor if `logprob_threshold` needs the model's own scores, which are this processor's input;
-            otherwise None. These scores take as much memory as the fused scores, which Whisper also keeps.
+        judged: the first logits processor, if `logprob_threshold` is set; otherwise None. The window then keeps this
+            processor's input, the model's own scores. They take as much memory as the fused scores, which Whisper keeps.
     """
 
     def __init__(
@@ -59,7 +59,9 @@ class Window:
         return self.sequences[row] // (self.total // count)
 
     def decoded(self, row: int, again: bool) -> None:
-        """Record whether a row must be decoded again, in the order of rows; the next pass has only such rows."""
+        """Record whether `row` must be decoded again. Call it for each row in ascending order. After the last row, the window
+        has only the rows to decode again.
+        """
         if row == 0:
             self._again = []
         if again:
@@ -87,14 +89,14 @@ def follow_recordings(model: Any) -> None:
 
 def generate_with_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:
     stock = type(self).generate_with_fallback
-    given = _bound("generate_with_fallback", self, args, kwargs).arguments
-    processors = [processor for processor in given["logits_processor"] or () if isinstance(processor, Windowed)]
-    config = given["generation_config"]
+    arguments = _bound("generate_with_fallback", self, args, kwargs).arguments
+    processors = [processor for processor in arguments["logits_processor"] or () if isinstance(processor, Windowed)]
+    config = arguments["generation_config"]
     if not processors:
         return stock(self, *args, **kwargs)
-    prompt_length = given["decoder_input_ids"].shape[1]
+    prompt_length = arguments["decoder_input_ids"].shape[1]
     judged = None if config.logprob_threshold is None else processors[0]
-    window = Window(list(given["batch_idx_map"]), len(given["seek"]), prompt_length, config, judged)
+    window = Window(list(arguments["batch_idx_map"]), len(arguments["seek"]), prompt_length, config, judged)
     before = WINDOW.set(window)
     try:
         return stock(self, *args, **kwargs)
@@ -105,14 +107,18 @@ def generate_with_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:
 def _need_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:
     stock = type(self)._need_fallback
     bound = _bound("_need_fallback", self, args, kwargs)
-    given = bound.arguments
-    window, row = WINDOW.get(), given["index"]
-    told = given["seek_outputs"][row].get("own_log_probs") if isinstance(given["seek_outputs"][row], dict) else None
-    if (window is not None or told is not None) and given["generation_config"].logprob_threshold is not None:
-        outputs = list(given["seek_outputs"])
-        own = _scores_that_say(told, given) if told is not None else _own_scores(cast(Window, window), given)
+    arguments = bound.arguments
+    window, row = WINDOW.get(), arguments["index"]
+    output = arguments["seek_outputs"][row]
+    own_log_probs = output.get("own_log_probs") if isinstance(output, dict) else None
+    if (window is not None or own_log_probs is not None) and arguments["generation_config"].logprob_threshold is not None:
+        outputs = list(arguments["seek_outputs"])
+        if own_log_probs is not None:
+            own = _artificial_scores(own_log_probs, arguments)
+        else:
+            own = _own_scores(cast(Window, window), arguments)
         outputs[row] = {**outputs[row], "scores": own}
-        given["seek_outputs"] = outputs
+        arguments["seek_outputs"] = outputs
     result = stock(*bound.args, **bound.kwargs)
     if window is not None:
         window.decoded(row, result[0])
@@ -153,12 +159,14 @@ def _own_scores(window: Window, given: dict[str, Any]) -> list[Tensor]:
     return [each.masked_fill(scores == -torch.inf, -torch.inf) for each, scores in zip(own, fused)]
 
 
-def _scores_that_say(log_probs: Tensor, given: dict[str, Any]) -> list[Tensor]:
-    """Return artificial scores for each step of a row. Transformers computes exactly the log-probabilities `[T]` from them."""
+def _artificial_scores(log_probs: Tensor, given: dict[str, Any]) -> list[Tensor]:
+    """Return artificial scores `[V]` for each step of a row, so that Transformers' `_need_fallback` averages the
+    log-probabilities `log_probs`, `[T]`.
+    """
     sequence = given["seek_sequence"].cpu()
     scores = torch.full((min(len(log_probs), len(sequence)), given["vocab_size"]), -torch.inf)
     steps, said = torch.arange(len(scores)), sequence[: len(scores)]
-    rest = torch.where(said == 0, 1, 0)  # another token gets the remaining probability
+    rest = torch.where(said == 0, 1, 0)  # a token that wasn't chosen gets the remaining probability
     scores[steps, said] = log_probs[: len(scores)].float()
     scores[steps, rest] = torch.log1p(-log_probs[: len(scores)].float().exp())
     return list(scores / (given["temperature"] or 1.0))

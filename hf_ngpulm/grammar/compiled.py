@@ -17,15 +17,15 @@ from .spelling import spelled
 from .tokens import compile_words
 from .words import determinised, minimised
 
-# What a transcript outside the grammar costs (natural log), where nothing else may be said: far more than any path in it, and
-# finite, so that a search without such a path still returns its best hypothesis.
+# Penalty for leaving the grammar (natural log) where nothing outside it may be said. It exceeds the cost of any path in the
+# grammar. It is finite, so that a search still returns its best hypothesis if no path in the grammar is left.
 FORBIDDEN = 1e4
 WALKS, STEPS = 128, 64
 
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector, which would look through a large grammar again and again, and find nothing."""
+    """Pause the garbage collector. It would scan the objects of a large grammar repeatedly, and free none."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -71,14 +71,15 @@ class CompiledGrammar(Booster):
         return self.network.reading(list(token_ids), self.symbols)
 
     def progress(self, token_ids: list[int]) -> Progress | None:
-        """Return how far the beginning of a transcript has come, or None if no sentence begins with it."""
+        """Return the progress of an unfinished transcript; None if no sentence begins with it."""
         return self._beginnings.progress(list(token_ids))
 
     @cached_property
     def branching(self) -> float:
-        """Return the mean logarithm of the number of ways to go on, per token, punctuation marks and blanks aside.
+        """Return the mean natural log of the number of possible continuations per token.
 
-        It is the mean of random walks through the grammar, in which all ways to go on are equally probable, the end among them.
+        The mean is taken over random walks through the grammar. At each token a walk chooses one of the possible
+        continuations, including the end, with equal probability. Punctuation marks and blanks don't count.
         """
         generator = torch.Generator().manual_seed(0)
         start = self.starts[:1].cpu().repeat(WALKS)
@@ -90,7 +91,7 @@ class CompiledGrammar(Booster):
             may_end = self.final_scores(states).cpu() > -self.price / 2
             possible = torch.cat([may_follow, may_end[:, None]], 1).float()
             counts = possible.sum(1)
-            possible[counts == 0, -1] = 1.0  # the end, which is all that is left where a free word has none
+            possible[counts == 0, -1] = 1.0  # a free word without continuations can only end
             ways += float(counts.clamp(min=1).log().sum())
             chosen = torch.multinomial(possible, 1, generator=generator)
             ends = chosen[:, 0] == self.vocab_size

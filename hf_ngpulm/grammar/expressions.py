@@ -1,11 +1,11 @@
 """Define the expressions that make up a grammar.
 
-An expression stands for a set of sentences, and for the slots that each of them fills. Readers of file formats build
-expressions, and so do users in Python:
+An expression stands for a set of sentences, and for the slots that each sentence fills. Readers of file formats build
+expressions. Users can build them in Python:
 
     Sequence(Words("turn"), Choice(Slot("state", Words("on"), "on"), Slot("state", Words("off"), "off")), List("room"))
 
-A text where an expression is expected means `Words`, and a list of texts a `Choice`.
+Where an expression is expected, a text means `Words`, and a list means `Choice`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Choice:
 
     Args:
         options: the expressions.
-        weights: natural logarithm of each one's weight; None if all weigh the same, 0.
+        weights: the natural log of each option's weight; None gives all options the log weight 0.
     """
 
     options: tuple[Expression, ...]
@@ -85,9 +85,9 @@ class Slot:
     """An expression whose words fill a slot.
 
     Args:
-        name: the slot.
+        name: the slot's name.
         part: the expression. Slots don't contain slots.
-        value: the slot's value; None: the value of the list's entry or number in it, or else the words themselves.
+        value: the slot's value. None takes the value of the list entry or number in `part`; without either, the words.
     """
 
     name: str
@@ -100,14 +100,14 @@ class Slot:
 
 @dataclass(frozen=True)
 class List:
-    """The entries of a list, by its name. Lists are given to the grammar, and can be replaced for each call."""
+    """The entries of the list with this name. The grammar holds the lists; each call can replace them."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Number:
-    """Whole numbers in words, or in digits if the recogniser writes digits. The slot around it gets the number.
+    """Whole numbers in words, or in digits if the recogniser writes digits. The enclosing slot gets the number as its value.
 
     Args:
         least, most: the range, both ends included, from -999,999,999 to 999,999,999.
@@ -127,7 +127,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Wildcard:
-    """One or more free words, until words that may follow in the grammar."""
+    """One or more arbitrary words. They end where the grammar continues."""
 
 
 Expression = Words | Sequence | Choice | Repeat | Slot | List | Number | Wildcard
@@ -147,9 +147,7 @@ def expression_of(value: Any) -> Expression:
 
 
 def log_weights(weights: list[float]) -> list[float]:
-    """Return the natural logarithm of weights above 0, each divided by the largest. Raises ValueError if a weight isn't above
-    0.
-    """
+    """Return the natural logs of weights divided by the largest weight. Raises ValueError if a weight isn't above 0."""
     if any(not weight > 0 or math.isinf(weight) for weight in weights):
         raise ValueError(f"weights should be finite and above 0, got {weights}")
     return [math.log(weight / max(weights)) for weight in weights]

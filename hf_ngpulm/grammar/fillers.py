@@ -8,7 +8,7 @@ from ..common.checks import check, number
 from ..errors import GrammarError
 from .expressions import Choice, Expression, Repeat, Sequence, Words
 
-PRICE = 2.0  # natural log, of each
+PRICE = 2.0  # penalty of each filler (natural log)
 FILLERS = {
     "de": "äh ähm hm so also na ja okay hey hallo bitte danke mal, kannst du, könntest du, kannst du bitte, ich möchte",
     "en": "um uh er hmm so well okay now hey hello please thanks, thank you, can you, could you, would you, i would like to",

@@ -1,7 +1,7 @@
-"""Make expressions of words from templates in which parts of words stand side by side: "light[s]", "{name}s", "l'{area}".
+"""Turn templates with parts of words ("light[s]", "{name}s", "l'{area}") into expressions of whole words.
 
-Parts without a space between them make one word. As an expression consists of whole words, each way to write a word becomes
-words of its own, and a list with letters before or after it becomes a list of its own, whose entries have those letters.
+Adjacent parts without a space make one word. Expressions consist of whole words, so "light[s]" becomes a choice of "light" and
+"lights". A list next to letters becomes a derived list, whose entries contain these letters.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ NO_WORDS = Words("")
 class Fill:
     """A part of a template that is more than text."""
 
-    whole: Expression  # its expression, where it stands as words of its own
-    # returns its expression as a word with letters before and after it; None if it is always words of its own
+    whole: Expression  # the expression if no letters touch the part
+    # returns the expression with letters before and after it; None if letters next to the part are separate words
     within: Callable[[str, str], Expression] | None = None
 
 
-Open: TypeAlias = tuple["str | Fill", ...]  # a word's parts so far; none at the beginning of a word
-Ways: TypeAlias = dict[Open, Expression]  # what has been said before the open word
+Open: TypeAlias = tuple["str | Fill", ...]  # the parts of an unfinished word; empty between words
+Ways: TypeAlias = dict[Open, Expression]  # from unfinished words to the expression before them
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Parts one after the other, with no space between them unless the text has it."""
+    """Parts in sequence. Words are separated only by spaces within the texts."""
 
     parts: tuple[Part, ...]
 
@@ -59,7 +59,7 @@ Part: TypeAlias = "str | Fill | Run | AnyOf | AnyOrder"
 
 @dataclass
 class Gluer:
-    """Turn parts into expressions. A part that is used repeatedly is turned once per text that it may continue."""
+    """Turn parts into expressions. Results are cached by part and by the unfinished word before it."""
 
     known: dict[tuple[Part, Open], Ways] = field(default_factory=dict)
     orders: dict[tuple[Part, ...], Part] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Gluer:
                     for here, before in ways.items()
                     for after, more in self._ways(each, here).items()
                 )
-                if len(ways) == 1:  # what all ways have in common isn't repeated for each that follows
+                if len(ways) == 1:  # the common beginning isn't repeated for each continuation
                     ((here, before),) = ways.items()
                     done, ways = _then(done, before), {here: NO_WORDS}
             return {here: _then(done, before) for here, before in ways.items()}
@@ -105,7 +105,7 @@ class Gluer:
 
 
 def _read(text: str, opened: Open) -> Ways:
-    """Return the expressions of a text that continues an unfinished word, by the unfinished word at its end."""
+    """Return the expressions of a text that continues an unfinished word, by the unfinished word at the text's end."""
     pieces = re.split(r"\s+", text)
     if len(pieces) == 1:
         return {_joined(opened, text): NO_WORDS} if not _parted(opened, text) else {_joined((), text): _word(opened)}
@@ -114,7 +114,7 @@ def _read(text: str, opened: Open) -> Ways:
     result: Ways = {}
     for here, before in ways.items():
         result[_joined((), pieces[-1])] = _then(_then(before, _word(here)), between)
-        # An article with an apostrophe may be written together with what follows: "l'entrée" for "l' {area}".
+        # An article with an apostrophe may be joined to the next word: "l'entrée" for "l' {area}".
         if len(pieces) == 2 and not pieces[-1] and here and isinstance(here[-1], str) and here[-1].endswith("'"):
             result[here] = before
     return result

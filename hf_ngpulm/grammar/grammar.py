@@ -27,7 +27,7 @@ from .templates import read_templates
 from .vosk import read_vosk
 
 _MARKS = ".,?!;:…。、，？！；："
-KEPT = 8  # compiled grammars of one tokenizer
+KEPT = 8  # number of compiled grammars kept per tokenizer
 
 
 class Grammar:
@@ -39,20 +39,20 @@ class Grammar:
         )
         pipeline("automatic-speech-recognition", model, grammar=grammar)(audio)
 
-    A grammar knows no recogniser: it is compiled for a tokenizer where it is used, once. Case is free, and so are punctuation
-    marks between words.
+    A grammar doesn't depend on a recogniser. It is compiled once for each tokenizer that it is used with. Case and punctuation
+    marks between words are ignored.
 
     Args:
-        intents: from names of intents to expressions (see `hf_ngpulm.grammar.expressions`); a text is an expression, and a list
-            of expressions a choice.
-        lists: the entries of each list that expressions name: texts, or pairs of a text and the slot's value, or a mapping from
-            texts to values.
-        evidence: how confidence follows from evidence, for families of recognisers ("ctc", "transducer", "attention"): pairs of
-            a middle and a width. `hf_ngpulm.evaluation.tune_grammar` finds them; a family without them has the default.
+        intents: the expression of each intent, by name (see `hf_ngpulm.grammar.expressions`). A text is an expression; a list
+            of expressions is a choice.
+        lists: the entries of each list that the expressions name: texts, pairs of a text and the slot's value, or a mapping
+            from texts to values.
+        evidence: for families of recognisers ("ctc", "transducer", "attention"), the curve from evidence to confidence: a pair
+            of a middle and a width. `hf_ngpulm.evaluation.tune_grammar` finds it. Other families have the default curve.
 
     Raises:
-        GrammarError: an expression names a list that isn't given, or a list is empty or contains itself; or the grammar is too
-            large, or nested too deeply.
+        GrammarError: `lists` lacks a list, a list is empty or contains itself, or the grammar is too large or nested too
+            deeply.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class Grammar:
 
     @classmethod
     def from_text(cls, text: str) -> Grammar:
-        """Read the text of a grammar in one of the formats: JSGF without imports, sentence templates or a context of Rhino as
-        YAML or JSON, or Vosk's list. Raises GrammarError if it is none of them, or invalid.
+        """Read a grammar from a text: JSGF without imports, Home Assistant's templates or a Rhino context in YAML or JSON, or
+        Vosk's list. Raises GrammarError if the text is in another format, or invalid.
         """
         if text.lstrip().startswith("#JSGF"):
             return cls.from_jsgf(text)
@@ -114,7 +114,8 @@ class Grammar:
         """Read a grammar from a file, or a folder of sentence templates; the suffix and the content tell its format.
 
         Raises:
-            GrammarError: the format is unknown, or the file is invalid; the message names line and column where there are some.
+            GrammarError: the format is unknown, or the file is invalid. The message names the line and column if they are
+                known.
         """
         path = Path(source)
         if path.suffix in SUFFIXES:
@@ -150,17 +151,17 @@ class Grammar:
         saving.save(Rules(self.intents, self.lists, self.evidence), save_directory)
 
     def push_to_hub(self, repo_id: str, *, private: bool | None = None, token: str | bool | None = None) -> str:
-        """Upload the grammar to a repo of the Hub, which is made if there is none, and return the commit's address."""
+        """Upload the grammar to a repo of the Hub, and return the commit's URL. Creates the repo if it doesn't exist."""
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder)
             return saving.push(Path(folder), repo_id, private, token)
 
     def with_fillers(self, fillers: str | Iterable[str], price: float = PRICE) -> Grammar:
-        """Return a copy in which each sentence may have fillers before and after it, such as "um" and "please".
+        """Return a copy in which fillers, such as "um" and "please", may stand before and after each sentence.
 
         Args:
-            fillers: words, or the code of a language whose fillers are known (`hf_ngpulm.grammar.fillers.FILLERS`).
-            price: the penalty for each (natural log).
+            fillers: words, or the code of a language in `hf_ngpulm.grammar.fillers.FILLERS`.
+            price: the penalty of each filler (natural log).
 
         Raises:
             GrammarError: a filler has no words, or the language has no list.
@@ -170,7 +171,7 @@ class Grammar:
         return Grammar(intents, self.lists, self.evidence)
 
     def with_evidence(self, evidence: Mapping[str, Evidence]) -> Grammar:
-        """Return a copy with other curves of confidence for some families of recognisers; what is compiled is shared."""
+        """Return a copy with other curves of confidence for some families of recognisers. The copy shares compiled grammars."""
         changed = copy.copy(self)
         changed.evidence = self.evidence | evidence_of(evidence, "the grammar")
         return changed
@@ -186,7 +187,7 @@ class Grammar:
         unknown = sorted(new.keys() - self.lists.keys())
         if unknown:
             raise GrammarError(f"the grammar has no list {unknown[0]!r}; it has {sorted(self.lists)}")
-        new |= glued(new, self.lists)  # lists of templates that stand for these with letters before or after
+        new |= glued(new, self.lists)  # derived lists of templates: these lists with letters before or after each entry
         changed.lists = {**self.lists, **new}
         are_texts = all(isinstance(text, str) for name in new for text, _ in (*new[name], *self.lists[name]))
         changed._network = self._network.with_lists(new) if are_texts else Network(self.intents, changed.lists)
@@ -196,12 +197,12 @@ class Grammar:
     def compiled(
         self, tokenizer_or_processor: Any, vocab_size: int | None = None, price: float = FORBIDDEN, strict: bool = False
     ) -> CompiledGrammar:
-        """Return the grammar in the tokens of a recogniser. The result is kept.
+        """Compile the grammar to the tokens of a recogniser. The result is cached.
 
         Args:
-            tokenizer_or_processor: the recogniser's.
-            vocab_size: number of token ids that a language model beside it scores.
-            price: the penalty (natural log) for leaving the grammar, once. The default is so high that leaving never pays.
+            tokenizer_or_processor: the recogniser's tokenizer or processor.
+            vocab_size: number of token ids of the language model that is used beside the grammar.
+            price: the penalty (natural log) for leaving the grammar, subtracted once. With the default, leaving never pays off.
             strict: raise an error for words that the recogniser can't write, instead of a warning.
 
         Raises:
@@ -217,10 +218,10 @@ class Grammar:
         return kept[key]
 
     def reading(self, text: str) -> Reading | None:
-        """Return the meaning of a text, without regard to case and to punctuation marks after words; None if it isn't in the
-        grammar.
+        """Return the meaning of a text; None if the text isn't in the grammar.
 
-        `first` and `last` of slots count words; marks that stand alone aren't words.
+        Case and punctuation marks after words are ignored. `first` and `last` of slots are word indices; punctuation marks
+        that stand alone don't count.
         """
 
         def units(said: str) -> tuple[Any, ...]:
@@ -239,7 +240,7 @@ class Grammar:
         return f"Grammar(intents={[*self.intents]}, lists={lists})"
 
     def __copy__(self) -> Grammar:
-        """Return a copy that shares everything; that of `__setstate__` would make the network again."""
+        """Return a copy that shares everything. (The default copy would build the network again, in `__setstate__`.)"""
         changed = Grammar.__new__(Grammar)
         changed.__dict__.update(self.__dict__)
         return changed
@@ -252,9 +253,7 @@ class Grammar:
 
 
 def _entries(name: str, entries: Any) -> list[tuple[Any, Value]]:
-    """Return a list's entries as pairs (spoken text, value). Raises GrammarError if there are none, or an entry has another
-    type.
-    """
+    """Return a list's entries as pairs (spoken text, value). Raises GrammarError if the list is empty or an entry invalid."""
     if isinstance(entries, str):
         raise GrammarError(f"the list {name!r} should be a list of texts, got the text {entries!r}; write [{entries!r}]")
     items: Iterable[Any] = entries.items() if isinstance(entries, Mapping) else entries

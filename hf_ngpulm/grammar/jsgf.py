@@ -51,14 +51,14 @@ class _Rule(NamedTuple):
 def read_jsgf(source: str | Path, imports: str | Path | None = None) -> Rules:
     """Read a JSGF grammar.
 
-    Each public rule is an intent, named like the rule. A tag `{name=value}` or `{name:value}` turns the
-    expression before it into a slot; `{name=}` makes a slot whose value is its words; any other tag makes a slot "tag" whose
-    value is the tag's text. If the expression already contains slots, the tag becomes a slot without words after it.
+    Each public rule is an intent with the rule's name. A tag `{name=value}` or `{name:value}` turns the expression before it
+    into a slot. `{name=}` makes a slot whose value is the slot's words. Any other tag makes a slot "tag", whose value is the
+    tag's text. If the expression already contains slots, the tag becomes a slot without words, after the expression.
 
     Args:
         source: a path, or the grammar's text, which begins with "#JSGF".
-        imports: folder of the grammars that this one imports: "names.jsgf", "com.shop.names.jsgf" or "com/shop/names.jsgf" (or
-            with another of `SUFFIXES`) for `import <com.shop.names.*>`. None: imports are refused.
+        imports: the folder with imported grammars; None refuses imports. `import <com.shop.names.*>` reads "names.jsgf",
+            "com.shop.names.jsgf" or "com/shop/names.jsgf", or such a name with another of `SUFFIXES`.
 
     Raises:
         GrammarError: the grammar is invalid, or recursive; the message names the file, line and column.
@@ -76,15 +76,15 @@ def read_jsgf(source: str | Path, imports: str | Path | None = None) -> Rules:
 
 @dataclass
 class _Grammar:
-    """A grammar file. Rules are parsed when they are needed."""
+    """A grammar file. Each rule is parsed when it is first referred to."""
 
     text: str
     where: str
     folder: Path | None
-    known: dict[str, _Grammar]  # grammars by name, this one among them
+    known: dict[str, _Grammar]  # all grammars by name, including this one
     name: str = ""
     rules: dict[str, _Rule] = field(default_factory=dict)
-    imported: list[str] = field(default_factory=list)  # qualified names, or those of grammars with ".*"
+    imported: list[str] = field(default_factory=list)  # qualified names of rules, or names of grammars followed by ".*"
     parts: dict[str, _Part] = field(default_factory=dict)
     inside: list[str] = field(default_factory=list)
 
@@ -155,7 +155,7 @@ class _Grammar:
                 raise self.error(
                     name.start, f"the grammar {grammar!r} isn't in {str(self.folder)!r}; name its file {paths[0].name}"
                 )
-            self.known[grammar] = self  # until it is read: an import may lead back here
+            self.known[grammar] = self  # a placeholder, as the imported grammar may import this one
             self.known[grammar] = _Grammar(*text_and_name(path, "", lambda text: False), self.folder, self.known)
         self.imported.append(name.text)
 
@@ -171,7 +171,7 @@ class _Grammar:
         return self.parts[name]
 
     def referred(self, token: _Token) -> _Part:
-        """Return the expression of the rule that a reference names."""
+        """Return the expression of the rule with this reference's name."""
         if token.text in ("NULL", "VOID"):
             return _Part(Words("") if token.text == "NULL" else NOTHING, False)
         grammar, _, name = token.text.rpartition(".")
@@ -179,21 +179,21 @@ class _Grammar:
             grammar in (self.name, self.name.rpartition(".")[2]) and name in self.rules
         ):
             return self.rule(name)
-        found = []
+        candidates = []
         for imported in self.imported:
             owner, _, what = imported.rpartition(".")
             if what in ("*", name) and grammar in ("", owner, owner.rpartition(".")[2]) and name in self.known[owner].rules:
-                found.append((owner, self.known[owner]))
-        found = [(owner, each) for owner, each in found if each.rules[name].is_public]
-        if not found:
+                candidates.append((owner, self.known[owner]))
+        candidates = [(owner, each) for owner, each in candidates if each.rules[name].is_public]
+        if not candidates:
             raise self.error(token.start, f"the rule <{token.text}> is unknown (or not public); define or import it")
-        if len({owner for owner, _ in found}) > 1:
+        if len({owner for owner, _ in candidates}) > 1:
             raise self.error(token.start, f"<{token.text}> is in several imported grammars; write <GRAMMAR.{name}>")
-        return found[0][1].rule(name)
+        return candidates[0][1].rule(name)
 
 
 class _Parser:
-    """Parses the expansion of a rule, by recursive descent."""
+    """Parse the expansion of a rule by recursive descent."""
 
     def __init__(self, grammar: _Grammar, rule: _Rule) -> None:
         self.grammar, self.tokens, self.at, self.depth = grammar, rule.tokens, 0, 0
@@ -210,7 +210,7 @@ class _Parser:
         return self.tokens[self.at] if self.at < len(self.tokens) else self.end
 
     def _mark(self, *texts: str) -> str | None:
-        """Take the next token if it is one of these marks."""
+        """Consume and return the next token if it is one of these marks; otherwise return None."""
         token = self._next
         if token.kind != "mark" or token.text not in texts:
             return None

@@ -1,4 +1,4 @@
-"""Sort the spellings after all states of an automaton of words, as the trie of `hf_ngpulm.grammar.tokens` takes them."""
+"""Sort the spellings of all arcs of an automaton of words, to build the trie of `hf_ngpulm.grammar.tokens`."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ..lexicon.trie import sorted_spellings
 from .spelling import Sequences, SpelledSymbols
 from .words import WordAutomaton
 
-FEW = 8  # a list with more spellings is spelled once for all states that read it alike
+FEW = 8  # lists with more spellings are stored once for all states with equal arcs for them
 
 
 class Keys:
-    """All spellings after all states, sorted, each with its owner as its first token.
+    """The sorted spellings of all arcs. The first token of each spelling is its owner.
 
-    An owner is a state; or some lists alike that several states, with the same free words beside them, read on their way to the
-    same states.
+    An owner is a state, or a group of similar lists. Several states share a group if their arcs for these lists have the same
+    weights and targets, and their free words lead to the same state.
 
     Attributes:
-        offsets, tokens: the distinct spellings, as `build_trie` takes them.
-        weights: float64, the largest weight of each.
-        shared: the owners of lists, for states that read such lists.
-        users: a state for each owner that has the same free words beside it.
+        offsets, tokens: the distinct spellings, as arguments of `build_trie`.
+        weights: float64, the largest weight of each spelling.
+        shared: for each state with shared groups, their owners.
+        users: for each owner, one of the states that use it.
     """
 
     def __init__(self, words: WordAutomaton, symbols: SpelledSymbols, delimiter: int | None, start: int) -> None:
@@ -74,7 +74,7 @@ class Keys:
         self.is_single = np.diff(self._firsts) == 1
 
     def single(self, forms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the target state and the weight of some spellings, each of which leads to a single state."""
+        """Return the target states and weights of spellings that lead to a single state each."""
         return self._targets[self._firsts[forms]], self._weights[self._firsts[forms]]
 
     def ends_of(self, form: int) -> list[tuple[int, float]]:
@@ -89,21 +89,21 @@ class Keys:
 
 
 def _families(firsts: dict[Any, set[int]]) -> dict[Any, int]:
-    """Return numbers of families of symbols: those with much the same first tokens, such as ranges of numbers, are read side by
-    side. `firsts`: the first tokens of each symbol.
+    """Return the family's number of each symbol. Symbols of a family, such as ranges of numbers, share most first tokens.
+    `firsts`: the first tokens of each symbol.
     """
     families: dict[Any, int] = {}
-    known: list[set[int]] = []
+    firsts_of_families: list[set[int]] = []
     for symbol, tokens in firsts.items():
-        alike = (number for number, each in enumerate(known) if 2 * len(tokens & each) > len(tokens | each))
-        families[symbol] = next(alike, len(known))
-        if families[symbol] == len(known):
-            known.append(tokens)
+        alike = (number for number, each in enumerate(firsts_of_families) if 2 * len(tokens & each) > len(tokens | each))
+        families[symbol] = next(alike, len(firsts_of_families))
+        if families[symbol] == len(firsts_of_families):
+            firsts_of_families.append(tokens)
     return families
 
 
 class _Table:
-    """The spellings of all classes, one after the other, each with the delimiter at its end if there is one."""
+    """The concatenated spellings of all classes. If there is a delimiter, each spelling ends with it."""
 
     def __init__(self, known: dict[Any, Sequences], delimiter: int | None) -> None:
         end = () if delimiter is None else (delimiter,)
@@ -115,7 +115,7 @@ class _Table:
         self.tokens = np.array([token for each in sequences for token in each], dtype=np.int32)
 
     def after(self, arcs: list[tuple]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the spellings of arcs, each after its state: tokens, lengths, weights and targets."""
+        """Return the tokens, lengths, weights and targets of the arcs' spellings. Each begins with the arc's source state."""
         numbers = np.array([self.numbers[symbol] for _, symbol, _, _ in arcs], dtype=np.int64)
         states, weights, targets = (np.array([arc[column] for arc in arcs]) for column in (0, 2, 3))
         counts = self.firsts[numbers + 1] - self.firsts[numbers] if len(arcs) else np.zeros(0, np.int64)

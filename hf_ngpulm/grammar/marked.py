@@ -1,4 +1,4 @@
-"""Read YAML whose texts know where they stand, so that errors can name the line and column."""
+"""Read YAML with the line and column of each text, for error messages."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .rules import place
 
 
 class Marked(str):
-    """A text of a YAML file. `where` is its place, as messages name it."""
+    """A text of a YAML file. `where` is its file, line and column in the form of error messages."""
 
     where: str
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Give texts their places."""
+    """Construct each text as `Marked`."""
 
     def marked(self, node: Any) -> Marked:
         text = Marked(self.construct_scalar(node))
@@ -32,8 +32,8 @@ _Loader.add_constructor("tag:yaml.org,2002:str", _Loader.marked)
 
 
 def load_yaml(text: str, where: str) -> Any:
-    """Return the values of a YAML text. Texts among them are `Marked`. Aliases are refused: a few lines of them can stand for
-    gigabytes. Raises GrammarError if it isn't valid YAML.
+    """Return the values of a YAML text, with texts as `Marked`. Aliases are refused, as a few lines of aliases can expand to
+    gigabytes. Raises GrammarError if the YAML is invalid.
     """
     loader = _Loader(text)
     loader.name = where
@@ -55,5 +55,5 @@ def load_yaml(text: str, where: str) -> Any:
 
 
 def place_of(value: Any, otherwise: str | Path) -> str:
-    """Return the place of a value, or another place if it has none."""
+    """Return the place of a `Marked` value; `otherwise` for any other value."""
     return getattr(value, "where", str(otherwise))

@@ -1,8 +1,8 @@
 """Turn expressions into a network: a nondeterministic automaton whose arcs read a word, an entry of a list, or nothing.
 
-Arcs that read nothing may carry an action, which opens or closes a slot or names the intent. The search needs no actions: it
-follows an automaton made of the network without them (`hf_ngpulm.grammar.words`, `hf_ngpulm.grammar.tokens`). Afterwards
-`Network.reading` finds the likeliest path of a transcript through the network, and with it the slots.
+Arcs that read nothing may carry an action: they open or close a slot, or name the intent. The search follows an automaton made
+from the network without actions (`hf_ngpulm.grammar.words`, `hf_ngpulm.grammar.tokens`). Afterwards `Network.reading` finds the
+transcript's best path through the network. The path's actions give the intent and the slots.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..errors import GrammarError
 from .expressions import Choice, Expression, List, Number, Repeat, Sequence, Slot, Value, Wildcard, Words
 
 MOST_ARCS, MOST_NUMBERS, MOST_DEPTH = 2_000_000, 100_000, 100
-FREE_WORD = -1e-6  # so that a reading prefers the grammar's words to a wildcard
+FREE_WORD = -1e-6  # weight of a free word, so that a reading prefers the grammar's words to a wildcard
 
 
 class Free:
@@ -33,7 +33,7 @@ Entries = list[tuple[str, Value]]
 
 
 class Action(NamedTuple):
-    """An action between words: name the "intent", "open" or "close" a slot, or give the slot the "value" of an entry."""
+    """An action between words: set the "intent", "open" or "close" a slot, or set the slot's "value" to that of an entry."""
 
     kind: str
     name: str | None
@@ -41,7 +41,7 @@ class Action(NamedTuple):
 
 
 class Arc(NamedTuple):
-    """An arc to `target`. It reads `symbol`, or nothing if that is None."""
+    """An arc to `target`. It reads `symbol`; None reads nothing."""
 
     target: int
     symbol: Symbol | None
@@ -50,7 +50,7 @@ class Arc(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """A slot of a reading. The value is None if it is the words themselves; `first` and `last` enclose its tokens."""
+    """A slot of a reading, with the units `first .. last - 1`. A value of None stands for the slot's own words."""
 
     name: str
     value: Value
@@ -67,13 +67,13 @@ class Reading(NamedTuple):
 
 
 class Symbols:
-    """The spellings of a network's symbols in units: tokens, or whole words.
+    """The spellings of a network's symbols. A spelling is a sequence of units, which are tokens or whole words.
 
     Args:
         spellings: the spellings of each symbol except `FREE`, and the values of the entries with that spelling.
-        free_end: function from the start of a free word to its end; returns the start if no free word begins there.
-        skipped: function from a place between words to the first place after units that are skipped.
-        initial: spellings that are valid only at the beginning of a transcript.
+        free_end: returns the end of a free word from its start; returns the start if no free word begins there.
+        skipped: returns the first place from which on units aren't skipped, from a place between words.
+        initial: more spellings of each symbol, which are valid only at the beginning of a transcript.
         separators: units that separate words; None if words need no separator.
     """
 
@@ -87,19 +87,19 @@ class Symbols:
     ) -> None:
         self.spellings, self.free_end, self.skipped = spellings, free_end, skipped
         self.initial, self.separators = initial or {}, separators
-        self._lengths = {symbol: sorted({len(each) for each in known}) for symbol, known in spellings.items()}
-        self._initial_lengths = {symbol: sorted({len(each) for each in known}) for symbol, known in self.initial.items()}
+        self._lengths = {symbol: sorted({len(each) for each in values}) for symbol, values in spellings.items()}
+        self._initial_lengths = {symbol: sorted({len(each) for each in values}) for symbol, values in self.initial.items()}
 
     def matches(self, symbol: Any, units: list[int], place: int) -> Iterator[tuple[int, Value]]:
-        """Yield the end of each spelling of a symbol that stands at a place, and its value."""
+        """Yield the end and the value of each spelling of a symbol that stands at a place."""
         tables = [(self.spellings.get(symbol, {}), self._lengths.get(symbol, ()))]
         if place == 0:
             tables.append((self.initial.get(symbol, {}), self._initial_lengths.get(symbol, ())))
-        for known, lengths in tables:
+        for values, lengths in tables:
             for length in lengths:
                 spelling = tuple(units[place : place + length])
-                if len(spelling) == length and spelling in known and self._may_end(units, place + length):
-                    yield place + length, known[spelling]
+                if len(spelling) == length and spelling in values and self._may_end(units, place + length):
+                    yield place + length, values[spelling]
 
     def _may_end(self, units: list[int], place: int) -> bool:
         return self.separators is None or place == len(units) or units[place] in self.separators
@@ -112,15 +112,15 @@ class Network:
         self.arcs: list[list[Arc]] = [[], []]
         self.lists, self.count, self.depth = lists, 0, 0
         self.inlined: list[str] = []
-        self.are_texts: dict[str, bool] = {}  # whether no entry of a list has parts of its own
-        self.automata: dict[Any, Any] = {}  # deterministic ones, by classes of symbols; copies with other lists share them
+        self.are_texts: dict[str, bool] = {}  # for each list, whether all its entries are plain texts
+        self.automata: dict[Any, Any] = {}  # deterministic automata by classes of symbols; `with_lists` shares them
         for intent, expression in intents.items():
             state = self._state()
             self._arc(0, state, action=Action("intent", intent))
             self._add(expression, state, 1)
 
     def with_lists(self, lists: Mapping[str, list[tuple[Any, Value]]]) -> Network:
-        """Return a copy in which some lists have other entries, all texts. The copy shares everything else."""
+        """Return a copy with other entries in some lists; the entries must be texts. The copy shares everything else."""
         changed = copy.copy(self)
         changed.lists = {**self.lists, **lists}
         return changed
@@ -224,7 +224,7 @@ class Network:
         if name in self.inlined:
             raise GrammarError(f"the list {name!r} contains itself: {' -> '.join([*self.inlined, name])}")
         self.inlined.append(name)
-        for text, value in self.lists[name]:  # an entry with parts of its own
+        for text, value in self.lists[name]:  # some entry is an expression, so all entries become paths
             first, last = self._state(), self._state()
             self._arc(source, first)
             self._add(Words(text) if isinstance(text, str) else text, first, last)
@@ -232,18 +232,19 @@ class Network:
         self.inlined.pop()
 
     def reading(self, units: list[int], symbols: Symbols) -> Reading | None:
-        """Return the reading of a transcript with the largest weight; in a tie, the one whose arcs come first. Return None if
-        the grammar doesn't have the transcript.
+        """Return the transcript's reading with the largest weight; in a tie, the reading whose arcs come first. Return None if
+        the transcript isn't in the grammar.
         """
         best, before = self.reached(units, symbols)
         last = (len(units), 1)
         return self.traced(last, before, best[last]) if last in best else None
 
     def reached(self, units: list[int], symbols: Symbols) -> tuple[dict[tuple[int, int], float], dict[Any, Any]]:
-        """Return the places and states that paths reach, with the weight of the best path to each; and each one's last step,
-        which `traced` follows back.
+        """Return the (place, state) pairs that paths reach: the weight of the best path to each pair, and the last step of this
+        path, for `traced`.
         """
-        # Paths by place, then by weight, then by their order. Weights above 0 may be found late: states are settled again then.
+        # Dijkstra's algorithm: paths are taken by place, then by weight, then by their order. A weight above 0 can improve the
+        # path to a pair that was already taken; such a pair is taken again.
         best: dict[tuple[int, int], float] = {(symbols.skipped(units, 0), 0): 0.0}
         before: dict[tuple[int, int], tuple[tuple[int, int], Action | None, Value, int]] = {}
         waiting: list[tuple[int, float, int, int]] = [(symbols.skipped(units, 0), 0.0, 0, 0)]
@@ -259,12 +260,12 @@ class Network:
                 raise GrammarError("a part that may be empty is repeated with a weight above 0; make the weight at most 0")
             if place not in matched:
                 matched[place] = {id(None): [(place, None)]}
-            known = matched[place]
+            matched_here = matched[place]
             for target, symbol, more, action in self.arcs[state]:
-                found = known.get(id(symbol))
-                if found is None:  # many arcs read the same symbol at a place; it is looked for once
-                    found = known[id(symbol)] = [*self._ends(symbol, units, place, symbols)]
-                for end, value in found:
+                ends = matched_here.get(id(symbol))
+                if ends is None:  # many arcs read the same symbol at a place; it is matched once
+                    ends = matched_here[id(symbol)] = [*self._ends(symbol, units, place, symbols)]
+                for end, value in ends:
                     weight = -cost + more + (FREE_WORD if symbol is FREE else 0.0)
                     there = (symbols.skipped(units, end) if end > place else place, target)
                     if weight > best.get(there, -math.inf):
@@ -285,7 +286,7 @@ class Network:
             steps.append(before[last])
             last = steps[-1][0]
         intent, slots = None, []
-        opened, heard, read = 0, None, 0  # `read` is the end of the last word, before what is skipped
+        opened, heard, read = 0, None, 0  # `read` is the end of the last word, without skipped units
         for (place, _), action, value, end in reversed(steps):
             heard = value if value is not None else heard
             read = end if end > place else read
@@ -304,8 +305,8 @@ class Network:
 
 
 def number_entries(number: Number) -> Iterator[tuple[str, Value]]:
-    """Yield the texts of a range's numbers: in words, with and without "and", and in digits. Raises GrammarError if the range
-    has too many numbers, or num2words doesn't know the language.
+    """Yield the texts and values of a range's numbers: in words, with and without "and", and in digits. Raises GrammarError if
+    the range has too many numbers, or num2words lacks the language.
     """
     count = (number.most - number.least) // number.step + 1
     if count > MOST_NUMBERS:

@@ -1,7 +1,8 @@
 """Follow the spellings of an automaton of words token by token.
 
-All spellings after all states form one trie, whose first level is the states. A *place* is a node of the trie, a state between
-words, or "inside a free word", which every token keeps. Several places may be possible after the same tokens.
+The spellings of all arcs form one trie. Its first level has the source states; below each state are the spellings of its arcs.
+A *place* is a node of the trie, a state between words, or the inside of a free word, which any further token may continue.
+Several places may be possible after the same tokens.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from .spelling import SpelledSymbols
 from .words import WordAutomaton
 
 NODE, BETWEEN, FREE = range(3)  # kinds of places
-Place = tuple[int, int, float]  # kind; node, or state of words; weight so far, compared with the best place of the set
+Place = tuple[int, int, float]  # kind; node, or state of words; weight so far, relative to the best place of the set
 Places = tuple[Place, ...]
 
 
 class Spelled:
-    """The spellings of an automaton of words, and the places that tokens lead to."""
+    """The spellings of an automaton of words, and the places after tokens."""
 
     def __init__(self, words: WordAutomaton, symbols: SpelledSymbols, speller: Speller) -> None:
         self.words, self.vocab_size = words, speller.vocabulary.size
         self.delimiter, self.members = speller.delimiter, symbols.members
         self.begins = np.asarray(speller.begins_word, dtype=bool)
-        self.start = len(words.arcs)  # a copy of the start, whose spellings may lack a blank
+        self.start = len(words.arcs)  # copy of the start state, whose spellings may lack the blank before the first word
         self.finals = np.array([np.nan if final is None else final for final in (*words.finals, words.finals[0])])
         self.defaults = [*words.defaults, words.defaults[0]]
         self.keys = Keys(words, symbols, self.delimiter, self.start)
@@ -43,7 +44,7 @@ class Spelled:
         self._measure()
 
     def _find_free(self) -> None:
-        """Find the spellings that end at nodes of the trie, and the states under a lasting wildcard."""
+        """Find the spellings that end at nodes of the trie, and the states after a wildcard that may go on without end."""
         trie, words = self.trie, self.words
         first, last = trie.child_offsets[0], trie.child_offsets[1]
         self.node_of = np.full(len(self.keys.users), -1, dtype=np.int64)
@@ -64,17 +65,18 @@ class Spelled:
                 if default is not None and default[1] in lasting:
                     free_of[state] = default[1]
             self.covering = covering(words, free_of[:-1], self._is_free)
-        self.free_of = free_of[self.keys.users]  # of each owner
+        self.free_of = free_of[self.keys.users]  # for each owner the state after free words, or -1
 
     def _is_free(self, symbol: Any) -> bool:
         """Return whether all spellings of a symbol can be read as free words."""
         return self.delimiter is not None or all(self.begins[each[0]] for each in self.members[symbol][0])
 
     def _follow_free_words(self) -> None:
-        """Find the places beside each arc of the trie: those that free words reach while a spelling is read.
+        """Find the places beside each arc of the trie: the places that are also possible because the spelling's tokens may be
+        free words.
 
-        `besides` has the different sets of places, and `beside` each arc's number among them, -1 for none. A single place keeps
-        the state of free words in `only`.
+        `besides` lists the distinct sets of places, and `beside` has each arc's index into this list, or -1. For a set with a
+        single place, `only` has the place's state.
         """
         trie, delimiter = self.trie, self.delimiter
         self.parents = np.repeat(np.arange(trie.num_nodes), np.diff(trie.child_offsets))
@@ -111,7 +113,7 @@ class Spelled:
         self.only = np.array([places[0][1] if len(places) == 1 else -1 for places in self.besides] + [-1])
 
     def _measure(self) -> None:
-        """Find the largest weight of the spellings through each node, and which nodes at the end of spellings need a set."""
+        """Find the largest weight of the spellings through each node. Find the nodes at spellings' ends that need a set."""
         trie = self.trie
         sizes = np.diff(trie.path_offsets)
         self.pushed = np.full(trie.num_nodes, -np.inf)
@@ -127,7 +129,8 @@ class Spelled:
                 if not np.isnan(ends).all():
                     self.node_finals[self.parents[child]] = np.nanmax(ends)
         self.is_mixed = np.zeros(trie.num_nodes, dtype=bool)
-        self.clashes: dict[int, Places] = {}  # arcs with tokens that also follow the spelling before them; the places before
+        # Arcs that continue a longer spelling with a token that may also follow the shorter one; the places before them.
+        self.clashes: dict[int, Places] = {}
         firsts: dict[int, set[int]] = {}
         for node in np.flatnonzero(self.form_at >= 0).tolist():
             ends = self.ends_of(int(self.form_at[node]))
@@ -145,15 +148,15 @@ class Spelled:
                         self.clashes[arc] = before
 
     def places_beside(self, arc: int) -> Places:
-        """Return the places that free words reach on the way to the end of an arc of the trie."""
+        """Return the places that free words reach at the end of an arc of the trie; see `_follow_free_words`."""
         return self.besides[self.beside[arc]] if self.beside[arc] >= 0 else ()
 
     def covers(self, state: int, other: int) -> bool:
-        """Return whether all that may follow the other state may follow the state."""
+        """Return whether all continuations of `other` are continuations of `state`."""
         return state == other or state in self.covering.get(other, ())
 
     def reduced(self, places: list[Place]) -> dict[tuple[int, int], float]:
-        """Return the largest weight of each place, without places that others cover."""
+        """Return the places' largest weights, without places that another place covers (`grammar.covering`)."""
         best: dict[tuple[int, int], float] = {}
         for kind, which, weight in places:
             best[kind, which] = max(weight, best.get((kind, which), -np.inf))
@@ -171,19 +174,19 @@ class Spelled:
         return self.child_tokens[self.child_bounds[node] : self.child_bounds[node + 1]]
 
     def tokens_after(self, state: int) -> list[int]:
-        """Return the tokens that begin the spellings after a state. Some may be there more than once."""
+        """Return the first tokens of the spellings after a state, which may contain duplicates."""
         owners = [state, *self.shared.get(state, ())]
         return [token for owner in owners for token in self.tokens_at(int(self.node_of[owner]))]
 
     def openings_of(self, states: Iterable[int]) -> set[int]:
-        """Return the tokens with which the words after free words begin."""
+        """Return the tokens with which a word after free words may begin, if the free words lead to these states."""
         if self.delimiter is not None:
             return {self.delimiter}
-        found = {token for state in states for token in self.tokens_after(state)}
-        return {token for token in found if self.begins[token]}
+        firsts = {token for state in states for token in self.tokens_after(state)}
+        return {token for token in firsts if self.begins[token]}
 
     def is_lasting(self, places: list[Place]) -> bool:
-        """Return whether places inside free words stay the same after any further free word."""
+        """Return whether further free words don't change these places inside free words."""
         return self.delimiter is not None or all(self.defaults[which] == (0.0, which) for _, which, _ in places)
 
     def entered(self, node: int, form: int, weight: float) -> list[Place]:
@@ -213,14 +216,14 @@ class Spelled:
     def after(self, places: Places, token: int) -> list[Place]:
         """Return the places after a token. This defines the tokens that a set of places accepts."""
         is_delimiter = token == self.delimiter
-        # With a delimiter, any other token may begin a free word; without one, a free word's first token shows that.
+        # With a delimiter, any other token may begin a free word. Without one, only tokens that begin words may.
         begins = not is_delimiter if self.delimiter is not None else bool(self.begins[token])
         after: list[Place] = []
         compares = self.covering and begins and self.delimiter is None
         ended = {which for kind, which, _ in places if kind != NODE} if compares else set()
         for kind, which, weight in places:
             if kind != NODE and not ended.isdisjoint(self.covering.get(which, ())):
-                continue  # whatever may follow may also follow the other state
+                continue  # another possible state covers this one
             if kind == NODE:
                 after += self._children(which, token, weight)
             elif kind == BETWEEN:

@@ -1,4 +1,4 @@
-"""Read the beginning of a transcript: what its grammar knows already, and whether the sentence may go on."""
+"""Read unfinished transcripts: the intent and slots so far, and whether the sentence is complete or may go on."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .network import FREE, Filled, Network, Symbols
 
 
 class Progress(NamedTuple):
-    """The beginning of a sentence.
+    """The meaning of an unfinished sentence.
 
-    While several intents are possible, `intent` is None and there are no slots. Otherwise `slots` are the complete ones of the
-    likeliest sentence. The beginning is a whole sentence if `is_complete`; longer sentences begin with it if `may_go_on`.
+    While several intents are possible, `intent` is None and there are no slots. Otherwise `slots` has the complete slots of the
+    likeliest sentence. `is_complete`: the words so far are a sentence. `may_go_on`: longer sentences begin with these words.
     """
 
     intent: str | None
@@ -23,19 +23,20 @@ class Progress(NamedTuple):
 
 
 class Beginnings:
-    """Reads beginnings of the sentences of a network, whose symbols have the spellings of `symbols`."""
+    """Reads unfinished sentences of a network. `symbols` has the spellings of the network's symbols."""
 
     def __init__(self, network: Network, symbols: Symbols) -> None:
         self.network, self.symbols = network, symbols
         self._firsts = [arc.target for arc in network.arcs[0]]  # the first state of each intent
-        self._sorted: dict[Any, list[list[tuple[int, ...]]]] = {}  # the spellings of a symbol, later ones and initial ones
+        # By symbol: its sorted spellings anywhere in a transcript, and those at the beginning of a transcript.
+        self._sorted: dict[Any, list[list[tuple[int, ...]]]] = {}
 
     def progress(self, units: list[int]) -> Progress | None:
-        """Return how far a transcript has come; None if no sentence begins with it. Its last word may be unfinished."""
+        """Return the progress of a transcript whose last word may be unfinished; None if no sentence begins with it."""
         reached, before = self.network.reached(units, self.symbols)
         at_end = [state for place, state in reached if place == len(units)]
         within = [here for here in reached if here[0] < len(units) and self._is_within(*here, units)]
-        best: dict[int, tuple[tuple[int, int], float]] = {}  # of each intent; what has read more wins
+        best: dict[int, tuple[tuple[int, int], float]] = {}  # by intent, the path that has read most
         for here in [*((len(units), state) for state in at_end), *within]:
             intent, rank = self._intent(here, before), (here[0], reached[here])
             if intent >= 0 and (intent not in best or rank >= (best[intent][0][0], best[intent][1])):
@@ -50,13 +51,13 @@ class Beginnings:
         return Progress(reading.intent, reading.slots, 1 in at_end, may_go_on)
 
     def _intent(self, here: tuple[int, int], before: Mapping[Any, Any]) -> int:
-        """Return the number of the intent that a place and a state belong to; -1 for the start, which is of all."""
-        while here[1] == 1 and here in before:  # the end is of all, too
+        """Return the number of the intent on the best path to a place and a state; -1 at the start, before any intent."""
+        while here[1] == 1 and here in before:  # all intents share the end
             here = before[here][0]
         return bisect_right(self._firsts, here[1]) - 1
 
     def _is_within(self, place: int, state: int, units: list[int]) -> bool:
-        """Return whether the rest of the transcript is the beginning of a longer spelling that may follow a state."""
+        """Return whether a spelling after `state` begins with the rest of the transcript and is longer."""
         return any(
             self._has_longer(arc.symbol, place, tuple(units[place:]))
             for arc in self.network.arcs[state]

@@ -1,4 +1,4 @@
-"""Define the meaning of a grammar: all readings of a text, found by walking through the expressions word by word. Slow."""
+"""Define the meaning of a grammar: list all readings of a text, by walking through the expressions word by word. Slow."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .rules import Rules
 class Meaning(NamedTuple):
     """A reading of a text."""
 
-    intent: str | None  # the intent, None for a grammar without intents
-    slots: tuple[tuple[str, Value], ...]  # names and values of slots, in the order in which they end
+    intent: str | None  # the intent; None for a grammar without intents
+    slots: tuple[tuple[str, Value], ...]  # names and values of slots, in the order of the slots' ends
     weight: float  # the grammar's weight (natural log)
 
 
-# A way through an expression: the place where it ends, the number of free words, the value of the last entry or number (None if
-# there is none), and the slots. It is mapped to its weight.
+# A way through an expression: the place where it ends, the number of free words, the value of the last entry or number (None
+# without one), and the slots. `Ways` maps each way to its weight.
 Way: TypeAlias = tuple[int, int, Value, tuple[tuple[str, Value], ...]]
 Ways: TypeAlias = dict[Way, float]
 
@@ -29,8 +29,8 @@ Ways: TypeAlias = dict[Way, float]
 def readings(rules: Rules, text: str) -> list[Meaning]:
     """Return all readings of a text, the best one first.
 
-    A reading with a larger weight is better. Among those with the same weight, the one with fewer words in wildcards is better,
-    and then the one whose expressions come first. Case doesn't matter. A slot whose value is its own words keeps their case.
+    Readings are ranked by weight. Among readings of equal weight, the one with fewer words in wildcards is better; then, the
+    one whose expressions come first. Case is ignored, but a slot whose value is its words keeps their case.
 
     Args:
         text: words, separated by spaces, without punctuation marks.
@@ -38,7 +38,7 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
     said = text.split()
     heard = [_folded(word) for word in said]
 
-    known: dict[tuple[int, int], Ways] = {}
+    ways_from: dict[tuple[int, int], Ways] = {}
 
     @cache
     def texts(symbol: List | Number) -> list[tuple[Expression, Value]]:
@@ -46,10 +46,10 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
         return [(expression_of(entry), value) for entry, value in entries]
 
     def ways(expression: Expression, place: int) -> Ways:
-        """Return the ways through an expression from a place on."""
-        if (id(expression), place) not in known:
-            known[id(expression), place] = found_ways(expression, place)
-        return known[id(expression), place]
+        """Return the ways through an expression that begin at a place."""
+        if (id(expression), place) not in ways_from:
+            ways_from[id(expression), place] = found_ways(expression, place)
+        return ways_from[id(expression), place]
 
     def found_ways(expression: Expression, place: int) -> Ways:
         match expression:
@@ -57,10 +57,10 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
                 words = list(map(_folded, text.split()))
                 return {(place + len(words), 0, None, ()): 0.0} if heard[place : place + len(words)] == words else {}
             case Sequence(parts):
-                found: Ways = {(place, 0, None, ()): 0.0}
+                so_far: Ways = {(place, 0, None, ()): 0.0}
                 for part in parts:
-                    found = after(found, part)
-                return found
+                    so_far = after(so_far, part)
+                return so_far
             case Choice(options, weights):
                 return best(
                     (way, weight + more)
@@ -86,7 +86,7 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
         return {(end, end - place, None, ()): 0.0 for end in range(place + 1, len(heard) + 1)}  # a wildcard
 
     def after(before: Ways, part: Expression) -> Ways:
-        """Return the given ways, each followed by every way through a part."""
+        """Return all ways that consist of a way in `before` and a way through `part`."""
         return best(
             ((end, free + more_free, last if _known(last) else value, slots + more_slots), weight + more)
             for (place, free, value, slots), weight in before.items()
@@ -94,12 +94,12 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
         )
 
     def repeated(expression: Repeat, place: int) -> Ways:
-        """Return the ways through a repeated part. The first repetition, and those up to `least`, may be without words; later
-        ones may not.
+        """Return the ways through a repeated part. The first repetition, and all up to `least`, may be empty. Later repetitions
+        contain words.
         """
         part, least, most = expression.part, expression.least, expression.most
         here: Ways = {(place, 0, None, ()): 0.0}
-        found = here if least == 0 else {}
+        so_far = here if least == 0 else {}
         times = 0
         while here and times != most:
             times += 1
@@ -110,8 +110,8 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
                 if times <= max(least, 1) or way[0] > start[0]
             )
             if times >= least:
-                found = best([*found.items(), *here.items()])
-        return found
+                so_far = best([*so_far.items(), *here.items()])
+        return so_far
 
     every: dict[tuple[str | None, tuple[tuple[str, Value], ...]], tuple[float, int]] = {}
     for intent, expression in rules.intents.items():
@@ -124,7 +124,7 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
 
 
 def best(found: Iterable[tuple[Way, float]]) -> Ways:
-    """Return each way with its largest weight."""
+    """Return the distinct ways, each with its largest weight."""
     result: Ways = {}
     for way, weight in found:
         result[way] = max(result.get(way, weight), weight)

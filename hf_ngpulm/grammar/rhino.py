@@ -45,7 +45,7 @@ def read_rhino(source: str | Path | Mapping[str, Any], language: str = "en") -> 
 
 
 class _Reader:
-    """Reads the expressions of a context."""
+    """Read the expressions of a context."""
 
     def __init__(self, context: Mapping[str, Any], where: str, language: str) -> None:
         self.where, self.language = where, language
@@ -99,7 +99,7 @@ class _Reader:
             at = match.end()
 
     def _sequence(self, text: str, tokens: list[tuple[str, str, int]], at: int, depth: int) -> tuple[Expression, int]:
-        """Parse parts that follow each other, from a token on. Return them, and the token after them."""
+        """Parse a sequence of parts from the token `at` on. Return the sequence, and the index of the token after it."""
         parts: list[Expression] = []
         while at < len(tokens):
             kind, content, start = tokens[at]

@@ -1,4 +1,4 @@
-"""Define `Rules`, what the readers of grammar files return."""
+"""Define `Rules`, the result of reading a grammar file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import GrammarError
 from .expressions import Choice, Expression, List, Repeat, Sequence, Slot, Value
 
 MOST_DEPTH, MOST_PARTS, MOST_NATS = 100, 1_000_000, 1_000_000
-NOTHING = Choice()  # can't be said
+NOTHING = Choice()  # matches no sentence
 
 FAMILIES = ("ctc", "transducer", "attention")  # of recognisers
 
@@ -19,29 +19,28 @@ Entry: TypeAlias = tuple[str | Expression, Value]
 
 
 class Evidence(NamedTuple):
-    """The curve from evidence to confidence: the evidence (nats per token) at a confidence of 0.5, and the width of the
-    curve."""
+    """The curve from evidence to confidence: the evidence at confidence 0.5, and the curve's width, both in nats per token."""
 
     middle: float
     width: float
 
 
 def evidence_of(given: Mapping[str, Any], where: str) -> dict[str, Evidence]:
-    """Return the curve of each family of recognisers. Raises GrammarError if a family is unknown, or a curve is no pair of
-    numbers that could be found.
+    """Return the curve of each family of recognisers. Raises GrammarError if a family is unknown, or a curve isn't a pair of
+    finite numbers with a width above 0.
     """
-    found: dict[str, Evidence] = {}
+    curves: dict[str, Evidence] = {}
     for family, curve in given.items():
         if family not in FAMILIES:
             raise GrammarError(f"{where}: evidence is for the families {', '.join(FAMILIES)}; got {family!r}")
         match curve:
             case [int() | float() as middle, int() | float() as width] if abs(middle) < MOST_NATS and 0 < width < MOST_NATS:
-                found[family] = Evidence(float(middle), float(width))
+                curves[family] = Evidence(float(middle), float(width))
             case _:
                 raise GrammarError(
                     f"{where}: evidence of {family} should be two numbers, a middle and a width above 0; got {curve!s:.200}"
                 )
-    return found
+    return curves
 
 
 class Rules(NamedTuple):
@@ -50,7 +49,7 @@ class Rules(NamedTuple):
     Args:
         intents: the expression of each intent. A grammar without intents has the one key None.
         lists: the entries of each list, as pairs (spoken text, value).
-        evidence: for families of recognisers, the curve of confidence that was found with `hf_ngpulm.evaluation.tune_grammar`.
+        evidence: for families of recognisers, the curve of confidence that `hf_ngpulm.evaluation.tune_grammar` found.
     """
 
     intents: dict[str | None, Expression]
@@ -62,14 +61,14 @@ def checked(rules: Rules, where: str) -> Rules:
     """Return rules after checking that they can be compiled.
 
     Args:
-        where: the file, for messages.
+        where: the file's name in error messages.
 
     Raises:
-        GrammarError: a list is unknown or empty; expressions are too deep, or, with all repetitions written out, too many; or
-            a slot is within a slot.
+        GrammarError: a list is unknown or empty; expressions are nested too deeply; there are too many expressions, counting
+            each repetition; or a slot contains a slot.
     """
     sizes: dict[int, _Size] = {}
-    sizes_of_lists: dict[str, _Size | None] = {}  # None: it is being measured
+    sizes_of_lists: dict[str, _Size | None] = {}  # None marks a list that is being measured, so it contains itself
 
     def size(expression: Expression) -> _Size:
         if id(expression) not in sizes:
@@ -97,12 +96,12 @@ def checked(rules: Rules, where: str) -> Rules:
         return added(inside, times, within if slot is None else slot)
 
     def added(inside: list[_Size], times: int, slot: str | None) -> _Size:
-        found = _Size(1 + times * sum(each.parts for each in inside), 1 + max((each.depth for each in inside), default=0), slot)
-        if found.depth > MOST_DEPTH:
+        total = _Size(1 + times * sum(each.parts for each in inside), 1 + max((each.depth for each in inside), default=0), slot)
+        if total.depth > MOST_DEPTH:
             raise GrammarError(f"{where}: expressions are nested more than {MOST_DEPTH} deep; flatten them")
-        if found.parts > MOST_PARTS:
+        if total.parts > MOST_PARTS:
             raise GrammarError(f"{where}: written out, the grammar has more than {MOST_PARTS:,} parts; use lists")
-        return found
+        return total
 
     def size_of_list(name: str) -> _Size:
         if name not in rules.lists:
@@ -118,11 +117,11 @@ def checked(rules: Rules, where: str) -> Rules:
             if any(each.slot is not None for each in inside):
                 raise GrammarError(f"{where}: an entry of the list {name!r} has a slot; entries can't contain slots")
             sizes_of_lists[name] = added(inside, 1, None)
-        found = sizes_of_lists[name]
-        if found is None:
+        total = sizes_of_lists[name]
+        if total is None:
             around = [*list(sizes_of_lists)[list(sizes_of_lists).index(name) :], name]
             raise GrammarError(f"{where}: the list {name!r} contains itself: {' -> '.join(around)}")
-        return found
+        return total
 
     try:
         for name in rules.lists:
@@ -134,7 +133,7 @@ def checked(rules: Rules, where: str) -> Rules:
 
 
 class _Size(NamedTuple):
-    """The number of parts of an expression, written out, how deep they are, and a slot in it."""
+    """The number of parts of an expression (counting each repetition), their depth, and the name of a slot in it, if any."""
 
     parts: int
     depth: int
@@ -142,7 +141,7 @@ class _Size(NamedTuple):
 
 
 def place(where: str, line: int | None = None, column: int | None = None) -> str:
-    """Return a place in a file in the form that messages use."""
+    """Return a place in a file in the form of error messages."""
     return ":".join([where, *(str(number) for number in (line, column) if number is not None)])
 
 
@@ -151,8 +150,8 @@ def text_and_name(source: str | Path, what: str, is_text: Callable[[str], bool])
 
     Args:
         source: a path, or the text itself.
-        what: name of a source that isn't a file, such as "JSGF".
-        is_text: returns True for strings that are the text itself, and False for paths.
+        what: the name for a source that is a text, such as "JSGF".
+        is_text: returns whether a string is the text itself, not a path.
 
     Raises:
         GrammarError: the file can't be read, or isn't UTF-8.

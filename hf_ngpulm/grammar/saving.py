@@ -1,4 +1,4 @@
-"""Save grammars as JSON, and read them again. Files aren't trusted: everything is checked before a grammar is made."""
+"""Save grammars as JSON, and load them. Files are untrusted, so the loader checks everything before it makes a grammar."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_BYTES = 1 << 28
 
 
 def written(expression: Expression) -> Any:
-    """Return an expression as plain values: words as a text, others as a list that begins with their kind."""
+    """Return an expression as JSON values: `Words` as a text, any other kind as a list that begins with the kind's name."""
     match expression:
         case Words(text):
             return text
@@ -42,7 +42,7 @@ def written(expression: Expression) -> Any:
 
 
 def read(value: Any, where: str) -> Expression:
-    """Return the expression of plain values. Raises GrammarError if they aren't what `written` returns."""
+    """Return the expression of JSON values. Raises GrammarError if `written` couldn't have returned them."""
     if isinstance(value, str):
         return Words(value)
     try:
@@ -71,7 +71,7 @@ def read(value: Any, where: str) -> Expression:
 
 
 def save(rules: Rules, folder: str | os.PathLike[str]) -> Path:
-    """Write a grammar to a folder, and return the file's path. An interrupted write leaves the old file."""
+    """Write a grammar to a folder, and return the file's path. If the write is interrupted, the old file remains."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     lists = {name: [[said if isinstance(said, str) else written(said), value] for said, value in entries]
              for name, entries in rules.lists.items()}  # fmt: skip
@@ -85,8 +85,8 @@ def save(rules: Rules, folder: str | os.PathLike[str]) -> Path:
 
 
 def load(path: Path) -> Rules:
-    """Read a grammar's file. Raises GrammarError if it isn't such a file, is damaged or too large, or the grammar can't be
-    compiled.
+    """Read a grammar's file. Raises GrammarError if the file is damaged, too large or of another format, or if the grammar
+    can't be compiled.
     """
     where = str(path)
     if path.stat().st_size > MOST_BYTES:
@@ -114,16 +114,16 @@ def _intent(each: Any, where: str) -> tuple[str | None, Expression]:
 
 
 def _list(name: str, entries: Any, where: str) -> list[Entry]:
-    found: list[Entry] = []
+    pairs: list[Entry] = []
     for entry in entries if isinstance(entries, list) else [entries]:
         match entry:
             case [str() as said, (str() | int() | float() | None) as value] if said.strip():
-                found.append((said, value))
+                pairs.append((said, value))
             case [list() as said, (str() | int() | float() | None) as value]:
-                found.append((read(said, where), value))
+                pairs.append((read(said, where), value))
             case _:
                 raise GrammarError(f"{where}: {json.dumps(entry)[:200]} isn't an entry of the list {name!r}")
-    return found
+    return pairs
 
 
 def located(name: str | os.PathLike[str], revision: str | None, token: str | bool | None) -> Path:
@@ -139,7 +139,7 @@ def located(name: str | os.PathLike[str], revision: str | None, token: str | boo
 
 
 def push(folder: Path, repo_id: str, private: bool | None, token: str | bool | None) -> str:
-    """Upload a folder with a grammar to the Hub, and return the commit's address."""
+    """Upload a folder with a grammar to the Hub, and return the commit's URL."""
     api = HfApi(token=token)
     repo = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
     return str(api.upload_folder(repo_id=repo, folder_path=folder, commit_message="Upload grammar"))

@@ -1,7 +1,7 @@
 """Spell the symbols of a grammar in the tokens of a recogniser.
 
-Each word may have any case that the recogniser can write. An entry of a list is spelled as one unit. Punctuation marks and word
-delimiters between words have no meaning and are skipped.
+Each word may have any case that the recogniser can write. An entry of a list is spelled as a whole. Punctuation marks and word
+delimiters between words are skipped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NUMBERS = (
 )  # fmt: skip
 _TENS = ("thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 DIGITS = {word: str(number) for number, word in enumerate(_NUMBERS)} | {word: f"{tens}0" for tens, word in enumerate(_TENS, 3)}
-NAMED = 5  # unwritable texts in a message
+NAMED = 5  # maximum number of unwritable texts in a message
 Spellings = dict[tuple[int, ...], Value]
 Sequences: TypeAlias = "list[tuple[int, ...]]"
 _Sequences: TypeAlias = "dict[str, tuple[tuple[int, ...], ...]]"
@@ -35,14 +35,14 @@ class SpelledSymbols(NamedTuple):
     """The spellings of a network's symbols."""
 
     classes: dict[Any, tuple]  # from symbols to classes of spellings; each spelling is in one class
-    members: dict[Any, tuple[Sequences, Sequences]]  # the token sequences of each class, and those that only begin a transcript
-    spellings: dict[Any, Spellings]  # the token sequences of each symbol that can be written, with the value of the entry
-    initial: dict[Any, Spellings]  # those that only begin a transcript, where the recogniser may leave out a blank
+    members: dict[Any, tuple[Sequences, Sequences]]  # each class's token sequences: anywhere, and only at the beginning
+    spellings: dict[Any, Spellings]  # each writable symbol's token sequences, with the entry's value
+    initial: dict[Any, Spellings]  # those only at the beginning of a transcript, where the blank before a word may be missing
     marks: frozenset[int]  # token ids of punctuation marks, which may stand after any word
-    left_out: dict[str, str]  # texts that the recogniser can't write, with the characters that it doesn't know
+    left_out: dict[str, str]  # texts that the recogniser can't write, with the characters that it lacks
 
     def symbols(self, speller: Speller) -> Symbols:
-        """Return the symbols in the form that `Network.reading` takes, for transcripts in token ids."""
+        """Return the symbols for `Network.reading` of transcripts in token ids."""
         between = self.marks if speller.delimiter is None else {speller.delimiter, *self.marks}
         size, begins, delimiter = len(speller.begins_word), speller.begins_word, speller.delimiter
 
@@ -81,7 +81,7 @@ def spelled(network: Network, speller: Speller, strict: bool) -> SpelledSymbols:
     inside, beginning, unknown = _token_sequences(texts, speller)
     left_out: dict[str, str] = {}
     for of_symbol in entries.values() if unknown else ():
-        # Of several texts for a value, such as a number in words and in digits, one is enough.
+        # A value with several texts, such as a number in words and in digits, needs only one writable text.
         writable = {text if value is None else value for text, value in of_symbol if text in inside}
         left_out |= {text: unknown[text] for text, value in of_symbol if (text if value is None else value) not in writable}
     if left_out:
@@ -94,18 +94,18 @@ def spelled(network: Network, speller: Speller, strict: bool) -> SpelledSymbols:
     initial: dict[Any, Spellings] = {}
     for into, sequences in ((spellings, inside), (initial, beginning)):
         for symbol, of_symbol in entries.items() if sequences else ():
-            known: Spellings = {}
+            kept: Spellings = {}
             for text, value in of_symbol:
                 for tokens in sequences.get(text, ()):
-                    known.setdefault(tokens, value)
-            if known:
-                into[symbol] = known
+                    kept.setdefault(tokens, value)
+            if kept:
+                into[symbol] = kept
     marks = frozenset(speller.ids[mark] for mark in MARKS if mark in speller.ids and speller.delimiter != speller.ids[mark])
     return SpelledSymbols(*_disjoint(_merged(spellings), spellings, initial), spellings, initial, marks, left_out)
 
 
 def _merged(spellings: dict[Any, Spellings]) -> dict[Any, Any]:
-    """Merge words that share a spelling: give them the same class, and all spellings of that class."""
+    """Give words that share a spelling the same class, and all spellings of that class."""
     classes: dict[Any, Any] = {}
     owners: dict[tuple[int, ...], str] = {}
     members: dict[str, list[str]] = {}
@@ -131,10 +131,17 @@ def _merged(spellings: dict[Any, Spellings]) -> dict[Any, Any]:
 def _disjoint(
     names: dict[Any, Any], *tables: dict[Any, Spellings]
 ) -> tuple[dict[Any, tuple], dict[Any, tuple[Sequences, Sequences]]]:
-    """Return the classes of symbols, and the members of each class: of the spellings in both tables.
+    """Divide the spellings of all symbols into classes, so that equal spellings lead to one state.
 
-    Spellings that several names have become a class, so that an entry which is also a word or an entry of another list leads to
-    one state. `names`: from symbols to names; the symbols of a name have the same spellings.
+    Spellings with the same set of names form a class. For example, a spelling of both a word and an entry is in another class
+    than the word's other spellings.
+
+    Args:
+        names: the name of each symbol. Symbols with the same name have the same spellings.
+        tables: the spellings of each symbol anywhere in a transcript, and at its beginning.
+
+    Returns:
+        The classes of each symbol, and for each class its spellings in each of the two tables.
     """
     symbols = {name: symbol for symbol, name in names.items()}
     members: dict[Any, tuple[Sequences, Sequences]] = defaultdict(lambda: ([], []))
@@ -161,16 +168,16 @@ def _disjoint(
 
 
 def _token_sequences(texts: Iterable[str], speller: Speller) -> tuple[_Sequences, _Sequences, dict[str, str]]:
-    """Return the token sequences of each text: those anywhere in a transcript, and those only at its beginning. For texts that
-    can't be written also return the unknown characters.
+    """Return three mappings from texts: to the token sequences anywhere in a transcript; to further token sequences at its
+    beginning; and, for texts that can't be written, to the unknown characters.
     """
-    inside: _Sequences = {}  # tuples rather than lists, which the garbage collector would visit again and again
+    inside: _Sequences = {}  # tuples, which the garbage collector stops tracking, unlike lists
     beginning: _Sequences = {}
     unknown: dict[str, str] = {}
     writes = _Writes(*(not speller.encode([letter])[1][0] for letter in "Aa1-"))
     forms = [(text, form) for text in texts for form in _forms(unicodedata.normalize("NFC", text), writes)]
     cut = str.split if speller.has_words else _whole
-    # Words are spelled once each: names of a long list share most of theirs.
+    # Each word is spelled once, as the names in a long list share most words.
     words = list(dict.fromkeys(word for _, form in forms for word in cut(form)))
     blank = " " if speller.mark == "Ġ" else ""
     delimiter = () if speller.delimiter is None else (speller.delimiter,)
@@ -195,7 +202,7 @@ def _whole(text: str) -> list[str]:
 
 
 def _spelled_words(words: list[str], before: str, speller: Speller) -> tuple[dict[str, list[int]], dict[str, str]]:
-    """Return the tokens of each word after the text `before`; and the unknown characters of each word that can't be written."""
+    """Return the tokens of each word after the text `before`, and the unknown characters of each word that can't be written."""
     every = list(zip(words, *speller.encode([before + word for word in words])))
     tokens = {word: ids for word, ids, missing in every if ids and not missing}
     return tokens, {word: missing or word for word, ids, missing in every if missing or not ids}

@@ -24,10 +24,10 @@ class ListReader:
 
     Args:
         written: the contents of the file's lists, by name.
-        given: the user's entries, which replace those of the file.
+        given: the user's entries by list; they replace the file's entries.
         language: language of number words.
-        where: the file's name, for messages.
-        made: dictionary of the entries by list, to which the reader adds the lists it reads.
+        where: the file's name in error messages.
+        made: the result: the reader adds the entries of each list that it reads.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ListReader:
         return reader
 
     def fill(self, reference: Any, at: str) -> Fill:
-        """Return the part of a template that replaces a reference to a list."""
+        """Return the part that stands for a reference to a list in a template."""
         name, slot = reference.list_name, None if reference.is_capture else reference.slot_name
         if (name, slot) not in self.fills:
             if name not in self.contents:
@@ -60,11 +60,11 @@ class ListReader:
         return self.fills[name, slot]
 
     def is_wildcard(self, name: str) -> bool:
-        """Return whether a list is a wildcard. Some template must have referred to the list before."""
+        """Return whether a list is a wildcard. The reader must have read a reference to this list before."""
         return isinstance(self.contents.get(name), Wildcard)
 
     def _content(self, reference: Any, at: str) -> str | Wildcard | None:
-        """Return the key of a list's entries; a wildcard if the list is one; None if it has no entries that can be said."""
+        """Return the key of a list's entries in `made`. Return a `Wildcard` for a wildcard, None for an empty list."""
         name = reference.list_name
         if name in self.given:
             return None if self.given[name] is None else name
@@ -93,7 +93,7 @@ class ListReader:
         return key
 
     def _texts(self, name: str, values: Any) -> Iterator[Entry]:
-        """Yield the entries of a list of texts. A template becomes all the texts that it stands for."""
+        """Yield the entries of a list of texts. Each template yields all the texts that it stands for."""
         from hassil.errors import HassilError
         from hassil.parse_expression import parse_sentence
         from hassil.parser import ParseError
@@ -119,7 +119,7 @@ class ListReader:
             yield from ((each, out) for each in texts if each)
 
     def _numbers(self, name: str, written: Any) -> list[Entry]:
-        """Return the entries of a range: each number in digits, and in all the ways in which hassil spells it."""
+        """Return the entries of a range: each number in digits, and in all spellings of hassil."""
         from hassil.intents import RangeFractionType, RangeSlotList
 
         try:
@@ -167,7 +167,7 @@ def _fill(reader: ListReader, content: str | Wildcard | None, slot: str | None) 
         return Fill(NOTHING if content is None else slotted(content))
 
     def within(before: str, after: str) -> Expression:
-        """Return the list with letters before and after each entry. Numbers have signs like "%" only next to digits."""
+        """Return the list with letters before and after each entry. Signs like "%" are added only to numbers in digits."""
         name = f"{before}{{{content}}}{after}"
         if name not in reader.made:
             only_digits = content in reader.ranges and not any(map(str.isalpha, before + after))
@@ -179,16 +179,16 @@ def _fill(reader: ListReader, content: str | Wildcard | None, slot: str | None) 
 
 
 def glued(new: Mapping[str, list[Entry]], known: Iterable[str]) -> dict[str, list[Entry]]:
-    """Return the entries of derived lists (a list with letters before or after each entry) for new entries of the lists. `new`:
-    the new entries, by list. `known`: names of all lists.
+    """Return the new entries of derived lists, which have letters before or after each entry of another list. `new`: the new
+    entries of other lists. `known`: the names of all lists.
     """
-    found = {}
+    derived = {}
     for name in known:
         match = re.fullmatch(r"(.*)\{(.+)\}(.*)", name)
         if match and match[2] in new:
             before, of, after = match.groups()
-            found[name] = _with_letters(before, new[of], after)
-    return found
+            derived[name] = _with_letters(before, new[of], after)
+    return derived
 
 
 def _with_letters(before: str, entries: list[Entry], after: str) -> list[Entry]:
@@ -196,7 +196,7 @@ def _with_letters(before: str, entries: list[Entry], after: str) -> list[Entry]:
 
 
 def plain_value(value: Any) -> Value:
-    """Return a value in the form that slots have: lists and mappings become JSON."""
+    """Return a value for a slot: lists and mappings become JSON text."""
     if isinstance(value, str):
         return str(value)
     return value if value is None or isinstance(value, int | float) else json.dumps(value, ensure_ascii=False)
@@ -204,7 +204,7 @@ def plain_value(value: Any) -> Value:
 
 @lru_cache(maxsize=100_000)
 def _spoken(language: str, number: float) -> tuple[str, ...]:
-    """Return the ways to say a number, with and without hyphens. Raises ValueError if the language is unknown."""
+    """Return the spellings of a number in words, with and without hyphens. Raises ValueError if the language is unknown."""
     from hassil.numbers import get_rbnf_engine
 
     if not language.replace("-", "").replace("_", "").isalnum():  # it names a file

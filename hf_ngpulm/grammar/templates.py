@@ -26,11 +26,11 @@ def read_templates(
     Args:
         source: a YAML file in Home Assistant's format, or a folder of them; its contents as a mapping; or a list of templates,
             which have no intent.
-        lists: entries of lists by name; they replace entries in the file. An entry is a text, or a pair of a text and its
-            value. A list that is None has no entries, and sentences that need it are left out.
+        lists: the entries of lists, by name; they replace entries in the file. An entry is a text, or a pair of a text and its
+            value. None makes a list empty; sentences that need this list are left out.
         language: language of number words; the default is the file's language, or else "en".
         context: the situation in which the sentences are spoken, such as `{"area": "kitchen"}`. Sentences that require another
-            value, or exclude this one, are left out. By default all sentences are read.
+            value, or exclude this value, are left out. By default all sentences are read.
 
     Raises:
         GrammarError: the templates are invalid. The message names the file, line and column if there is one.
@@ -65,7 +65,7 @@ def _read_files(path: Path) -> dict[str, Any]:
 
 
 class _Scope(NamedTuple):
-    """The rules and lists that a block of sentences can use. `parts`: the rules that have been read."""
+    """The rules and lists that a block of sentences can use. `parts`: the rules read so far."""
 
     rules: Mapping[str, Any]
     lists: ListReader
@@ -134,7 +134,7 @@ class _Reader:
             yield Sequence(before, Choice(*options), after, *filled)
 
     def _sentence(self, template: Any, scope: _Scope) -> tuple[tuple[bool, bool], Expression]:
-        """Return two flags, whether a sentence begins and whether it ends with a wildcard, and the sentence's expression."""
+        """Return whether a sentence begins and whether it ends with a wildcard, and the sentence's expression."""
         at = place_of(template, self.where)
         try:
             parsed = self._parsed(template, at)

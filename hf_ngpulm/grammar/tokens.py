@@ -1,16 +1,17 @@
 """Compile a deterministic automaton of words to a backoff automaton over a recogniser's tokens.
 
-A state of the result is a node of the trie of spellings (`hf_ngpulm.grammar.places`), or a state between words; where a
-spelling ends, its node backs off to the state between words that it leads to. So most of the result is the trie itself, and
-lists of 100,000 entries take about a second.
+Most states of the result are nodes of the trie of spellings (`hf_ngpulm.grammar.places`) or states between words. The node at a
+spelling's end backs off to the state between words after the spelling. So most of the result is the trie itself, and lists of
+100,000 entries take about a second.
 
-Where a spelling's last node continues with tokens that may also follow the spelling ("new" and "new york" before "york road"),
-or several spellings have begun, a state of the result is a set of places (subset construction). Inside a free word, a set is a
-root that backs off to itself. A node backs off to what free words reach beside it, and a set to the set without its nodes.
+Sometimes several places are possible: several spellings have begun, or the tokens after a spelling's last node may also follow
+the complete spelling ("new" and "new york" before "york road"). Then the state is a set of places (subset construction). A set
+backs off to the set without its nodes. A node backs off to the places that free words reach beside it. A set inside free words
+backs off to itself: it is a root.
 
-State 0 is outside the grammar; every token leads back to it and costs nothing. A state without another backoff backs off to
+State 0 is outside the grammar. Every token leads from it back to it, with score 0. A state without another backoff backs off to
 state 0, at the price of leaving. So a transcript that leaves the grammar scores minus that price, plus the weights of the words
-before.
+before it left.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ MOST_STATES = 5_000_000
 
 
 class _Backoff(NamedTuple):
-    """The backoff of a set of places. States are numbered by `rank`, so that a backoff state comes before its users."""
+    """The backoff of a set of places. States are numbered by `rank`, so that each backoff state precedes its users."""
 
     rank: int
     state: int
@@ -54,8 +55,8 @@ class _Arcs(NamedTuple):
 
 
 def compile_words(words: WordAutomaton, symbols: SpelledSymbols, speller: Speller, price: float) -> BackoffAutomaton:
-    """Return the automaton over tokens. As in a language model, the token V ends a sentence. `words`: the automaton over
-    classes of symbols. `price`: cost of leaving the grammar (natural log).
+    """Return the automaton over tokens. The token id V (the vocabulary's size) ends a sentence, as in a language model.
+    `words`: the automaton over classes of symbols. `price`: the penalty for leaving the grammar (natural log).
     """
     return _Compiler(words, symbols, speller, price).compiled()
 
@@ -86,7 +87,7 @@ class _Compiler(Spelled):
     def _add_trie(self) -> None:
         """Add the states between words and the trie's nodes, except nodes that need a set of places."""
         trie, parents = self.trie, self.parents
-        of_states = np.full(trie.num_nodes, -1, dtype=np.int64)  # the state between words of a node of the first level
+        of_states = np.full(trie.num_nodes, -1, dtype=np.int64)  # for a node of the first level, its state between words
         has_node = np.flatnonzero(self.node_of >= 0)
         of_states[self.node_of[has_node]] = has_node
         sources = np.where(of_states[parents] >= 0, 1 + of_states[parents], self.first_node + parents)
@@ -98,7 +99,7 @@ class _Compiler(Spelled):
         is_plain = np.array([default is None for default in self.defaults])[states]
         if self.delimiter is not None:
             is_plain |= self.free_of[states] >= 0
-        # Free words stay possible after the words of a state that they are possible after.
+        # If free words are possible in a state, they stay possible after its words.
         beside = self.beside[ends]
         simple = np.where(beside >= 0, (self.free_of[states] >= 0) & (self.only[beside] == self.free_of[states]), is_plain)
         ends, states, of_ends = ends[simple], states[simple], of_ends[simple]
@@ -115,7 +116,7 @@ class _Compiler(Spelled):
         real = (parents > 0) & (of_states[parents] <= self.start) & ~np.isin(of_states[parents], [*self.shared])
         self.arcs.add(sources[real], trie.child_tokens[real], weights[real], targets[real])
         self._add_shared(weights, targets)
-        # Ends of sentences between words, and before delimiters.
+        # A sentence may end between words, or before a delimiter.
         final = np.flatnonzero(~np.isnan(self.finals) | (self.free_of[: self.start + 1] >= 0))
         self._add_finals(1 + final, np.nan_to_num(self.finals[final], nan=-self.price))
         final = np.flatnonzero(~np.isnan(self.node_finals))
@@ -127,14 +128,14 @@ class _Compiler(Spelled):
         for state, owners in self.shared.items():
             nodes = [node for node in self.node_of[[state, *owners]].tolist() if node >= 0]
             arcs = np.concatenate([np.arange(offsets[node], offsets[node + 1]) for node in nodes])
-            found, firsts, counts = np.unique(tokens[arcs], return_index=True, return_counts=True)
+            first_tokens, firsts, counts = np.unique(tokens[arcs], return_index=True, return_counts=True)
             arc_weights, ends = weights[arcs[firsts]], targets[arcs[firsts]]
-            for place in np.flatnonzero(counts > 1).tolist():  # several lists have the token
-                places = self.begun(state, int(found[place]), 0.0)
-                if self.free_of[state] >= 0 and found[place] != self.delimiter:
+            for place in np.flatnonzero(counts > 1).tolist():  # tokens that begin entries of several lists
+                places = self.begun(state, int(first_tokens[place]), 0.0)
+                if self.free_of[state] >= 0 and first_tokens[place] != self.delimiter:
                     places.append((FREE, int(self.free_of[state]), 0.0))
                 arc_weights[place], ends[place] = self._numbered(places)
-            self.arcs.add(np.full(len(found), 1 + state), found, arc_weights, ends)
+            self.arcs.add(np.full(len(first_tokens), 1 + state), first_tokens, arc_weights, ends)
 
     def _add_finals(self, sources: np.ndarray, weights: np.ndarray) -> None:
         self.arcs.add(sources, np.full(len(sources), self.vocab_size), weights, np.full(len(sources), OUTSIDE))
@@ -142,6 +143,8 @@ class _Compiler(Spelled):
     def _numbered(self, places: list[Place]) -> tuple[float, int]:
         """Return the weight of entering a set of places, and the number of its state."""
         best = self.reduced(places)
+        # A single state between words needs no set: its own state backs off to its free words. The free words before a state
+        # add nothing if the state covers them.
         if len(best) == 1:
             ((kind, which), weight) = next(iter(best.items()))
             has_root = self.delimiter is not None and kind == BETWEEN and self.free_of[which] >= 0
@@ -151,7 +154,7 @@ class _Compiler(Spelled):
             (_, free), (kind, which) = sorted(best, reverse=True)
             if kind == BETWEEN and (FREE, free) in best and free == self.free_of[which] and self.covers(which, free):
                 return 0.0, 1 + which
-        # A node of which the spelling ends stands for the state behind it as well, if that is deterministic.
+        # A node at a spelling's end also stands for the state after the spelling, if that is deterministic.
         for kind, node in best:
             if kind == NODE and not self.is_mixed[node]:
                 beside = self.places_beside(int(self.arc_of[node]))
@@ -173,7 +176,7 @@ class _Compiler(Spelled):
         number = self.sets[places]
         nodes = [which for kind, which, _ in places if kind == NODE]
         if nodes:
-            # Tokens that continue no spelling lead where they lead without the nodes.
+            # Tokens that continue no spelling don't need the nodes, so the backoff is the set without them.
             self._add_final(number, places)
             self._add_arcs(number, places, {token for node in nodes for token in self.tokens_at(node)})
             others = [place for place in places if place[0] != NODE]
@@ -182,14 +185,15 @@ class _Compiler(Spelled):
                 self.backoffs[number] = _Backoff(4 + 2 * int(self.trie.depths[nodes].max()), state, weight)
             return
         inside = [(FREE, which, weight) for kind, which, weight in places if kind == FREE]
-        # After a token that begins a free word.
+        # The places after a token that begins a free word.
         begun = [
             (FREE, default[1], weight + default[0])
             for kind, which, weight in places
             if (kind == BETWEEN or (kind == FREE and self.delimiter is None)) and (default := self.defaults[which]) is not None
         ]
         tokens = {token for kind, which, _ in places if kind == BETWEEN for token in self.tokens_after(which)}
-        self._add_final(number, places, -self.price if inside or begun else None)  # else the backoff's end would be its own
+        # With free words the set backs off to a root. Without an end of its own, the set would take the root's end.
+        self._add_final(number, places, -self.price if inside or begun else None)
         if not inside and not begun:
             self._add_arcs(number, places, tokens)
         elif len(inside) == len(places) and self.is_lasting(inside):
@@ -197,7 +201,8 @@ class _Compiler(Spelled):
             self._add_arcs(number, places, self.openings_of(which for _, which, _ in places))
         elif self.is_lasting(begun or inside):
             weight, root = self._numbered(begun or inside)
-            # Only arcs tell the first token of a free word from the others, and from words that may follow free words.
+            # The first token of a free word leads elsewhere than its other tokens, and may begin a word after the free words.
+            # So it needs an arc.
             if set(inside) != set(begun):
                 tokens |= self.openings_of(which for _, which, _ in (*inside, *begun))
                 if self.delimiter is None:
@@ -208,7 +213,7 @@ class _Compiler(Spelled):
             self._add_arcs(number, places, set(range(self.vocab_size)))
 
     def _within(self, inside: list[Place], weight: float, root: int) -> int:
-        """Return a state where tokens within words stay in the places `inside`, and others back off to a root."""
+        """Return a state in which tokens within words stay in the places `inside`; other tokens back off to a root."""
         key = tuple(inside), weight, root
         if key not in self.sets:
             number = self.sets[key] = self.first_set + len(self.sets)
@@ -219,7 +224,9 @@ class _Compiler(Spelled):
         return self.sets[key]
 
     def _add_final(self, number: int, places: Places, otherwise: float | None = None) -> None:
-        """Add the end of sentences to a set, with its largest weight, or the weight `otherwise` if none may end there."""
+        """Add the end of sentences to a set, with the largest weight of an end. If no sentence may end there, use the weight
+        `otherwise`; None adds no end.
+        """
         ends = [
             weight + final
             for kind, which, weight in places
@@ -230,14 +237,14 @@ class _Compiler(Spelled):
             self.arcs_of_sets.append((number, self.vocab_size, weight, OUTSIDE))
 
     def _add_arcs(self, number: int, places: Places, tokens: Iterable[int]) -> None:
-        """Add the arcs of a set for some tokens. A token after which no place is left leads outside the grammar."""
+        """Add the arcs of a set for some tokens. A token after which no place is possible leads outside the grammar."""
         for token in tokens:
             after = self.after(places, token)
             weight, target = self._numbered(after) if after else (-self.price, OUTSIDE)
             self.arcs_of_sets.append((number, token, weight, target))
 
     def _assembled(self, start: int) -> BackoffAutomaton:
-        """Number the states so that backoff states come first, and leave out those that can't be reached."""
+        """Return the automaton of the reachable states, numbered so that each backoff state precedes its users."""
         size = self.first_set + len(self.sets)
         backoffs, weights = np.zeros(size, dtype=np.int64), np.full(size, -self.price)
         ranks = np.full(size, 3)
@@ -247,11 +254,11 @@ class _Compiler(Spelled):
             ranks[number], backoffs[number], weights[number] = rank, state, weight
         states = np.flatnonzero(self.free_of[: self.start + 1] >= 0)
         backoffs[1 + states], weights[1 + states] = [self.roots[free] for free in self.free_of[states].tolist()], 0.0
-        # Tokens that don't continue a spelling continue the free words beside it.
+        # A token that doesn't continue a spelling continues the free words beside it.
         nodes = np.flatnonzero(self.beside[self.arc_of] >= 0)
         backoffs[self.first_node + nodes] = self.state_beside[self.beside[self.arc_of[nodes]]]
         weights[self.first_node + nodes] = 0.0
-        # The end of a spelling backs off to the state behind it.
+        # The node at a spelling's end backs off to the state after the spelling.
         nodes = np.flatnonzero((self.form_at >= 0) & ~self.is_mixed)
         states, of_ends = self.keys.single(self.form_at[nodes])
         backoffs[self.first_node + nodes], weights[self.first_node + nodes] = 1 + states, of_ends - self.pushed[nodes]
@@ -285,7 +292,7 @@ class _Compiler(Spelled):
 
 
 def _reached(start: int, backoffs: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Return which states can be reached from the start, bool; OUTSIDE is among them."""
+    """Return a bool mask of the states that can be reached from the start; it includes OUTSIDE."""
     reached = np.zeros(len(backoffs), dtype=bool)
     reached[[OUTSIDE, start]] = True
     while True:

@@ -1,8 +1,8 @@
-"""Compile untrusted grammars on trial, in a process of their own with limits on time and memory.
+"""Compile untrusted grammars on trial, in a separate process with limits on time and memory.
 
-A few lines can stand for a grammar that takes hours or gigabytes to compile, and no check of its text tells. The process holds
-a tokenizer; each grammar is compiled in a fork of it, which the system ends at the limits. Only the grammar's size comes back:
-what has passed can be compiled anywhere.
+A grammar of a few lines can take hours or gigabytes to compile, and its text doesn't show that. The trial process holds a
+tokenizer. It compiles each grammar in a fork, which the system kills at the limits. It returns only the grammar's size. A
+grammar that has passed the trial can be compiled in any process.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from typing import Any, NamedTuple
 
 from ..errors import GrammarError
 
-PATIENCE = 60.0  # seconds until an answer, whoever else keeps the processor busy
-_TOLD = 300  # characters of a message
+PATIENCE = 60.0  # maximum wall-clock seconds for an answer
+_TOLD = 300  # maximum number of characters of a message
 
 
 class Cost(NamedTuple):
-    """Hold what compiling a grammar takes: its parts (arcs of words and tokens, spellings), and seconds of CPU time."""
+    """The cost of compiling a grammar: its number of parts (arcs of words and tokens, spellings), and seconds of CPU time."""
 
     parts: int
     seconds: float
 
 
 class Trial:
-    """Compile grammars on trial for one tokenizer. The process starts at the first call, in some seconds.
+    """Compile grammars on trial for one tokenizer. The first call starts the process, which takes some seconds.
 
     Args:
-        tokenizer: the recogniser's.
-        seconds: the most CPU time for a grammar.
-        parts: the most parts that a grammar may have (see `Cost`).
-        memory: the most bytes that compiling one may take.
+        tokenizer: the recogniser's tokenizer.
+        seconds: maximum CPU time per grammar.
+        parts: maximum number of parts of a grammar (see `Cost`).
+        memory: maximum memory for compiling a grammar, in bytes.
     """
 
     def __init__(self, tokenizer: Any, seconds: float, parts: int, memory: int = 512 << 20) -> None:
@@ -46,7 +46,7 @@ class Trial:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, text: str) -> Cost:
-        """Return what a grammar costs (see `Grammar.from_text`). One thread at a time may call this.
+        """Return the cost of a grammar; `text` is as for `Grammar.from_text`. Only one thread at a time may call this.
 
         Raises:
             GrammarError: the grammar is invalid, too large, takes too long to compile, or has words that the recogniser can't
@@ -60,30 +60,30 @@ class Trial:
         try:
             self._process.stdin.write(json.dumps({"text": text}).encode() + b"\n")
             self._process.stdin.flush()
-            said = self._process.stdout.readline()
+            line = self._process.stdout.readline()
         except OSError:
-            said = b""
+            line = b""
         finally:
             watch.cancel()
-        if not said.endswith(b"\n"):
+        if not line.endswith(b"\n"):
             self.close()
-        told: dict[str, Any] = json.loads(said) if said.endswith(b"\n") else {"error": self._too_much}
-        if "error" in told:
-            raise GrammarError(told["error"])
-        if told["parts"] > self.parts:
+        answer: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {"error": self._too_much}
+        if "error" in answer:
+            raise GrammarError(answer["error"])
+        if answer["parts"] > self.parts:
             raise GrammarError(
-                f"the grammar has {told['parts']:,} parts (arcs and spellings); at most {self.parts:,} are taken"
+                f"the grammar has {answer['parts']:,} parts (arcs and spellings); at most {self.parts:,} are allowed"
             )
-        return Cost(**told)
+        return Cost(**answer)
 
     def close(self) -> None:
-        """End the process and its fork, also during a call."""
+        """End the process and its fork. This may happen during a call."""
         if self._process is not None:
             self._kill()
             self._process.wait()
 
     def _kill(self) -> None:
-        # A fork that went on would keep the pipe of the answers open, and the call waiting.
+        # A fork that is still running would keep the pipe of answers open, so the call would never return.
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -110,37 +110,37 @@ class Trial:
 
 
 def main(folder: str, seconds: str, memory: str, too_much: str) -> None:
-    """Read grammars from standard input, and write an answer to each to standard output, until the input ends.
+    """Read grammars from standard input and write their answers to standard output, until the input ends.
 
-    A grammar is a line of JSON, `{"text": ...}`. Its answer is one, too: the fields of a `Cost`, or `{"error": ...}`. The first
-    line that is written says only that the process is ready.
+    Each grammar is a line of JSON, `{"text": ...}`. Each answer is a line of JSON with the fields of a `Cost`, or
+    `{"error": ...}`. The first output line only says that the process is ready.
 
     Args:
-        folder: has the tokenizer.
-        seconds: the most CPU time for a grammar.
-        memory: the most bytes that compiling one may take.
-        too_much: the error for a grammar beyond these limits.
+        folder: folder with the tokenizer.
+        seconds: maximum CPU time per grammar.
+        memory: maximum memory for compiling a grammar, in bytes.
+        too_much: error message for a grammar beyond these limits.
     """
     from transformers import AutoTokenizer
 
     from .grammar import Grammar
 
-    # What libraries print must not get into the answers.
+    # Output that libraries print must not get into the answers.
     answers, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     with contextlib.suppress(GrammarError):
-        Grammar.from_phrases(["a"]).compiled(tokenizer)  # what this prepares is there in all forks
+        Grammar.from_phrases(["a"]).compiled(tokenizer)  # loads modules and tables that all forks share
     os.write(answers, b"ready\n")
     for line in sys.stdin.buffer:
         fork = os.fork()
         if not fork:
             try:
                 _limit(float(seconds), int(memory))
-                told = _tried(json.loads(line)["text"], tokenizer, too_much)
+                answer = _tried(json.loads(line)["text"], tokenizer, too_much)
                 for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
                     signal.setitimer(timer, 0)
-                os.write(answers, json.dumps(told).encode() + b"\n")
+                os.write(answers, json.dumps(answer).encode() + b"\n")
                 os._exit(0)
             finally:
                 os._exit(1)
@@ -149,13 +149,13 @@ def main(folder: str, seconds: str, memory: str, too_much: str) -> None:
 
 
 def _limit(seconds: float, memory: int) -> None:
-    """Limit this process. The system ends it after `seconds` of CPU time, or `PATIENCE` seconds in all. It gets at most
-    `memory` more bytes than it has, and can't write files.
+    """Limit this process. The system kills it after `seconds` of CPU time, or after `PATIENCE` seconds. It can allocate at most
+    `memory` bytes beyond its present size, and can't write files.
     """
     import resource
 
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_REAL, PATIENCE)  # also if nobody is left to end it
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE)  # even if the parent process has died
     limits = {resource.RLIMIT_FSIZE: 0, resource.RLIMIT_CORE: 0}
     with contextlib.suppress(OSError):  # macOS has no such file
         pages = int(Path("/proc/self/statm").read_text().split()[0])

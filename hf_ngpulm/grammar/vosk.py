@@ -14,14 +14,14 @@ OTHER = "[unk]"
 
 
 def read_vosk(source: str | Path | Iterable[str]) -> Rules:
-    """Read a list of phrases. Phrases have no intents and slots.
+    """Read a list of phrases. The phrases have no intents and no slots.
 
     Args:
-        source: the phrases, JSON text with a list of them, or the path of such a file. The phrase "[unk]" is
-            left out: other speech is rejected with or without it.
+        source: the phrases, a JSON text with a list of phrases, or the path of such a file. The phrase "[unk]" is
+            ignored, because other speech is always rejected.
 
     Raises:
-        GrammarError: it isn't such a list; the message names line and column if it isn't JSON.
+        GrammarError: the source isn't a list of phrases. If it isn't valid JSON, the message names the line and column.
     """
     where, phrases = "phrases", source
     if isinstance(source, str | Path):
@@ -33,10 +33,10 @@ def read_vosk(source: str | Path | Iterable[str]) -> Rules:
             raise GrammarError(f'{place(where, *at)}: this isn\'t JSON ({error}); write ["one phrase", "another"]') from None
     if isinstance(phrases, dict) or not isinstance(phrases, Iterable):
         raise GrammarError(f"{where}: the phrases should be a list of texts, got {str(phrases)[:80]!r}")
-    found = list(phrases)
-    if wrong := [each for each in found if not isinstance(each, str) or not each.strip()]:
+    entries = list(phrases)
+    if wrong := [each for each in entries if not isinstance(each, str) or not each.strip()]:
         raise GrammarError(f"{where}: each phrase should be a text with words, got {str(wrong[0])[:80]!r}")
-    said = [" ".join(each.split()) for each in found if each.strip() != OTHER]
-    if not said:
+    texts = [" ".join(each.split()) for each in entries if each.strip() != OTHER]
+    if not texts:
         raise GrammarError(f"{where}: there are no phrases besides {OTHER!r}; write at least one")
-    return checked(Rules({None: Choice(*map(Words, dict.fromkeys(said)))}, {}), where)
+    return checked(Rules({None: Choice(*map(Words, dict.fromkeys(texts)))}, {}), where)

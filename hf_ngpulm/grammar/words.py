@@ -1,11 +1,14 @@
 """Make a network of words deterministic and minimal.
 
-The result is an acceptor: actions are left out, and of several paths with the same symbols the largest weight counts (Mohri,
+The result is an acceptor without actions. If several paths have the same symbols, the largest weight counts (Mohri,
 "Finite-state transducers in language and speech processing", Computational Linguistics 23(2), 1997, sections 3.3 and 3.4).
-Lists and ranges of numbers stay single symbols, so that its size doesn't depend on theirs.
+A list or a range of numbers is a single symbol, so the automaton's size doesn't depend on the list's size.
 
-A state of the result is a set of network states, each with the weight that it lacks in comparison with the best one. Free words
-are a default: a set that may read one has a `default`, the set that it leads to, for words that have no arc.
+A state of the result is a set of network states, each with its weight relative to the set's best state. A set that may read a
+free word has a `default`: the set that follows a word without an arc.
+
+Each intent is minimised on its own before all are joined. Parts in any order ("[in the kitchen] [now]") give many states
+that are equivalent only after minimisation, and sets of those would be too many.
 """
 
 from __future__ import annotations
@@ -18,19 +21,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import GrammarError
-from .network import FREE, Network
+from .network import FREE, Arc, Network
 
 MOST_STATES = 200_000
-DIGITS = 6  # of weights that are told apart
+DIGITS = 6  # decimal digits of weights; sets whose weights agree in these digits are the same set
 ITSELF = -1
 
 
 class WordAutomaton(NamedTuple):
     """A deterministic automaton of `S` states over symbols. State 0 is the start."""
 
-    arcs: list[dict[Any, tuple[float, int]]]  # for each state, from symbols to weight (natural log) and target
-    finals: list[float | None]  # each state's weight of ending there; None if a sentence can't
-    defaults: list[tuple[float, int] | None]  # each state's weight and target of a free word, or None
+    arcs: list[dict[Any, tuple[float, int]]]  # for each state and symbol: the weight (natural log) and the target
+    finals: list[float | None]  # each state's weight of ending a sentence; None if no sentence ends there
+    defaults: list[tuple[float, int] | None]  # each state's weight and target for a free word; None without free words
 
 
 Subset = tuple[tuple[int, float], ...]
@@ -40,13 +43,22 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
     """Return the deterministic automaton of a network.
 
     Args:
-        classes: for each symbol the classes of spellings that it has, which are the symbols of the result. Each spelling is in
-            one class. A symbol that `classes` lacks can't be said.
+        classes: for each symbol, the classes of its spellings. Each spelling is in one class. The classes are the result's
+            symbols. A symbol that isn't in `classes` can't be said.
 
     Raises:
         GrammarError: there are too many states, because weights or wildcards stay ambiguous.
     """
-    states, start = _merged_states(network, classes)
+    read = [[arc for arc in arcs if arc.symbol is FREE or arc.symbol in classes] for arcs in network.arcs]
+    intents = (_smallest(_subsets(*_merged_states(network, read, classes, arc.target))) for arc in network.arcs[0])
+    automata = [automaton for automaton in intents if automaton.arcs]
+    if len(automata) < 2:
+        return automata[0] if automata else WordAutomaton([], [], [])
+    return _subsets(*_joined(automata))
+
+
+def _subsets(states: list[_State], start: int) -> WordAutomaton:
+    """Return the deterministic automaton of states, by the construction of subsets. Raises GrammarError as `determinised`."""
     is_weighted = any(state.final or any(weight for *_, weight in state.arcs) for state in states)
     frees: list[_Free] = []
     numbers_of_frees: dict[Any, int] = {}
@@ -56,10 +68,10 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
     result = WordAutomaton([], [], [])
 
     def free_number(weights: Mapping[int, float]) -> tuple[float, int]:
-        """Number a set of states behind free words. `weights`: each state's (natural log).
+        """Number a set of states after free words. `weights`: the states' weights (natural log).
 
         Returns:
-            The largest weight, which the caller puts on its arc, and the set's place in `frees`. Sets whose weights differ by a
+            The largest weight, which the caller adds to its arc, and the set's index in `frees`. Sets whose weights differ by a
             constant are the same set.
         """
         most = max(weights.values())
@@ -70,23 +82,24 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
         return most, numbers_of_frees[key]
 
     def number_of(own: Mapping[int, float], free: int, weight: float) -> tuple[float, int]:
-        """Number a state of the result, and let it wait for its arcs if it is new.
+        """Number a state of the result. A new state is queued until its arcs are made.
 
         Args:
             own: the weights (natural log) of the network states that are possible without free words.
-            free, weight: the states behind free words that are possible as well: their place in `frees` and their weight; -1
-                and -1e300 if there are none.
+            free, weight: the possible states after free words: the set's index in `frees` and its weight; -1 and -1e300 if
+                there are none.
 
         Returns:
-            The largest weight, which the caller puts on its arc, and the state's number.
+            The largest weight, which the caller adds to its arc, and the state's number.
 
         Raises:
             GrammarError: there are too many states.
         """
-        known = frees[free].weights if free >= 0 else {}
-        most, members = 0.0, frozenset[Any](own.keys() - known.keys())
+        # A state that is possible after free words with at least the same weight isn't listed among `own`.
+        free_weights = frees[free].weights if free >= 0 else {}
+        most, members = 0.0, frozenset[Any](own.keys() - free_weights.keys())
         if is_weighted:
-            own = {state: of_state for state, of_state in own.items() if of_state > known.get(state, -1e300) + weight}
+            own = {state: of_state for state, of_state in own.items() if of_state > free_weights.get(state, -1e300) + weight}
             most = max([*own.values(), weight])
             members = frozenset((state, round(each - most, DIGITS)) for state, each in own.items())
         key = members, free, round(weight - most, DIGITS)
@@ -106,19 +119,19 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
         reached, final = _read(states, own)
         default = None
         if free >= 0:
-            behind = frees[free]
-            if FREE not in reached:
+            free_set = frees[free]
+            if FREE not in reached:  # no own state reads a free word, so the states after it depend on `free` alone
                 if free not in after_frees:
-                    after_frees[free] = free_number(behind.reached[FREE])
+                    after_frees[free] = free_number(free_set.reached[FREE])
                 default = of_free + after_frees[free][0], after_frees[free][1]
-            for symbol, targets in behind.reached.items():
+            for symbol, targets in free_set.reached.items():
                 if symbol is FREE and default is not None:
                     continue
                 of_symbol = reached.setdefault(symbol, {})
                 for target, weight in targets.items():
                     of_symbol[target] = max(of_symbol.get(target, -1e300), of_free + weight)
-            if behind.final is not None:
-                final = max(of_free + behind.final, -1e300 if final is None else final)
+            if free_set.final is not None:
+                final = max(of_free + free_set.final, -1e300 if final is None else final)
         if FREE in reached:
             default = free_number(reached.pop(FREE))
         weight, free = default or (-1e300, -1)
@@ -129,7 +142,7 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
 
 
 class _Free(NamedTuple):
-    """A set of states behind free words. Many subsets contain the same one, so what follows it is found once."""
+    """A set of states after free words. Many subsets share such a set, so its continuations are computed once."""
 
     weights: dict[int, float]
     reached: dict[Any, dict[int, float]]
@@ -137,8 +150,8 @@ class _Free(NamedTuple):
 
 
 def _read(states: list[_State], subset: Subset) -> tuple[dict[Any, dict[int, float]], float | None]:
-    """Return for each symbol the states that it leads to from a set, with their largest weights (natural log); and the largest
-    weight of ending in the set, None if no sentence can.
+    """Return each symbol's target states from a set, with their largest weights (natural log), and the largest weight of ending
+    a sentence in the set; None if no sentence can end there.
     """
     reached: dict[Any, dict[int, float]] = {}
     final = None
@@ -153,30 +166,62 @@ def _read(states: list[_State], subset: Subset) -> tuple[dict[Any, dict[int, flo
 
 
 class _State(NamedTuple):
-    """Network states after which the same follows."""
+    """Network states with the same continuations, merged into one."""
 
-    arcs: list[tuple[Any, int, float]]  # class of symbols, state that follows, weight
-    final: float | None  # weight of ending there
+    arcs: list[tuple[Any, int, float]]  # class of symbols, target state, weight
+    final: float | None  # weight of ending a sentence; None if no sentence ends here
 
 
-def _merged_states(network: Network, classes: Mapping[Any, Iterable[Any]]) -> tuple[list[_State], int]:
-    """Return the states of a network without arcs that read nothing, and the number of the start.
+def _joined(automata: list[WordAutomaton]) -> tuple[list[_State], int]:
+    """Return the states of several deterministic automata, and the number of a new start state that has the arcs of each start.
 
-    States after which the same follows are one. That keeps subsets few: templates have the same endings many times.
+    Equivalent states of different automata are merged.
     """
-    known: dict[Any, int] = {}
+    whole = WordAutomaton([], [], [])
+    starts = []
+    for arcs, finals, defaults in automata:
+        starts.append(first := len(whole.arcs))
+        whole.arcs.extend({symbol: (weight, first + target) for symbol, (weight, target) in of.items()} for of in arcs)
+        whole.finals.extend(finals)
+        whole.defaults.extend(None if default is None else (default[0], first + default[1]) for default in defaults)
+    parts = _equivalent(whole)
+    states = []
+    for state in np.unique(parts, return_index=True)[1].tolist():
+        arcs = [(symbol, int(parts[target]), weight) for symbol, (weight, target) in whole.arcs[state].items()]
+        default = whole.defaults[state]
+        # A word that has an arc may be read as a free word, too: the arc's target has all that follows then.
+        free = [] if default is None else [(FREE, int(parts[default[1]]), default[0])]
+        states.append(_State(arcs + free, whole.finals[state]))
+    firsts = [states[parts[start]] for start in starts]
+    finals = [state.final for state in firsts if state.final is not None]
+    states.append(_State([arc for state in firsts for arc in state.arcs], max(finals, default=None)))
+    return states, len(states) - 1
+
+
+def _merged_states(
+    network: Network, read: list[list[Arc]], classes: Mapping[Any, Iterable[Any]], start: int
+) -> tuple[list[_State], int]:
+    """Return the states of the equivalent network without arcs that read nothing, and the number of the start state.
+
+    Args:
+        read: for each network state, its arcs that read a symbol.
+        start: the network state to start from.
+
+    States with the same continuations are merged. Templates repeat the same endings often, so this keeps the number of subsets
+    low.
+    """
+    merged_ids: dict[Any, int] = {}
     merged: list[_State] = []
-    number: dict[int, int | None] = {}  # of each state of the network; None while what follows it isn't merged
-    reserved: dict[int, int] = {}  # numbers of states in loops, which are needed before
+    number: dict[int, int | None] = {}  # of each network state; None while its continuations are being merged
+    reserved: dict[int, int] = {}  # numbers of states in loops, which other states need before they are merged
     closures: dict[int, dict[int, float]] = {}
-    read = [[arc for arc in arcs if arc.symbol is FREE or arc.symbol in classes] for arcs in network.arcs]
-    waiting = [0]
+    waiting = [start]
     while waiting:
         state = waiting[-1]
         if state not in number:
             number[state] = None
-            found = _reached(network, state)
-            closures[state] = {here: weight for here, weight in found.items() if here == 1 or read[here]}
+            closure = _reached(network, state)
+            closures[state] = {here: weight for here, weight in closure.items() if here == 1 or read[here]}
             after = dict.fromkeys([arc.target for here in closures[state] for arc in read[here]])
             waiting += [target for target in after if target not in number]
             continue
@@ -196,43 +241,71 @@ def _merged_states(network: Network, classes: Mapping[Any, Iterable[Any]]) -> tu
                     arcs[of, target] = max(arcs.get((of, target), -1e300), weight + arc.weight)
         final = closures[state].get(1)
         same = frozenset(arcs.items()), final
-        merged_as = reserved.get(state, known.get(same))
+        merged_as = reserved.get(state, merged_ids.get(same))
         if merged_as is None:
-            merged_as = known[same] = len(merged)
+            merged_as = merged_ids[same] = len(merged)
             merged.append(_State([], None))
         number[state] = merged_as
         own = [(symbol, merged_as if target == ITSELF else target, weight) for (symbol, target), weight in arcs.items()]
         merged[merged_as] = _State(own, final)
-    first = number[0]
+    first = number[start]
     assert first is not None
     return merged, first
 
 
 def _reached(network: Network, state: int) -> dict[int, float]:
-    """Follow arcs without a symbol from a state. Return the states reached, itself included, with their highest weights. Raises
-    GrammarError if a cycle of such arcs has a weight above 0.
+    """Return the states reached from a state by arcs without a symbol, with their largest weights; the state itself is
+    included. Raises GrammarError if a cycle of such arcs has a weight above 0.
     """
-    found, waiting, steps = {state: 0.0}, [state], 0
+    weights, waiting, steps = {state: 0.0}, [state], 0
     while waiting:
         here = waiting.pop()
         steps += 1
         for arc in network.arcs[here]:
-            weight = found[here] + arc.weight
-            if arc.symbol is None and weight > found.get(arc.target, -1e300) + 1e-12:
+            weight = weights[here] + arc.weight
+            if arc.symbol is None and weight > weights.get(arc.target, -1e300) + 1e-12:
                 if steps > 100 * len(network.arcs):
                     raise GrammarError("a part that may be empty is repeated with a weight above 0; make the weight at most 0")
-                found[arc.target] = weight
+                weights[arc.target] = weight
                 waiting.append(arc.target)
-    return found
+    return weights
 
 
 def minimised(automaton: WordAutomaton) -> WordAutomaton:
-    """Return the automaton with the fewest states that accepts the same with the same weights.
+    """Return the equivalent automaton with the fewest states: it accepts the same symbols with the same weights.
 
-    States that can't reach an end are left out first. Then classes of states are split until all states of a class
-    have the same end and the same arcs to the same classes (Moore's algorithm).
+    Raises:
+        GrammarError: it accepts nothing.
     """
-    automaton = _pushed(_trimmed(automaton))
+    smallest = _smallest(automaton)
+    if not smallest.arcs:
+        raise GrammarError("the grammar has no sentence that the recogniser can write")
+    return smallest
+
+
+def _smallest(automaton: WordAutomaton) -> WordAutomaton:
+    """Return the automaton with the fewest states; without any if it accepts nothing."""
+    automaton = _trimmed(automaton)
+    if not automaton.arcs:
+        return automaton
+    automaton = _pushed(automaton)
+    numbered = _equivalent(automaton)
+    states = np.unique(numbered, return_index=True)[1].tolist()  # one of each class; the start comes first
+    parts = numbered.tolist()
+    defaults = [automaton.defaults[state] for state in states]
+    return WordAutomaton(
+        [{symbol: (weight, parts[target]) for symbol, (weight, target) in automaton.arcs[state].items()} for state in states],
+        [automaton.finals[state] for state in states],
+        [None if default is None else (default[0], parts[default[1]]) for default in defaults],
+    )
+
+
+def _equivalent(automaton: WordAutomaton) -> np.ndarray:
+    """Number the states, int32 `[S]`: those after which the same follows with the same weights have the same number.
+
+    Classes of states are split until all states of a class have the same end and the same arcs to the same classes (Moore's
+    algorithm).
+    """
     ends = [None if final is None else round(final, DIGITS) for final in automaton.finals]
     labels: dict[Any, int] = {}
     arcs = [
@@ -244,31 +317,24 @@ def minimised(automaton: WordAutomaton) -> WordAutomaton:
     ]
     bounds = list(pairwise(np.cumsum([0, *map(len, arcs)]) * np.dtype(np.int32).itemsize))
     targets = np.array([target for of_state in arcs for _, target in of_state], dtype=np.int64)
-    # First by ends and what the arcs read, then by the parts to which they lead.
+    # Split by final weights and the arcs' symbols first, then repeatedly by the classes of the arcs' targets.
     keys: Iterable[Any] = zip(ends, (tuple([label for label, _ in of_state]) for of_state in arcs))
     parts, count = _numbered(keys), 0
     while int(parts.max()) + 1 != count:
         count = int(parts.max()) + 1
         leads = parts[targets].tobytes()
         parts = _numbered(zip(parts.tolist(), (leads[first:last] for first, last in bounds)))
-    states = np.unique(parts, return_index=True)[1].tolist()  # the first part is that of the start
-    parts = parts.tolist()
-    defaults = [automaton.defaults[state] for state in states]
-    return WordAutomaton(
-        [{symbol: (weight, parts[target]) for symbol, (weight, target) in automaton.arcs[state].items()} for state in states],
-        [automaton.finals[state] for state in states],
-        [None if default is None else (default[0], parts[default[1]]) for default in defaults],
-    )
+    return parts
 
 
 def _numbered(keys: Iterable[Any]) -> np.ndarray:
-    """Return numbers for keys, int32: the same ones for equal keys, in the order in which they appear first."""
+    """Return numbers for keys, int32. Equal keys have equal numbers, which follow the order of first appearance."""
     names: dict[Any, int] = {}
     return np.array([names.setdefault(key, len(names)) for key in keys], dtype=np.int32)
 
 
 def _trimmed(automaton: WordAutomaton) -> WordAutomaton:
-    """Return the automaton without the states from which no end can be reached."""
+    """Return the automaton without the states from which no end can be reached; without any if that is so of the start."""
     sources: list[list[int]] = [[] for _ in automaton.arcs]
     for state, arcs in enumerate(automaton.arcs):
         for _, target in arcs.values():
@@ -284,7 +350,7 @@ def _trimmed(automaton: WordAutomaton) -> WordAutomaton:
                 live.add(source)
                 waiting.append(source)
     if 0 not in live:
-        raise GrammarError("the grammar has no sentence that the recogniser can write")
+        return WordAutomaton([], [], [])
     states = [state for state in range(len(automaton.arcs)) if state in live]  # the first of them is the start
     number = {state: place for place, state in enumerate(states)}
     return WordAutomaton(
@@ -301,10 +367,10 @@ def _trimmed(automaton: WordAutomaton) -> WordAutomaton:
 
 
 def _pushed(automaton: WordAutomaton) -> WordAutomaton:
-    """Return the automaton with weights as early as possible; with wildcards, unchanged.
+    """Push weights towards the start (Mohri 1997, section 3.4). Automata with wildcards are returned unchanged.
 
-    The weight of the best way to an end moves from each state to the arcs that lead there. So a search can prune by it early,
-    and states that differ only in where weights stand become the same.
+    With d(s) the weight of the best path from state s to an end, an arc from p to q gets weight + d(q) - d(p), and the final
+    weight of s loses d(s). So a search can prune early, and states that differ only in the position of weights become equal.
     """
     if any(default is not None for default in automaton.defaults):
         return automaton
@@ -324,7 +390,7 @@ def _pushed(automaton: WordAutomaton) -> WordAutomaton:
             if weight + best[target] > best[source] + 1e-9:
                 best[source] = weight + best[target]
                 waiting.append(source)
-    best[0] = 0.0  # what the start would give stays on its arcs
+    best[0] = 0.0  # keeps the best weight of the whole on the start's arcs
     pushed = [
         {symbol: (weight + best[target] - best[state], target) for symbol, (weight, target) in of_state.items()}
         for state, of_state in enumerate(automaton.arcs)

@@ -18,26 +18,29 @@ import torch
 
 from ..automaton import LMParts
 from ..common.checks import check, refuse_idle, whole
+from ..common.cluster import cluster_of
 from ..common.progress import Bars
 from ..config.training_summary import TrainingSummary
+from ..engines.choice import is_native
 from ..lexicon import compose
 from ..lexicon.words import refuse_options
+from ..ngrams import on_cluster
 from ..ngrams.counting import DEFAULT_MEMORY, MAX_ORDER, NGramCounter, parse_bytes
 from ..ngrams.kneser_ney import DISCOUNT_FALLBACK, estimate, thresholds_of
+from ..ngrams.room import Room
 from ..ngrams.table import NGramTable
-from ..text import begins_with_blank, encode_texts, mismatches, normaliser, with_blank
+from ..text import normaliser
 from ..text.adaptation import Adapter, habits_of
-from ..text.unwritable import refuse_unwritable, told
+from ..text.unwritable import refuse_unwritable
 from ..text.vocabulary import Vocabulary, tokenizer_of
+from .counting_tasks import TextFacts, count_on
 from .perplexity import Perplexity, perplexity_of, scored_texts, without_word_bonus
 from .pruning import prune_table
+from .sentences import SENTENCES_PER_BATCH, STYLE_SAMPLE, Batches, Sentences, as_text, doubts, rows_of
 
 logger = logging.getLogger(__name__)
 
-SENTENCES_PER_BATCH = 4096
-STYLE_SAMPLE = 10_000  # sentences in the sample whose style is checked
 DEFAULT_ORDERS = {"token": 6, "word": 3}
-Sentences = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,10 @@ class TrainingOptions:
             words that can't be spelled are left out; an error is raised if no word can be spelled.)
         accelerator: an `accelerate.Accelerator`, if several processes count together. Each process passes all texts, counts its
             share, and gets the whole model.
+        cluster: address of a Ray cluster that counts and estimates, or "auto" for the one that this process is part of, or else
+            a new one on this machine. The model is the same to the last bit. `memory` then limits each task; there are as many
+            tasks at a time as CPUs. `hf_ngpulm.text.TextFiles` are read by the tasks, on all machines; other texts are sent to
+            them. Needs the extra `cluster`.
         of_words: other options of `hf_ngpulm.lexicon.compose`, for words.
     """
 
@@ -108,6 +115,7 @@ class TrainingOptions:
     workers: int | None = None
     allow_unknown: bool = False
     accelerator: Any = None
+    cluster: Any = None
     of_words: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -139,7 +147,7 @@ def train(
     allowed = None if how.limit_vocabulary is None else _allowed(how.limit_vocabulary, vocabulary.size)
     if isinstance(texts, str | bytes):
         raise ValueError(f"texts should be a list of sentences, got the single text {texts[:40]!r}; put it into a list")
-    rows, size = _rows(texts, how.field), len(texts) if isinstance(texts, Sized) else None
+    rows, size = rows_of(texts, how.field), len(texts) if isinstance(texts, Sized) else None
     clean: Callable[[str], str] = normaliser(how.normalise, tokenizer)
     adapter: Adapter | None = None
     if how.style_of is not None:
@@ -152,31 +160,51 @@ def train(
             _check_for_words(tokenizer, how)
             read = (_words(row, clean) for row in bars.over(rows, "reading", size, lambda _: 1))
             words, rows = files.enter_context(_numbered(read, how.folder))
-        sentences = _Sentences(rows, tokenizer, vocabulary.size if words is None else len(words), clean, how)
+        sentences = Sentences(rows, tokenizer, vocabulary.size if words is None else len(words), clean, how)
         memory = parse_bytes(how.memory)
-        counter = files.enter_context(
-            NGramCounter(sentences.vocab_size, order, how.device or "cpu", memory, how.folder, resume=how.resume)
-        )
-        sentences.skipped = counter.num_sentences
-        for token_ids, lengths, first in bars.over(sentences, "counting", size, lambda batch: len(batch[1])):
-            counter.add(token_ids, lengths, first)
-        with bars.stage("merging"):
-            counts = counter.finish(how.accelerator)
-    if sentences.unknown is not None and not how.allow_unknown:
-        known = counts.num_tokens, counter.num_unknown, sentences.unknown, sentences.sample
-        refuse_unwritable(*known, tokenizer, vocabulary.size, how.normalise)
-    if sentences.unknown is not None and not counts.num_tokens:
-        raise ValueError("there is no text to count n-grams in: no sentence was given that has a token")
-    warnings = sentences.warnings()
+        cluster = None if how.cluster is None else cluster_of(how.cluster)
+        if cluster is not None:
+            with bars.stage(told := f"counting on {cluster.cpus} CPUs") as bar:
+                counted, first_seen, packing, facts = count_on(
+                    cluster, texts, tokenizer, vocabulary.size, order, how,
+                    done=lambda done: bar.set_description(f"{told}: {done} parts"),
+                )  # fmt: skip
+        else:
+            counter = files.enter_context(
+                NGramCounter(sentences.vocab_size, order, how.device or "cpu", memory, how.folder, resume=how.resume)
+            )
+            sentences.skipped = counter.num_sentences
+            for token_ids, lengths, first in bars.over(sentences, "counting", size, lambda batch: len(batch[1])):
+                counter.add(token_ids, lengths, first)
+            with bars.stage("merging"):
+                counts = counter.finish(how.accelerator)
+            of_text = counts.num_sentences, counts.num_tokens, counter.num_unknown, sentences.unknown, sentences.sample
+            facts = TextFacts(*of_text)
+    warnings: list[str] = []
+    if facts.unknown is not None:
+        if not how.allow_unknown:
+            known = facts.num_tokens, facts.num_unknown, facts.unknown, facts.sample
+            refuse_unwritable(*known, tokenizer, vocabulary.size, how.normalise)
+        if not facts.num_tokens:
+            raise ValueError("there is no text to count n-grams in: no sentence was given that has a token")
+        warnings += doubts(facts.unknown, facts.sample, tokenizer if how.outputs is None else how.outputs)
     adapted: list[str] = []
     if adapter is not None:
         warnings += adapter.notices()
         adapted += adapter.told()
-    with bars.stage("estimating", order) as bar:
-        estimated = estimate(counts, how.prune, how.discount_fallback, allowed, done=bar.update)
-    table, num_sentences, num_tokens = estimated.table, counts.num_sentences, counts.num_tokens
-    room = counts.room
-    del counts
+    wanted = how.prune, how.discount_fallback, allowed
+    if cluster is not None:
+        room = Room(memory if is_native("auto", torch.device("cpu")) else None, how.folder)
+        with bars.stage("estimating", on_cluster.NUM_STEPS) as bar:
+            estimated = on_cluster.estimate(
+                cluster, counted, first_seen, packing, *wanted, memory=memory, room=room, done=bar.update
+            )
+    else:
+        room = counts.room
+        with bars.stage("estimating", order) as bar:
+            estimated = estimate(counts, *wanted, done=bar.update)
+        del counts
+    table = estimated.table
     if how.max_ngrams is not None:
         if room.is_on_disk:
             raise ValueError(
@@ -196,9 +224,9 @@ def train(
         with bars.stage("validating"):
             perplexity = _validated(parts, vocabulary, tokenizer, clean, how, sentences.leading_blank)
     summary = TrainingSummary(
-        num_sentences=num_sentences,
-        num_tokens=num_tokens,
-        num_unknown=counter.num_unknown,
+        num_sentences=facts.num_sentences,
+        num_tokens=facts.num_tokens,
+        num_unknown=facts.num_unknown,
         prune=thresholds,
         num_counted=estimated.num_counted,
         discounts=tuple((found.one, found.two, found.three) for found in estimated.discounts),
@@ -214,8 +242,9 @@ def train(
         logger.info("%s", line)
     of_words = None if words is None else (table, words)
     parts = parts.with_config(training=summary)
-    counter.forget()
-    return Training(parts, sentences.unknown, perplexity, tuple(warnings), tuple(adapted), of_words)
+    if cluster is None:
+        counter.forget()
+    return Training(parts, facts.unknown, perplexity, tuple(warnings), tuple(adapted), of_words)
 
 
 def _options(given: Mapping[str, Any]) -> TrainingOptions:
@@ -231,6 +260,17 @@ def _options(given: Mapping[str, Any]) -> TrainingOptions:
             raise ValueError("resume needs folder=, where the counts are kept")
         why = "can't be counted on from the middle of the text; leave resume out"
         refuse_idle({"style_of": options.style_of, "accelerator": options.accelerator}, why)
+    if options.cluster is not None:
+        why = "can't be used on a cluster; leave cluster out, or this"
+        not_there = {
+            "workers": options.workers,
+            "style_of": options.style_of,
+            "accelerator": options.accelerator,
+            "resume": options.resume or None,
+        }
+        is_cpu = options.device is None or torch.device(options.device).type == "cpu"
+        not_there |= {"device": None if is_cpu else options.device, "unit": None if options.unit == "token" else options.unit}
+        refuse_idle(not_there, why)
     if options.style_of is None:
         refuse_idle({"language": options.language}, "says of what language numbers are; pass style_of too")
     return options
@@ -242,7 +282,7 @@ def _adapter(rows: Iterator[Any], clean: Callable[[str], str], options: Training
     if sample and not isinstance(sample[0], str):
         raise ValueError("style_of is for texts; token ids were given, which have no style any more")
     habits = habits_of(options.style_of, options.outputs, options.language)
-    return chain(sample, rows), Adapter(habits, (clean(_as_text(text)) for text in sample))
+    return chain(sample, rows), Adapter(habits, (clean(as_text(text)) for text in sample))
 
 
 def _one_after_the_other(first: Callable[[str], str], second: Callable[[str], str]) -> Callable[[str], str]:
@@ -270,7 +310,7 @@ def _words(row: Any, clean: Callable[[str], str]) -> list[str]:
 
 
 @contextmanager
-def _numbered(sentences: Iterator[list[str]], folder: str | Path | None) -> Iterator[tuple[list[str], Sentences]]:
+def _numbered(sentences: Iterator[list[str]], folder: str | Path | None) -> Iterator[tuple[list[str], Batches]]:
     """Yield one pair: the distinct words of the sentences, and the sentences as word ids, in blocks from a file.
 
     The sentences go through a file, because counting needs the number of words first.
@@ -286,101 +326,6 @@ def _numbered(sentences: Iterator[list[str]], folder: str | Path | None) -> Iter
             raise ValueError("training needs at least one word, the texts have none")
         file.seek(0)
         yield list(numbers), ((np.fromfile(file, np.int32, int(lengths.sum())), lengths) for lengths in blocks)
-
-
-class _Sentences:
-    """The text as batches of token ids `[L]` (-1: unknown), lengths `[S]` and the number of the batch's first sentence.
-
-    If several processes share the text, each takes every n-th batch.
-    """
-
-    def __init__(
-        self, rows: Iterator[Any], tokenizer: Any, vocab_size: int, clean: Callable[[str], str], options: TrainingOptions
-    ) -> None:
-        self.rows, self.tokenizer, self.vocab_size, self.clean, self.options = rows, tokenizer, vocab_size, clean, options
-        self.leading_blank = _leading_blank(tokenizer, options)
-        self.skipped = 0  # sentences counted by an earlier training; the first batch comes all the same
-        self.unknown: Counter[str] | None = None
-        self.sample: list[str] = []
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
-        accelerator, first = self.options.accelerator, next(self.rows, None)
-        rank, processes = (0, 1) if accelerator is None else (accelerator.process_index, accelerator.num_processes)
-        if first is None:
-            return
-        rows = chain([first], self.rows)
-        if isinstance(first, tuple):  # already encoded
-            place = 0
-            for number, (token_ids, lengths) in enumerate(rows):
-                if number % processes == rank and (number == 0 or place >= self.skipped):
-                    yield token_ids, lengths, place
-                place += len(lengths)
-            return
-        if self.skipped:
-            rows = chain(islice(rows, SENTENCES_PER_BATCH), islice(rows, max(0, self.skipped - SENTENCES_PER_BATCH), None))
-        batches = islice(iter(lambda: list(islice(rows, SENTENCES_PER_BATCH)), []), rank, None, processes)
-        encoded = self._encoded(chain.from_iterable(batches)) if isinstance(first, str) else map(_as_ids, batches)
-        before = max(0, self.skipped - SENTENCES_PER_BATCH)  # sentences between the first batch and the next
-        for number, (token_ids, lengths) in enumerate(encoded):
-            yield token_ids, lengths, (number * processes + rank) * SENTENCES_PER_BATCH + (before if number else 0)
-
-    def _encoded(self, rows: Iterator[Any]) -> Sentences:
-        if self.tokenizer is None:
-            raise ValueError("texts need the ASR model's tokenizer (tokenizer=...); without one, pass lists of token ids")
-        self.unknown = Counter()
-        texts: Iterator[str] = (self._noted(self.clean(_as_text(row))) for row in rows)
-        if self.leading_blank:
-            texts = map(with_blank, texts)
-        return encode_texts(texts, self.tokenizer, self.vocab_size, SENTENCES_PER_BATCH, self.options.workers, self.unknown)
-
-    def _noted(self, text: str) -> str:
-        if len(self.sample) < STYLE_SAMPLE and text:
-            self.sample.append(text)
-        return text
-
-    def warnings(self) -> list[str]:
-        """Return warnings about the text."""
-        if self.unknown is None:
-            return []
-        found = mismatches(self.sample, self.tokenizer if self.options.outputs is None else self.options.outputs)
-        if self.unknown:
-            found.append(
-                f"the tokenizer can't write {self.unknown.total():,} places of the text: {told(self.unknown)}; n-grams with "
-                "these are left out"
-            )
-        return found
-
-
-def _rows(texts: Iterable[Any], field: str) -> Iterator[Any]:
-    """Yield texts or lists of ids. If rows have fields, take them from the right field."""
-    for row in texts:
-        if isinstance(row, Mapping):
-            if field not in row:
-                raise ValueError(f"the rows have no field {field!r}, but {', '.join(map(repr, row))}; name one with field=...")
-            row = row[field]
-        yield row
-
-
-def _leading_blank(tokenizer: Any, options: TrainingOptions) -> bool:
-    if tokenizer is None or options.unit == "word":
-        refuse_idle({"leading_blank": options.leading_blank}, "is for texts and models of tokens")
-        return False
-    return begins_with_blank(tokenizer) if options.leading_blank is None else options.leading_blank
-
-
-def _as_text(row: Any) -> str:
-    if not isinstance(row, str):
-        raise ValueError(f"texts should all be strings, or all lists of token ids, got {str(row)[:60]!r} among strings")
-    return row
-
-
-def _as_ids(rows: list[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the concatenated token ids of all rows, and the length of each row."""
-    arrays = [np.asarray(row.cpu() if isinstance(row, torch.Tensor) else row) for row in rows]
-    for row, ids in zip(rows, arrays):
-        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-            raise ValueError(f"texts should be strings, or lists of token ids (whole numbers), got {str(row)[:60]!r}")
-    return np.concatenate([ids.astype(np.int64) for ids in arrays]), np.array([ids.size for ids in arrays])
 
 
 def _allowed(token_ids: Iterable[int], vocab_size: int) -> torch.Tensor:
@@ -400,7 +345,7 @@ def _validated(
     options: TrainingOptions,
     leading_blank: bool,
 ) -> Perplexity:
-    texts = list(_rows(options.valid or (), options.field))
+    texts = list(rows_of(options.valid or (), options.field))
     if texts and not isinstance(texts[0], str):
         tokenizer = None
     elif tokenizer is not None:

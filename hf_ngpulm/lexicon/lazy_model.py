@@ -132,11 +132,11 @@ class LazyAutomaton(BackoffAutomaton):
         # On the CPU the tensors share memory with the arrays; for other devices they are copied again after states were added.
         count = len(self.states.composed) if self.device.type != "cpu" else 0
         key = (self.device, *map(id, arrays.values()), self.states.num_states, count)
-        known = self._tensors  # read once, since other threads may replace it
-        if known is None or known[0] != key:
-            known = key, AutomatonTensors(*(torch.from_numpy(each).to(self.device) for each in arrays.values()))
-            self._tensors = known
-        return known[1]
+        cached = self._tensors  # read once, since other threads may replace it
+        if cached is None or cached[0] != key:
+            cached = key, AutomatonTensors(*(torch.from_numpy(each).to(self.device) for each in arrays.values()))
+            self._tensors = cached
+        return cached[1]
 
     @property
     def num_states(self) -> int:
@@ -161,15 +161,15 @@ class LazyAutomaton(BackoffAutomaton):
             IndexError: a number isn't the number of a state.
         """
         self._handed_out = True
-        found = super()._states(states)
-        numbers = found.cpu().numpy()
+        checked = super()._states(states)
+        numbers = checked.cpu().numpy()
         last = 2 * self.states.num_states - 2
         bad = np.flatnonzero((numbers < 0) | (numbers > last) | (numbers % 2 > 0))
         if len(bad):
             raise IndexError(f"state {numbers[bad[0]]} in row {bad[0]} is none of 0, 2, .., {last}")
         with LOCK:
             self.states.enter(numbers)
-        return found
+        return checked
 
     def score_tokens(
         self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, which: Tensor | None = None

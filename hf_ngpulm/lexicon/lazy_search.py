@@ -40,17 +40,17 @@ class NgpulmComposing(Struct):
         sources: `[num_sources]`, addresses of `NgpulmLazySource` structs.
         unfinished: whether the scores of each state aren't final yet.
         is_busy: `[1]`, whether a thread composes.
-        finish: address of a function that composes a state if the core can't. It returns 0, or another number after an error.
+        finish: address of a function that composes a state if the core can't. It returns 0, or any other number on failure.
     """
 
 
 class NgpulmLazySource(Struct):
-    """A model whose states a search reads.
+    """A lazily composed model in a search of the core.
 
     Members:
         made, lm, words, trie: as for the composing functions.
-        own, firsts, copied, num_parts, room_for_states, room_for_arcs, arc_shift: see `InPool`; no parts if the search
-            reads the states in place.
+        own, firsts, copied, num_parts, room_for_states, room_for_arcs, arc_shift: see `InPool`. `num_parts` is 0 if the search
+            reads the model's states directly, not a copy in a pool.
     """
 
 
@@ -174,7 +174,7 @@ class LazySearch:
             return self._updated()
 
     def compose(self, states: np.ndarray) -> None:
-        """Compose all states that the scores of `states`, int32 `[N]`, depend on. The search holds the lock."""
+        """Compose all states on which the scores of `states`, int32 `[N]`, depend. The caller must hold the lock."""
         for lazy, own in self._each(states):
             lazy.enter(own)
 

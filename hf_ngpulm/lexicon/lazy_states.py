@@ -234,8 +234,8 @@ class LazyStates:
         for kind, size in rooms.items():
             if size >= (2**30 if kind == "states" else 2**32):
                 raise NGramFormatError(
-                    f"composed as far as searches have come the language model has more than {size // 2:,} {kind}, which can't "
-                    "be addressed: have it forget() its states, or lower most_bytes"
+                    f"searches have composed more than {size // 2:,} {kind} of the language model, the most that can be "
+                    "addressed: call its forget() to drop them, or lower most_bytes"
                 )
         self._rooms |= rooms
         sizes = {"numbers": 2 * self._rooms["states"], "ends": 2 * self._rooms["states"] + 1, **self._rooms}
@@ -288,7 +288,7 @@ class LazyStates:
         self.enter(numbers[: 1 + moved].astype(np.int32))
 
     def _lay(self, tensors: AutomatonTensors, own: np.ndarray, num_forms: int, first: int) -> None:
-        """Make room for the states under the root and fill them in as composed; those from `first` on have no arcs yet."""
+        """Write the states under the root, and mark them as composed. States from `first` on have no arcs yet."""
         states, num_arcs, a = tensors.num_states, tensors.num_arcs, self.arrays
         self._counts[:] = states, num_arcs, 0, 0, 0
         offsets, tokens, weights, targets, backoffs, backoff_weights = (tensor.numpy() for tensor in tensors)
@@ -302,9 +302,9 @@ class LazyStates:
 
 def _with_backoffs(backoff_states: np.ndarray, states: np.ndarray) -> np.ndarray:
     """Return the given states of the LM together with all states of their backoff chains, in ascending order, int64."""
-    found = np.zeros(len(backoff_states), dtype=bool)
+    is_reached = np.zeros(len(backoff_states), dtype=bool)
     while len(states):
-        found[states] = True
+        is_reached[states] = True
         states = np.unique(backoff_states[states])
-        states = states[~found[states]]
-    return np.flatnonzero(found)
+        states = states[~is_reached[states]]
+    return np.flatnonzero(is_reached)

@@ -39,8 +39,8 @@ NAMES = (*(OF_WORDS + name for name in (*AutomatonTensors._fields, "starts")), *
 def saved_tensors(automaton: LazyAutomaton, unk_tokens: Tensor) -> dict[str, Tensor]:
     """Return the tensors to save, by name (see `NAMES`)."""
     spelled, bonuses, words = automaton.spelled, automaton.bonuses, automaton.spelled.lm.automaton
-    found = {OF_WORDS + name: tensor for name, tensor in words.tensors._asdict().items()}
-    found[OF_WORDS + "starts"] = words.starts
+    saved = {OF_WORDS + name: tensor for name, tensor in words.tensors._asdict().items()}
+    saved[OF_WORDS + "starts"] = words.starts
     grades = bonuses.grades
     arrays: dict[str, Any] = {
         "word_of": spelled.lm.word_of,
@@ -52,8 +52,8 @@ def saved_tensors(automaton: LazyAutomaton, unk_tokens: Tensor) -> dict[str, Ten
         "piece_lengths": np.array([] if grades is None else grades.piece_lengths, dtype=np.int32),
         "grades": np.array([] if grades is None else [grades.scored, grades.whole, *grades.charged], dtype=np.float64),
     }
-    found |= {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
-    return found | {"unk_tokens": unk_tokens.cpu()}
+    saved |= {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+    return saved | {"unk_tokens": unk_tokens.cpu()}
 
 
 def saved_parts(
@@ -75,11 +75,11 @@ def saved_parts(
     dtypes |= dict.fromkeys(("spelling_tokens", "unk_tokens", "piece_lengths"), torch.int32)
     dtypes |= dict.fromkeys(("bonuses", "grades"), torch.float64)
     for name, dtype in dtypes.items():
-        found = tensors[name]
+        tensor = tensors[name]
         require(
-            found.dtype == dtype and found.dim() == 1, f"{name} should be {dtype} [N], is {found.dtype} {list(found.shape)}"
+            tensor.dtype == dtype and tensor.dim() == 1, f"{name} should be {dtype} [N], is {tensor.dtype} {list(tensor.shape)}"
         )
-        small = not dtype.is_floating_point or bool((found.abs() <= LARGEST_SCORE).all())
+        small = not dtype.is_floating_point or bool((tensor.abs() <= LARGEST_SCORE).all())
         require(small, f"{name} holds a value that isn't finite, or is more than {LARGEST_SCORE:g} in size")
     arrays = {name: tensors[name].numpy() for name in OF_LEXICON}
     word_of, form_of, offsets, tokens = (arrays[name] for name in OF_LEXICON[:4])

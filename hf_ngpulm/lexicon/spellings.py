@@ -128,25 +128,25 @@ def _ways(source: LexiconSource, words: Sequence[str], written: Sequence[str]) -
     """
     if isinstance(source, str | os.PathLike):
         source = read_lexicon_file(source)
-    given: Mapping[str, Any] = source if isinstance(source, Mapping) else dict.fromkeys(() if source is None else source, ())
-    if not given:
+    entries: Mapping[str, Any] = source if isinstance(source, Mapping) else dict.fromkeys(() if source is None else source, ())
+    if not entries:
         raise NGramFormatError("the lexicon is empty: it should have a word at least; lexicon=None spells all of the LM's")
     ways: list[tuple[int, Any]] = []
-    known: set[str] = set()
+    lm_words: set[str] = set()
     for n, names in enumerate(zip(words, written)):
-        name = next((name for name in names if name in given), None)
+        name = next((name for name in names if name in entries), None)
         if name is None:
             continue
-        known.update(names)
-        entry = given[name]
+        lm_words.update(names)
+        entry = entries[name]
         if not isinstance(entry, str) and (entry is None or not len(entry)):
             entry = written[n]
         one = isinstance(entry, str) or isinstance(entry[0], int | np.integer)
         ways += [(n, entry)] if one else [(n, way) for way in entry]
-    if not known:
-        shown = _shown(list(given)), _shown(words)
+    if not lm_words:
+        shown = _shown(list(entries)), _shown(words)
         raise NGramFormatError(f"no word of the lexicon (such as {shown[0]}) is among the LM's (such as {shown[1]})")
-    return ways, tuple(word for word in given if word not in known)
+    return ways, tuple(word for word in entries if word not in lm_words)
 
 
 def boundaries_of(speller: Speller) -> Boundaries:
@@ -219,7 +219,7 @@ def _spelled(
 ) -> list[tuple[int, tuple[int, ...]]]:
     """Return the tokenizer's spellings of texts that it can write as a single word, and other segmentations of these."""
     blank = " " if speller.mark == "Ġ" else ""
-    found = []
+    spellings = []
     for first in range(0, len(texts), WORDS_PER_BATCH):
         batch = texts[first : first + WORDS_PER_BATCH]
         for (n, _), tokens, missing in zip(batch, *speller.encode([blank + text for _, text in batch])):
@@ -231,10 +231,10 @@ def _spelled(
                 ways += [way for way in others if way != tokens][: cuttings - 1]
             for way in ways:
                 try:
-                    found.append((n, bounded(way, boundaries)))
+                    spellings.append((n, bounded(way, boundaries)))
                 except BadSpelling:
                     continue
-    return found
+    return spellings
 
 
 def _check_case(

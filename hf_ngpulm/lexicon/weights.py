@@ -117,7 +117,7 @@ def grade_unknown_words(tensors: AutomatonTensors, unknown: int, grades: Grades)
 
 def _characters(t: Any, unknown: int, lengths: np.ndarray) -> np.ndarray:
     """Return the number of characters of the word prefix in each state under the root, int64 `[S]`."""
-    found = np.zeros(len(t.backoff_states), dtype=np.int64)
+    characters = np.zeros(len(t.backoff_states), dtype=np.int64)
     states = np.zeros(1, dtype=np.int64)
     while len(states):
         counts = t.arc_offsets[states + 1] - t.arc_offsets[states]
@@ -127,5 +127,5 @@ def _characters(t: Any, unknown: int, lengths: np.ndarray) -> np.ndarray:
         )
         inside = (t.arc_targets[arcs] > unknown) & (t.arc_tokens[arcs] < len(lengths))  # </s> isn't part of a word
         states = t.arc_targets[arcs[inside]].astype(np.int64)
-        found[states] = found[sources[inside]] + lengths[t.arc_tokens[arcs[inside]]]
-    return found
+        characters[states] = characters[sources[inside]] + lengths[t.arc_tokens[arcs[inside]]]
+    return characters

@@ -110,14 +110,14 @@ def compose(
                 f"{MOST_STATIC_NGRAMS:,}",
             )
     cuttings = check("cuttings", cuttings, whole(1, MOST_CUTTINGS))
-    found = make_lexicon(words, tokenizer, lexicon, vocab_size, case, cuttings, may_be_empty)
-    _tell(found, len(words), given=lexicon is not None)
-    spelled = SpelledLM.of_table(table, found, None if closed_vocabulary else unk_score_offset, cost)
+    spellings = make_lexicon(words, tokenizer, lexicon, vocab_size, case, cuttings, may_be_empty)
+    _tell(spellings, len(words), given=lexicon is not None)
+    spelled = SpelledLM.of_table(table, spellings, None if closed_vocabulary else unk_score_offset, cost)
     if continued is not None:
         spelled = spelled.continued(continued)
     summary = WordSummary(
         num_words=len(words),
-        num_spelled=found.num_words,
+        num_spelled=spellings.num_words,
         num_spellings=spelled.trie.num_forms,
         case="keep" if case == "auto" else case,
         closed_vocabulary=closed_vocabulary,
@@ -126,7 +126,7 @@ def compose(
         context_length=spelled.context_length,
         word_bonus=float(word_bonus),
         num_contexts=spelled.num_contexts if composition == "static" else 0,
-        delimiter=found.boundaries.delimiter,
+        delimiter=spellings.boundaries.delimiter,
         composition=composition,
         unigram_entropy=_unigram_entropy(table),
     )
@@ -154,7 +154,7 @@ def compose(
         if word_bonus:
             automaton = automaton.with_tensors(reweighed(automaton.tensors, summary, vocabulary.size, word=word_bonus))
     unused = np.ones(vocabulary.size, dtype=bool)
-    unused[found.tokens] = False
+    unused[spellings.tokens] = False
     in_no_word = torch.from_numpy(np.flatnonzero(unused).astype(np.int32))
     return LMParts(config, automaton, in_no_word, vocabulary.pieces)
 

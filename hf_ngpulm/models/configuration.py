@@ -89,11 +89,11 @@ class WhisperTopConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
     """Configuration of a `WhisperTopEncoder`. It has the entries of a `ParakeetEncoderConfig` for the layers, and two more.
 
     Args:
-        whisper: configuration of the Whisper model whose encoder is below them, as a dict.
-        subsampling_factor: mel frames (10 ms each) of an output frame: 2, 4 or 8.
+        whisper: configuration of the Whisper model whose encoder is below these layers, as a dict.
+        subsampling_factor: number of mel frames (10 ms each) per output frame: 2, 4 or 8.
     """
 
-    # Parakeet's classes aren't inherited from: they can't be loaded before all of Transformers' auto classes are.
+    # Parakeet's classes can't be base classes, because they can be loaded only after Transformers' auto classes.
     model_type = "whisper_top_encoder"
 
     whisper: dict[str, Any] | None = None
@@ -162,7 +162,7 @@ class WhisperTopTDTConfig(WhisperTopRNNTConfig):
     """Configuration of a `WhisperTopForTDT`. It has the entries of a `WhisperTopRNNTConfig` and one more.
 
     Args:
-        durations: frames that a token or a blank may last.
+        durations: the numbers of frames that a token or a blank may last.
     """
 
     model_type = "whisper_top_tdt"

@@ -59,13 +59,13 @@ def tdt_loss(
         raise ValueError(f"durations {tuple(values)} need scores [B, T, U + 1, {len(values)}]; got {tuple(durations.shape)}")
     blank, labels, durations = blank.double(), labels.double(), durations.double()
     total_frames, rows = blank.shape[1], torch.arange(len(blank), device=blank.device)
-    by_blanks = (blank[..., None] + durations).unbind(1)  # of each frame: [B, U + 1, durations]
+    by_blanks = (blank[..., None] + durations).unbind(1)  # for each frame: [B, U + 1, durations]
     by_labels = (labels[..., None] + durations[:, :, :-1]).unbind(1)
     nowhere = torch.full_like(blank[:, 0], IMPOSSIBLE)
     start = torch.nn.functional.pad(torch.zeros_like(nowhere[:, :1]), (0, nowhere.shape[1] - 1), value=IMPOSSIBLE)
     stays = values.index(0) if 0 in values else None
-    reached: list[Tensor] = []  # [B, U + 1] each: all ways to be at a frame after so many labels
-    ends = [start]  # the same, by blanks alone: a row ends with a blank
+    reached: list[Tensor] = []  # for each frame, [B, U + 1]: log-probability of being there after 0 .. U labels
+    ends = [start]  # the same for alignments whose last step is a blank, as a row ends with a blank
     for frame in range(total_frames + 1):
         here = start
         if frame:

@@ -1,6 +1,7 @@
 """Register this package's models with Transformers' auto classes, each when that part of Transformers is loaded.
 
-If loading a module here loads that part, the module isn't complete yet, and registers its classes at its end.
+Loading a module of this package may itself load that part of Transformers. The module isn't complete then, so it registers its
+classes at its end.
 """
 
 from __future__ import annotations

@@ -183,8 +183,8 @@ class _Transducer(PreTrainedModel):  # type: ignore[no-any-unimported]
             settings: `lm`, `lm_weight`, `phrases`, `num_beams` and other arguments of `hf_ngpulm.TransducerDecoder`.
         """
         decoder = TransducerDecoder(self, settings.pop("tokenizer", None), confidence=None, **settings)
-        found = decoder(input_features, attention_mask)
-        tokens = [torch.tensor(hypothesis.token_ids, dtype=torch.int64) for n_best in found for hypothesis in n_best]
+        hypotheses = decoder(input_features, attention_mask)
+        tokens = [torch.tensor(hypothesis.token_ids, dtype=torch.int64) for n_best in hypotheses for hypothesis in n_best]
         padded = nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=decoder.model.blank_id)
         return TransducerGenerateOutput(sequences=padded.to(input_features.device))
 

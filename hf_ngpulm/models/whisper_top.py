@@ -34,11 +34,11 @@ class WhisperTopFeatureExtractor(WhisperFeatureExtractor):  # type: ignore[no-an
         self.end_silence = end_silence
 
     def __call__(self, raw_speech: Any, padding: Any = "longest", **kwargs: Any) -> Any:
-        """Return `input_features` `[B, F, M]`, 100 frames a second, and the `attention_mask` `[B, F]`.
+        """Return `input_features` `[B, F, M]`, with 100 frames per second, and the `attention_mask` `[B, F]`.
 
         Args:
             raw_speech: samples of one recording or of several.
-            padding, kwargs: as of Transformers' `WhisperFeatureExtractor`.
+            padding, kwargs: as for Transformers' `WhisperFeatureExtractor`.
         """
         several = isinstance(raw_speech, (list, tuple)) and not np.isscalar(raw_speech[0])
         silence = np.zeros(round(self.end_silence * self.sampling_rate), dtype=np.float32)
@@ -70,10 +70,10 @@ class WhisperFrames(nn.Module):
         return self.projected(self.heard(input_features, attention_mask), attention_mask)
 
     def heard(self, input_features: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Return the frames of Whisper, 50 a second, `[B, F, M]` -> `[B, ceil(F / 2), D_whisper]`.
+        """Return Whisper's frames, 50 per second: `[B, F, M]` -> `[B, ceil(F / 2), D_whisper]`.
 
         Raises:
-            ValueError: if the recording is longer than Whisper has positions.
+            ValueError: a recording has more frames than Whisper has positions.
         """
         whisper = self.whisper
         frames = (input_features.shape[1] + 1) // 2
@@ -96,7 +96,7 @@ class WhisperFrames(nn.Module):
         return whisper.layer_norm(hidden)
 
     def projected(self, frames: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Return frames of Whisper, stacked and projected, `[B, F', D_whisper]` -> `[B, ceil(F' / stacked), D]`."""
+        """Stack and project Whisper's frames: `[B, F', D_whisper]` -> `[B, ceil(F' / stacked), D]`."""
         if attention_mask is not None:
             frames = frames * attention_mask[:, ::2, None].to(frames.dtype)
         frames = nn.functional.pad(frames, (0, 0, 0, -frames.shape[1] % self.stacked))

@@ -77,9 +77,10 @@ class NGramCounter:
         device: the device that sorts and merges.
         memory: limit in bytes. Sorted runs beyond it are kept on disk, and so is the result (except on a GPU).
         folder: folder for the files; by default the system's folder for temporary files.
-        resume: keep the files until `forget` is called, and go on with those that an earlier process has left in the folder.
-            Then `num_sentences` is the number of counted sentences. Add the first batch again, which must be the same as it
-            was, and then the batches after the counted sentences.
+        resume: whether to keep the files until `forget` is called, and to continue from files that an earlier process left in
+            the folder. `num_sentences` is then the number of sentences counted so far. Add the first batch again, unchanged;
+            then add the batches after the counted sentences.
+        from_last: pack n-grams from their last token to their first (see `Packing`). The result is then that of `run`.
 
     Raises:
         ValueError: an argument is out of range, or the files are of another vocabulary size or order.
@@ -94,12 +95,13 @@ class NGramCounter:
         folder: str | Path | None = None,
         engine: str = "auto",
         resume: bool = False,
+        from_last: bool = False,
     ) -> None:
         if not 1 <= order <= MAX_ORDER:
             raise ValueError(f"order must be 1 to {MAX_ORDER}, got {order}")
         if vocab_size < 1:
             raise ValueError(f"vocab_size must be at least 1, got {vocab_size}")
-        self.packing = Packing(vocab_size, order)
+        self.packing = Packing(vocab_size, order, from_last)
         self.device = numbered(device)  # with its index, since each thread has its own current GPU
         self.steps = steps_for(self.device, engine)
         self.num_sentences = self.num_tokens = self.num_unknown = 0
@@ -108,7 +110,7 @@ class NGramCounter:
         per_position = 4 + 8 * (3 * len(self.packing.digits) + 3)
         self._workers = 1 if self.device.type != "cpu" else min(2, torch.get_num_threads())
         self._chunk = int(min(MAX_CHUNK, max(MIN_CHUNK, memory // (3 * self._workers * per_position))))
-        self._memory_of_runs = memory // 5  # a merge needs as much again
+        self._memory_of_runs = memory // 5  # merging needs the same amount again
         self._buffer = np.empty(self._chunk + order - 1, dtype=np.int32)
         self._filled = 0
         self._pool = ThreadPoolExecutor(self._workers)
@@ -117,7 +119,7 @@ class NGramCounter:
         self._spilled: list[Path] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._parent = folder
-        self._first_batch: int | None = None  # checksum
+        self._first_batch: int | None = None  # checksum of the first batch
         self._kept = Path(folder or tempfile.gettempdir(), "hf_ngpulm-counts") if resume else None
         self.is_resumed = self._kept is not None and (self._kept / STATE).is_file() and self._resume(self._kept)
         self.room = Room(memory if self.device.type == "cpu" and is_native(engine, self.device) else None, folder)
@@ -176,7 +178,7 @@ class NGramCounter:
         unknown = token_ids < 0
         self.num_unknown += int(unknown.sum())
         digits[is_token] = np.where(unknown, self.packing.unknown, token_ids + 1)
-        self._append(digits)
+        self._append(digits[::-1] if self.packing.from_last else digits)
         if self._kept is not None and self._is_full():
             self._save()
 
@@ -184,7 +186,7 @@ class NGramCounter:
         return sum(_nbytes(run) for run in self._runs) > self._memory_of_runs
 
     def _save(self) -> None:
-        """Put all that is counted on disk, so that another process can go on from there."""
+        """Write all counts to disk, so that another process can continue."""
         assert self._kept is not None
         self._drain()
         if self._runs:
@@ -253,7 +255,7 @@ class NGramCounter:
         while self._runs and len(self._runs[-1]) <= 2 * len(run):
             run = self.steps.merge(self._runs.pop(), run)
         self._runs.append(run)
-        if self._kept is None and self._is_full():  # else at the end of the batch
+        if self._kept is None and self._is_full():  # with `resume`, runs are written at the end of each batch
             self._spill()
 
     def _drain(self) -> None:
@@ -306,7 +308,9 @@ class NGramCounter:
         return self._merged_on_disk()
 
     def _merged_on_disk(self) -> SortedRun:
-        """Return the merged runs from disk, on disk too if the room has a limit. The files are removed."""
+        """Merge the runs on disk, and return the result, which is also on disk if the room has a limit. Removes the runs'
+        files.
+        """
         num_words = len(self.packing.digits)
         files = [np.memmap(path, np.int64, "r").reshape(num_words + 1, -1) for path in self._spilled]
         most = sum(file.shape[1] for file in files)

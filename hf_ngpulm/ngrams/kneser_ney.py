@@ -93,7 +93,7 @@ def estimate(
         ValueError: the thresholds are invalid, or discounts can't be computed and `discount_fallback` is None.
     """
     if discount_fallback is not None:
-        discount_fallback = _check_fallback(discount_fallback)
+        discount_fallback = check_fallback(discount_fallback)
     order = len(counts.orders)
     thresholds = thresholds_of(prune, order)
     device = counts.orders[0].tokens.device
@@ -101,13 +101,10 @@ def estimate(
     vocab_size, first_seen = counts.vocab_size, counts.first_seen.to(device)
     bos, unk = vocab_size, vocab_size + 2
     num_ids = vocab_size + 3
-    bad = torch.zeros(num_ids, dtype=torch.bool, device=device)
-    if allowed is not None:
-        bad[:vocab_size] = ~allowed.to(device)
-    bad[unk] = True
+    bad = bad_tokens(vocab_size, allowed).to(device)
 
     room = counts.room
-    tries = [_with_unknown(counts.orders[0], unk), *counts.orders[1:]]
+    tries = [with_unknown(counts.orders[0], unk), *counts.orders[1:]]
     num_counted = tuple(len(trie.tokens) for trie in counts.orders)
     del counts  # so that arrays can be freed before the end
     blocks = [room.blocks_by_suffix(tries, n, ELEMENTS_PER_BLOCK) for n in range(1, order + 1)]
@@ -135,12 +132,11 @@ def estimate(
         if n == 1:
             adjusted = adjusted.clone()
             adjusted[trie.tokens == bos] = 0
-        found = _discounts(n, adjusted, trie.counts, quirk[n - 1] if n < order else None, discount_fallback, room)
-        if found is None and discount_fallback is not None:
+        last = None if n == order or quirk[n - 1] is None else (adjusted[quirk[n - 1]], trie.counts[quirk[n - 1]])
+        of_order, is_fallback = discounts_of(n, _counts_of_counts(adjusted, room), last, discount_fallback)
+        discounts.append(of_order)
+        if is_fallback:
             fallback_orders.append(n)
-            found = Discounts(*discount_fallback)
-        assert found is not None
-        discounts.append(found)
 
         bad_below, has_bad = has_bad, _bools(trie, room)
         kept.append(_bools(trie, room))
@@ -155,22 +151,18 @@ def estimate(
             dropped = _bools(trie, room)
             for rows in room.spans(size):
                 dropped[rows] = ~kept[-1][rows]
-        num_contexts = 1 if n == 1 else len(tries[n - 2].tokens)
         if n == 1:
             kept[0] |= trie.tokens >= vocab_size
-            uniform = 1.0 / (int(kept[0].sum()) - 1)  # all kept unigrams except <s>
-            lower = torch.full((1,), uniform, dtype=torch.float32, device=device)
-        probabilities, weights = steps.discount(
-            trie.prefixes, num_contexts, adjusted, dropped, found, lower, suffixes[n - 1], room, blocks[n - 1]
-        )
-        del adjusted, dropped
-        if n == 1:
-            probabilities[trie.tokens == bos] = 1.0
-            probabilities[trie.tokens == unk] = weights[0] * uniform
+            probabilities = unigram_probabilities(trie, adjusted, dropped, kept[0], of_order, vocab_size, steps)
         else:
+            num_contexts = len(tries[n - 2].tokens)
+            probabilities, weights = steps.discount(
+                trie.prefixes, num_contexts, adjusted, dropped, of_order, lower, suffixes[n - 1], room, blocks[n - 1]
+            )
             for rows in room.spans(num_contexts):
                 weights[rows].log_().clamp_(min=LOG_ZERO)
             orders[-1] = replace(orders[-1], backoffs=weights)
+        del adjusted, dropped
         suffixes[n - 1] = None
         if n < order:
             tries[n - 1] = TrieOrder(trie.prefixes, trie.tokens, trie.counts[:0].clone())
@@ -186,6 +178,21 @@ def estimate(
     return Estimate(table, tuple(discounts), tuple(fallback_orders), num_counted)
 
 
+def unigram_probabilities(
+    trie: TrieOrder, adjusted: Tensor, dropped: Tensor | None, kept: Tensor, discounts: Discounts, vocab_size: int, steps: Any
+) -> Tensor:
+    """Return the probabilities of unigrams, float32 `[N]`, which are interpolated with the uniform distribution.
+
+    `kept` is bool `[N]`: the unigrams of the model, with `<s>`, `</s>` and `<unk>`. For other arguments see `steps.discount`.
+    """
+    uniform = 1.0 / (int(kept.sum()) - 1)  # all kept unigrams except <s>
+    lower = torch.full((1,), uniform, dtype=torch.float32, device=trie.tokens.device)
+    probabilities, weights = steps.discount(trie.prefixes, 1, adjusted, dropped, discounts, lower, None)
+    probabilities[trie.tokens == vocab_size] = 1.0
+    probabilities[trie.tokens == vocab_size + 2] = weights[0] * uniform
+    return probabilities
+
+
 def _bools(trie: TrieOrder, room: Room) -> Tensor:
     return room.zeros(len(trie.tokens), torch.bool).to(trie.tokens.device)
 
@@ -194,7 +201,16 @@ def _like(values: Tensor, room: Room) -> Tensor:
     return room.zeros(len(values), values.dtype).to(values.device)
 
 
-def _check_fallback(fallback: Sequence[float]) -> Sequence[float]:
+def bad_tokens(vocab_size: int, allowed: Tensor | None) -> Tensor:
+    """Return the tokens whose n-grams are dropped, bool `[vocab_size + 3]`: those that aren't allowed, and `<unk>`."""
+    bad = torch.zeros(vocab_size + 3, dtype=torch.bool)
+    if allowed is not None:
+        bad[:vocab_size] = ~allowed.cpu()
+    bad[vocab_size + 2] = True
+    return bad
+
+
+def check_fallback(fallback: Sequence[float]) -> Sequence[float]:
     if len(fallback) != 3 or not all(0 < value <= j for j, value in enumerate(fallback, start=1)):
         raise ValueError(
             "discount_fallback should be the discounts of counts 1, 2 and 3, each above 0 and at most the count, "
@@ -203,7 +219,7 @@ def _check_fallback(fallback: Sequence[float]) -> Sequence[float]:
     return fallback
 
 
-def _with_unknown(unigrams: TrieOrder, unk: int) -> TrieOrder:
+def with_unknown(unigrams: TrieOrder, unk: int) -> TrieOrder:
     """Return the unigrams with `<unk>` as the last one. If the text has no unknown token, the count of `<unk>` is 0."""
     if unigrams.tokens.numel() and int(unigrams.tokens[-1]) == unk:
         return unigrams
@@ -224,19 +240,33 @@ def _rows_after(tries: list[TrieOrder], token: int) -> list[slice]:
     return ranges
 
 
-def _discounts(
-    n: int, adjusted: Tensor, occurrences: Tensor, quirk: int | None, fallback: Sequence[float] | None, room: Room
-) -> Discounts | None:
-    """Return the discounts of one order in closed form (Chen and Goodman 1998, equation 26); None if the order needs the
-    fallback."""
-    found = torch.zeros(6, dtype=torch.int64, device=adjusted.device)
+def _counts_of_counts(adjusted: Tensor, room: Room) -> list[int]:
+    """Return the number of n-grams with the adjusted count 0, 1, 2, 3, 4, and 5 or more."""
+    counts = torch.zeros(6, dtype=torch.int64, device=adjusted.device)
     for rows in room.spans(len(adjusted)):
-        found += torch.bincount(adjusted[rows].clamp(max=5), minlength=6)
-    counts_of_counts = found.tolist()
-    if quirk is not None:
+        counts += torch.bincount(adjusted[rows].clamp(max=5), minlength=6)
+    return counts.tolist()
+
+
+def discounts_of(
+    n: int, counts_of_counts: Sequence[int], last: tuple[Any, Any] | None, fallback: Sequence[float] | None
+) -> tuple[Discounts, bool]:
+    """Return the discounts of one order in closed form (Chen and Goodman 1998, equation 26), and whether they are the fallback.
+
+    Args:
+        n: the order.
+        counts_of_counts: the number of n-grams with the adjusted count 0, 1, 2, 3, 4, and 5 or more.
+        last: the adjusted count and the occurrences of the n-gram that lmplz sorts last.
+        fallback: as `discount_fallback` of `estimate`.
+
+    Raises:
+        ValueError: the counts determine no discounts, and there is no fallback.
+    """
+    if last is not None:
         # lmplz uses the occurrences of this one n-gram, so equal discounts need the same.
-        counts_of_counts[min(int(adjusted[quirk]), 5)] -= 1
-        counts_of_counts[min(int(occurrences[quirk]), 5)] += 1
+        counts_of_counts = list(counts_of_counts)
+        counts_of_counts[min(int(last[0]), 5)] -= 1
+        counts_of_counts[min(int(last[1]), 5)] += 1
     ones, twos, threes = counts_of_counts[1:4]
     if ones and twos and threes:
         # Use lmplz's precision, since in borderline cases rounding decides whether the fallback is used.
@@ -249,7 +279,7 @@ def _discounts(
             )
         )
         if all(0 <= value <= j for j, value in enumerate(discounts, start=1)):
-            return discounts
+            return discounts, False
         why = f"they would be {', '.join(f'{value:.3f}' for value in discounts)}"
     else:
         rare = next(j for j in (1, 2, 3) if not counts_of_counts[j])
@@ -260,7 +290,14 @@ def _discounts(
             f"Pass discount_fallback={DISCOUNT_FALLBACK} to go on with these"
         )
     logger.warning("no discounts can be computed for %d-grams (%s): %s are used", n, why, tuple(fallback))
-    return None
+    return Discounts(*fallback), True
+
+
+def rank_of(first_seen: Tensor, vocab_size: int) -> Tensor:
+    """Return each token's rank in the order in which lmplz sorts tokens, int64 `[vocab_size + 3]`; -1 if it doesn't occur."""
+    rank = torch.where(first_seen == NEVER, -1, first_seen + 3)
+    rank[vocab_size], rank[vocab_size + 1], rank[vocab_size + 2] = 1, 2, 0
+    return rank
 
 
 def _last_by_lmplz(
@@ -272,8 +309,7 @@ def _last_by_lmplz(
     use the number of occurrences of the last n-gram, but the adjusted counts of all other n-grams. In a small text this affects
     the discounts.
     """
-    rank = torch.where(first_seen == NEVER, -1, first_seen + 3)
-    rank[vocab_size], rank[vocab_size + 1], rank[vocab_size + 2] = 1, 2, 0
+    rank = rank_of(first_seen, vocab_size)
     rows: list[int | None] = []
     unigrams = tries[0].tokens.to(torch.int64)
     last = unigrams != vocab_size
@@ -284,8 +320,8 @@ def _last_by_lmplz(
             break
         links = suffixes[n]
         assert links is not None
-        found = [torch.nonzero(links[rows] == row)[:, 0] + rows.start for rows in room.spans(len(links))]
-        candidates = torch.cat([first_seen[:0], *found])
+        places = [torch.nonzero(links[rows] == row)[:, 0] + rows.start for rows in room.spans(len(links))]
+        candidates = torch.cat([first_seen[:0], *places])
         if candidates.numel() == 0:
             break
         at = candidates

@@ -57,7 +57,7 @@ def map_file(file: BinaryIO, nbytes: int) -> mmap.mmap:
 
 
 class Room:
-    """Room for arrays.
+    """A place for large arrays, in memory or on disk.
 
     Args:
         memory: limit in bytes beyond which arrays are on disk; None for no limit.
@@ -71,23 +71,23 @@ class Room:
         self.is_on_disk = False
 
     def plan(self, num_ngrams: int) -> None:
-        """Decide where the arrays of so many n-grams will be, before they are made. Say how much disk they need.
+        """Decide where the arrays for `num_ngrams` n-grams will be, before they are made. Log how much disk space they need.
 
         Raises:
-            OSError: the disk has less space than that.
+            OSError: the disk has too little space.
         """
         needed = num_ngrams * BYTES_PER_NGRAM
         if self.memory is None or needed <= self.memory:
             return
         self.is_on_disk = True
         free = shutil.disk_usage(self.folder).free
-        told = f"{num_ngrams:,} n-grams are estimated on disk: up to {needed / 1e9:.1f} GB in {self.folder}"
+        message = f"{num_ngrams:,} n-grams are estimated on disk: up to {needed / 1e9:.1f} GB in {self.folder}"
         if free < needed:
             raise OSError(
-                28, f"{told}, which has {free / 1e9:.1f} GB. Name a folder on a larger disk, allow more memory, or prune rare "
-                "n-grams of a shorter order"
+                28, f"{message}, which has {free / 1e9:.1f} GB. Name a folder on a larger disk, allow more memory, or prune "
+                "rare n-grams of a shorter order"
             )  # fmt: skip
-        logger.info("%s, which has %.1f GB", told, free / 1e9)
+        logger.info("%s, which has %.1f GB", message, free / 1e9)
 
     def zeros(self, size: int, dtype: torch.dtype) -> Tensor:
         """Return an array of zeros `[size]`.
@@ -157,12 +157,12 @@ class Room:
 
         def then_give_back(first: int, last: int, *rest: Any) -> Any:
             nonlocal left
-            found = run(first, last, *rest)
+            result = run(first, last, *rest)
             left -= last - first
             if left <= 0:
                 left = self.block
                 give_back_pages()
-            return found
+            return result
 
         return in_blocks(then_give_back, bounds, arguments, *each)
 

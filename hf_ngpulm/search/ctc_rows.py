@@ -10,12 +10,12 @@ from ..common.batches import packed_frames
 from ..engines.native import Struct
 from ..fusion.rows import RowModels
 
-# What the end of a row adds to its score: nothing; the repaid bonuses of unfinished phrases; these bonuses and `</s>`.
+# Scores that the end of a row adds: none; the repaid bonuses of unfinished phrases; these bonuses and the score of `</s>`.
 GOES_ON, PHRASES, SENTENCE = range(3)
 
 
 class CtcRows(Struct):
-    """The rows of a batch, as rows of a session's arrays."""
+    """The rows of a batch, as a selection of the rows of a session's arrays."""
 
     @classmethod
     def of(

@@ -171,8 +171,8 @@ class History:
         return Spoken(tokens["id"], tokens["start"], tokens["end"], confidences)
 
     def hand_over(self, rows: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, Spoken]:
-        """Remove the first tokens that all live hypotheses of a row share, and return these tokens. Returns the number of
-        removed tokens of each row, and the removed tokens of all rows, row by row.
+        """Remove the first tokens that all live hypotheses of a row share. Return the number of removed tokens of each row, and
+        the removed tokens, row by row.
         """
         counts, total = np.zeros(len(rows), dtype=np.int64), 0
         handed = np.empty(int(self.sizes[rows].max(axis=1, initial=0).sum()), dtype=TOKEN)

@@ -8,8 +8,9 @@ if TYPE_CHECKING:
     from .access import Access
     from .app import make_app
     from .limits import Limits
+    from .replicas import deployment
     from .requests import Voices
 
-__all__ = ["Access", "Limits", "Voices", "make_app"]
+__all__ = ["Access", "Limits", "Voices", "deployment", "make_app"]
 
 __getattr__ = attributes_of(__name__, __file__)

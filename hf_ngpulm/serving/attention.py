@@ -195,11 +195,11 @@ class AttentionRecognizer:
         """Transcribe the next piece of several recordings as one batch.
 
         Args:
-            most: the most recordings in the batch; None sets no limit.
-            seconds: the most seconds of audio in the batch; None sets no limit.
+            most: maximum number of recordings in the batch; None sets no limit.
+            seconds: maximum audio in the batch, in seconds; None sets no limit.
 
         Returns:
-            For each recording of the batch, its id and its transcript so far.
+            The transcript so far of each recording in the batch, by the recording's id.
 
         Raises:
             StreamError: some recordings failed. The error has their problems, and the transcripts of the other recordings.
@@ -209,8 +209,8 @@ class AttentionRecognizer:
         problems: dict[int, str] = {}
         try:
             results = self._transcribed(pieces)
-        except Exception as error:  # transcribe each recording alone, to find the one that fails
-            log.warning("a batch failed, its recordings are transcribed one by one: %s", error)
+        except Exception as error:  # find the recordings that fail by transcribing each one alone
+            log.warning("a batch failed, so its recordings are transcribed one by one: %s", error)
             results = {}
             for sid, samples in pieces.items():
                 try:
@@ -223,7 +223,7 @@ class AttentionRecognizer:
         return partials
 
     def _chosen(self, sids: list[int], most: int, seconds: float | None) -> list[int]:
-        """Return the first recording and others that a batch may have beside it, as many as a step may take."""
+        """Return the first recording, and other recordings with an equal `_key`, within a step's limits."""
         alike = [sid for sid in sids if self._key(sid) == self._key(sids[0])]
         whole = max(1, int(seconds // self.chunk_seconds)) if seconds else most
         return alike[: min(most, whole)]

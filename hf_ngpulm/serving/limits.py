@@ -160,16 +160,16 @@ class Places:
 
     @contextmanager
     def taken(self, address: str | None) -> Iterator[PhraseBudget]:
-        """Take a place for the duration of the `with` block.
+        """Reserve a place for a client during the `with` block.
 
         Args:
-            address: a result of `counted_address`; None for an address without a limit.
+            address: the client's address, a result of `counted_address`; None exempts the client from the limit per address.
 
         Yields:
             The client's phrase budget, which also charges the budget of its address.
 
         Raises:
-            Full: all places, or all places of this address, are taken.
+            Full: the server, or this address, has its maximum number of clients.
         """
         most, of_address = self.limits.clients_per_address, None
         if len(self) >= self.most:

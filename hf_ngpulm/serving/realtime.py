@@ -47,7 +47,7 @@ def ulaw(codes: np.ndarray) -> np.ndarray:
 
 def alaw(codes: np.ndarray) -> np.ndarray:
     """Decode G.711 A-law, uint8 `[N]`, to samples, float32 `[N]` in the range -1 to 1 (ITU-T G.711, table 1)."""
-    even = codes ^ 0x55
+    even = codes ^ 0x55  # A-law inverts every other bit
     exponent, mantissa = (even >> 4 & 7).astype(np.int32), (even & 15).astype(np.int32)
     magnitude = np.where(exponent == 0, (mantissa << 4) + 8, (mantissa << 4) + 264 << np.maximum(exponent - 1, 0))
     return (np.where(even & 128, magnitude, -magnitude) / 32768).astype(np.float32)

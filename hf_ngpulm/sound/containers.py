@@ -115,11 +115,13 @@ class Unpacked:
     def _check(self) -> None:
         """Wait for the process, whose output has ended. Raise `ValueError` if the process failed."""
         assert self._process.stderr is not None
-        said, code = self._process.stderr.read(1000).decode(errors="replace").strip(), self._process.wait()
+        message, code = self._process.stderr.read(1000).decode(errors="replace").strip(), self._process.wait()
         if code < 0:
-            said = "takes too much time or memory to read"
+            message = "takes too much time or memory to read"
         if code:
-            raise ValueError(f"{self.name}: can't be read as audio: {said.splitlines()[-1] if said else 'the decoder failed'}")
+            raise ValueError(
+                f"{self.name}: can't be read as audio: {message.splitlines()[-1] if message else 'the decoder failed'}"
+            )
 
 
 def _on_disk(source: str | os.PathLike[str] | IO[bytes]) -> IO[bytes]:

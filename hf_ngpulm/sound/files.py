@@ -13,9 +13,9 @@ import numpy as np
 from .containers import HEAD, Unpacked, container_of
 from .waves import Wave
 
-FRAMES_AT_ONCE = 1 << 20  # per block; so an hour of stereo needs little more memory than its mono samples
-SLACK = 64  # samples by which a resampler's output may exceed the exact length
-LONGEST = 24  # hours; a header that claims more is refused before memory is allocated
+FRAMES_AT_ONCE = 1 << 20  # frames per block; an hour of stereo thus needs little more memory than its mono samples
+SLACK = 64  # number of samples by which a resampler's output may exceed the exact length
+LONGEST = 24  # hours; a file whose header states more is refused before memory is allocated
 RATES, MOST_CHANNELS = (1_000, 1_000_000), 256  # hertz, and channels; a header with other values is damaged or hostile
 LEAST_READ = 0.95  # a file with a smaller share of the frames in its header (an estimate for MP3) counts as cut short
 
@@ -99,7 +99,10 @@ def decode_audio(
             raise _too_short(name, file.frames / rate, offset, duration)
         wanted = min(wanted, file.frames - begin)
         if wanted > LONGEST * 3600 * rate:
-            raise ValueError(f"{name}: says it lasts {wanted / rate / 3600:.0f} h; damaged, or to be cut ({LONGEST} h at most)")
+            raise ValueError(
+                f"{name}: its header says {wanted / rate / 3600:.0f} h; at most {LONGEST} h can be read at once: cut the file, "
+                "unless it is damaged"
+            )
         if begin:
             file.seek(begin)
         resampled = Resampler(rate, sampling_rate)
@@ -131,7 +134,7 @@ def _part_unpacked(file: Unpacked, sampling_rate: int, name: str, offset: float,
         pieces.append(checked_samples(resampled(part), name))
         at += len(block)
         if at - begin > most:
-            raise ValueError(f"{name}: is longer than {LONGEST} h, as much as is read at once; to be cut")
+            raise ValueError(f"{name}: is longer than {LONGEST} h, the most that can be read at once: cut it")
     if at < begin or (end is not None and at < end - rate // 2):
         raise _too_short(name, at / rate, offset, duration)
     return np.concatenate([*pieces, resampled(np.zeros(0, dtype=np.float32), last=True)])
@@ -211,8 +214,8 @@ def _opened(
         with _reader(source, name, give_up) as file:
             if not RATES[0] <= file.samplerate <= RATES[1] or file.channels > MOST_CHANNELS:
                 raise ValueError(
-                    f"{name}: says it has {file.channels} channels at {file.samplerate} Hz; damaged, or to be converted "
-                    f"({MOST_CHANNELS} channels at most, {RATES[0]:,} to {RATES[1]:,} Hz)"
+                    f"{name}: its header says {file.channels} channels at {file.samplerate} Hz; convert it to at most "
+                    f"{MOST_CHANNELS} channels at {RATES[0]:,} to {RATES[1]:,} Hz, unless it is damaged"
                 )
             yield file
     except (soundfile.SoundFileError, OSError) as error:

@@ -2,11 +2,12 @@
 
 from .encoding import encode_texts
 from .normalisation import normaliser
-from .sources import read_ids, read_texts, total_bytes
+from .sources import TextFiles, read_ids, read_texts, total_bytes
 from .style import mismatches
 from .words import begins_with_blank, with_blank
 
 __all__ = [
+    "TextFiles",
     "begins_with_blank",
     "encode_texts",
     "mismatches",

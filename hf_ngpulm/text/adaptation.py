@@ -71,7 +71,7 @@ def habits_of(recogniser: Any, outputs: Iterable[str] | None = None, language: s
     written = Habits(language=language) if given is not None else written_by(tokenizer_of(recogniser), language)
     if transcripts is not None:
         if not transcripts:
-            raise ValueError("the list of the recogniser's transcripts is empty; its style can't be told")
+            raise ValueError("the list of the recogniser's transcripts is empty; pass some, to show its style")
         seen = shown_by(transcripts, written.language)
         if seen.digits_from is None:
             seen = replace(seen, digits_from=written.digits_from)
@@ -190,10 +190,10 @@ class Adapter:
         ]
 
     def _capitals(self, text: str) -> str:
-        known, english = self.habits.capitals, self.habits.language == "en"
+        capitals, english = self.habits.capitals, self.habits.language == "en"
 
         def written(match: re.Match[str]) -> str:
-            return known.get(match[0], match[0])
+            return capitals.get(match[0], match[0])
 
         text = WORD.sub(written, text)
         if english:
@@ -217,7 +217,7 @@ def _without_hyphens(text: str) -> str:
 
 
 def _capitals(transcripts: Iterable[str]) -> dict[str, str]:
-    """Return the most frequent form of each word that usually has capitals inside sentences, by the word's lowercase form."""
+    """Return a mapping for words that usually have capitals inside sentences, from lowercase to the most frequent form."""
     forms: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for text in transcripts:
         for match in WORD.finditer(text):
@@ -233,14 +233,14 @@ def _capitals(transcripts: Iterable[str]) -> dict[str, str]:
 
 
 def _ends(transcripts: Iterable[str], usual: str) -> dict[str, str]:
-    """Return the most frequent end mark of texts by their first word, for first words whose end mark isn't `usual`."""
+    """Return a mapping from the first word of texts to their most frequent end mark, without words whose mark is `usual`."""
     marks: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for text in transcripts:
         first = WORD.search(text)
         if first and ends_marked(text):
             marks[first[0].lower()][text.rstrip()[-1]] += 1
-    found = {word: counts.most_common(1)[0][0] for word, counts in marks.items()}
-    return {word: mark for word, mark in found.items() if mark != usual}
+    usual_marks = {word: counts.most_common(1)[0][0] for word, counts in marks.items()}
+    return {word: mark for word, mark in usual_marks.items() if mark != usual}
 
 
 def _digits_from(transcripts: Iterable[str]) -> float | None:

@@ -106,8 +106,8 @@ def encode_batch(batch: list[str], tokenizer: Any, vocab_size: int) -> tuple[np.
         for n in which:
             spans = encoded.encodings[n].offsets  # available although `return_offsets_mapping` wasn't set
             unknown = is_unknown[ends[n] - lengths[n] : ends[n]].tolist()
-            found = [batch[n][first:last] for (first, last), is_one in zip(spans, unknown) if is_one]
-            pieces[n] = [piece.strip() or piece for piece in found]
+            missing = [batch[n][first:last] for (first, last), is_one in zip(spans, unknown) if is_one]
+            pieces[n] = [piece.strip() or piece for piece in missing]
     else:
         pieces = _unknown_units({n: batch[n] for n in which}, tokenizer, vocab_size)
     ids[is_unknown] = -1
@@ -133,14 +133,14 @@ class SilentlyDropped:
         self.dropped: set[str] = set()
 
     def found_in(self, batch: list[str]) -> Counter[str]:
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         if self.tokenizer.unk_token_id is not None:
-            return found
+            return counts
         new = list(set().union(*batch) - self.kept - self.dropped)
         rows = self.tokenizer(new, add_special_tokens=False)["input_ids"] if new else []
         for character, ids in zip(new, rows):
             (self.kept if ids or character.isspace() else self.dropped).add(character)
         if self.dropped:
             for text in batch:
-                found.update(character for character in text if character in self.dropped)
-        return found
+                counts.update(character for character in text if character in self.dropped)
+        return counts

@@ -35,7 +35,7 @@ class Spelled:
 
 
 def spelled(text: str) -> Iterator[Spelled]:
-    """Yield the numbers in words of a text, in order.
+    """Yield the numbers that a text has in words, in order.
 
     "Hundred" alone doesn't count as a number. "Nineteen eighty-four" is one number, a year.
     """
@@ -43,19 +43,19 @@ def spelled(text: str) -> Iterator[Spelled]:
     gaps = [_IN_ONE_BREATH.fullmatch(text, before.end(), after.start()) is None for before, after in pairwise(words)]
     apart = [True, *gaps, True]  # whether more than blanks and hyphens separates a word from the word before it
     parts = [_NumberWord(match[0], away) for match, away in zip(words, apart)]
-    found = [(each.start, each.end, each.text, each.value, each.is_ordinal) for each in _find_numbers()(parts, "en", 0.0)]
-    taken = {i for start, end, *_ in found for i in range(start, end)}
+    numbers = [(each.start, each.end, each.text, each.value, each.is_ordinal) for each in _find_numbers()(parts, "en", 0.0)]
+    taken = {i for start, end, *_ in numbers for i in range(start, end)}
     taken |= {i for i, match in enumerate(words) if match[0][0].isdecimal() or match[0].lower() == "oh"}
 
     def beside(start: int, end: int) -> tuple[bool, bool]:
         return start - 1 in taken and not apart[start], end in taken and not apart[end]
 
-    while found:
-        start, end, digits, value, is_ordinal = found.pop(0)
-        if found and found[0][0] == end and not apart[end] and not is_ordinal and not found[0][4]:
-            _, after, _, rest, _ = found[0]
+    while numbers:
+        start, end, digits, value, is_ordinal = numbers.pop(0)
+        if numbers and numbers[0][0] == end and not apart[end] and not is_ordinal and not numbers[0][4]:
+            _, after, _, rest, _ = numbers[0]
             if value in range(11, 21) and rest in range(10, 100) and beside(start, after) == (False, False):
-                found.pop(0)
+                numbers.pop(0)
                 end, value = after, 100 * value + rest
                 digits = str(int(value))
         if end > start + 1 or value < 100:
@@ -64,7 +64,7 @@ def spelled(text: str) -> Iterator[Spelled]:
 
 
 def to_digits(text: str, least: float, plain: bool = False) -> str:
-    """Return a text with its numbers in words written in digits, as "12", "21st" and "1984".
+    """Rewrite a text's numbers from words to digits, as "12", "21st" and "1984".
 
     Some numbers stay unchanged: numbers below `least`, "one" (often a pronoun), ordinals below ten, numbers of a million or
     more, and neighbouring numbers, which may be a time or a telephone number.
@@ -89,7 +89,7 @@ def to_digits(text: str, least: float, plain: bool = False) -> str:
 
 
 def to_words(text: str, below: float) -> str:
-    """Return a text with its numbers below a bound written in words: "twelve", "twenty-first", "nineteen eighty-four".
+    """Rewrite a text's numbers below a bound from digits to words: "twelve", "twenty-first", "nineteen eighty-four".
 
     Sums of money ("five dollars"), percentages and decimals are rewritten only if the bound is infinity. Times, dates and
     telephone numbers stay unchanged.
@@ -149,7 +149,7 @@ def _find_numbers() -> Callable[..., Any]:
     try:
         from text_to_num import find_numbers
     except ImportError as error:
-        raise ImportError("text2num is needed to tell numbers: pip install 'hf-ngpulm[text]'") from error
+        raise ImportError("text2num is needed to recognise numbers: pip install 'hf-ngpulm[text]'") from error
     return find_numbers
 
 

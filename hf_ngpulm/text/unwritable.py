@@ -45,12 +45,10 @@ def refuse_unwritable(
     )
     name, left = _mending(sample[:SAMPLE], tokenizer, vocab_size)
     if left > MOST_UNKNOWN:
-        raise ValueError(
-            f"{message}no normalisation mends it: is this the tokenizer of the ASR model, and text of its language?"
-        )
+        raise ValueError(f"{message}no normalisation helps: is this the tokenizer of the ASR model, and text of its language?")
     name = f"{given},{name}" if isinstance(given, str) else name
     also = " beside yours" if given is not None and not isinstance(given, str) else ""
-    raise ValueError(f"{message}to mend it{also} pass normalise={name!r}, which leaves {left:.0%} unknown: --normalise {name}")
+    raise ValueError(f"{message}{also} pass normalise={name!r} (--normalise {name}), which leaves {left:.0%} unknown")
 
 
 def _mending(texts: Sequence[str], tokenizer: Any, vocab_size: int) -> tuple[str, float]:

@@ -29,8 +29,8 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: Any = None, vocab_size: int | None = None) -> Vocabulary:
-        """Return the vocabulary of a tokenizer or processor; if neither is given, a vocabulary of `vocab_size` ids without
-        pieces.
+        """Return the vocabulary of a tokenizer or processor. Without a tokenizer, return a vocabulary of `vocab_size` ids
+        without pieces.
 
         Special tokens after the last ordinary token (`<pad>` as CTC blank, Whisper's timestamps) are left out, unless
         `vocab_size` includes them.

@@ -34,6 +34,7 @@ REASONS = {
     "needs a microphone": 2,
     "runs until it is stopped": 3,
     "needs several processes": 2,
+    "needs a cluster": 6,
     "needs a model of the Hub": 2,
     "another project's": 8,
     "has a test of its own": 3,

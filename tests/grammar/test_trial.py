@@ -54,7 +54,7 @@ HOSTILE = {
     "undecided": (HEAD + "public <a> = (a|b)* a " + " ".join(["(a|b)"] * 18) + ";", "takes more than 1 s or 512 MiB"),
     "all orders": (templates("(a;b;c;d;e;f;g;h;i;j)"), "more than 1,000,000 parts"),
     "optional letters": (templates("".join(f"[{c}]" for c in "abcdefghijklmnopqrst")), ""),
-    "long list": (templates("{n}", lists={"n": {"values": NAMES}}), "at most 20,000 are taken"),
+    "long list": (templates("{n}", lists={"n": {"values": NAMES}}), "at most 20,000 are allowed"),
     "aliases": ("a: &x [1]\nb: [*x, *x]\n", "aliases aren't supported"),
     "deep": ("{" * 60_000, "isn't valid YAML"),
     "neither": ("hello\nworld", "neither JSGF nor YAML"),

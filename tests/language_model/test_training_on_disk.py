@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_ngpulm import NGramLM
-from hf_ngpulm.language_model import training
+from hf_ngpulm.language_model import sentences
 from hf_ngpulm.language_model.training import train
 from hf_ngpulm.ngrams import counting, room
 
@@ -41,7 +41,7 @@ def test_equal_to_the_last_bit(data):
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(counting, "MIN_CHUNK", data.draw(st.sampled_from([64, 1024])))
         patch.setattr(room, "SMALLEST_BLOCK", data.draw(st.sampled_from([1, 3, 256])))
-        patch.setattr(training, "SENTENCES_PER_BATCH", 16)
+        patch.setattr(sentences, "SENTENCES_PER_BATCH", 16)
         on_disk = train(iter(texts), memory=data.draw(st.sampled_from([1, 3000])), folder=folder, **options)
         assert_equal(on_disk.parts, whole.parts)
         NGramLM(on_disk.parts).save_pretrained(f"{folder}/lm")
@@ -66,7 +66,7 @@ def test_arrays_are_on_disk_and_leave_nothing(tmp_path, caplog):
 def test_resuming_after_a_kill(tmp_path, monkeypatch, kind):
     texts, options = zipf_texts(), {"vocab_size": 100, "order": 4}
     whole = train(texts, **options)
-    monkeypatch.setattr(training, "SENTENCES_PER_BATCH", 16)
+    monkeypatch.setattr(sentences, "SENTENCES_PER_BATCH", 16)
     monkeypatch.setattr(counting, "MIN_CHUNK", 256)
     read = 0
 

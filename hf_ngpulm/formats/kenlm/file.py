@@ -64,11 +64,11 @@ class KenLMFile(NGramFile):
                 self._layout = trie_layout(header, data, words_end)
             if data.size < self._layout.end:
                 raise NGramFormatError(
-                    f"the file is cut short: by its header it should have {self._layout.end} bytes, it has {data.size}"
+                    f"the file is cut short: it has {data.size} bytes, but its header implies {self._layout.end}"
                 )
             if not self.has_words and data.size > self._layout.end:
                 raise NGramFormatError(
-                    f"by its header the file should have {self._layout.end} bytes and no word strings, it has {data.size} bytes"
+                    f"the file has {data.size} bytes, but its header implies {self._layout.end} and no word strings"
                 )
             hashes_of = hashes_of_probing if self.model_type == "probing" else hashes_of_trie
             self._hashes = hashes_of(data[header.size : words_end], self.counts[0])  # of all words except <unk>

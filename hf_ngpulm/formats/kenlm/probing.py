@@ -102,13 +102,13 @@ def read_probing(
         # The header doesn't count the pruned suffixes that KenLM inserts.
         if len(keys) < count or (is_highest and len(keys) > count):
             raise NGramFormatError(
-                f"the hash table of the {n}-grams holds {len(keys)}, by the header it should be {count}: a damaged file"
+                f"the hash table of the {n}-grams holds {len(keys)}, but the header implies {count}: a damaged file"
             )
         prefixes, suffixes = np.full(len(keys), -1), np.full(len(keys), -1)
         hits = (_find_bigrams if n == 2 else _find_longer)(order, keys, prefixes, suffixes)
         if hits != len(keys) or (prefixes < 0).any():
             raise NGramFormatError(
-                f"{len(keys)} {n}-grams in the hash table, of which {hits} are made of its words: a damaged file"
+                f"{len(keys)} {n}-grams in the hash table, but {hits} combinations of words match them: a damaged file"
             )
         words = np.concatenate([order.words[prefixes, :1], order.words[suffixes]], 1)
         backoffs = np.zeros(len(keys), np.float32) if is_highest else table["backoff"]
@@ -117,18 +117,22 @@ def read_probing(
 
 
 def _find_bigrams(unigrams: _HashTable, keys: np.ndarray, prefixes: np.ndarray, suffixes: np.ndarray) -> int:
-    """Write the first word (to `prefixes`) and the last word (to `suffixes`) of each bigram; return the number found."""
+    """Write each bigram's first word to `prefixes` and its last word to `suffixes`. Return the number of pairs of words whose
+    key is in the table.
+    """
     first_words = unigrams.beginning_longer()
     trials = len(first_words) * len(keys)
     if trials > MOST_BIGRAM_TRIALS:
         raise NGramFormatError(_too_large(f"{len(first_words):,} words times {len(keys):,} bigrams", MOST_BIGRAM_TRIALS))
     ends_longer = ~np.signbit(unigrams.log_probs)
-    given = (keys, first_words, len(first_words), ends_longer, len(ends_longer), prefixes, suffixes)
-    return _in_threads(_try_words, given, len(keys), 1 + len(first_words) // 8)
+    arguments = (keys, first_words, len(first_words), ends_longer, len(ends_longer), prefixes, suffixes)
+    return _in_threads(_try_words, arguments, len(keys), 1 + len(first_words) // 8)
 
 
 def _find_longer(below: _HashTable, keys: np.ndarray, prefixes: np.ndarray, suffixes: np.ndarray) -> int:
-    """Write each n-gram's prefix and suffix as rows of `below`, the n-grams of one word less. Return the number found."""
+    """Write each n-gram's prefix and suffix as rows of `below`, the n-grams of one word less. Return the number of pairs of
+    overlapping n-grams whose key is in the table.
+    """
     before, after = below.beginning_longer(), below.ending_longer()
     before = before[np.argsort(below.suffixes[before], kind="stable")]
     begins, ends = (np.searchsorted(below.suffixes[before], below.prefixes[after], side) for side in ("left", "right"))
@@ -140,8 +144,8 @@ def _find_longer(below: _HashTable, keys: np.ndarray, prefixes: np.ndarray, suff
     maybe, top = np.zeros(1 << (bits - 6), dtype=np.uint64), keys >> np.uint64(64 - bits)
     np.bitwise_or.at(maybe, (top >> np.uint64(6)).astype(np.int64), np.uint64(1) << (top & np.uint64(63)))
     first_words = below.words[:, 0].astype(np.int64)
-    given = (begins, ends, before, after, below.keys, first_words, maybe, 64 - bits, keys, len(keys), prefixes, suffixes)
-    return _in_threads(_try_pairs, given, len(after), 1 + pairs // max(1, len(after)))
+    arguments = (begins, ends, before, after, below.keys, first_words, maybe, 64 - bits, keys, len(keys), prefixes, suffixes)
+    return _in_threads(_try_pairs, arguments, len(after), 1 + pairs // max(1, len(after)))
 
 
 def _in_threads(function: Callable[..., int], given: tuple[object, ...], size: int, work: int) -> int:

@@ -108,7 +108,7 @@ def _quantised_bits(data: np.ndarray, at: int, order: int) -> tuple[int, int]:
 
 def _bytes_at(data: np.ndarray, at: int, size: int) -> list[int]:
     if at + size > data.size:
-        raise NGramFormatError(f"the file is cut short: by its header it should have more than {at} bytes, it has {data.size}")
+        raise NGramFormatError(f"the file is cut short: it has {data.size} bytes, but its header implies more than {at}")
     return data[at : at + size].tolist()
 
 

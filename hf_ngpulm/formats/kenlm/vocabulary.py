@@ -90,9 +90,7 @@ def hashes_of_trie(data: np.ndarray, num_words: int) -> np.ndarray:
     """
     stored = int(data[:8].view("<u8")[0])
     if stored != num_words - 1:
-        raise NGramFormatError(
-            f"the vocabulary holds {stored} words beside {UNKNOWN}, by the header it should be {num_words - 1}"
-        )
+        raise NGramFormatError(f"the vocabulary holds {stored} words besides {UNKNOWN}, but the header implies {num_words - 1}")
     hashes = data[8 : 8 * num_words].view("<u8")
     descents = np.flatnonzero(hashes[1:] <= hashes[:-1])
     if descents.size:
@@ -110,7 +108,7 @@ def hashes_of_probing(data: np.ndarray, num_unigrams: int) -> np.ndarray:
         raise NGramFormatError(f"the vocabulary has version {version}, this reader knows version 0")
     # The header counts one word fewer if the ARPA file had no <unk>.
     if not num_unigrams <= num_words <= num_unigrams + 1:
-        raise NGramFormatError(f"the vocabulary holds {num_words} words, by the header it should be {num_unigrams}")
+        raise NGramFormatError(f"the vocabulary holds {num_words} words, but the header implies {num_unigrams}")
     buckets = data[8:].view(_BUCKET)
     used = buckets[buckets["hash"] != 0]
     by_id = used[np.argsort(used["id"])]

@@ -171,8 +171,8 @@ class LabelTokenizer:
         ways: list[list[int] | None] = [[]]
         for end in range(1, len(word) + 1):
             begun = [(before, word[begin:end]) for begin, before in enumerate(ways) if before is not None]
-            found = [[*before, self.ids[piece]] for before, piece in begun if piece in self.ids]
-            ways.append(min(found, key=len, default=None))
+            segmentations = [[*before, self.ids[piece]] for before, piece in begun if piece in self.ids]
+            ways.append(min(segmentations, key=len, default=None))
         return [len(self.labels)] if ways[-1] is None else ways[-1]
 
     def tokenize(self, text: str) -> list[str]:

@@ -14,6 +14,6 @@ DEFAULT_PRUNE_BEAMS = False
 DEFAULT_MIN_TOKEN_LOGP = -5.0
 DEFAULT_SCORE_LM_BOUNDARY = True
 
-AVG_TOKEN_LEN = 6  # characters of an average word
-MIN_TOKEN_CLIP_P = 1e-15  # smallest probability of a class
+AVG_TOKEN_LEN = 6  # number of characters of an average word
+MIN_TOKEN_CLIP_P = 1e-15  # lower bound of a class's probability
 LOG_BASE_CHANGE_FACTOR = math.log(10)  # KenLM's logarithms are to base 10

@@ -253,5 +253,5 @@ def check_labels(alphabet: Alphabet, tokenizer: Any, where: str) -> str | None:
 
 
 def _are_special(ours: str, theirs: str) -> bool:
-    """Return whether both labels are the same special token, which keeps its case if labels are changed to another."""
+    """Return whether both labels are the same special token. (Special tokens keep their case if the labels' case changes.)"""
     return ours.lower() == theirs.lower() and len(ours) > 1 and not ours.isalpha()

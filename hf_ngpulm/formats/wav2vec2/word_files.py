@@ -94,8 +94,8 @@ def words_of(unigrams: Iterable[str] | None) -> list[str] | None:
     """Return the words without special entries and duplicates; None if no word is left."""
     if isinstance(unigrams, str):
         raise TypeError(f"unigrams should be a list of words, got the text {unigrams[:60]!r}")
-    found = [*dict.fromkeys(word.strip() for word in unigrams or () if word.strip() not in SPECIAL)]
-    return found or None
+    words = [*dict.fromkeys(word.strip() for word in unigrams or () if word.strip() not in SPECIAL)]
+    return words or None
 
 
 def kenlm_file_in(folder: Path) -> Path:
@@ -104,11 +104,11 @@ def kenlm_file_in(folder: Path) -> Path:
     """
     names = sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")) if folder.is_dir() else []
     for kind in (KENLM, ARPA):
-        found = [name for name in names if name.endswith(kind.suffixes)]
-        if len(found) > 1:
-            raise NGramFormatError(f"{folder} holds several language models, {', '.join(found)}; leave the one that is meant")
-        if found:
-            return folder / found[0]
+        files = [name for name in names if name.endswith(kind.suffixes)]
+        if len(files) > 1:
+            raise NGramFormatError(f"{folder} holds several language models, {', '.join(files)}; remove all but one")
+        if files:
+            return folder / files[0]
     raise NGramFormatError(
         f"{folder} holds no KenLM file (*.bin, *.binary, *.arpa, *.arpa.gz); there is {', '.join(names) or 'nothing'}"
     )
@@ -179,7 +179,7 @@ def checked_attrs(values: dict[str, Any]) -> Attrs:
 def with_unlisted(
     table: NGramTable, words: Sequence[str], unigrams: Collection[str] | None, case: str, offset: float
 ) -> NGramTable:
-    """Return a table in which each n-gram that ends in a word outside the unigrams costs the offset.
+    """Return a table in which the offset is added to each n-gram that ends in a word outside the unigrams.
 
     pyctcdecode adds the offset to such a word's own log-probability, and the language model continues after the word.
 

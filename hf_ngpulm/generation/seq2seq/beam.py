@@ -88,22 +88,22 @@ def beam_search(
         scores = scoring(sequences, scores, decoder.unheard)
         decoder.keep_scores(scores)
         choose = _draw if config.do_sample else _best
-        found, tokens, of_beam = choose(scores, running, count)
+        best, tokens, of_beam = choose(scores, running, count)
         come_from = first_row + of_beam
         own = scoring.own_log_probs(come_from.flatten(), tokens.flatten())
 
         done = _are_done(stopping_criteria, sequences, come_from, tokens, decoder)
         deciding = may_improve[:, 0] & ~(ended.real.all(1) & (config.early_stopping is True))
-        impossible = deciding & ~(found.amax(1) > -torch.inf)
+        impossible = deciding & ~(best.amax(1) > -torch.inf)
 
         length = sequences.shape[1] + 1 - prompt
-        scored = found / length**config.length_penalty
+        scored = best / length**config.length_penalty
         for out in (~deciding[:, None], ~(done & top)):
             scored = scored + out * OUT
         nodes = torch.arange(count, device=device) + len(steps) * count
         ended = _best_of(ended, Ended(scored, done & top, nodes.expand(batch_size, -1)), beams)
 
-        running, chosen = torch.topk(found + done * OUT, beams)
+        running, chosen = torch.topk(best + done * OUT, beams)
         steps.append(BeamStep(tokens, of_beam, chosen, None if own is None else own.view_as(tokens)))
         parents, next_tokens = come_from.gather(1, chosen).flatten(), tokens.gather(1, chosen).flatten()
         sequences = torch.cat([sequences.index_select(0, parents), next_tokens[:, None]], 1)
@@ -142,19 +142,19 @@ def _best(scores: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, 
     each = min(count, scores.shape[1])
     values, tokens = best_tokens(scores, each)
     sums = (running[:, :, None] + values.view(batch_size, beams, each)).view(batch_size, -1)
-    found, places = torch.topk(sums, count)
-    return found, tokens.view(batch_size, -1).gather(1, places), places // each
+    best, places = torch.topk(sums, count)
+    return best, tokens.view(batch_size, -1).gather(1, places), places // each
 
 
 def _draw(scores: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return continuations in the form of `_best`, drawn at random without replacement."""
     sums = (running[:, :, None] + scores.view(*running.shape, -1)).flatten(1)
     drawn = torch.multinomial(probabilities(sums), count)
-    found = sums.gather(1, drawn)
+    of_drawn = sums.gather(1, drawn)
     if SORTS_DRAWN:
-        found, order = found.sort(descending=True)
+        of_drawn, order = of_drawn.sort(descending=True)
         drawn = drawn.gather(1, order)
-    return found, drawn % scores.shape[1], drawn // scores.shape[1]
+    return of_drawn, drawn % scores.shape[1], drawn // scores.shape[1]
 
 
 def _are_done(
@@ -199,8 +199,8 @@ def _trace(steps: list[BeamStep], nodes: Tensor, beams: int) -> dict[str, Tensor
             own[index] = fields["own"][index].gather(1, candidates)
         if index:
             candidates = torch.where(index <= last, fields["chosen"][index - 1].gather(1, of_beam), candidates)
-    found = {"tokens": tokens, "rows": rows} | ({} if own is None else {"own": own})
-    return {name: value.flatten(1).T for name, value in found.items()} | {"lengths": (last + 1).flatten()}
+    traced = {"tokens": tokens, "rows": rows} | ({} if own is None else {"own": own})
+    return {name: value.flatten(1).T for name, value in traced.items()} | {"lengths": (last + 1).flatten()}
 
 
 def _fill_value(config: GenerationConfig) -> int:

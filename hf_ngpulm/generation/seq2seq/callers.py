@@ -25,19 +25,17 @@ def arguments_of_generate() -> Mapping[str, Any]:
 
 
 def window_of_whisper(prompt_length: int, generation_config: Any) -> Window | None:
-    """Tell which recordings the rows of this call are, if Whisper's `generate` makes it for a window of audio.
+    """Return the window of audio that Whisper's `generate` is decoding; None if it isn't running.
 
     Args:
-        prompt_length: tokens before the transcript.
-
-    Returns:
-        The recording of each row and the number of recordings; None if Whisper's `generate` isn't running.
+        prompt_length: number of tokens before the transcript.
+        generation_config: the config of this call.
     """
-    given = window_variables()
-    if not given:
+    variables = window_variables()
+    if not variables:
         return None
-    sequences = [int(given["batch_idx_map"][row]) for row in given["fallback_index_map"]]
-    return Window(sequences, len(given["seek"]), prompt_length, generation_config)
+    sequences = [int(variables["batch_idx_map"][row]) for row in variables["fallback_index_map"]]
+    return Window(sequences, len(variables["seek"]), prompt_length, generation_config)
 
 
 def window_variables() -> Mapping[str, Any]:

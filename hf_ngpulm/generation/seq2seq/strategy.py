@@ -98,9 +98,9 @@ def seq2seq_generate(
         TokenizerMismatchError: the LM was made for another tokenizer.
         InvalidLogitsError: all tokens of a recording are ruled out, or its scores are NaN.
     """
-    given = arguments_of_generate()
-    streamer = given.get("streamer") if streamer is None else streamer
-    _check_call(model, generation_config, input_ids, given.get("assistant_model"), streamer, synced_gpus)
+    variables = arguments_of_generate()
+    streamer = variables.get("streamer") if streamer is None else streamer
+    _check_call(model, generation_config, input_ids, variables.get("assistant_model"), streamer, synced_gpus)
     assert generation_config is not None
     processors, criteria = logits_processor or LogitsProcessorList(), stopping_criteria or StoppingCriteriaList()
     models, lm_weight = given_lm(lm, lm_weight, generation_config, processor, input_ids.device, model)
@@ -154,9 +154,9 @@ def seq2seq_generate(
     _check_grammar(grammar, processor, generation_config, judged, streamer)
     weighing = Weighing("reject" if grammar_mode is None else grammar_mode, sensitivity)
     understand = GeneratedGrammar(language_model, grammar, weighing, model, tokenizer_of(processor))
-    found, sequences = _understood(understand, search, model_kwargs, input_ids[::beams], generation_config)
+    of_recordings, sequences = _understood(understand, search, model_kwargs, input_ids[::beams], generation_config)
     if meanings is not None:
-        meanings += found
+        meanings += of_recordings
     if not generation_config.return_dict_in_generate:
         return sequences
     kind: Any = GenerateEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
@@ -166,8 +166,15 @@ def seq2seq_generate(
 def _understood(
     understand: GeneratedGrammar, search: Callable[..., Any], model_kwargs: dict[str, Any], prompts: Tensor, config: Any
 ) -> tuple[list[Understanding], Tensor]:
-    """Return the meanings of recordings, and their tokens after the prompts `[B, P]`, as `generate` returns them, `[B, P + L]`.
-    `search`: generates from the model's inputs, with processors after all others.
+    """Search with and without a grammar. Return the meaning of each recording, and the tokens for `generate` to return: the
+    prompt and the better transcript, int64 `[B, P + L]`.
+
+    Args:
+        understand: the grammar.
+        search: runs a search, given the model's inputs and more logits processors, which come after all others.
+        model_kwargs: the model's inputs.
+        prompts: int64 `[B, P]`.
+        config: the generation config.
     """
     beams = config.num_beams or 1
 
@@ -179,14 +186,14 @@ def _understood(
 
     mask = model_kwargs.get("attention_mask") if "encoder_outputs" in model_kwargs else None
     mask = None if mask is None else mask[::beams]
-    found, inside, free = understand.understood(generate, lambda: model_kwargs["encoder_outputs"], mask)
-    chosen = [inside if inside is not None and (each.understood or free is None) else free for each in found]
+    understandings, inside, free = understand.understood(generate, lambda: model_kwargs["encoder_outputs"], mask)
+    chosen = [inside if inside is not None and (each.understood or free is None) else free for each in understandings]
     rows = [tokens[row] for row, tokens in enumerate(chosen) if tokens is not None]
-    return found, torch.cat([prompts, pad_sequence(rows, True, float(config._pad_token_tensor))], 1)
+    return understandings, torch.cat([prompts, pad_sequence(rows, True, float(config._pad_token_tensor))], 1)
 
 
 def _check_grammar(grammar: Any, processor: Any, config: GenerationConfig, judged: bool, streamer: Any) -> None:
-    """Refuse what a grammar can't have. `judged`: whether Whisper judges transcripts by their scores."""
+    """Refuse calls that aren't supported with a grammar. `judged`: whether Whisper judges transcripts by their scores."""
     if not isinstance(grammar, Grammar):
         raise TypeError(f"grammar should be a hf_ngpulm.Grammar (Grammar.load reads files), got {grammar!r}")
     if processor is None:
@@ -219,17 +226,17 @@ def _language_model(
         refuse_idle(idle, "without a language model: pass lm=...")
         if not goes_without:
             return None
-    found = AttentionOptions.remembered(models, model, {**settings, "num_beams": beams})
-    found = {name: value for name, value in found.items() if name != "num_beams" and value is not None}
-    weight = found.pop("lm_weight", LM_WEIGHT)
-    made = NGramLogitsProcessor(models, weight, model=model, tokenizer=processor, **found)
+    remembered = AttentionOptions.remembered(models, model, {**settings, "num_beams": beams})
+    remembered = {name: value for name, value in remembered.items() if name != "num_beams" and value is not None}
+    weight = remembered.pop("lm_weight", LM_WEIGHT)
+    lm_processor = NGramLogitsProcessor(models, weight, model=model, tokenizer=processor, **remembered)
     for_nothing = (
         "phrases" not in settings
         and not isinstance(weight, Tensor)
         and weight == 0
-        and not (made.subtracts_internal or made.fusion.source is not None)
+        and not (lm_processor.subtracts_internal or lm_processor.fusion.source is not None)
     )
-    return None if for_nothing else made
+    return None if for_nothing else lm_processor
 
 
 def _check_call(

@@ -26,10 +26,13 @@ class Packing:
     A token becomes a digit, its id plus 1. The digit 0 means "no token", so an n-gram that the end of its sentence cuts short
     sorts before its continuations. A word of 63 bits holds as many digits as fit, the first token in the highest place. An
     n-gram that is too long for one word takes several words; sorting the tuples of words sorts the n-grams.
+
+    If `from_last`, n-grams are packed from their last token to their first, and a sentence's beginning cuts them short.
     """
 
     vocab_size: int
     order: int
+    from_last: bool = False
 
     @property
     def base(self) -> int:
@@ -49,6 +52,11 @@ class Packing:
     def unknown(self) -> int:
         """The digit of `<unk>`."""
         return self.vocab_size + 3
+
+    @property
+    def cut(self) -> int:
+        """The digit after which n-grams are cut."""
+        return self.begin if self.from_last else self.end
 
     @cached_property
     def digits(self) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ class NgpulmPacking(Struct):
     @classmethod
     def of(cls, packing: Packing) -> NgpulmPacking:
         lengths = np.array(packing.digits, dtype=np.int64)
-        return cls(lengths=lengths, num_words=len(lengths), base=packing.base, end=packing.end)
+        return cls(lengths=lengths, num_words=len(lengths), base=packing.base, end=packing.cut)
 
 
 _pack = Function("ngpulm_pack")
@@ -64,21 +64,21 @@ def merge(first: SortedRun, second: SortedRun) -> SortedRun:
 
 
 def trie(run: SortedRun, packing: Packing, room: Room = IN_MEMORY) -> list[TrieOrder]:
-    given, order, stride = NgpulmPacking.of(packing), packing.order, run.words.shape[1]
+    packed, order, stride = NgpulmPacking.of(packing), packing.order, run.words.shape[1]
     bounds = room.blocks(len(run), ELEMENTS_PER_THREAD)
     sizes = np.zeros((len(bounds) - 1, order), dtype=np.int64)  # n-grams that are new in each block, by order
-    room.in_blocks(_trie_sizes, bounds, (run.words, stride, given), sizes)
+    room.in_blocks(_trie_sizes, bounds, (run.words, stride, packed), sizes)
     total = sizes.sum(axis=0).tolist()
     room.plan(sum(total))
     if room.is_on_disk:
         bounds = room.blocks(len(run), ELEMENTS_PER_THREAD)
         sizes = np.zeros((len(bounds) - 1, order), dtype=np.int64)
-        room.in_blocks(_trie_sizes, bounds, (run.words, stride, given), sizes)
+        room.in_blocks(_trie_sizes, bounds, (run.words, stride, packed), sizes)
     dtypes = (torch.int64, torch.int32, torch.int64)
     orders = [TrieOrder(*(room.zeros(size, dtype) for dtype in dtypes)) for size in total]
     arrays = np.array([column.data_ptr() for columns in orders for column in columns])
     starts, carried = np.cumsum(sizes, axis=0) - sizes, np.zeros_like(sizes)
-    room.in_blocks(_trie, bounds, (run.words, run.counts, stride, given, arrays), starts, carried)
+    room.in_blocks(_trie, bounds, (run.words, run.counts, stride, packed, arrays), starts, carried)
     for n, columns in enumerate(orders):  # occurrences of n-grams that began in an earlier block
         began = np.flatnonzero(carried[:, n])
         np.add.at(columns.counts.numpy(), starts[began, n] - 1, carried[began, n])

@@ -11,7 +11,7 @@ from . import Packing, SortedRun, TrieOrder
 
 
 def pack(digits: Tensor, num_starts: int, packing: Packing) -> Tensor:
-    """Return the n-gram that starts at each of the first `num_starts` positions, cut after its `</s>`.
+    """Return the n-gram that starts at each of the first `num_starts` positions, cut after its `</s>` (or `packing.cut`).
 
     Args:
         digits: int32 `[num_starts + order - 1]`, all sentences concatenated, including `<s>` and `</s>`.
@@ -25,7 +25,7 @@ def pack(digits: Tensor, num_starts: int, packing: Packing) -> Tensor:
         digit = digits[position : position + num_starts]
         word, factor = packing.place(position)
         words[word] += torch.where(going_on, digit, 0).to(torch.int64) * factor
-        going_on &= digit != packing.end
+        going_on &= digit != packing.cut
     return words
 
 
@@ -112,7 +112,7 @@ def suffix_rows(
 def left_extensions(suffixes: Tensor, num_rows: int, room: Room = IN_MEMORY, blocks: np.ndarray | None = None) -> Tensor:
     """Return the number of distinct tokens before each of `num_rows` n-grams, int64 `[num_rows]`.
 
-    A token before an n-gram is an n-gram one token longer that ends in it.
+    This is the number of n-grams that are one token longer and have the n-gram as their suffix.
     """
     return torch.bincount(suffixes, minlength=num_rows)
 
@@ -144,15 +144,42 @@ def discount(
         Probabilities, float32 `[N]` (arbitrary for dropped n-grams); and for each context the weight of the lower order,
         float32 `[C]` (1 if no n-gram follows the context).
     """
-    table = torch.tensor([0.0, *discounts], dtype=torch.float64, device=counts.device)
-    taken = table[counts.clamp(max=3)]
-    kept_count = counts.to(torch.float64)
-    spared = taken if dropped is None else torch.where(dropped, kept_count, taken)
-    total = torch.zeros(num_contexts, dtype=torch.float64, device=counts.device)
-    weight = torch.zeros_like(total)
-    total.index_add_(0, prefixes, kept_count)
-    weight.index_add_(0, prefixes, spared)
-    weight = torch.where(total > 0, weight / total, 1.0)
+    sums = context_sums(prefixes, num_contexts, counts, dropped)
+    weight = weights_of(sums, discounts)
     backed_off = lower if suffixes is None else lower[suffixes]
-    probabilities = (kept_count - taken) / total[prefixes] + weight[prefixes] * backed_off
-    return probabilities.to(torch.float32), weight.to(torch.float32)
+    probabilities = interpolated(counts, discounts, sums[0][prefixes], weight[prefixes], backed_off)
+    return probabilities, weight.to(torch.float32)
+
+
+def context_sums(contexts: Tensor, num_contexts: int, counts: Tensor, dropped: Tensor | None) -> Tensor:
+    """Return what the weight of each context is made of, int64 `[5, num_contexts]`.
+
+    The rows are: the adjusted counts of all n-grams with the context, and of the dropped ones; the numbers of other n-grams
+    with the adjusted counts 1, 2, and 3 or more. Whole numbers have the same sum in any order. `contexts` is int64 `[N]`.
+    """
+    sums = torch.zeros(5, num_contexts, dtype=torch.int64, device=counts.device)
+    sums[0].index_add_(0, contexts, counts)
+    if dropped is not None:
+        sums[1].index_add_(0, contexts, torch.where(dropped, counts, 0))
+    for j in (1, 2, 3):
+        has_count = counts.clamp(max=3) == j
+        sums[1 + j].index_add_(0, contexts, (has_count if dropped is None else has_count & ~dropped).to(torch.int64))
+    return sums
+
+
+def weights_of(sums: Tensor, discounts: tuple[float, float, float]) -> Tensor:
+    """Return the weight of the lower order for each context, float64 `[C]`, from its `context_sums`."""
+    total, whole, *rows_of = sums.to(torch.float64)
+    spared = whole
+    for number, discount in zip(rows_of, discounts):
+        spared = spared + number * discount
+    return torch.where(sums[0] > 0, spared / total, 1.0)
+
+
+def interpolated(
+    counts: Tensor, discounts: tuple[float, float, float], total: Tensor, weight: Tensor, backed_off: Tensor
+) -> Tensor:
+    """Return interpolated probabilities, float32 `[N]`, from adjusted counts, the sums and weights of contexts, and the
+    probabilities of the suffixes."""
+    taken = torch.tensor([0.0, *discounts], dtype=torch.float64, device=counts.device)[counts.clamp(max=3)]
+    return ((counts.to(torch.float64) - taken) / total + weight * backed_off).to(torch.float32)

@@ -53,7 +53,7 @@ class Roles(NamedTuple):
 
     @property
     def log_guess(self) -> float:
-        """Return log N for N scored classes, which is the cost of a random guess."""
+        """Return log N for N scored classes. A uniform guess costs this much (natural log)."""
         return math.log(max(self.roles.numel() - self.unscored.numel(), 1))
 
     def to(self, device: torch.device) -> Roles:
@@ -120,8 +120,8 @@ def read(input_ids: Tensor, rows: FusedRows, roles: Roles, engine: str = "auto")
 
 
 def text_of(input_ids: Tensor, roles: Roles) -> tuple[Tensor, Tensor, Tensor]:
-    """Move the tokens of each row's transcript to the front. Returns the reordered tokens, int64 `[B, L]`; the number of
-    transcript tokens, int64 `[B]`; and whether a HOLD token suspends the row's LM, bool `[B]`.
+    """Return the tokens with each row's transcript moved to the front, int64 `[B, L]`; the number of transcript tokens, int64
+    `[B]`; and whether a HOLD token suspends the row's LM, bool `[B]`.
     """
     inside = (input_ids >= 0) & (input_ids < roles.roles.numel())
     kinds = torch.where(inside, roles.roles[torch.where(inside, input_ids, 0)], UNSCORED)
@@ -156,10 +156,10 @@ def fuse_less(
     Nothing is subtracted from END. An internal LM gets no audio, so it doesn't know where a transcript ends. Neither does a
     source LM whose texts were cut at other places.
 
-    With `shared` the scored classes aren't raised again after they have fallen, because the hypotheses of a beam differ in the
-    cost of their text. Instead, the unscored classes also fall. The best scored class and the total probability of the scored
-    classes have both fallen; the unscored classes fall by the larger of the two amounts. Then all classes rise by this fall
-    times the probability that the model gives to unscored classes.
+    With `shared`, the scored classes keep the cost of their text, as hypotheses of a beam must be compared by it. So they
+    aren't raised again to their old total; the unscored classes fall instead. Let f be the larger of two amounts: by how much
+    the best scored class has fallen, and by how much the log of the scored classes' total probability has fallen. The unscored
+    classes fall by f. Then all classes rise by f times the probability that the model gives to unscored classes.
 
     Args:
         less: float32 `[B, C]`, weighted scores of the LMs that are subtracted (internal LM or source LM).

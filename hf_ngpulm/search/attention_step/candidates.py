@@ -1,4 +1,4 @@
-"""Find the best tokens of each row. With late pruning this runs at every step, on tens of thousands of tokens."""
+"""Find the best tokens of each row. A beam search does this at every step, over tens of thousands of tokens."""
 
 from __future__ import annotations
 

@@ -82,7 +82,8 @@ def search(
         shape: (N, T), where T includes padding.
         confidences: float32 `[N, T]`, confidences of the frames; None if they aren't measured.
         are_max_probs: whether the measure is "max_prob"; the search then writes `confidences`.
-        tails: gets the tokens (`History.with_room`). If None, `happened` gets the trace.
+        tails: tails with room for the new tokens (`History.with_room`). If None, the trace is written to `happened` instead.
+        happened: the trace, `BeamFrames`; needed only without `tails`.
 
     Returns:
         int32 `[N]`, see `BeamFrames.bad_frames`. The state of a row with a bad frame is undefined, so the caller must restore

@@ -1,19 +1,23 @@
-"""CTC prefix beam search with language models as Triton kernels. A program per utterance walks the frames.
+"""CTC prefix beam search with language models on the GPU, with two Triton kernels.
 
-There are no launches per frame, and nothing waits for the host. A first kernel normalises all frames of all rows in parallel,
-and stores the highest logit of each block of classes. So the walk reads no block that can't give a new prefix. As on the CPU,
-the score of an extension is at most the prefix's score plus the block's highest acoustic score plus the best LM score in the
-prefix's state. Extensions that can't score more than the worst of the best K so far are skipped, which doesn't change the
-result.
+`_peaks_kernel` normalises all frames of all rows in parallel, and stores the highest logit of each block of classes.
+`_search_kernel` runs a program per utterance, which walks the frames. There are no launches per frame, and nothing waits for
+the host.
 
-The walk keeps the beam's small arrays in registers, padded to a power of two. Values that only new prefixes change stay in the
-tensors that it returns. All prefixes are scored in parallel, as `[place, token]` tiles. Each group of candidates (some of a
-place's tokens) offers its best one. To choose an extension only the offers are compared, which fit in a warp. The LM scores and
-targets of all tokens in a prefix's state are a line of global memory. A line is written at the first frame that may extend the
-prefix, for all new prefixes at once: level by level, from the roots to longer contexts.
+The search skips blocks that can't give a new prefix. The score of an extension is at most the prefix's score, plus the block's
+highest acoustic score, plus the best LM score in the prefix's state. If this bound isn't above the worst of the best K scores
+so far, the extension can't enter the beam, so skipping it doesn't change the result. The CPU engine does the same.
 
-Within `if`, results of Triton functions are assigned before they are used, because Triton 3.3 takes such a `return` for the
-kernel's own.
+A program keeps the beam's small arrays in registers, padded to a power of two. Values that change only for new prefixes stay in
+the result's tensors. All prefixes are scored in parallel, in `[place, token]` tiles. A group is a subset of a place's tokens.
+Each group offers its best extension, and the program chooses among the offers, which fit in a warp.
+
+A line of global memory holds the LM scores and target states of all tokens in a prefix's state. The program writes the lines of
+all new prefixes at once, at the first frame that may extend them. It writes level by level, from the shortest context to the
+longest, so that longer contexts overwrite shorter ones.
+
+Within `if`, the result of a Triton function is assigned to a variable before use, because Triton 3.3 would otherwise take the
+function's `return` for the kernel's.
 """
 
 from __future__ import annotations
@@ -31,19 +35,19 @@ from ...automaton.tensors import AutomatonTensors
 from ...engines.devices import current
 from . import BLANK, INSIDE, BeamFrames, BeamRules, BeamState, cpu
 
-MOST_ROWS = tl.constexpr(16)  # lines that are filled at a time
+MOST_ROWS = tl.constexpr(16)  # maximum number of lines that are filled at a time
 NOTHING = tl.constexpr((0x807FFFFF - 2**32) << 32)  # key of the score -inf at index 0
 HIGHEST_KEY = tl.constexpr(2**63 - 1)
-STAYING = tl.constexpr(1 << 30)  # indices of extensions are below, those of hypotheses that stay above
-MOST_GROUPS = 32  # as many as threads in a warp: the best of them is found without waiting for other warps
+STAYING = tl.constexpr(1 << 30)  # keys of extensions have lower indices, keys of prefixes that stay have higher ones
+MOST_GROUPS = 32  # the number of threads in a warp, so that finding the best group needs no barrier between warps
 LABEL_BLANK, LABEL_INSIDE = tl.constexpr(BLANK), tl.constexpr(INSIDE)
 FEWEST_PLACES = 4
-TILE = 2048  # places times tokens
+TILE = 2048  # maximum size of a tile, in places times tokens
 SMALLEST_BLOCK = 16
 ELEMENTS_PER_WARP = 256
 MOST_WARPS = 16
-REGISTERS = 65536  # of a processor
-MOST_BEAMS = 128  # the kernel compares each place with each: of more it would take hundreds of registers
+REGISTERS = 65536  # number of registers of a multiprocessor
+MOST_BEAMS = 128  # the kernel compares all pairs of places, so larger beams would need too many registers
 
 
 def ctc_beam(
@@ -85,19 +89,21 @@ def _moved(values: Any, device: torch.device) -> Any:
 
 
 def tiling(num_beams: int, classes: int) -> dict[str, int]:
-    """Return the tile sizes and warps of a kernel for this many hypotheses."""
+    """Return the kernel's tile sizes, number of warps and compiler options for `num_beams` prefixes."""
     places = max(triton.next_power_of_2(num_beams), FEWEST_PLACES)
     block = max(min(triton.next_power_of_2(classes), TILE // places), SMALLEST_BLOCK)
     groups = min(max(places, MOST_GROUPS), places * block)
     num_warps = min(max(places * max(block, places // 4) // ELEMENTS_PER_WARP, 1), MOST_WARPS)
-    # All registers for one program: NVIDIA's assembler, left to itself, sometimes takes half and spills. Others know no such
-    # option.
+    # One program gets all registers of a multiprocessor. By default, NVIDIA's assembler sometimes uses half of them and spills
+    # values to memory. AMD's compiler has no such option.
     options = EXACT if torch.version.hip else EXACT | {"maxnreg": min(REGISTERS // (32 * num_warps), 255)}
     return {"PLACES": places, "BLOCK": block, "GROUPS": groups, "num_warps": num_warps, **options}
 
 
 def peaks_of(logits: Tensor, lengths: Tensor, blank: int, tiles: dict[str, int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each frame's logsumexp and maximum of the logits, `[B, T]`, and for each block of classes its maximum."""
+    """Return the logsumexp of each frame's logits, `[B, T]`, the highest logit of each frame without the blank, `[B, T]`, and
+    the highest logit of each block of classes, `[B, T, blocks]`.
+    """
     batch_size, frames, classes = logits.shape
     normalisers = torch.empty((batch_size, frames), device=logits.device)
     frame_peaks = torch.empty_like(normalisers)
@@ -111,9 +117,10 @@ def peaks_of(logits: Tensor, lengths: Tensor, blank: int, tiles: dict[str, int])
 
 
 def room_for_lines(lm_states: Tensor, places: int, candidates: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return room for lines of hypotheses' states `[B, K, M]`. A line has the score and the target of each token in a state.
+    """Return empty lines for the states of prefixes, `[B, K, M]`: the lines' states, peaks, scores and targets.
 
-    A line that no hypothesis needs any more is kept as long as others are free.
+    A line has the score and the target of each token in a state. There are twice as many lines as places, so a line stays valid
+    for some time after its prefix has left the beam.
     """
     batch_size, _, num_automata = lm_states.shape
     line_states = torch.full((batch_size, 2 * places, num_automata), -1, dtype=torch.int32, device=lm_states.device)
@@ -122,15 +129,13 @@ def room_for_lines(lm_states: Tensor, places: int, candidates: int) -> tuple[Ten
     return line_states, line_peaks, line_scores, torch.empty_like(line_scores, dtype=torch.int32)
 
 
-# Sizes that change from batch to batch: nothing is gained from compiling anew for those that 16 divides.
+# These sizes change from batch to batch, and kernels compiled for multiples of 16 aren't faster.
 @triton.jit(do_not_specialize=["row_stride", "frame_stride", "frames", "classes", "blank"])
 def _peaks_kernel(
     logits, row_stride, frame_stride, class_stride, lengths, normalisers, frame_peaks, block_peaks, frames, classes, blank,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write for each frame the logsumexp of its logits, their maximum without the blank, and the maximum of each block of
-    classes.
-    """
+    """Write each frame's logsumexp, its highest logit without the blank, and the highest logit of each block of classes."""
     at = tl.program_id(0).to(tl.int64)
     row = at // frames
     frame = at % frames
@@ -185,20 +190,22 @@ def _key_of(scores, indices):
 
 @triton.jit
 def _extension_index(tokens, order, PLACES: tl.constexpr):
-    """Return indices for keys of extensions: higher for lower tokens, and then for earlier places in an order."""
+    """Return the indices in the keys of extensions. Of equal scores, the highest index wins. So lower tokens have higher
+    indices, and among the places of one token, places earlier in `order` have higher indices.
+    """
     return STAYING - 1 - (tokens * PLACES + order)
 
 
 @triton.jit
 def _extension_of(keys, PLACES: tl.constexpr):
-    """Unpack the keys of extensions: the token of each, and the rank of the prefix that it extends."""
+    """Return the tokens in keys of extensions, and the ranks of the prefixes that they extend."""
     code = STAYING - 1 - keys.to(tl.int32)
     return code // PLACES, code % PLACES
 
 
 @triton.jit
 def _count_before(first, second, alive):
-    """Return each element's rank by the first numbers, and then by the second ones."""
+    """Return each element's rank among the elements that are `alive`, by `first` and then by `second`."""
     before = (first[None, :] < first[:, None]) | ((first[None, :] == first[:, None]) & (second[None, :] < second[:, None]))
     return tl.sum((before & alive[None, :]).to(tl.int32), axis=1)
 
@@ -211,8 +218,9 @@ def _score_of(key):
 
 @triton.jit
 def _find_parents(hashes, parent_hashes, sizes, last, alive, num_beams, places, PLACES: tl.constexpr):
-    """Return for each prefix: the place of its parent (the prefix without its last token), or -1 if that isn't in the beam;
-    whether both end in the same token; how many prefixes have a lower hash; and its index in keys of prefixes that stay.
+    """Return four values for each prefix. The first is the place of its parent (the prefix without its last token), or -1
+    if the beam doesn't have the parent. The others are whether the parent ends in the same token, the number of prefixes
+    with a lower hash, and the prefix's index in the keys of prefixes that stay.
     """
     inside = places < num_beams
     own = tl.load(hashes + places, mask=inside, other=0)
@@ -236,8 +244,8 @@ def _has_twins(texts, alive, places, inside):
 
 @triton.jit
 def _join_texts(texts, last, of_parent, added, by_blanks, by_tokens, places, PLACES: tl.constexpr):
-    """Give each text's scores to its best prefix (see `hf_ngpulm.search.ctc_beam`). Return these scores, and whether a prefix
-    has lost all of its own.
+    """Give the scores of each text to its best prefix (see `hf_ngpulm.search.ctc_beam`). Return the new scores by blanks and by
+    tokens, and whether any prefix has lost both scores.
     """
     totals = _add(by_blanks, by_tokens)
     alive = totals > float("-inf")
@@ -257,13 +265,13 @@ def _join_texts(texts, last, of_parent, added, by_blanks, by_tokens, places, PLA
 
 @triton.jit
 def _place_in_order(numbers, order, alive, places):
-    """Return the places with the given ranks in an order; 0 for a rank that no place has."""
+    """Return the places whose rank in `order` is `numbers`; 0 for a rank that no place has."""
     return tl.sum(tl.where((numbers[:, None] == order[None, :]) & alive[None, :], places[None, :], 0), axis=1)
 
 
 @triton.jit
 def _gathered(scores, to, alive, places):
-    """Return the log-sum-exp of all scores that go to each place."""
+    """Return for each place the logsumexp of the scores whose target in `to` is this place."""
     values = tl.where((to[None, :] == places[:, None]) & alive[None, :], scores[None, :], float("-inf"))  # [to, from]
     highest = tl.max(values, axis=1)
     shift = tl.where(highest > float("-inf"), highest, 0.0)
@@ -276,10 +284,10 @@ def _fill_lines(
     states, active, line_scores, line_targets, starts, weight, blank, candidates, vocab_size,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write to each active row's line the scores and the targets of the tokens `0 .. candidates - 1` in the row's state.
+    """Write the scores and targets of the tokens `0 .. candidates - 1` in each active row's state to the row's line.
 
-    Return an upper bound of each row's best weighted token score: the maximum of all written scores, including those that
-    longer contexts have overwritten.
+    Return an upper bound of each row's best weighted token score: the highest score that was written, even if a longer context
+    has overwritten it.
     """
     columns = tl.arange(0, BLOCK)
     best = tl.full((ROWS, BLOCK), float("-inf"), tl.float32)
@@ -314,18 +322,18 @@ def _fill_lines(
     while deepest >= 0:
         current = states
         score = tl.zeros((ROWS,), tl.float32)
-        for shorter in range(0, deepest):  # the chain is in the cache by now: walking it again is cheaper than keeping it
+        for shorter in range(0, deepest):  # walking the cached chain of backoffs again costs less than storing it
             walking = shorter < level
             score += tl.load(backoff_weights + current, mask=walking, other=0.0)
             current = tl.where(walking, tl.load(backoff_states + current, mask=walking, other=0), current)
         low = tl.load(arc_offsets + current, mask=level >= 0, other=0)
         end = tl.load(arc_offsets + current + 1, mask=level >= 0, other=0)
         longest = tl.max(end - low, axis=0)
-        tl.debug_barrier()  # what a shorter context wrote must be there before it is overwritten
+        tl.debug_barrier()  # a shorter context's writes must end before a longer context overwrites them
         for block in range(0, longest, BLOCK):
             arcs = low[:, None] + block + columns[None, :]
             inside = arcs < end[:, None]
-            # All loads come first, so that they wait together.
+            # Loads come first, so that their latencies overlap.
             tokens = tl.load(arc_tokens + arcs, mask=inside, other=0)
             values = tl.load(arc_weights + arcs, mask=inside, other=0.0)
             targets = tl.load(arc_targets + arcs, mask=inside, other=0)
@@ -347,18 +355,18 @@ def lines_of(
     weights, blank, candidates, vocab_size,
     NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Give a line to each prefix that has none: the line of the same states if there is one, otherwise an unused line, which is
+    """Give a line to each prefix that has none: a line with the same states if there is one, otherwise an unused line, which is
     then filled.
 
-    Return the line of each prefix, the place from which to look for the next unused line, and the best token score in each
-    line.
+    Return each prefix's line, the line at which the next search for an unused line begins, and the best token score in each
+    prefix's line.
     """
     NUM_LINES: tl.constexpr = 2 * PLACES
     ROWS: tl.constexpr = PLACES if PLACES < MOST_ROWS else MOST_ROWS
-    # Columns filled at a time: with twice as many the kernel spills registers.
+    # Number of columns that are filled at a time. With twice as many, the kernel spills registers.
     FILL: tl.constexpr = PLACES * BLOCK // ROWS // 2 if PLACES * BLOCK > 1024 else PLACES * BLOCK // ROWS
     places = tl.arange(0, PLACES)
-    every = (tl.arange(0, NUM_LINES) + next_line) % NUM_LINES  # the next free line is the first of these
+    every = (tl.arange(0, NUM_LINES) + next_line) % NUM_LINES  # all lines, in the order in which they are reused
     without = alive & (lines < 0)
     held = without[:, None] & (every >= 0)[None, :]  # [place, line]
     alike = without[:, None] & without[None, :]  # [place, place]
@@ -367,17 +375,17 @@ def lines_of(
         held = held & (states[:, None] == tl.load(line_states + every * NUM_AUTOMATA + m)[None, :])
         alike = alike & (states[:, None] == states[None, :])
     lines = tl.where(without, tl.max(tl.where(held, every[None, :], -1), axis=1), lines)
-    # Of those with the same states the first gets a line for all.
+    # Prefixes with the same states share the line of the first one.
     first = tl.min(tl.where(alike, places[None, :], PLACES), axis=1)
     missing = alive & (lines < 0)
     leading = missing & (first == places)
     needed = tl.max(((lines[:, None] == every[None, :]) & alive[:, None]).to(tl.int32), axis=0)
-    free = tl.where(needed > 0, -1, tl.cumsum(1 - needed, axis=0) - 1)  # number of each free line
+    free = tl.where(needed > 0, -1, tl.cumsum(1 - needed, axis=0) - 1)  # number of each unused line
     turn = tl.where(leading, tl.cumsum(leading.to(tl.int32), axis=0) - 1, -2)
     own = tl.sum(tl.where(turn[:, None] == free[None, :], every[None, :], 0), axis=1)
     lines = tl.where(missing, _take(own, first), lines)
     count = tl.sum(leading.to(tl.int32), axis=0)
-    tl.debug_barrier()  # everybody has read the lines before they are rewritten
+    tl.debug_barrier()  # all threads must have read the lines before they are rewritten
     for begin in range(0, count, ROWS):
         rows = begin + tl.arange(0, ROWS)
         active = rows < count
@@ -406,12 +414,11 @@ def _best_extensions(
     line_scores, line_starts, weights, candidates, bonus, without_lm,
     NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """Return the keys of each group's best extensions that are below the group's limit, or `NOTHING`. A group is some of the
-    tokens of a place.
+    """Return the highest key below each group's limit; `NOTHING` if there is none. A group is a subset of a place's tokens.
 
-    `_extension_index` makes the indices in the keys, from the tokens and `order`, the indices of the places. The value of a
-    token is the score of its place (`by_same` for its last token, else `by_other`) plus the token's log-probability, the LM
-    scores and the bonus.
+    A key holds the score of an extension and an index of the token and the place (see `_extension_index`). The score is the
+    place's score (`by_same` for the place's last token, otherwise `by_other`), plus the token's log-probability, LM scores and
+    bonus.
     """
     columns = tl.arange(0, BLOCK)
     below = tl.broadcast_to(limits[:, None], (GROUPS, PLACES * BLOCK // GROUPS))
@@ -435,10 +442,10 @@ def _best_extensions(
             extra += tl.where(tokens < candidates, bonus, bonus + without_lm)[None, :]
             scores = tl.where(last == tokens[None, :], by_same, by_other)
             scores = scores + log_probs[None, :] + extra
-            found = _key_of(scores, _extension_index(tokens[None, :], order, PLACES))
-            keys = tl.where(wanted & (found < below), tl.maximum(keys, found), keys)
+            of_block = _key_of(scores, _extension_index(tokens[None, :], order, PLACES))
+            keys = tl.where(wanted & (of_block < below), tl.maximum(keys, of_block), keys)
     best = tl.max(tl.reshape(keys, (GROUPS, PLACES * BLOCK // GROUPS)), axis=1)
-    return tl.gather(best, tl.arange(0, GROUPS), 0)  # all of them to each warp: what follows waits for no other
+    return tl.gather(best, tl.arange(0, GROUPS), 0)  # each warp gets all keys, so the caller's loop needs no barrier
 
 
 @triton.jit
@@ -448,19 +455,19 @@ def _extended(
     line_scores, line_starts, weights, candidates, bonus, without_lm,
     NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """Replace the worst prefixes of the beam by better extensions. Return four values: the keys of the new beam; the place of
-    each entry's old prefix; each entry's new token, or -1 if the prefix is unchanged; and the best score.
+    """Replace the worst prefixes of the beam by better extensions. Return four values: the keys of the new beam; for each
+    entry, the place of the prefix that stays or is extended; the new token, or -1 if the prefix stays; and the best score.
     """
     from_places = places
     tokens_added = places * 0 - 1
     lowest = tl.min(keys, axis=0)
     worst = tl.maximum(_score_of(lowest), best - threshold)  # the lowest score that can still enter the beam
     highest_reach = tl.max(reach, axis=0)
-    slack = 1e-3 + 1e-6 * tl.abs(highest_reach)  # rounding may not hide a token
+    slack = 1e-3 + 1e-6 * tl.abs(highest_reach)  # exceeds rounding errors of the bounds
     slack = tl.where(slack < float("inf"), slack, 0.0) - normaliser
-    # Each group of candidates offers its best one; when that is taken, the next one in the next round, below that
-    # limit. (No flag says whether to go on: Triton 3.5 to 3.7 can't compile loops that carry what the body doesn't
-    # read.)
+    # In each round, every group offers its best extension below its limit. If the offer is taken, it becomes the group's limit
+    # for the next round; the other groups have nothing more to offer. (The loop has no flag, because Triton 3.5 to 3.7 can't
+    # compile a loop that carries a value which its body doesn't read.)
     limits = tl.full((GROUPS,), HIGHEST_KEY, tl.int64)
     while frame_peak + slack + highest_reach > worst:
         offered = _best_extensions(
@@ -475,7 +482,7 @@ def _extended(
         while (highest > lowest) & (score >= worst) & (score > float("-inf")):
             token, number = _extension_of(highest, PLACES)
             place = tl.sum(tl.where(alive & (by_hash == number), places, 0), axis=0)
-            # An extension that the beam has has been merged with it.
+            # An extension that equals a prefix of the beam is already merged with this prefix.
             present = tl.max(((parents == place) & (last == token)).to(tl.int32), axis=0) > 0
             replaced = keys == tl.where(present, -1, lowest)
             keys = tl.where(replaced, highest, keys)
@@ -499,7 +506,7 @@ def _store_new(
     hashes, parent_hashes, sizes, lm_scores, lm_states, texts, text_hashes, line_scores, line_targets,
     weights, classes, candidates, bonus, without_lm, NUM_AUTOMATA: tl.constexpr, JOINS: tl.constexpr,
 ):  # fmt: skip
-    """Store the values that change in new prefixes. Return their acoustic scores, and the scores that LMs and bonuses add."""
+    """Store the values that change for new prefixes. Return the new acoustic scores, and the LM scores and bonuses to add."""
     token = tl.where(is_new, tokens_added, 0)
     log_probs = tl.load(x + token.to(tl.int64) * class_stride, mask=is_new, other=0.0).to(tl.float32)
     before = tl.where(token == _take(last, from_places), _take(by_blanks, from_places), _take(totals, from_places))
@@ -508,7 +515,7 @@ def _store_new(
     old_hashes = tl.load(hashes + from_places, mask=is_new, other=0)
     old_sizes = tl.load(sizes + from_places, mask=is_new, other=0)
     new_hashes = _extend_hash(old_hashes, token)
-    tl.debug_barrier()  # everybody has read the hashes before they change
+    tl.debug_barrier()  # all threads must have read the hashes before they change
     tl.store(hashes + places, new_hashes, mask=is_new)
     tl.store(parent_hashes + places, old_hashes, mask=is_new)
     tl.store(sizes + places, old_sizes + 1, mask=is_new)
@@ -577,19 +584,19 @@ def _search_kernel(
     parents, like_parent, by_hash, staying_index = _find_parents(
         hashes, parent_hashes, sizes, last, totals > float("-inf"), num_beams, places, PLACES
     )
-    lines = places * 0 - 1  # where the LM scores of its state are, -1 if they aren't known
+    lines = places * 0 - 1  # each prefix's line of LM scores; -1 if it has none
     next_line = 0
-    # What a token can add at most.
+    # Upper bound of the LM scores and the bonus that a token adds.
     highest_added = tl.zeros((PLACES,), tl.float32) + bonus + tl.where(classes > candidates, tl.maximum(without_lm, 0.0), 0.0)
     joins = length < 0  # whether several prefixes may have the same text
     if JOINS:
         joins = _has_twins(texts, totals > float("-inf"), places, inside)
-    frame = length * 0  # a tensor, also in the interpreter
+    frame = length * 0  # Triton's interpreter needs a tensor here
     while frame < length:
         at_frame = row * frames + frame
         x = logits + row * row_stride + frame.to(tl.int64) * frame_stride
         alive = totals > float("-inf")
-        # All that every frame needs is asked for at once.
+        # Loads come first, so that their latencies overlap.
         normaliser = tl.load(normalisers + at_frame)
         frame_peak = tl.load(frame_peaks + at_frame)
         blank_log_prob = tl.load(x + (row * 0 + blank) * class_stride).to(tl.float32)
@@ -597,17 +604,17 @@ def _search_kernel(
         last_log_probs = tl.load(x + last.to(tl.int64) * class_stride, mask=repeatable, other=float("-inf")).to(tl.float32)
         if (normaliser > float("-inf")) & (normaliser < float("inf")):
             blank_log_prob -= normaliser
-            possible = tl.exp(blank_log_prob) <= skip  # anything but a blank
+            possible = tl.exp(blank_log_prob) <= skip  # whether other classes than the blank are possible
             last_log_probs -= tl.where(possible, normaliser, float("inf"))
 
-            # Prefixes that stay: by a blank, by their last token once more, or by their parent's extension (see `reference`).
+            # A prefix stays by a blank, by its last token once more, or by its parent's extension (see `reference`).
             before = tl.where(like_parent, _take(by_blanks, parents), _take(totals, parents))
             from_blank = totals + blank_log_prob
             from_token = by_tokens + last_log_probs
             from_parent = tl.where(parents >= 0, before + last_log_probs, float("-inf"))
             staying = tl.where(alive, _add(_add(from_blank, from_token), from_parent) + added, float("-inf"))
 
-            # The best so far: a prefix that stays keeps its place, the lowest score leaves its place to a better extension.
+            # A prefix that stays keeps its place. A better extension takes the place of the prefix with the lowest score.
             keys = tl.where(inside, _key_of(staying, staying_index), HIGHEST_KEY)
             best = tl.max(staying, axis=0)
             from_places = places
@@ -630,7 +637,7 @@ def _search_kernel(
                     line_scores, line_starts, weights, candidates, bonus, without_lm, NUM_AUTOMATA, PLACES, BLOCK, GROUPS,
                 )  # fmt: skip
 
-            if best > float("-inf"):  # else nothing is possible: weights so large that the sums overflow
+            if best > float("-inf"):  # otherwise sums with huge weights have overflowed, and the row keeps its state
                 scores = tl.where(inside, _score_of(keys), float("-inf"))
                 kept = (scores > float("-inf")) & (scores >= best - threshold)
                 is_new = kept & (tokens_added >= 0)
@@ -679,7 +686,7 @@ def _search_kernel(
         else:
             tl.store(bad_frames + row, frame)
             length = 0
-    tl.debug_barrier()  # everybody has read what is overwritten: a row may have no frames in between
+    tl.debug_barrier()  # all threads must have read the initial values, even if a row has no frames
     tl.store(offsets + row, offset)
     tl.store(blank_scores + places, by_blanks, mask=inside)
     tl.store(token_scores + places, by_tokens, mask=inside)

@@ -119,7 +119,7 @@ def graph_engine(name: str) -> str:
     """Return the engine for a graph search: "reference" if that is its name, otherwise "cpu".
 
     Raises:
-        ValueError: it is "gpu", or no engine has this name.
+        ValueError: `name` is "gpu", or no engine has this name.
     """
     if name == "gpu":
         raise ValueError(
@@ -133,8 +133,8 @@ def graph_search(
 ) -> tuple[GraphState, GraphFrames]:
     """Search more frames of a batch.
 
-    Tensors on another device are copied to the CPU, and the results back to the device of the logits. If several calls search
-    the same automaton, keep it on the CPU: only the others' tensors are then copied in each.
+    Tensors on another device are copied to the CPU, and the results are copied to the device of the logits. If several calls
+    search the same automaton, keep the automaton on the CPU, so that no call copies it.
 
     Args:
         automaton: tensors of one automaton, or of several automata in one pool.
@@ -148,11 +148,11 @@ def graph_search(
         ValueError: there is no such engine.
         IndexError: the state names states or tokens that don't exist.
     """
-    found = load_engine(__package__, graph_engine(engine), CPU, automaton).graph_search(
+    results = load_engine(__package__, graph_engine(engine), CPU, automaton).graph_search(
         AutomatonTensors(*_moved(automaton, CPU)), GraphState(*_moved(state, CPU)),
         *_moved((logits, lengths), CPU), rules._replace(weights=rules.weights.to(CPU), bonuses=rules.bonuses.to(CPU)),
     )  # fmt: skip
-    after, happened = (_moved(part, logits.device) for part in found)
+    after, happened = (_moved(part, logits.device) for part in results)
     return GraphState(*after), GraphFrames(*happened)
 
 

@@ -9,8 +9,8 @@ any other frame the label is the token with the best sum of acoustic log-probabi
 Such a frame may also continue the label of the previous frame. A continued label isn't a new token, so it has no LM score.
 Three rules define when a frame continues the label of the previous frame:
 
-- "label": if this label is the frame's best acoustic class (NeMo's rule). If the LM has chosen another label than the best
-  acoustic class, the rest of the acoustic run doesn't repeat the chosen label. It then yields one more token.
+- "label": if this label is the frame's best acoustic class (NeMo's rule). Suppose the LM chooses b in the first of several
+  frames whose best acoustic class is a. The next of these frames doesn't continue b, so the frames yield a second token.
 - "run": if the two frames have the same best acoustic class. A label that the LM has chosen then covers its acoustic run.
 - "stay": if the continued label scores better than any new token. Its score is its acoustic score minus `stay_cost`.
 

@@ -1,14 +1,16 @@
-"""Find phrases in CTC outputs beside a transcript (after Andrusenko et al., "Fast context-biasing for CTC and transducer ASR
-models with CTC-based word spotter", Interspeech 2024, arXiv 2406.07096), and score given readings.
+"""Find phrases that could replace words of a CTC transcript, and score token sequences against CTC outputs.
 
-A transcript comes with an alignment: each frame has one of its tokens, or is blank. A phrase may take the place of some of its
-words, or of none: it begins and ends where no word of the alignment lasts on. Its score is that of its best alignment to those
-frames, minus that of the transcript's alignment to them (natural log). So logits need not be normalised, and a score is the
-log-likelihood ratio of both readings, but for the sums over their other alignments. A spot is a phrase in the place of some
-words with its best score over all frames at which it may end there; for each of these, only its best beginning counts.
+The method follows Andrusenko et al., "Fast context-biasing for CTC and transducer ASR models with CTC-based word spotter"
+(Interspeech 2024, arXiv 2406.07096). A transcript has an alignment, which labels each frame with a token or the blank. A phrase
+may replace some words of the transcript, or stand between two words. So it begins and ends at frames between words of the
+alignment. The phrase's score is the natural log of a likelihood ratio: the score of the phrase's best alignment to its frames,
+minus the score of the transcript's alignment to the same frames. So logits need not be normalised.
 
-A search through the tree of all phrases' spellings drops what scores less than `needed` minus `slack`. In the middle of a
-phrase that needs less than 0, that is less than the share of the tokens so far.
+A spot is a phrase in the place of certain words. The phrase may end at several frames there. For each end, only the best
+beginning counts; the spot's score is the best score of all ends.
+
+The search walks through the tree of all spellings. It drops partial spellings that score less than `needed - slack`. If
+`needed` is below 0, a partial spelling must score at least its tokens' share of it, minus `slack`.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ SLACK, MOST = 2.0, 32
 
 
 class Spot(NamedTuple):
-    """Hold a phrase in the place of the transcript's tokens `first .. last - 1`, at the frames `start .. end - 1`."""
+    """A phrase in the place of the transcript's tokens `first .. last - 1`, at the frames `start .. end - 1`."""
 
     spelling: int
     first: int
@@ -39,18 +41,18 @@ class Spot(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SpellingTree:
-    """Hold spellings as a tree, breadth first. Node 0 is the root; the children of node n are `firsts[n] .. firsts[n + 1] - 1`,
-    in the order of their tokens.
+    """Spellings as a tree, whose nodes are numbered breadth first. Node 0 is the root. The children of node n are the nodes
+    `firsts[n] .. firsts[n + 1] - 1`, in the order of their tokens.
     """
 
     spellings: Sequence[Sequence[int]]
     firsts: np.ndarray  # int32 [nodes + 1]
     tokens: np.ndarray  # int32 [nodes], token that leads to a node; -1 for the root
-    ends: np.ndarray  # int32 [nodes], the spelling that ends at a node (of equal ones the first), or -1
-    bounds: np.ndarray  # float32 [nodes], the least score with which the search goes on
-    needed: np.ndarray  # float32 [spellings], the least score of a spot, but for `slack`
-    begins: np.ndarray  # bool [C], classes before which a word ends
-    delimiter: int  # a class between words, which belongs to none; -1 without one
+    ends: np.ndarray  # int32 [nodes], index of the spelling that ends at a node (the first of equal spellings), or -1
+    bounds: np.ndarray  # float32 [nodes], lowest score with which the search continues from a node
+    needed: np.ndarray  # float32 [spellings], lowest score of a spot, before `slack` is subtracted
+    begins: np.ndarray  # bool [C], whether a word ends before this class
+    delimiter: int  # the class between words, which is part of no word; -1 without one
     slack: float
     kept: dict[int, Any] = field(default_factory=dict, repr=False)  # by number of classes, for the core
 
@@ -59,7 +61,7 @@ class SpellingTree:
         cls, spellings: Sequence[Sequence[int]], needed: Sequence[float] | np.ndarray, begins: np.ndarray, delimiter: int = -1,
         slack: float = SLACK,
     ) -> SpellingTree:  # fmt: skip
-        """Return the tree of spellings, none of which is empty."""
+        """Return the tree of spellings. No spelling may be empty."""
         sizes = np.array([len(each) for each in spellings], dtype=np.int64)
         longest = int(sizes.max(initial=0))
         padded = np.full((len(spellings), longest), -1, dtype=np.int32)
@@ -77,7 +79,7 @@ class SpellingTree:
             differs[1:] |= padded[1:, depth] != padded[:-1, depth]
             inside = sizes > depth
             (rows,) = np.nonzero(differs & inside)
-            numbers = count - 1 + np.cumsum(differs & inside)  # of each spelling's node at this depth
+            numbers = count - 1 + np.cumsum(differs & inside)  # the node of each spelling at this depth
             of_depth = np.full(len(rows), -1)
             (complete,) = np.nonzero(sizes == depth + 1)
             of_depth[(numbers[complete] - count)[::-1]] = order[complete][::-1]
@@ -94,7 +96,7 @@ class SpellingTree:
 
 
 class Aligned(NamedTuple):
-    """Hold a transcript: its tokens, the first frame of each, and the frame after the last of each."""
+    """A transcript with its alignment: the tokens, each token's first frame, and the frame after each token's last frame."""
 
     tokens: Sequence[int]
     starts: Sequence[int]
@@ -105,13 +107,14 @@ def spotted(
     logits: Tensor, lengths: Tensor, blank: int, tree: SpellingTree, transcripts: Sequence[Aligned], most: int = MOST,
     engine: str = "auto",
 ) -> list[list[Spot]]:  # fmt: skip
-    """Return up to `most` spots of each row, those first that exceed the most what they need. Always on the CPU.
+    """Return up to `most` spots of each row, in descending order of score minus `needed`. The search runs on the CPU.
 
     Args:
         logits: `[B, T, C]`, of any precision; need not be normalised.
-        lengths: integers `[B]`.
-        transcripts: one for each row.
-        engine: "reference", or "auto" or another one for the native core.
+        lengths: integers `[B]`, number of frames of each row.
+        tree: spellings of the phrases.
+        transcripts: one transcript per row.
+        engine: "reference"; any other engine means the native core.
     """
     return _engine(engine).spotted(logits.cpu(), lengths.cpu(), blank, tree, transcripts, most)
 
@@ -119,26 +122,27 @@ def spotted(
 def forced(
     logits: Tensor, lengths: Tensor, blank: int, rows: Sequence[int], readings: Sequence[Sequence[int]], engine: str = "auto"
 ) -> np.ndarray:
-    """Return the log-probability of readings, each summed over all alignments, float64 `[N]`; -inf if one doesn't fit.
+    """Return the log-probability of each token sequence, summed over its alignments, float64 `[N]`. If a sequence doesn't fit
+    into the frames, its value is -inf.
 
-    If the logits aren't normalised, it lacks a number that all readings of a row share. Always on the CPU.
+    If the logits aren't normalised, all values of a row are shifted by the same constant. The computation runs on the CPU.
 
     Args:
         logits, lengths: as for `spotted`.
-        rows: N numbers of rows, one for each reading.
+        rows: N indices, the row of each token sequence.
         readings: N token sequences.
     """
     return _engine(engine).forced(logits.cpu(), lengths.cpu(), blank, rows, readings)
 
 
 def aligned(logits: Tensor, tokens: Sequence[int], blank: int) -> tuple[list[int], list[int]]:
-    """Return the first frame of each token, and the frame after its last one, in the best alignment to logits `[T, C]`.
+    """Return each token's first frame, and the frame after each token's last frame, in the best alignment to logits `[T, C]`.
 
-    Raises ValueError if there are too few frames.
+    Raises ValueError if the tokens don't fit into the frames.
     """
     labels = [blank, *(label for token in tokens for label in (token, blank))]
     scores, before = np.full(len(labels) + 2, -np.inf), []
-    scores[2] = 0.0  # two places more in front, for places that aren't there
+    scores[2] = 0.0  # two more entries in front, so that the first labels can also be shifted by one or two
     skips = [place % 2 == 1 and place > 1 and labels[place] != labels[place - 2] for place in range(len(labels))]
     of_labels = logits.double().numpy()[:, labels]
     for number, frame in enumerate(of_labels):

@@ -19,11 +19,11 @@ class NgpulmSpellingTree(Struct):
 
 
 class NgpulmTranscripts(Struct):
-    """`Aligned` of all rows for the native core, one after the other."""
+    """The concatenated `Aligned` of all rows for the native core."""
 
 
 class NgpulmSpots(Struct):
-    """Room for the spots of all rows."""
+    """Arrays to which the native core writes the spots of all rows."""
 
 
 _spot, _forced = Function("ngpulm_ctc_spot"), Function("ngpulm_ctc_forced")
@@ -52,11 +52,11 @@ def spotted(
         _spot, (frames, of_tree, of_rows, spots), count, logits.shape[1] * classes,
         "the transcript of row {} doesn't fit its frames".format,
     )  # fmt: skip
-    found: list[list[Spot]] = [[] for _ in range(count)]
+    spots_of_rows: list[list[Spot]] = [[] for _ in range(count)]
     for row in np.nonzero(counts)[0].tolist():
         each = zip(places[row, : counts[row]].tolist(), scores[row].tolist())
-        found[row] = [Spot._make((*place, score)) for place, score in each]
-    return found
+        spots_of_rows[row] = [Spot._make((*place, score)) for place, score in each]
+    return spots_of_rows
 
 
 def forced(logits: Tensor, lengths: Tensor, blank: int, rows: Sequence[int], readings: Sequence[Sequence[int]]) -> np.ndarray:

@@ -1,4 +1,7 @@
-"""Find phrases in CTC outputs, and score readings: the definition, one phrase, place and reading after the other."""
+"""Find phrases in CTC outputs, and score token sequences, one phrase and one place after the other.
+
+This is the definition against which the native core is tested.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ def spotted(
 ) -> list[list[Spot]]:
     rows = []
     for row, length, transcript in zip(logits, lengths.tolist(), transcripts, strict=True):
-        found = list(_spots(row[:length].double(), blank, tree, transcript))
-        best = {spot[:3]: spot for spot in sorted(found, key=lambda spot: (spot.score, -spot.end))}
+        spots = sorted(_spots(row[:length].double(), blank, tree, transcript), key=lambda spot: (spot.score, -spot.end))
+        best = {spot[:3]: spot for spot in spots}
         ordered = sorted(best.values(), key=lambda spot: (float(tree.needed[spot.spelling]) - spot.score, *spot[:3]))
         rows.append(ordered[:most])
     return rows
@@ -47,14 +50,14 @@ def _spots(logits: Tensor, blank: int, tree: SpellingTree, transcript: Aligned) 
         place = after(frame)
         return not lasts_on(frame) and (place == 0 or tokens[place - 1] == tree.delimiter)
 
-    known = set()
+    seen = set()
     for number, spelling in enumerate(tree.spellings):
-        if tuple(spelling) in known:
+        if tuple(spelling) in seen:
             continue
-        known.add(tuple(spelling))
-        best: dict[int, Spot] = {}  # by its end: of all beginnings the best one
+        seen.add(tuple(spelling))
+        best: dict[int, Spot] = {}  # by end: the spot with the best beginning
         for start in filter(starts_word, range(len(logits))):
-            scores = {0: 0.0}  # by place among the blanks and tokens of the spelling
+            scores = {0: 0.0}  # by place in the sequence of a start, tokens and blanks
             for end in range(start + 1, len(logits) + 1):
                 scores = dict(_next(scores, spelling, relative[end - 1].tolist(), blank, end - 1 == start))
                 score = max(scores.get(place, -np.inf) for place in (2 * len(spelling) - 1, 2 * len(spelling)))
@@ -67,7 +70,7 @@ def _spots(logits: Tensor, blank: int, tree: SpellingTree, transcript: Aligned) 
 def _next(
     scores: dict[int, float], spelling: Sequence[int], frame: list[float], blank: int, is_first: bool
 ) -> Iterator[tuple[int, float]]:
-    """Yield the best score of each place after a frame; a phrase begins with its first token."""
+    """Yield each place and its best score after one more frame. A phrase begins with its first token, not with a blank."""
     for place in range(1, 2 * len(spelling) + 1):
         token = spelling[(place - 1) // 2] if place % 2 else blank
         before = [place, place - 1] if place > 1 or is_first else [place]

@@ -90,8 +90,9 @@ class TransducerModel(ABC):
         Meng et al., "Internal language model estimation for domain-adaptive end-to-end speech recognition", SLT 2021. For a HAT
         see Variani et al., "Hybrid autoregressive transducer", ICASSP 2020, equation 9.
 
-        No token has less than its share of a uniform distribution. The estimate is unreliable there, and the less likely a
-        token, the more its subtraction would add to the token's score: searches of a weak model would add words without end.
+        A token's probability is at least that of a uniform distribution (`least_internal`). Subtracting the log-probability of
+        an unlikely token raises the token's score, and such estimates are unreliable. Without the bound, a search with a weak
+        model would add words without end.
         """
         logits = self.join(torch.zeros_like(predictions), predictions)[..., : self.vocab_size].float()
         is_blank = torch.arange(self.vocab_size, device=logits.device) == self.blank_id

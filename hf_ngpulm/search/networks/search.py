@@ -86,7 +86,7 @@ class TransducerSearch(ABC):
         """
 
     def searched(self, models: RowModels, frames: Tensor, lengths: np.ndarray, reaches: np.ndarray) -> list[np.ndarray]:
-        """Search the given frames with the automata of `models`, and return the trace: `run_on`, then `steps`."""
+        """Call `run_on` with the automata of `models`, and return the trace (see `steps`)."""
         self.run_on(frames, lengths, reaches)
         return self.steps()
 

@@ -177,7 +177,9 @@ def _take(values, at):
 
 @triton.jit
 def _limit_of(scores, times, length, reach):
-    """Return the frame before which a row's hypotheses go on (ALSD); 0 if a step might lead past the last frame."""
+    """Return the frame at which ALSD stops a row's hypotheses. If a step might lead past the last frame, return 0: none may
+    move.
+    """
     latest = tl.max(tl.where(scores > float("-inf"), times, 0), axis=0)
     return tl.where(latest + reach > length, 0, length)
 

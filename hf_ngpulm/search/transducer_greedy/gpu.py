@@ -73,7 +73,8 @@ class Search(LoopingBuffers):
 
 @triton.jit
 def _says(x, durations, classes, num_durations, DURATIONS: tl.constexpr, BLOCK: tl.constexpr):
-    """Return a frame's best class, its logit, the normaliser, its log-probability, and the number of frames that it moves on.
+    """Return a frame's best class, the class's logit, the normaliser, the class's log-probability, and the number of frames to
+    advance.
 
     The log-probability includes the log-probability of the best duration. It isn't finite if a logit is NaN or infinity.
     """
@@ -194,7 +195,7 @@ def _window_kernel(
             if HAS_ILM:
                 so_far = tl.load(ilm_scores + row)
                 of_token = tl.load(internal + row * classes + chosen).to(tl.float64)
-                tl.debug_barrier()  # all threads must have read it
+                tl.debug_barrier()  # all threads must have read the old values
                 tl.store(ilm_scores + row, so_far + tl.where(ilm_weight != 0.0, of_token, 0.0))
         change = tl.load(heard + chosen).to(tl.float32) - tl.load(heard + token).to(tl.float32)
         score += (log_prob + tl.where(chosen == token, 0.0, change)).to(tl.float64)

@@ -1,0 +1,176 @@
+"""Run functions as tasks of a Ray cluster, or one after the other in this process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .extras import needed
+
+REACHED_IN = 10.0  # seconds
+MAX_BLOCKS = 4096  # of items of work; Ray plans each block
+
+
+@dataclass(frozen=True)
+class Actors:
+    """The actors of a cluster that share work.
+
+    Args:
+        count: number of actors; by default one for each GPU, or else for each four CPUs.
+        num_gpus: share of a GPU that each takes; by default 1 if there are GPUs.
+    """
+
+    count: int | None = None
+    num_gpus: float | None = None
+
+
+class InProcess:
+    """Runs each task at once, in this process. This defines what a cluster does."""
+
+    cpus = 1
+
+    def submit(self, function: Callable[..., Any], *arguments: Any, returns: int | None = None) -> Any:
+        """Run a task and return a handle of its result; or, if it returns so many results, a list of their handles. Handles
+        among the arguments are replaced by the results."""
+        found = function(*arguments)
+        assert returns in (None, len(found) if returns else None), f"{function.__name__} returned {len(found)} results"
+        return found
+
+    def shared(self, value: Any) -> Any:
+        """Return a handle of a value that many tasks get."""
+        return value
+
+    def get(self, handle: Any) -> Any:
+        """Return a result. Raises the task's error."""
+        return handle
+
+    def each(self, worker: Callable[[Any], Any], work: Sequence[Any], actors: Actors) -> Iterator[Any]:
+        """Yield `worker(item)` for each item of work, in the sequence in which these are done. Items and results are JSON.
+
+        Each actor gets a copy of `worker` and keeps it, so that what it loads at its first call is loaded once.
+        """
+        return (json.loads(json.dumps(worker(item))) for item in work)
+
+
+class OnRay:
+    """Runs tasks on a Ray cluster. Ray repeats tasks that were lost with their process or machine, and moves results that don't
+    fit into memory to disk.
+
+    Args:
+        address: address of the cluster; None for the cluster that this process is part of (`RAY_ADDRESS`, `ray start`), or else
+            a new one on this machine.
+
+    Raises:
+        ImportError: Ray isn't installed.
+        ConnectionError: no cluster has this address.
+    """
+
+    def __init__(self, address: str | None = None) -> None:
+        with needed("cluster", "clusters"):
+            import ray
+
+        self._ray = ray
+        if not ray.is_initialized():
+            _refuse_unreachable(address)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+        self.cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+    def submit(self, function: Callable[..., Any], *arguments: Any, returns: int | None = None) -> Any:
+        """Start a task; as `InProcess.submit`."""
+        options = {"num_returns": returns or 1, "name": function.__name__}
+        if returns == 1:  # Ray would return the list
+            return [self._ray.remote(_only).options(**options).remote(function, *arguments)]
+        return self._ray.remote(function).options(**options).remote(*arguments)
+
+    def shared(self, value: Any) -> Any:
+        return self._ray.put(value)
+
+    def get(self, handle: Any) -> Any:
+        """Wait for a result."""
+        try:
+            return self._ray.get(handle)
+        except self._ray.exceptions.RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, Exception) else error) from None
+
+    def each(self, worker: Callable[[Any], Any], work: Sequence[Any], actors: Actors) -> Iterator[Any]:
+        """Yield results of Ray Data's actors; as `InProcess.each`. Ray repeats items that were lost with their actor.
+
+        Raises:
+            ValueError: the worker has refused an item, or `actors` ask for more GPUs than there are.
+        """
+        with needed("cluster", "clusters"):
+            import pyarrow  # noqa: F401  # Ray Data needs it
+            from ray import data
+
+        if not work:
+            return
+        count, num_gpus, num_cpus = self._placed(actors)
+        data.DataContext.get_current().enable_progress_bars = False
+        logging.getLogger("ray.data").setLevel(logging.WARNING)
+        items = data.from_items(list(map(json.dumps, work)), override_num_blocks=min(len(work), MAX_BLOCKS))
+        placed: Any = {"concurrency": min(count, len(work)), "num_gpus": num_gpus, "num_cpus": num_cpus}
+        found = items.map_batches(_Actor, fn_constructor_args=(worker,), batch_size=1, **placed)
+        for row in found.iter_rows():
+            one = json.loads(row["found"])
+            if "problem" in one:
+                raise ValueError(one["problem"])
+            yield one["result"]
+
+    def _placed(self, actors: Actors) -> tuple[int, float, float]:
+        """Return the number of actors, and the GPUs and CPUs of each."""
+        gpus = self._ray.cluster_resources().get("GPU", 0.0)
+        num_gpus = (1.0 if gpus else 0.0) if actors.num_gpus is None else actors.num_gpus
+        if num_gpus > gpus:
+            raise ValueError(f"each actor should get {num_gpus:g} GPUs, and the cluster has {gpus:g}; leave num_gpus out")
+        if num_gpus:
+            return actors.count or int(gpus / num_gpus), num_gpus, 1.0
+        count = actors.count or max(1, self.cpus // 4)
+        return count, 0.0, max(1, min(4, self.cpus // count))
+
+
+def _refuse_unreachable(address: str | None) -> None:
+    """Refuse an address that nothing listens at; Ray would try for minutes."""
+    host, _, port = (address or "").rpartition("://")[2].rpartition(":")
+    if not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACHED_IN).close()
+    except OSError as error:
+        raise ConnectionError(f"no Ray cluster can be reached at {address}: {error.strerror or error}") from None
+
+
+def _only(function: Callable[..., Any], *arguments: Any) -> Any:
+    (found,) = function(*arguments)
+    return found
+
+
+class _Actor:
+    """A worker in the form that Ray Data takes: batches of a row."""
+
+    def __init__(self, worker: Callable[[Any], Any]) -> None:
+        self.worker = worker
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return {"found": [json.dumps(self._found(json.loads(item))) for item in batch["item"]]}
+
+    def _found(self, item: Any) -> dict[str, Any]:
+        try:
+            return {"result": self.worker(item)}
+        except (ValueError, OSError, ImportError) as error:  # Ray Data would show its own error, and the traceback
+            return {"problem": str(error)}
+
+
+Cluster = InProcess | OnRay
+
+
+def cluster_of(cluster: Any) -> Cluster:
+    """Return a cluster, given one or an address ("" or "auto": see `OnRay`)."""
+    if isinstance(cluster, str):
+        return OnRay(None if cluster in ("", "auto") else cluster)
+    if not isinstance(cluster, InProcess | OnRay):
+        raise ValueError(f"cluster should be the address of a Ray cluster or 'auto', got {cluster!r}")
+    return cluster

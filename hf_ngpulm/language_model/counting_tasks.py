@@ -1,0 +1,123 @@
+"""Count the n-grams of a text by the tasks of a cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..common.cluster import Cluster
+from ..ngrams.counting import NGramCounter, parse_bytes
+from ..ngrams.on_cluster import CountedPart, counted_part, seen_earlier
+from ..ngrams.steps import Packing
+from ..text import TextFiles, normaliser, total_bytes
+from ..text.sources import FilePart
+from .sentences import STYLE_SAMPLE, Sentences, rows_of
+
+if TYPE_CHECKING:
+    from .training import TrainingOptions
+
+# Bytes of a task's text: so many, unless there would be more than MANY_PARTS of them.
+BYTES_PER_TASK, MOST_BYTES_PER_TASK, MANY_PARTS = 64 << 20, 512 << 20, 1024
+SAMPLED_PARTS = 100  # the first parts, whose texts are in the sample
+ROWS_PER_TASK = 1 << 17
+BATCHES_PER_TASK = 16  # of texts that are encoded already
+
+
+@dataclass(frozen=True)
+class TextFacts:
+    """Facts about a text that was counted."""
+
+    num_sentences: int
+    num_tokens: int
+    num_unknown: int
+    unknown: Counter[str] | None  # see `Training.unknown`
+    sample: list[str]  # the first texts, as they were encoded
+
+    def with_more(self, facts: TextFacts) -> TextFacts:
+        """Return the facts of this text followed by another one."""
+        unknown = self.unknown
+        if facts.unknown is not None:
+            unknown = facts.unknown if unknown is None else unknown + facts.unknown
+        numbers = (getattr(self, name) + getattr(facts, name) for name in ("num_sentences", "num_tokens", "num_unknown"))
+        sentences, tokens, unknowns = numbers
+        return TextFacts(sentences, tokens, unknowns, unknown, [*self.sample, *facts.sample][:STYLE_SAMPLE])
+
+
+def count_on(
+    cluster: Cluster,
+    texts: Iterable[Any],
+    tokenizer: Any,
+    vocab_size: int,
+    order: int,
+    options: TrainingOptions,
+    done: Callable[[int], Any],
+) -> tuple[list[CountedPart], np.ndarray, Packing, TextFacts]:
+    """Count the n-grams of a text in parts. `TextFiles` are read by the tasks; other texts are sent to them.
+
+    `done` is called with the number of parts that are counted, again and again.
+
+    Returns:
+        The parts in order, `first_seen` of the whole text (see `NGramCounts`), the packing, and facts about the text.
+    """
+    told = dataclasses.replace(options, valid=None, outputs=None, limit_vocabulary=None, cluster=None, workers=1)
+    settings = cluster.shared((tokenizer, vocab_size, order, told))
+    tasks: list[list[Any]] = []
+    counted: list[CountedPart] = []
+    first_seen: np.ndarray | None = None
+    whole = TextFacts(0, 0, 0, None, [])
+
+    def wait(running: int) -> None:
+        nonlocal first_seen, whole
+        while len(counted) < len(tasks) - running:
+            size, of_words, seen, facts = cluster.get(tasks[len(counted)][1])
+            first_seen = seen_earlier(first_seen, seen, whole.num_sentences)
+            whole = whole.with_more(facts)
+            counted.append(CountedPart(tasks[len(counted)][0], size, of_words))
+            done(len(counted))
+
+    for number, part in enumerate(_parts(texts)):
+        wait(2 * cluster.cpus)
+        tasks.append(cluster.submit(count_part, part, settings, number < SAMPLED_PARTS, returns=2))
+    wait(0)
+    if first_seen is None or not whole.num_sentences:
+        raise ValueError("there is no text to count n-grams in: no sentence was given")
+    return counted, first_seen, Packing(vocab_size, order, from_last=True), whole
+
+
+def _parts(texts: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield lists of `FilePart`s, or of texts."""
+    if isinstance(texts, TextFiles):
+        size = (total_bytes(texts.inputs) or 0) // MANY_PARTS
+        yield from texts.parts(min(max(BYTES_PER_TASK, size), MOST_BYTES_PER_TASK))
+        return
+    rows = iter(texts)
+    first = list(islice(rows, 1))
+    size = BATCHES_PER_TASK if first and isinstance(first[0], tuple) else ROWS_PER_TASK
+    rows = chain(first, rows)
+    while part := list(islice(rows, size)):
+        yield part
+
+
+def count_part(part: list[Any], settings: tuple[Any, ...], is_sampled: bool) -> list[Any]:
+    """Count the n-grams of a part of a text. Return the sorted run (words `[W, R]` and counts `[R]`); and facts: R, a sample of
+    its words, `first_seen` and `TextFacts`, whose sample of texts is empty unless `is_sampled`."""
+    tokenizer, vocab_size, order, options = settings
+    clean = normaliser(options.normalise, tokenizer)
+    rows: Iterable[Any] = part
+    if part and isinstance(part[0], FilePart):
+        rows = chain.from_iterable(each.texts() for each in part)
+    sentences = Sentences(rows_of(rows, options.field), tokenizer, vocab_size, clean, options)
+    memory = parse_bytes(options.memory)
+    with NGramCounter(vocab_size, order, memory=memory, folder=options.folder, from_last=True) as counter:
+        for token_ids, lengths, first in sentences:
+            counter.add(token_ids, lengths, first)
+        run, size, of_words = counted_part(counter.run())
+        numbers = counter.num_sentences, counter.num_tokens, counter.num_unknown
+        facts = TextFacts(*numbers, sentences.unknown, sentences.sample if is_sampled else [])
+        return [run, (size, of_words, counter.first_seen, facts)]

@@ -1,0 +1,133 @@
+"""Transcribing and evaluating on a cluster: each recording once, with the transcripts of one process, though a machine dies."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from ray_clusters import ray_nodes
+from test_evaluate_processes import DEMO, MODEL, facts, manifest
+
+from hf_ngpulm.cli.app import run
+from hf_ngpulm.common.cluster import Actors, InProcess
+from hf_ngpulm.evaluation import Transcriber, TranscriptionStep, evaluate, read_recordings, transcribe_into, transcribing
+from hf_ngpulm.evaluation.transcribing import batches_by_seconds
+
+# The guard is off, as conftest.py changes it in this process only.
+SETTINGS = {"device": "cpu", "lm": str(DEMO / "lm"), "num_beams": 4, "lm_guard": "off"}
+
+
+@pytest.fixture
+def recordings(tmp_path, monkeypatch):
+    monkeypatch.setattr(transcribing, "GROUP", 3)
+    return read_recordings(manifest(tmp_path / "m.jsonl", 1)[0])
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_batches_of_as_many_seconds():
+    assert list(batches_by_seconds({0: 1.0, 1: 5.0, 2: 4.0, 3: 1.0, 4: 50.0}, 10.0)) == [[4], [1, 2], [0, 3]]
+    assert list(batches_by_seconds({}, 10.0)) == []
+
+
+def test_results_go_on_where_a_run_was_killed(tmp_path, recordings, monkeypatch):
+    transcriber, output = Transcriber(MODEL, recordings, SETTINGS, {"return_timestamps": "word"}), tmp_path / "r.jsonl"
+    every = list(transcribe_into(output, transcriber, InProcess()))
+    assert lines(output) == every and [line["audio"] for line in every] == [each.id for each in recordings]
+    assert every[0]["text"] and every[0]["chunks"]
+    first, content = transcriber.groups(set())[0], output.read_bytes()
+    output.write_bytes(content[: content.index(b"\n") + 20])
+    asked = []
+    monkeypatch.setattr(Transcriber, "_asr", None, raising=False)
+    called = Transcriber.__call__
+    monkeypatch.setattr(Transcriber, "__call__", lambda self, group: [asked.append(group), called(self, group)][1])
+    again = list(transcribe_into(output, transcriber, InProcess()))
+    assert first in asked and len(again) == len(every) - 1
+    assert sorted(map(str, lines(output))) == sorted(map(str, every))
+    assert list(transcribe_into(output, transcriber, InProcess())) == []
+    output.write_text("[]\n")
+    with pytest.raises(ValueError, match="has other lines than results of recordings"):
+        list(transcribe_into(output, transcriber, InProcess()))
+
+
+def test_a_step_in_the_shape_of_datatrove(tmp_path, recordings):
+    whole = list(transcribe_into(tmp_path / "r.jsonl", Transcriber(MODEL, recordings, SETTINGS, {}), InProcess()))
+    for rank in range(2):
+        step = TranscriptionStep(Transcriber(MODEL, recordings, SETTINGS, {}), tmp_path / "parts")
+        before, *found = step(iter(["document"]), rank, 2)
+        assert before == "document" and found == lines(tmp_path / "parts" / f"{rank:05}.jsonl")
+    parts = [line for path in sorted((tmp_path / "parts").iterdir()) for line in lines(path)]
+    assert sorted(map(str, parts)) == sorted(map(str, whole))
+
+
+def test_evaluating_elsewhere(tmp_path, recordings):
+    broken = tmp_path / "broken.wav"
+    broken.write_text("no audio")
+    with open(tmp_path / "m.jsonl", "a") as file:
+        file.write("\n" + json.dumps({"id": "broken", "audio": str(broken), "text": "nothing"}))
+    recordings, told = read_recordings(tmp_path / "m.jsonl"), []
+    options = {**SETTINGS, "batch_size": 3, "report": told.append}
+    here = evaluate(MODEL, recordings, **options)
+    there = evaluate(MODEL, recordings, cluster=InProcess(), **options)
+    names = ("id", "hypothesis", "score", "audio_seconds", "problem")
+    assert [[getattr(u, name) for name in names] for u in here.utterances] == [
+        [getattr(u, name) for name in names] for u in there.utterances
+    ]
+    assert here.settings == there.settings and told[0] == told[1] and "broken" in told[0]
+    with pytest.raises(ValueError, match="a cluster loads the model on its machines: name it"):
+        evaluate(object(), recordings, cluster=InProcess())
+
+
+def test_options_of_the_command(tmp_path, capsys):
+    clip = str(DEMO / "clips" / "01.flac")
+    for given, message in (
+        (["--actors", "2"], "--actors is of a cluster; add --ray"),
+        (["--ray", "auto"], "add --output results.jsonl"),
+        (["--ray", "auto", "--output", "r.jsonl", "--format", "srt"], "--format has no place with --ray"),
+    ):
+        assert run(["transcribe", clip, "--model", MODEL, *given]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_node_dies_while_it_transcribes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(transcribing, "GROUP", 4)
+    source, count = manifest(tmp_path / "m.jsonl", 63)
+    recordings = read_recordings(source)
+    transcriber = Transcriber(MODEL, recordings, SETTINGS, {})
+    alone = list(transcribe_into(tmp_path / "alone.jsonl", transcriber, InProcess()))
+    assert len(alone) == count
+
+    class Slower(Transcriber):
+        def __call__(self, group):
+            time.sleep(0.2)
+            return Transcriber.__call__(self, group)
+
+    with ray_nodes(1, 1) as nodes:
+        from hf_ngpulm.common.cluster import OnRay
+
+        found = []
+        results = transcribe_into(tmp_path / "r.jsonl", Slower(MODEL, recordings, SETTINGS, {}), OnRay(), Actors(count=2))
+        for result in results:
+            found.append(result)
+            if len(found) == count // 4:
+                nodes[1]()
+        assert sorted(map(str, found)) == sorted(map(str, alone)) == sorted(map(str, lines(tmp_path / "r.jsonl")))
+        capsys.readouterr()
+        source, count = manifest(tmp_path / "less.jsonl", 4)
+        output = tmp_path / "evaluated.jsonl"
+        command = ["evaluate", MODEL, source, "--lm", SETTINGS["lm"], "--lm-guard", "off", "--device", "cpu", "--json"]
+        assert run([*command, "--output", str(output), "--ray", "auto"]) == 0
+        assert run([*command, "--output", str(tmp_path / "one.jsonl")]) == 0
+        assert facts(output) == facts(tmp_path / "one.jsonl")
+        capsys.readouterr()
+        command = ["transcribe", source, "--model", MODEL, "--ray", "auto", "--output", str(tmp_path / "no.jsonl")]
+        for given, message in ((["--lm", "/nowhere/lm"], "/nowhere/lm"), (["--num-gpus", "1"], "should get 1 GPUs")):
+            assert run([*command, *given]) == 2
+            (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("hf-ngpulm: error"))
+            assert message in line
+        command = ["transcribe", source, "--model", MODEL, "--output", str(tmp_path / "cli.jsonl"), "--ray", "auto"]
+        assert run(command) == 0 and len(lines(tmp_path / "cli.jsonl")) == count

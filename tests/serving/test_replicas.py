@@ -1,0 +1,172 @@
+"""Replicas: what clients hear through the bridge is what the server says; a replica that dies takes only its own streams."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import aiohttp
+import numpy as np
+import pytest
+from aiohttp import ClientSession, FormData, WSMsgType, web
+from ray_clusters import ray_nodes
+from serving_clients import COMMIT, DONE, PATH, append, hello, pcm, serving, until
+
+from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.serving import Limits, deployment
+from hf_ngpulm.serving.replicas import Bridge
+
+CLIP = bundled("examples/speech/harbour") / "clips" / "01.flac"
+
+
+@contextlib.asynccontextmanager
+async def bridged(url):
+    """The address of a bridge, in an ASGI server."""
+    import uvicorn
+
+    server = uvicorn.Server(uvicorn.Config(Bridge(url), "127.0.0.1", 0, log_level="warning", proxy_headers=False))
+    running = asyncio.ensure_future(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await running
+
+
+async def said(session, at, samples):
+    """What the server makes of live audio."""
+    async with session.ws_connect(at + PATH) as ws:
+        await ws.send_json(hello())
+        for piece in np.array_split(pcm(samples), 4):
+            await ws.send_json(append(piece))
+        await ws.send_json({"type": COMMIT})
+        return (await until(ws, DONE))[-1]["transcript"]
+
+
+def test_the_bridge_changes_nothing(demo, offline):
+    async def main():
+        limits = Limits(clients=4)
+        async with serving(demo.recognizer(4), limits, keys=["k"]) as server, bridged(server.at) as at:
+            async with ClientSession(headers={"Authorization": "Bearer k"}) as session:
+                answers = []
+                for address in (server.at, at):
+                    form = FormData({"model": "whisper-1"})
+                    form.add_field("file", CLIP.read_bytes(), filename="a.flac")
+                    async with session.post(address + "/v1/audio/transcriptions", data=form) as response:
+                        answers.append((response.status, await response.json()))
+                    async with session.get(address + "/v1/models/none%2Fa?x=1") as response:
+                        answers[-1] += (response.status, await response.text())
+                assert answers[0] == answers[1] and answers[0][0] == 200
+                assert await said(session, at, demo.clips[2]) == offline(demo.clips[2]).text
+                async with session.ws_connect(at + PATH) as ws:
+                    await ws.send_str("x" * 300_000)
+                    while (await ws.receive(timeout=10)).type == WSMsgType.TEXT:
+                        pass
+                    assert ws.close_code == 1009
+            async with ClientSession() as session:
+                with pytest.raises(aiohttp.WSServerHandshakeError, match="401"):
+                    await session.ws_connect(at + PATH)
+
+    asyncio.run(main())
+
+
+def test_the_client_s_address_is_passed_on():
+    async def main():
+        async def show(request):
+            return web.json_response({"for": request.headers.getall("X-Forwarded-For"), "host": request.host})
+
+        app = web.Application()
+        app.router.add_get("/", show)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with bridged(f"http://127.0.0.1:{runner.addresses[0][1]}") as at, ClientSession() as session:
+            headers = {"X-Forwarded-For": "203.0.113.9", "Host": "speech.example"}
+            async with session.get(at, headers=headers) as response:
+                assert await response.json() == {"for": ["203.0.113.9", "127.0.0.1"], "host": "speech.example"}
+        await runner.cleanup()
+
+    asyncio.run(main())
+
+
+def test_replicas_that_make_no_sense():
+    with pytest.raises(ValueError, match=r"replicas should be the fewest and the most, such as \(1, 4\), got \(3, 2\)"):
+        deployment(web.Application, (3, 2))
+
+
+def served():
+    """A server in a replica, whose key names its process."""
+    import os
+
+    import torch
+    from transformers import AutoModelForCTC, AutoProcessor
+
+    from hf_ngpulm.audio import StreamingRecognizer
+    from hf_ngpulm.serving import Limits, make_app
+
+    torch.set_num_threads(1)
+    name = bundled("examples/models/ctc")
+    model = AutoModelForCTC.from_pretrained(name, dtype=torch.float32).eval()
+    cut = {"chunk_seconds": 1.28, "left_seconds": 1.28, "right_seconds": 0.32, "lm_guard": "off"}
+    recognizer = StreamingRecognizer(
+        model, AutoProcessor.from_pretrained(name), 32, lm=str(CLIP.parents[1] / "lm"), lm_weight=0.9, **cut
+    )
+    app = make_app(recognizer, Limits(clients=32))
+
+    async def process(_):
+        return web.json_response(os.getpid())
+
+    app.router.add_get("/process", process)
+    return app
+
+
+@pytest.mark.slow
+def test_a_replica_that_dies_takes_only_its_own_streams(demo, offline):
+    import os
+    import signal
+
+    with ray_nodes(3):
+        from ray import cloudpickle, serve
+
+        cloudpickle.register_pickle_by_value(__import__(__name__))
+        serve.start(http_options={"port": 18_765})
+        serve.run(deployment(served, replicas=2, streams=64), route_prefix="/")
+        at, expected = "http://127.0.0.1:18765", offline(demo.clips[2], lm_guard="off").text
+
+        async def stream(session, start, told):
+            """What a stream hears; None if its replica died."""
+            async with session.ws_connect(at + PATH, max_msg_size=0) as ws:
+                await ws.send_json(hello())
+                pieces = np.array_split(pcm(demo.clips[2]), 4)
+                await ws.send_json(append(pieces[0]))
+                told.release()
+                await start.wait()
+                try:
+                    for piece in pieces[1:]:
+                        await ws.send_json(append(piece))
+                    await ws.send_json({"type": COMMIT})
+                    return (await until(ws, DONE))[-1]["transcript"]
+                except (ConnectionError, TypeError, aiohttp.ClientError):
+                    return None
+
+        async def main():
+            async with ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+                form = FormData({"model": "whisper-1"})
+                form.add_field("file", CLIP.read_bytes(), filename="a.flac")
+                async with session.post(at + "/v1/audio/transcriptions", data=form) as response:
+                    assert response.status == 200 and (await response.json())["text"]
+                start, told = asyncio.Event(), asyncio.Semaphore(0)
+                streams = [asyncio.ensure_future(stream(session, start, told)) for _ in range(64)]
+                for _ in streams:
+                    await told.acquire()
+                async with session.get(at + "/process") as response:
+                    os.kill(int(await response.text()), signal.SIGKILL)
+                start.set()
+                return await asyncio.gather(*streams)
+
+        heard = asyncio.run(main())
+        alive = [text for text in heard if text is not None]
+        assert 16 <= len(alive) < 64 and set(alive) == {expected}
+        serve.shutdown()
