@@ -10,12 +10,13 @@ struct NgpulmBeamSettings {
   uint8_t has_ilm, blank_aware, late, log_sum;
 };
 
-// Hypotheses [B, K] with the automata's states and scores [B, K, M]; an empty place has the score -inf. Each row has `slots`
-// slots. A slot holds a prediction and the weighted LM scores of all classes (`lines` [B * slots, C]; null without LMs) after
-// some tokens. Hypotheses with the same tokens share a slot. `slot_hashes` and `slot_sizes` identify the tokens (size -1:
-// none). `slot_uses` [B, slots + 1] is the time of a slot's last use; the last column is the row's clock.
+// Hypotheses [B, K] with the automata's states and scores [B, K, M]; an empty place has the score -inf. `shares` count when
+// the best hypotheses are chosen, but aren't part of the scores. Each row has `slots` slots. A slot holds a prediction and the
+// weighted LM scores of all classes (`lines` [B * slots, C]; null without LMs) after some tokens. Hypotheses with the same
+// tokens share a slot. `slot_hashes` and `slot_sizes` identify the tokens (size -1: none). `slot_uses` [B, slots + 1] is the
+// time of a slot's last use; the last column is the row's clock.
 struct NgpulmBeam {
-  double *scores, *acoustic_scores;
+  double *scores, *acoustic_scores, *shares;
   int64_t *times, *symbols, *sizes, *last_tokens, *hashes, *parent_hashes, *slots;
   int32_t* lm_states;
   float *lm_scores, *lines;
@@ -37,7 +38,7 @@ namespace ngpulm {
 constexpr int32_t STILL = -1;  // label of a step in which a hypothesis doesn't move, as in networks/search.py
 
 struct Hypothesis {
-  double score, acoustic_score;
+  double score, acoustic_score, share;
   int64_t time, symbols, size, last_token, hash, parent_hash, slot;
 
   bool is_live() const { return score > NEG_INF_DOUBLE; }
@@ -46,13 +47,13 @@ struct Hypothesis {
 
 inline Hypothesis take(const NgpulmBeam& beam, int64_t row, int64_t k) {
   const int64_t i = row * beam.num_beams + k;
-  return {beam.scores[i],      beam.acoustic_scores[i], beam.times[i],         beam.symbols[i], beam.sizes[i],
-          beam.last_tokens[i], beam.hashes[i],          beam.parent_hashes[i], beam.slots[i]};
+  return {beam.scores[i], beam.acoustic_scores[i], beam.shares[i], beam.times[i],         beam.symbols[i],
+          beam.sizes[i],  beam.last_tokens[i],     beam.hashes[i], beam.parent_hashes[i], beam.slots[i]};
 }
 
 inline void put(const NgpulmBeam& beam, int64_t row, int64_t k, const Hypothesis& h) {
   const int64_t i = row * beam.num_beams + k;
-  beam.scores[i] = h.score, beam.acoustic_scores[i] = h.acoustic_score, beam.times[i] = h.time;
+  beam.scores[i] = h.score, beam.acoustic_scores[i] = h.acoustic_score, beam.shares[i] = h.share, beam.times[i] = h.time;
   beam.symbols[i] = h.symbols, beam.sizes[i] = h.size, beam.last_tokens[i] = h.last_token;
   beam.hashes[i] = h.hash, beam.parent_hashes[i] = h.parent_hash, beam.slots[i] = h.slot;
 }

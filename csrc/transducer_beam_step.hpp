@@ -350,7 +350,7 @@ class BeamStep {
     group_of_.assign(num_candidates_, -1);  // by the best candidate
     for (size_t i = 0; i < groups_.size(); ++i) group_of_[groups_[i].best] = int32_t(i);
     for (const int32_t group : group_of_)
-      if (group >= 0) chosen_.insert(groups_[group].score, group);
+      if (group >= 0) chosen_.insert(groups_[group].score + share_of(groups_[group]), group);
     std::copy_n(beam_.lm_states + row_ * num_beams * automata, num_beams * automata, old_states_.data());
     std::copy_n(beam_.lm_scores + row_ * num_beams * automata, num_beams * automata, old_scores_.data());
     std::fill(occupied_.begin(), occupied_.end(), false);
@@ -370,6 +370,9 @@ class BeamStep {
       put(beam_, row_, k, made);
     }
   }
+
+  // The share of a group is that of the hypothesis from which its best candidate comes.
+  double share_of(const Group& group) const { return old_[candidates_[group.best].parent].share; }
 
   // Write place `k` of the beam: the hypothesis, its step, and its LM states.
   Hypothesis become(int64_t k, const Group& group, NewTokens& fresh) {

@@ -111,8 +111,8 @@ def load_serving(
     asr = load_recogniser(model, device)
     if not library.is_seq2seq(asr.model):
         return _streaming(asr, model, decoding, chunks, max_streams, more_lms, rescoring)
-    settings = given(decoding)
-    idle = [*given(rescoring), *given(chunks).keys() - {"endpoint_seconds"}, *settings.keys() & {"strategy"}]
+    settings = given(decoding, rescoring)
+    idle = [*given(chunks).keys() - {"endpoint_seconds"}, *settings.keys() & {"strategy"}]
     if idle:
         raise ValueError(f"{', '.join(sorted(idle))}: no settings for {type(asr.model).__name__}; leave them out")
     sources = [settings.pop("lm"), *more_lms] if "lm" in settings else []

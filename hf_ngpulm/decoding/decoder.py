@@ -69,6 +69,10 @@ class Decoder(WithoutCaches):
         source = {name: getattr(self.options, name, None) for name in ("source_lm", "source_weight")}
         self.fusion = Fusion(lm, lm_weight, phrases, phrase_weight, self.tokenizer, **source)
         self.splitter = None if self.tokenizer is None else WordSplitter(self.tokenizer)
+        if self.options.rescorer is not None and self.splitter is None:
+            raise ValueError(
+                "rescorer= ranks texts, which tokens have only with a tokenizer; pass the tokenizer or processor too"
+            )
         if self.options.is_greedy and any(each.config.words is not None for each in self.fusion.lms):
             tell_once(
                 "greedy search with words",

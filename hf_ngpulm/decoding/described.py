@@ -53,7 +53,7 @@ OPTIONS = {
     "rescorer": Described("Causal language model (folder or Hub id) that ranks the beam's hypotheses anew."),
     "rescorer_weight": Described("Weight of the rescorer.", "0.3"),
     "rescorer_every": Described(
-        "For CTC: seconds of audio after which the rescorer also ranks the hypotheses during the search (delayed fusion), or "
+        "Seconds of audio after which the rescorer also ranks the hypotheses during the search (delayed fusion), or "
         "'word': as soon as there is a word.",
         "at the end only",
     ),

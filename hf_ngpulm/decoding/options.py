@@ -238,7 +238,35 @@ class FrameOptions(Options):
 
 
 @dataclass(frozen=True)
-class CTCOptions(FrameOptions):
+class BeamOptions(FrameOptions):
+    """Hold the options that `CTCDecoder` and `TransducerDecoder` share, but not a graph."""
+
+    source_lm: Any = None
+    source_weight: float | Tensor | None = None
+    lm_guard: float | str = guard.AUTO
+    rescorer_every: float | str | None = None
+
+    @property
+    def rescorer_frames(self) -> int | None:
+        """Return the number of frames after which a rescorer scores the beam's hypotheses anew; None for the end alone."""
+        if self.rescorer_every is None or self.rescorer_every == EVERY_WORD:
+            return None if self.rescorer_every is None else 1
+        assert self.frame_seconds is not None and not isinstance(self.rescorer_every, str)
+        return max(1, round(self.rescorer_every / self.frame_seconds))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rescorer is None:
+            refuse_idle({"rescorer_every": self.rescorer_every}, "given without rescorer=; pass the model too")
+        if self.rescorer_every not in (None, EVERY_WORD) and self.frame_seconds is None:
+            raise ValueError(
+                f"rescorer_every={self.rescorer_every} seconds needs the duration of a frame; pass frame_seconds= too, or "
+                f'rescorer_every="{EVERY_WORD}"'
+            )
+
+
+@dataclass(frozen=True)
+class CTCOptions(BeamOptions):
     """Hold the options of `hf_ngpulm.CTCDecoder`."""
 
     num_beams: int = 1
@@ -249,10 +277,6 @@ class CTCOptions(FrameOptions):
     merge: str = "tokens"
     repeats: str = "stay"
     blank_id: int | None = None
-    source_lm: Any = None
-    source_weight: float | Tensor | None = None
-    lm_guard: float | str = guard.AUTO
-    rescorer_every: float | str | None = None
 
     family = "ctc"
     in_grammar = 256
@@ -273,23 +297,8 @@ class CTCOptions(FrameOptions):
             raise ValueError(f"repeats={rule!r} is for greedy search only, got num_beams={beams}; leave one of them out")
         return given
 
-    @property
-    def rescorer_frames(self) -> int | None:
-        """Return the number of frames after which a rescorer scores the beam's hypotheses anew; None for the end alone."""
-        if self.rescorer_every is None or self.rescorer_every == EVERY_WORD:
-            return None if self.rescorer_every is None else 1
-        assert self.frame_seconds is not None and not isinstance(self.rescorer_every, str)
-        return max(1, round(self.rescorer_every / self.frame_seconds))
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.rescorer is None:
-            refuse_idle({"rescorer_every": self.rescorer_every}, "given without rescorer=; pass the model too")
-        if self.rescorer_every not in (None, EVERY_WORD) and self.frame_seconds is None:
-            raise ValueError(
-                f"rescorer_every={self.rescorer_every} seconds needs the duration of a frame; pass frame_seconds= too, or "
-                f'rescorer_every="{EVERY_WORD}"'
-            )
         if self.num_beams == 1:
             refuse_idle({"beta": self.beta}, "without a beam to act on: make the decoder with num_beams=8, for example")
 
@@ -318,7 +327,7 @@ class GraphOptions(FrameOptions):
 
 
 @dataclass(frozen=True)
-class TransducerOptions(FrameOptions):
+class TransducerOptions(BeamOptions):
     """Hold the options of `hf_ngpulm.TransducerDecoder`. If `max_symbols` is None, the model's value applies."""
 
     strategy: str = "greedy"
@@ -334,9 +343,6 @@ class TransducerOptions(FrameOptions):
     aes_beta: int = 1
     aes_gamma: float = 2.3
     pause_seconds: float | None = None
-    source_lm: Any = None
-    source_weight: float | Tensor | None = None
-    lm_guard: float | str = guard.AUTO
 
     family = "transducer"
     choosing = ("num_beams", "strategy")

@@ -30,17 +30,39 @@ def rescored(
     """
     if any(hypothesis.rescorer_score is not None for of_row in n_best for hypothesis in of_row):
         raise ValueError("these hypotheses have been rescored already; pass those of a decoder without rescorer=")
-    weights, bonuses = (per_row(name, each, len(n_best)) for name, each in (("weight", weight), ("word_bonus", word_bonus)))
-    scores = rescorer.scores([[hypothesis.text for hypothesis in of_row] for of_row in n_best], history)
+    texts = [[hypothesis.text for hypothesis in of_row] for of_row in n_best]
+    scores = rescorer.scores(texts, history)
+    added = what_is_added(texts, scores, weight, word_bonus)
+    changed = [
+        [replace(each, score=each.score + more, rescorer_score=score) for each, score, more in zip(*of_row)]
+        for of_row in zip(n_best, scores, added)
+    ]
+    return [sorted(of_row, key=rank, reverse=True) for of_row in changed]
+
+
+def what_is_added(
+    texts: Sequence[Sequence[str]], scores: Sequence[Sequence[float]], weight: Weight, word_bonus: Weight
+) -> list[list[float]]:
+    """Return what is added to the scores of the first pass for each text of each list. `scores`: those of the rescorer."""
+    weights, bonuses = (per_row(name, each, len(texts)) for name, each in (("weight", weight), ("word_bonus", word_bonus)))
     return [
-        sorted((_with(each, score, *of_row) for each, score in zip(hypotheses, found)), key=rank, reverse=True)
-        for hypotheses, found, *of_row in zip(n_best, scores, weights, bonuses)
+        [of_row * score + bonus * len(text.split()) for text, score in zip(*both)]
+        for *both, of_row, bonus in zip(texts, scores, weights, bonuses)
     ]
 
 
-def _with(hypothesis: Hypothesis, score: float, weight: float, word_bonus: float) -> Hypothesis:
-    added = weight * score + word_bonus * len(hypothesis.text.split())
-    return replace(hypothesis, score=hypothesis.score + added, rescorer_score=score)
+def share_of(scores: Sequence[float], counts: Sequence[int], weight: float, word_bonus: float) -> list[float]:
+    """Return what a rescorer says of the hypotheses of an utterance in mid-search (delayed fusion).
+
+    A hypothesis with one more complete word than another has already paid for it. For a fair comparison, the average score of
+    the utterance's words is taken off each of its words.
+
+    Args:
+        scores: the rescorer's scores of the complete words.
+        counts: the numbers of these words.
+    """
+    average = sum(scores) / max(1, sum(counts))
+    return [weight * (score - average * count) + word_bonus * count for score, count in zip(scores, counts)]
 
 
 def per_row(name: str, value: Weight, rows: int) -> list[float]:

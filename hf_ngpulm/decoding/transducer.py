@@ -23,6 +23,7 @@ from .decoder import Decoder, refuse_broken
 from .hypotheses import Hypothesis
 from .options import TransducerOptions, takes
 from .pauses import Piece, by_pieces, pieces_of
+from .second_pass import what_is_added
 from .sessions.transducer import TransducerPath, TransducerSlots
 
 ILM_SHARE = 0.7  # default weight of the internal LM, relative to the LM's
@@ -50,7 +51,8 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             the gain at little cost. The default is "auto" with `lm` or `phrases` (also in a call), 4 if `strategy` names a beam
             search, otherwise 1.
         num_return_sequences: number of hypotheses per row, at most `num_beams`.
-        rescorer, rescorer_weight, word_bonus: as for `hf_ngpulm.CTCDecoder`.
+        rescorer, rescorer_weight, word_bonus, rescorer_every: as for `hf_ngpulm.CTCDecoder`. With `pause_seconds` the rescorer
+            sees the words since the last pause during the search, and whole transcripts at the end.
         max_symbols: maximum number of tokens per frame; the default is the model's. "aes" uses `aes_steps` instead.
         ilm_weight: weight of the model's internal LM, whose log-probabilities are subtracted from the tokens' scores: a number,
             or a tensor `[B]` with one per row. The internal LM is the joint network without encoder input (Meng et al., SLT
@@ -109,6 +111,10 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
     @property
     def _made_for(self) -> list[str]:
         return [type(getattr(self.model, "model", self.model)).__name__]
+
+    @property
+    def blank_id(self) -> int:
+        return self.model.blank_id
 
     @property
     def settings(self) -> SearchSettings:
@@ -198,9 +204,17 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
     @torch.inference_mode()
     def paths(self, frames: Tensor, lengths: Outputs | None = None, phrases: Any = None) -> list[list[TransducerPath]]:
         """Return the best paths of each row of a batch, blanks included. Arguments and errors are as for `decode`."""
-        if self.options.rescorer is not None:
-            raise ValueError("rescorer= ranks transcripts, and paths have none; pass it to a pipeline, or call the decoder")
-        return self._paths(frames, _checked(frames, lengths), phrases, keeps_blanks=True)
+        paths = self._paths(frames, _checked(frames, lengths), phrases, keeps_blanks=True)
+        if self.options.rescorer is None:
+            return paths
+        rescorer, *weights = self.options.second_pass
+        texts = [[self._text(path) for path in of_row] for of_row in paths]
+        added = what_is_added(texts, rescorer.scores(texts), *weights)
+        rescored = [
+            [path._replace(scores=(path.scores[0] + more, *path.scores[1:])) for path, more in zip(*both)]
+            for both in zip(paths, added)
+        ]
+        return [sorted(of_row, key=self._rank, reverse=True)[: self.options.num_return_sequences] for of_row in rescored]
 
     def _paths(self, frames: Tensor, lengths: Tensor, phrases: Any, keeps_blanks: bool = False) -> list[list[TransducerPath]]:
         """Return the best paths of each row, with blanks if `keeps_blanks`. With `pause_seconds`, cut rows at pauses first."""
@@ -211,7 +225,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         paths = self._paths_of(frames, lengths, phrases, keeps_blanks)
         judged = []
         for best, *_ in paths:
-            ids = [token for token in best.steps.ids.tolist() if token != self.model.blank_id]
+            ids = [token for token in best.steps.ids.tolist() if token != self.blank_id]
             judged.append(self.judged(ids, best.scores[2], best.scores[1]))
 
         def again(decoder: TransducerDecoder, rows: Tensor, phrases: Any) -> list[list[TransducerPath]]:
@@ -232,7 +246,8 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         def search(frames: Tensor, pieces: list[Piece]) -> list[list[TransducerPath]]:
             rows, sizes = np.array([(row, last - first) for row, first, last in pieces]).T
             of_rows = models.of(torch.from_numpy(rows).to(frames.device))
-            return self._search(frames, sizes.copy(), of_rows, keeps_blanks, pieces)
+            decoder = self._with(options=self.options.select(rows.tolist()))
+            return decoder._search(frames, sizes.copy(), of_rows, keeps_blanks, pieces)
 
         return by_pieces(pieces, frames, search, len(frames), self._rank, self.options.num_searched)
 
@@ -245,6 +260,8 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             slots = TransducerSlots(self, models, search, frames, keeps_blanks)
             slots.feed_whole(lengths)
             paths = slots.paths()
+        if slots.delayed is not None and pieces is None:
+            slots.delayed.finish(np.arange(len(paths)), [[self._text(path) for path in of_row] for of_row in paths])
         refuse_broken(slots.bad, OUTPUTS, pieces)
         return paths
 
@@ -256,9 +273,12 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         search = open_search(self.model, like, rows, of_search, self.settings, self.options.engine)
         return TransducerSlots(self, models, search, like.new_zeros((rows, LEAST_ROOM, search.width or 0)))
 
+    def _text(self, path: TransducerPath) -> str:
+        return self.writing.text([token for token in path.steps.ids.tolist() if token != self.blank_id])
+
     def _rank(self, path: TransducerPath) -> float:
         """Return the score by which paths over the same frames are compared."""
-        tokens = int((path.steps.ids != self.model.blank_id).sum())
+        tokens = int((path.steps.ids != self.blank_id).sum())
         return path.scores[0] / (tokens + 1 if self.options.length_normalization else 1)
 
     @property

@@ -87,7 +87,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         rescorer_weight: weight of its log-probabilities (default 0.3).
         word_bonus: bonus for each word, in the rescored sum (default 0).
         rescorer_every: seconds of audio after which the rescorer also ranks the hypotheses during the search, or "word" (see
-            `hf_ngpulm.CTCDecoder`). CTC models only.
+            `hf_ngpulm.CTCDecoder`). Encoder-decoders take "word" only.
         num_return_sequences: number of transcripts in the list `hypotheses` of each result, with their scores, if it is above 1
             (for CTC models and transducers).
         grammar: a `hf_ngpulm.Grammar`. Results then have `understood`, `intent`, `slots`, `confidence` and `free_text`.

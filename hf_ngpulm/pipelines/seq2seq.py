@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
+from torch import Tensor
 from transformers import AutomaticSpeechRecognitionPipeline
 
 from ..common.checks import check, refuse_idle
@@ -18,15 +19,17 @@ from ..decoding.understanding import Weighing
 from ..generation import NGramLogitsProcessor
 from ..generation.grammars import Beginning, GeneratedGrammar, of_rows
 from ..generation.logits_processor import LM_WEIGHT
+from ..generation.second_pass import OF_RESCORER, SecondPass
+from ..generation.seq2seq import seq2seq_generate
 from ..generation.transcripts import ends_of
 from ..grammar.grammar import Grammar
+from ..rescoring import load_rescorer
 from ..text.words import WordSplitter
 from .base import OF_LOOKS, NGramPipeline, of_recordings
 from .guarded import OwnScores, limit, lms_of, unsuited, without_lms
 from .looks import GeneratedLooks, encoder_returns
 from .parts import rejoined, rows_of
 from .per_item import numbers_in
-from .second_pass import OF_RESCORER, SecondPass
 from .word_times import encoder_outputs_of, put_together, timed_words
 
 SHORT = 8.0  # seconds; longer recordings may hold several sentences
@@ -55,7 +58,8 @@ class Seq2SeqNGramPipeline(NGramPipeline):
             decoder itself finds much more probable; a number is the least evidence of the LM, in nats per token (see
             `hf_ngpulm.decoding.guard`); "off" never does. Only for recordings of one window, without a second look at phrases.
 
-    `rescorer` reranks the beams of `generate`; Whisper models refuse it.
+    `rescorer` reranks the beams of `generate`, in Whisper those of each window. It takes part in the search with
+    `rescorer_every="word"`.
     """
 
     serves = staticmethod(is_seq2seq)
@@ -82,7 +86,10 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         if given:
             constructing = not hasattr(self, "_forward_params")
             kept = {} if constructing or given.get("rescorer", True) is None else self._of_rescorer
-            second_pass = SecondPass.of({**kept, **given}, self.device)
+            settings = {**kept, **given}
+            if settings.get("rescorer") is not None:
+                settings["rescorer"] = load_rescorer(settings["rescorer"], self.device)
+            second_pass = SecondPass.of(**settings)
             if constructing:
                 self._of_rescorer = {**given, "rescorer": second_pass and second_pass.rescorer}
             parameters[1]["second_pass"] = second_pass
@@ -145,8 +152,8 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         if second_pass is not None:
             grammar = ngram_decoder if isinstance(ngram_decoder, GeneratedGrammar) else None
             refuse_idle({"grammar=": grammar}, "finds meanings, rescorer= ranks transcripts; leave one of them out")
-            with second_pass.in_place(self.model, self.tokenizer):
-                return self._forward(model_inputs, ngram_decoder, tuned_beams, word_times, **kwargs)
+            strategy = {"custom_generate": seq2seq_generate, "processor": self.tokenizer, "lm": False}
+            kwargs = {**strategy, **kwargs, **second_pass.settings}
         recordings = numbers_in(self._turned(model_inputs))
         if tuned_beams is not None:
             kwargs["num_beams"] = tuned_beams
@@ -169,9 +176,9 @@ class Seq2SeqNGramPipeline(NGramPipeline):
                 (processor, model_inputs) if len(parts) == 1 else (processor.select(rows), self._rows(model_inputs, rows))
             )
             if isinstance(mine, GeneratedLooks):
-                outs.append(self._looked(mine, inputs, word_times, {**kwargs, **ranking}))
+                outs.append(self._looked(mine, inputs, word_times, {**_of_rows(kwargs, rows), **ranking}))
             else:
-                outs.append(self._guarded(mine, inputs, word_times, kwargs, ranking))
+                outs.append(self._guarded(mine, inputs, word_times, _of_rows(kwargs, rows), ranking))
         return outs[0] if len(outs) == 1 else rejoined(outs, parts, self.tokenizer)
 
     def _guarded(
@@ -207,7 +214,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         if not rows:
             return out
         with encoder_returns(self.model, own.outputs_of(rows)):
-            again = generate(self._rows(model_inputs, rows), without_lms(processor.select(rows)))
+            again = generate(self._rows(model_inputs, rows), without_lms(processor.select(rows)), **_of_rows(kwargs, rows))
         if isinstance(lm_guard, str):
             gains = [score - first[row][0] for row, (score, _) in zip(rows, own(again["tokens"], rows))]
             kept = [row if gain > limit(first[row][1]) else -1 for row, gain in zip(rows, gains)]
@@ -350,6 +357,11 @@ def _settled(kwargs: dict[str, Any]) -> dict[str, Any]:
     if isinstance(kwargs.get("num_beams"), str):
         check("num_beams", kwargs["num_beams"], KINDS["num_beams"])
     return kwargs
+
+
+def _of_rows(kwargs: dict[str, Any], rows: list[int]) -> dict[str, Any]:
+    """Return settings for some recordings. Those of a rescorer may be tensors with a value per recording."""
+    return {name: value[rows] if name in OF_RESCORER and isinstance(value, Tensor) else value for name, value in kwargs.items()}
 
 
 def _beams_in(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -34,6 +34,7 @@ def load_rescorer(source: Any, device: torch.device | str | None = None, dtype: 
     if not isinstance(source, str | os.PathLike):
         raise ValueError(f"rescorer should be a Hub id, a folder or a hf_ngpulm.Rescorer, got {type(source).__name__}")
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
     device, name, more = torch.device(device or "cpu"), os.fspath(source), {}
     if name.endswith(".gguf"):
@@ -54,7 +55,17 @@ def load_rescorer(source: Any, device: torch.device | str | None = None, dtype: 
             f"{source} needs {size / 1e9:.1f} GB ({parameters / 1e6:,.0f} M parameters in {str(dtype).split('.')[-1]}), but "
             f"only {free / 1e9:.1f} GB are free on {device}; pass a smaller model, dtype=torch.bfloat16, or another device"
         )
-    model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, **more)
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # its report on weights is many lines long
+    try:
+        model, found = cast(Any, AutoModelForCausalLM).from_pretrained(name, dtype=dtype, output_loading_info=True, **more)
+    finally:
+        logging.set_verbosity(verbosity)
+    if found["missing_keys"]:  # an encoder without a head would get a random one
+        raise ValueError(
+            f"{source} has no weights {', '.join(sorted(found['missing_keys'])[:3])}, so it wasn't saved as a causal language "
+            "model; pass one, such as GPT-2, Llama or SmolLM2"
+        )
     model.to(device)
     return Rescorer(model, AutoTokenizer.from_pretrained(name, **more), **settings)
 

@@ -19,8 +19,10 @@ from ..decoding.hypotheses import Word
 from ..decoding.options import AttentionOptions
 from ..errors import StreamError
 from ..generation.logits_processor import LM_WEIGHT
+from ..generation.second_pass import OF_RESCORER, SecondPass
 from ..grammar.grammar import Grammar
 from ..phrases import PhraseBooster
+from ..rescoring import load_rescorer
 from .answers import MEANING
 
 log = logging.getLogger(__name__)
@@ -86,11 +88,11 @@ class AttentionRecognizer:
     Args:
         pipeline: a `Seq2SeqNGramPipeline` without a language model of its own.
         lms: language models for recordings; the first is the default.
-        settings: `lm_weight`, `num_beams` and other settings of the pipeline. The defaults are the settings that the first LM
-            remembers.
+        settings: `lm_weight`, `num_beams`, `rescorer` and other settings of the pipeline. The defaults are the settings that
+            the first LM remembers. Recordings with a grammar do without the rescorer.
 
     Raises:
-        ValueError: settings other than `num_beams` were passed without a language model.
+        ValueError: settings other than `num_beams` and those of a rescorer were passed without a language model.
     """
 
     def __init__(self, pipeline: Any, lms: Any = (), **settings: Any) -> None:
@@ -98,9 +100,13 @@ class AttentionRecognizer:
         self.model, self.tokenizer = pipeline.model, pipeline.tokenizer
         first = self.language_models[0] if self.language_models else None
         beams = {name: settings[name] for name in ("num_beams",) if settings.get(name) is not None}
+        of_rescorer = {name: settings.pop(name) for name in OF_RESCORER if settings.get(name) is not None}
+        if "rescorer" in of_rescorer:
+            of_rescorer["rescorer"] = load_rescorer(of_rescorer["rescorer"], pipeline.device)
+        SecondPass.of(**of_rescorer)  # raises for settings that are out of range
         tuned = {} if first is None else pipeline.remembered({"lm": first, **settings}, beams)
-        self.settings = AttentionOptions.settled({**tuned, **settings})
-        idle = sorted(self.settings.keys() - {"num_beams"})
+        self.settings = AttentionOptions.settled({**tuned, **settings, **of_rescorer})
+        idle = sorted(self.settings.keys() - {"num_beams", *OF_RESCORER})
         if first is None and idle:
             raise ValueError(f"{', '.join(idle)} without a language model; give it, too")
         extractor, config = pipeline.feature_extractor, self.model.generation_config
@@ -259,7 +265,8 @@ class AttentionRecognizer:
         language, task, times, grammar, explain = self._key(next(iter(pieces)))
         each = [self._recordings[sid].settings for sid in pieces]
         lms = [self._lm(given) for given in each]
-        options: dict[str, Any] = {name: value for name, value in self.settings.items() if name == "num_beams"}
+        always = {"num_beams", *OF_RESCORER}
+        options: dict[str, Any] = {name: value for name, value in self.settings.items() if name in always}
         if any(lm is not None for lm in lms):
             weight = self.settings.get("lm_weight", LM_WEIGHT)
             options |= {**self.settings, "lm": lms, "lm_weight": [given.get("lm_weight", weight) for given in each]}
@@ -272,6 +279,7 @@ class AttentionRecognizer:
         if times is not None:
             options["return_timestamps"] = times
         if grammar is not None:
+            options = {name: value for name, value in options.items() if name not in OF_RESCORER}
             options |= {"grammar": grammar, "explain": bool(explain)}
         least = round(SHORTEST * self.sampling_rate)
         audio = [np.pad(samples, (0, max(0, least - len(samples)))) for samples in pieces.values()]

@@ -139,6 +139,14 @@ def test_characters_without_tokens_are_named():
         RESCORERS["llama"].score("Ané")
 
 
+def test_an_encoder_that_would_get_a_random_head_is_refused(tmp_path, caplog):
+    causal_lm("bert").bert.save_pretrained(tmp_path)
+    letters_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"has no weights .* so it wasn't saved as a causal language model"):
+        load_rescorer(str(tmp_path))
+    assert "MISSING" not in caplog.text
+
+
 def test_a_model_larger_than_memory_is_refused(tmp_path, monkeypatch):
     MODELS["llama"].save_pretrained(tmp_path)
     TOKENIZER.save_pretrained(tmp_path)

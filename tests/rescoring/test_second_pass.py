@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +13,8 @@ from transformers import pipeline
 import hf_ngpulm
 from hf_ngpulm import CTCDecoder, Rescorer, StreamingDecoder, TransducerDecoder
 from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.generation import transducer_generate
 from hf_ngpulm.pipelines.loading import load_pipeline
-from hf_ngpulm.pipelines.second_pass import SecondPass
 from hf_ngpulm.sound.files import read_audio
 
 RESCORER = Rescorer(causal_lm(), letters_tokenizer())
@@ -112,8 +111,24 @@ def test_transducers(pipelines, normalised):
     n_best = TransducerDecoder(asr.model, asr.tokenizer, **options, num_return_sequences=8).decode(frames)
     ours = TransducerDecoder(asr.model, asr.tokenizer, **options, rescorer=RESCORER, rescorer_weight=0.7)
     assert ours.decode(frames) == [expected(of_row, 0.7, 0.0, normalised)[:1] for of_row in n_best]
-    with pytest.raises(ValueError, match="paths have none"):
-        ours.paths(frames)
+    for path, (best,) in zip(ours.paths(frames), ours.decode(frames)):
+        assert [token for token in path[0].steps.ids.tolist() if token != ours.blank_id] == best.token_ids
+        assert path[0].scores[0] == pytest.approx(best.score)
+
+
+@pytest.mark.parametrize("more", [{}, {"rescorer_every": "word"}])
+def test_generate_of_transducers(pipelines, more):
+    asr = pipelines["tdt"]
+    features = asr.feature_extractor(CLIPS, sampling_rate=16000, return_tensors="pt")
+    settings = {"num_beams": 4, "rescorer": RESCORER, "rescorer_weight": 0.7, "word_bonus": 1.0, **more}
+    found = asr.model.generate(**features, custom_generate=transducer_generate, processor=asr.tokenizer, **settings).sequences
+    decoder = TransducerDecoder(asr.model, asr.tokenizer, **settings)
+    wanted = [row[0].token_ids for row in decoder(features["input_features"], features["attention_mask"])]
+    blank = asr.model.config.blank_token_id
+    special = {blank, asr.model.generation_config.pad_token_id}
+    assert [[token for token in row if token not in special] for row in found.tolist()] == wanted
+    with pytest.raises(ValueError, match="pass the tokenizer or processor too"):
+        asr.model.generate(**features, custom_generate=transducer_generate, **settings)
 
 
 @pytest.mark.parametrize("family", ["ctc", "tdt"])
@@ -161,6 +176,19 @@ def test_evaluation_and_tuning(logits, tmp_path):
         tune_weights(CTCDecoder(tokenizer, num_beams=8), dataset, rescorer_weights="0,1")
 
 
+def test_tuning_encoder_decoders():
+    from hf_ngpulm.evaluation import read_recordings, tune_weights
+
+    model = str(bundled("examples/models/canary"))
+    recordings = read_recordings(str(bundled("examples/speech/harbour/clips.jsonl")), limit=2)
+    settings = {"rescorer_weights": "0,1", "word_bonuses": "0", "refine": 0, "extend": False}
+    for every in (None, "word"):
+        asr = load_pipeline(model, rescorer=RESCORER, rescorer_every=every, num_beams=4)
+        result = tune_weights(asr, recordings, **settings)
+        points = {point.setting["rescorer_weight"]: point.counts["wer"].errors for point in result.points}
+        assert set(points) == {0.0, 1.0} and points[0.0] == result.baseline.counts["wer"].errors
+
+
 def test_rescored_twice(logits):
     frames, tokenizer = logits
     decoder = CTCDecoder(tokenizer, rescorer=RESCORER)
@@ -191,17 +219,10 @@ def test_encoder_decoders():
         found = [result["text"] for result in asr(CLIPS, num_beams=4, **settings)]
         assert found == wanted
         assert (found == first) == (weight == 0)
-    assert "generate" not in vars(asr.model)
     with pytest.raises(ValueError, match="one hypothesis only to choose from"):
         asr(CLIPS[0], num_beams=1, rescorer=RESCORER)
     with pytest.raises(ValueError, match="word_bonus given without rescorer="):
         asr(CLIPS[0], word_bonus=1.0)
-
-
-def test_whisper_is_refused():
-    whisper = SimpleNamespace(config=SimpleNamespace(model_type="whisper"))
-    with pytest.raises(ValueError, match="doesn't work with Whisper"), SecondPass(RESCORER).in_place(whisper, None):
-        pass
 
 
 @pytest.mark.parametrize("family", ["ctc", "canary"])

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 pytest.importorskip("aiohttp")
+from causal_lms import causal_lm, letters_tokenizer
 from serving_clients import serving
 from speech_models import whisper_parts
 from test_transcriptions import PATH, ask, client_of, wav
 from transformers import pipeline
 
-from hf_ngpulm import NGramLM
+from hf_ngpulm import Grammar, NGramLM, Rescorer
 from hf_ngpulm.cli.models import load_recogniser, load_serving, warm_up
 from hf_ngpulm.cli.options import Chunks, Decoding
 from hf_ngpulm.common.bundled import bundled
@@ -69,6 +70,27 @@ def test_the_offline_transcript_whoever_asks_beside(whisper):
             return [found["text"] for found in await asyncio.gather(*(ask(server, wav(s), **f) for s, f in asked))]
 
     assert asyncio.run(talk()) == wanted and len(set(wanted)) > len(wanted) // 2
+
+
+def test_a_rescorer(whisper):
+    """Recordings are what the pipeline makes of them; those with a grammar do without."""
+    more = {"rescorer": Rescorer(causal_lm(), letters_tokenizer()), "rescorer_weight": 20.0, "num_beams": 4}
+    plain, wanted = ([whisper.asr(s.copy(), **settings)["text"].strip() for s in whisper.clips] for settings in ({}, more))
+    assert wanted != plain
+    recognizer = AttentionRecognizer(whisper.asr, **more)
+
+    async def talk():
+        async with serving(recognizer, LIMITS) as server:
+            return [found["text"] for found in await asyncio.gather(*(ask(server, wav(s)) for s in whisper.clips))]
+
+    assert asyncio.run(talk()) == wanted
+    sid = recognizer.open(grammar=Grammar({"play": ["play the song"]}))
+    recognizer.push(sid, whisper.clips[0])
+    recognizer.end(sid)
+    recognizer.step()
+    assert "understood" in recognizer._recordings[sid].meant
+    with pytest.raises(ValueError, match="word_bonus given without rescorer="):
+        AttentionRecognizer(whisper.asr, word_bonus=1.0)
 
 
 def test_times(whisper):

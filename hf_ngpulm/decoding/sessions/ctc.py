@@ -18,7 +18,7 @@ from ...search.ctc_beam import BeamRules
 from ...search.ctc_greedy import LabelRules
 from ..hypotheses import Hypothesis
 from .delayed import DelayedFusion
-from .session import Slots
+from .session import Found, Slots
 
 # Cost of continuing a label under the rule "stay", per unit of LM weight: about the LM's cost of an average token. Without it
 # continuing would be cheaper than any new token, since only new tokens pay an LM score.
@@ -38,14 +38,10 @@ class CTCSlots(Slots):
         self.classes: int | None = None
         # Sums of the confidences of all frames of each slot's utterance.
         self.sums = np.zeros(len(models.states))
-        every = getattr(decoder.options, "rescorer_frames", None)
-        self.delayed = None if every is None else DelayedFusion(self, every)
 
     def begin(self, slot: int) -> None:
         super().begin(slot)
         self.sums[slot] = 0.0
-        if self.delayed is not None:
-            self.delayed.begin(slot)
 
     def refusal(self, chunk: Tensor) -> str | None:
         if chunk.dim() != 2 or not chunk.dtype.is_floating_point or (self.classes or chunk.shape[1]) != chunk.shape[1]:
@@ -88,15 +84,34 @@ class CTCSlots(Slots):
         bad_frames = np.where(is_bad.any(1), is_bad.argmax(1), -1).astype(np.int32)
         left, done = np.where(bad_frames < 0, counts, 0), np.zeros_like(counts)
         while left.any():
-            taken = np.minimum(left, delayed.left(self.frames[rows])).astype(np.int32)
+            taken = np.minimum(left, delayed.turns[rows] - self.frames[rows]).astype(np.int32)
             places = np.minimum(done[:, None] + np.arange(taken.max()), logits.shape[1] - 1)
             piece = logits[np.arange(len(rows))[:, None], places]
             self._feed(slots, piece, torch.from_numpy(taken).to(logits.device), taken)
             left, done = left - taken, done + taken
-            due = rows[(taken > 0) & (self.frames[rows] % delayed.every == 0)]
+            due = rows[self.frames[rows] == delayed.turns[rows]]
             if len(due):
-                self.add_fused(due, delayed.rescore(due))
+                self.add_fused(due, (delayed.shares(due) - self.shares(delayed, due)).astype(np.float32))
         return bad_frames
+
+    def shares(self, delayed: DelayedFusion, slots: np.ndarray) -> np.ndarray:
+        """Return the rescorer's shares in the scores of the hypotheses of some slots, `[N, K]`.
+
+        A share is the part of the scores that neither acoustics, n-gram models, phrases nor bonuses for tokens explain. The
+        links of the beam can't tell it, because a hypothesis can take over the alignment of its parent, but not its parent's
+        scores.
+        """
+        fused, weighted = self.not_acoustic(slots)
+        live = self.live()[slots]
+        shares = np.where(live, fused - weighted, 0.0)
+        unscored_classes = self.unscored()[slots]
+        if unscored_classes.any():
+            rows, places = np.nonzero(live)
+            first = self.models.vocab_size
+            for row, place, slot, (count, tail) in zip(rows, places, slots[rows], delayed.ids(slots[rows], places)):
+                tokens = [*self.transcripts[slot].ids[:count], *tail]
+                shares[row, place] -= unscored_classes[row] * sum(token >= first for token in tokens)
+        return shares
 
     def _feed(self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, counts: np.ndarray) -> np.ndarray:
         """Run `feed` without a rescorer."""
@@ -138,14 +153,13 @@ class CTCSlots(Slots):
         """Return the LM score for a class that no LM scores in each slot, `[S]`."""
         return unscored(self.models).cpu().numpy()
 
-    def searched(self, rows: slice) -> list[list[Hypothesis]]:
+    def ended(self, slots: np.ndarray, ranked: list[list[Found]]) -> list[list[Found]]:
         if self.delayed is None:
-            return super().searched(rows)
-        slots, options = np.arange(len(self.frames))[rows], self.decoder.options
-        ranked = self.delayed.ended(slots, self.ranked(rows, options.score_eos, options.num_searched))
-        hypotheses = self.written(slots, ranked)
-        self.delayed.finish(slots, hypotheses)
-        return hypotheses
+            return ranked
+        return [
+            [found._replace(scores=(found.scores[0] - shares[found.place], *found.scores[1:])) for found in of_slot]
+            for shares, of_slot in zip(self.shares(self.delayed, slots).tolist(), ranked)
+        ]
 
     def finish(self, slot: int) -> list[Hypothesis]:
         return [hypothesis for hypothesis in super().finish(slot) if hypothesis.score > -np.inf]

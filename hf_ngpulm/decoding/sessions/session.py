@@ -17,6 +17,7 @@ from ...phrases import Booster
 from ...search.history import History
 from ..hypotheses import Hypothesis
 from ..partials import Transcript
+from .delayed import DelayedFusion
 
 
 class Found(NamedTuple):
@@ -58,6 +59,7 @@ class Slots(ABC):
     Attributes:
         frames: int64 `[S]`, number of frames of each slot's utterance so far.
         transcripts: per slot, the tokens with which all hypotheses begin; `history` has the rest of each hypothesis.
+        delayed: the rescorer that takes part in the search, or None.
     """
 
     goes_on = False  # whether the next frame may continue the last token (CTC)
@@ -68,6 +70,8 @@ class Slots(ABC):
         self.frames = np.zeros(len(models.states), dtype=np.int64)
         writing = decoder.writing
         self.transcripts = [Transcript(writing) for _ in range(len(models.states))]
+        every = getattr(decoder.options, "rescorer_frames", None)
+        self.delayed = None if every is None else DelayedFusion(self, every)
 
     @property
     def has_phrases(self) -> bool:
@@ -119,6 +123,8 @@ class Slots(ABC):
         self.frames[slot] = 0
         self.history.begin(slot)
         self.transcripts[slot] = Transcript(self.decoder.writing)
+        if self.delayed is not None:
+            self.delayed.begin(slot)
 
     def begin_all(self) -> None:
         """Begin an utterance in every slot."""
@@ -187,8 +193,15 @@ class Slots(ABC):
 
     def searched(self, rows: slice) -> list[list[Hypothesis]]:
         """Return up to `num_searched` hypotheses of some slots as if their utterances ended now, for a rescorer."""
-        options = self.decoder.options
-        return self.written(np.arange(len(self.frames))[rows], self.ranked(rows, options.score_eos, options.num_searched))
+        slots, options = np.arange(len(self.frames))[rows], self.decoder.options
+        hypotheses = self.written(slots, self.ended(slots, self.ranked(rows, options.score_eos, options.num_searched)))
+        if self.delayed is not None:
+            self.delayed.finish(slots, [[each.text for each in of_slot] for of_slot in hypotheses])
+        return hypotheses
+
+    def ended(self, slots: np.ndarray, ranked: list[list[Found]]) -> list[list[Found]]:
+        """Return the ranked hypotheses of some slots with scores that have no share of a rescorer (see `DelayedFusion`)."""
+        return ranked
 
     def finish(self, slot: int) -> list[Hypothesis]:
         """End the utterance of a slot and return its hypotheses, the best one first."""

@@ -57,7 +57,7 @@ class TransducerSlots(Slots):
         super().__init__(decoder, models, search.settings.num_beams)
         self.search, self.waiting, self.width, self.engine = search, waiting, search.width, decoder.options.engine
         self.is_greedy = decoder.options.is_greedy
-        self.dropped = NO_CLASS if keeps_blanks else decoder.model.blank_id
+        self.dropped = NO_CLASS if keeps_blanks else decoder.blank_id
         slots = len(models.states)
         self.held = np.zeros(slots, dtype=np.int64)  # number of waiting frames
         self.bad = np.full(slots, -1, dtype=np.int64)  # the first broken frame of each utterance
@@ -159,10 +159,27 @@ class TransducerSlots(Slots):
         self._leave(consumed)
 
     def _run(self, reaches: np.ndarray) -> None:
-        """Search the waiting frames, and append the steps to the histories."""
+        """Search the waiting frames, and give the rescorer its turns."""
+        delayed, waits = self.delayed, max(self.decoder.model.durations or (1,))
+        if delayed is None:
+            self._search(self.held, reaches)
+            return
+        while True:
+            # Before its turn, a slot searches as if only the frames up to the turn had arrived, so that the turns don't depend
+            # on the chunk sizes.
+            due = self.begun & (self.bad < 0) & (delayed.turns <= self.frames)
+            held = np.where(due, delayed.turns - (self.frames - self.held), self.held)
+            self._search(np.where(self.bad < 0, held, 0), np.where(due, waits, reaches))
+            slots = np.flatnonzero(due & (self.bad < 0))
+            if not len(slots):
+                return
+            self.search.share(slots, delayed.shares(slots))
+
+    def _search(self, held: np.ndarray, reaches: np.ndarray) -> None:
+        """Search `held` waiting frames of each slot, and append the steps to the histories."""
         first_frames = self.frames - self.held
         before = self.search.array("times") + first_frames[:, None]
-        steps = self.search.searched(self.models, self.waiting, self.held, reaches)
+        steps = self.search.searched(self.models, self.waiting, held, reaches)
         # Streams without a step are included, as their hypotheses may have changed places.
         self.history.follow_steps(np.flatnonzero(self.begun), steps, before, self.live(), self.dropped)
         bad = self.search.array("bad_frames")
@@ -207,7 +224,8 @@ class TransducerSlots(Slots):
 
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         scores = self.search.array("scores")[slots]
-        places = self._ranks(scores, slots).argmax(1)
+        shares = 0.0 if self.delayed is None else self.search.array("shares")[slots]
+        places = self._ranks(scores + shares, slots).argmax(1)
         return places, scores[np.arange(len(slots)), places]
 
     def _ranks(self, scores: np.ndarray, rows: np.ndarray | slice) -> np.ndarray:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...fusion.fusion import Fusion
 from ...generation.internal import InternalLM
 from ...pipelines import Seq2SeqNGramPipeline
-from ...pipelines.second_pass import SecondPass
 from ..recognition import LONGEST, beams_of, cut_where_quiet
 from .dataset import KeptTensors, TuningUtterance
 from .sweeps import OF_RESCORER, Settings, Sweep
@@ -35,8 +35,9 @@ class AttentionSweep(Sweep):
 
     def __init__(self, kept: KeptTensors, batch_size: int, pipeline: Seq2SeqNGramPipeline) -> None:
         self.pipeline: Any = pipeline
-        self.processor = pipeline._forward_params["ngram_decoder"]
-        super().__init__(kept, batch_size, self.processor.fusion, pipeline.model)
+        self.processor = pipeline._forward_params.get("ngram_decoder")  # None if there is only a rescorer
+        fusion = Fusion(None, 0.0, None, 1.0, pipeline.tokenizer) if self.processor is None else self.processor.fusion
+        super().__init__(kept, batch_size, fusion, pipeline.model)
         with suppress(ValueError):  # the model has no internal LM that could be subtracted
             InternalLM(pipeline.model)
             if self.fusion.models:
@@ -109,10 +110,11 @@ class AttentionSweep(Sweep):
             for name in settings[0]
         }
         of_rescorer = [weights.pop(name) for name in OF_RESCORER if name in weights]
-        processor = self.processor.select([number for number, _, _ in rows]).with_weights(**weights)
-        params = {**self.pipeline._forward_params, "ngram_decoder": processor}
+        params = dict(self.pipeline._forward_params)
+        if self.processor is not None:
+            params["ngram_decoder"] = self.processor.select([number for number, _, _ in rows]).with_weights(**weights)
         if of_rescorer:
-            params["second_pass"] = SecondPass(self.second_pass.rescorer, *of_rescorer)
+            params["second_pass"] = self.second_pass._replace(weight=of_rescorer[0], word_bonus=of_rescorer[1])
         with self.encoder.in_place():
             outputs = self.pipeline.forward(inputs, **params)
         return [_of_row(outputs, row, len(rows)) for row in range(len(rows))]

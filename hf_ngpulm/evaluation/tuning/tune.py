@@ -199,8 +199,11 @@ def _sweep_of(decoder: Any, kept: KeptTensors, batch_size: int) -> Sweep:
             f"TransducerDecoder; got {type(decoder).__name__}"
         )
     made = decoder._forward_params.get("ngram_decoder")
-    if made is None:
-        raise ValueError("the pipeline has neither a language model nor phrases to weigh: make it with lm= or phrases=")
+    if made is None and decoder._forward_params.get("second_pass") is None:
+        raise ValueError(
+            "the pipeline has neither a language model nor phrases to weigh, nor a rescorer: make it with lm=, phrases= or "
+            "rescorer="
+        )
     if isinstance(decoder, Seq2SeqNGramPipeline):
         return AttentionSweep(kept, batch_size, decoder)
     kind = CTCSweep if isinstance(decoder, CTCNGramPipeline) else TransducerSweep

@@ -59,9 +59,12 @@ def beam_search(
     stopping_criteria: StoppingCriteriaList,
     config: GenerationConfig,
     input_ids: Tensor,
+    sums: bool = False,
 ) -> Any:
     """Extend rows of tokens, int64 `[B * K, L]`, K beams per recording, until they end; return the result of `generate`. Raises
     InvalidLogitsError if all tokens of a recording are ruled out, or its scores are NaN.
+
+    `sums`: whether to return `sequences_scores` without `output_scores`, too.
     """
     beams, prompt = config.num_beams, input_ids.shape[1]
     rows, device = len(input_ids), input_ids.device
@@ -127,7 +130,7 @@ def beam_search(
     texts = torch.where(torch.arange(longest, device=CPU) < lengths[:, None], traced["tokens"][:, :longest], fill).to(device)
     prompts = input_ids[::beams].repeat_interleave(returned, 0)
     kept: dict[str, Any] = {"beam_indices": traced["rows"][:, :longest].contiguous().to(device)}
-    kept["sequences_scores"] = ended.scores[:, :returned].flatten() if decoder.keeps_scores else None
+    kept["sequences_scores"] = ended.scores[:, :returned].flatten() if sums or decoder.keeps_scores else None
     if "own" in traced:
         kept["own_log_probs"] = traced["own"][:, :longest]
     return decoder.result(torch.cat([prompts, texts], 1), **kept)

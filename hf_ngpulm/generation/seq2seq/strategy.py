@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import inspect
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,16 +21,16 @@ from ...text.vocabulary import tokenizer_of
 from ..grammars import GeneratedGrammar
 from ..lm_argument import GivenLM, given_lm
 from ..logits_processor import LM_WEIGHT, NGramLogitsProcessor
+from ..second_pass import SecondPass, Texts
 from ..transcripts import configs_of
-from ..whisper import Window
 from .beam import beam_search
+from .callers import arguments_of_generate, window_of_whisper, window_variables
 from .greedy import greedy
 from .model import SteppedDecoder
 from .states import Scoring
 
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
 OF_GRAMMARS = ("grammar_mode", "sensitivity", "meanings")
-WHISPER = "transformers.models.whisper.generation_whisper"
 
 
 @takes(AttentionOptions)  # `generate` only passes arguments that the signature names
@@ -54,6 +52,10 @@ def seq2seq_generate(
     grammar_mode: str | None = None,
     sensitivity: float | None = None,
     meanings: list[Understanding] | None = None,
+    rescorer: Any = None,
+    rescorer_weight: float | Tensor | None = None,
+    word_bonus: float | Tensor | None = None,
+    rescorer_every: str | None = None,
     **model_kwargs: Any,
 ) -> Any:
     """Decode with a language model: `model.generate(**inputs, custom_generate=seq2seq_generate, lm=lm, lm_weight=0.2)`.
@@ -81,6 +83,11 @@ def seq2seq_generate(
         grammar_mode, sensitivity: "reject" (default), "strict", "soft" or "free", and the bound of "reject", as for
             `hf_ngpulm.decoding.understanding.GrammarDecoder`.
         meanings: a list, to which the `Understanding` of each recording is added.
+        rescorer: a `hf_ngpulm.Rescorer` that reranks all beams; it needs `processor`. Whisper's windows are reranked one by
+            one. `sequences_scores` remain those of the search.
+        rescorer_weight, word_bonus: weight of its log-probabilities (default 0.3), and bonus for each word (default 0):
+            numbers, or tensors with one per recording.
+        rescorer_every: "word" lets the rescorer take part in the search, see `hf_ngpulm.CTCDecoder`; None (default) doesn't.
         model_kwargs: the model's inputs, and ilm_weight, source_lm (also by its name), source_weight, start, prompt_context,
             unscored, score_eos, normalise_phrases and engine as for `hf_ngpulm.NGramLogitsProcessor`.
 
@@ -91,7 +98,7 @@ def seq2seq_generate(
         TokenizerMismatchError: the LM was made for another tokenizer.
         InvalidLogitsError: all tokens of a recording are ruled out, or its scores are NaN.
     """
-    variables = _arguments_of_generate()
+    variables = arguments_of_generate()
     streamer = variables.get("streamer") if streamer is None else streamer
     _check_call(model, generation_config, input_ids, variables.get("assistant_model"), streamer, synced_gpus)
     assert generation_config is not None
@@ -105,7 +112,7 @@ def seq2seq_generate(
     language_model = _language_model(model, models, processor, beams, settings)
 
     each = max(beams, generation_config.num_return_sequences or 1)
-    window = _window_of_whisper(input_ids.shape[1], generation_config)
+    window = window_of_whisper(input_ids.shape[1], generation_config)
     batch_size = rows // each if window is None else window.total
     count = (None if language_model is None else language_model.num_recordings) or batch_size
     if window is None and count != batch_size:
@@ -119,16 +126,31 @@ def seq2seq_generate(
             "with logprob_threshold, which asks for the model's own scores, pass lm= or an NGramLogitsProcessor, not both"
         )
 
-    def search(kwargs: dict[str, Any], last: Sequence[Any] = ()) -> Any:
+    second_pass = SecondPass.of(rescorer, rescorer_weight, word_bonus, rescorer_every)
+    if second_pass is not None and processor is None:
+        raise ValueError("rescorer= ranks texts; pass processor=, the model's processor or tokenizer")
+
+    def search(kwargs: dict[str, Any], last: Sequence[Any] = (), config: GenerationConfig = generation_config) -> Any:
         scoring = Scoring(processors, language_model, recordings, judged, last)
-        decoder = SteppedDecoder(model, generation_config, kwargs, rows if scoring.asks_unheard else None)
+        decoder = SteppedDecoder(model, config, kwargs, rows if scoring.asks_unheard else None)
         if beams > 1:
-            return beam_search(decoder, scoring, criteria, generation_config, input_ids)
-        return greedy(decoder, scoring, criteria, generation_config, input_ids, streamer)
+            return beam_search(decoder, scoring, criteria, config, input_ids, second_pass is not None)
+        return greedy(decoder, scoring, criteria, config, input_ids, streamer)
 
     if grammar is None:
         refuse_idle(dict(zip(OF_GRAMMARS, (grammar_mode, sensitivity, meanings))), "without a grammar: pass grammar=...")
-        return search(model_kwargs)
+        samples = beams == 1 and generation_config.do_sample  # Whisper's second attempt at a window has no beams
+        if second_pass is None or (window is not None and samples):
+            return search(model_kwargs)
+        count = second_pass.num_recordings or batch_size
+        if window is None and count != batch_size:
+            raise ValueError(f"rescorer_weight or word_bonus lists {count} recordings, but there are {batch_size}")
+        of_rows = recordings if window is None else window.recordings(rows, count)
+        texts = Texts(model, tokenizer_of(processor))
+        return second_pass.best(
+            lambda config, last: search(model_kwargs, last, config), texts, input_ids.shape[1], generation_config, of_rows
+        )
+    refuse_idle({"rescorer": rescorer}, "ranks transcripts, but grammar= finds meanings; leave one of them out")
     _check_grammar(grammar, processor, generation_config, judged, streamer)
     weighing = Weighing("reject" if grammar_mode is None else grammar_mode, sensitivity)
     understand = GeneratedGrammar(language_model, grammar, weighing, model, tokenizer_of(processor))
@@ -176,7 +198,7 @@ def _check_grammar(grammar: Any, processor: Any, config: GenerationConfig, judge
         raise TypeError(f"grammar should be a hf_ngpulm.Grammar (Grammar.load reads files), got {grammar!r}")
     if processor is None:
         raise ValueError("grammar= is spelled with a tokenizer; pass processor=, the model's processor or tokenizer")
-    window = _window_variables()
+    window = window_variables()
     rows = (len(window["batch_idx_map"]), window["batch_size"]) if window else (config.num_return_sequences or 1, 1)
     wrong = {
         "do_sample": config.do_sample, "num_return_sequences above 1": rows[0] > rows[1],
@@ -262,44 +284,3 @@ def _check_call(
             f"the prompt has {input_ids.shape[1]} tokens, which leaves no room for a transcript in the {max(places)} positions "
             f"of {name}; shorten it"
         )
-
-
-# `generate` doesn't pass the streamer and the assistant model to a strategy, and Whisper doesn't pass the recordings of the
-# rows in its windows. Without these a strategy would silently go wrong: a streamer would never end, and a row would get
-# another row's language model. So they are looked up in the callers' frames.
-
-
-def _arguments_of_generate() -> Mapping[str, Any]:
-    """Return the local variables of the calling `generate`; an empty mapping if it isn't among the callers."""
-    return _variables_of(GenerationMixin.generate)
-
-
-def _window_of_whisper(prompt_length: int, generation_config: Any) -> Window | None:
-    """Return the window of audio that Whisper's `generate` is decoding; None if it isn't running.
-
-    Args:
-        prompt_length: number of tokens before the transcript.
-        generation_config: the config of this call.
-    """
-    variables = _window_variables()
-    if not variables:
-        return None
-    sequences = [int(variables["batch_idx_map"][row]) for row in variables["fallback_index_map"]]
-    return Window(sequences, len(variables["seek"]), prompt_length, generation_config)
-
-
-def _window_variables() -> Mapping[str, Any]:
-    """Return the local variables of Whisper's `generate_with_fallback`; an empty mapping if it isn't running."""
-    whisper = sys.modules.get(WHISPER)
-    return {} if whisper is None else _variables_of(whisper.WhisperGenerationMixin.generate_with_fallback)
-
-
-def _variables_of(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the local variables of a function's innermost running call; an empty mapping if it isn't running."""
-    code = inspect.unwrap(function).__code__
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_code is code:
-            return frame.f_locals
-        frame = frame.f_back
-    return {}

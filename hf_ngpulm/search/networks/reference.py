@@ -32,6 +32,7 @@ class Path(NamedTuple):
     # score, acoustic_score: natural log, the total score and its acoustic part, over all merged alignments
     score: float = 0.0
     acoustic_score: float = 0.0
+    share: float = 0.0  # see `TransducerSearch.share`
     # in greedy search, the unweighted internal LM score of those tokens from whose score the internal LM was subtracted
     ilm_score: float = 0.0
     # steps of the best alignment. Each step is a label, a frame, and the number of frames that the path advanced.
@@ -131,7 +132,7 @@ class PlainSearch(TransducerSearch):
         return SimpleNamespace(
             scores=of_each(np.float64, lambda path: path.score), times=of_each(np.int64, lambda path: path.time),
             acoustic_scores=of_each(np.float64, lambda path: path.acoustic_score), bad_frames=self.bad_frames,
-            sizes=of_each(np.int64, lambda path: len(path.tokens)),
+            sizes=of_each(np.int64, lambda path: len(path.tokens)), shares=of_each(np.float64, lambda path: path.share),
             **{name: values.reshape(self.size, num_beams, num_automata) for name, values in automata.items()},
         )  # fmt: skip
 
@@ -161,6 +162,10 @@ class PlainSearch(TransducerSearch):
                 )
 
             self._renew(row, switched)
+
+    def share(self, rows: np.ndarray, shares: np.ndarray) -> None:
+        for row, of_row in zip(rows.tolist(), shares.tolist()):
+            self._renew(row, lambda place, path, of=of_row: path._replace(share=of[place]))
 
     def _renew(self, row: int, change: Any) -> None:
         self.paths[row] = [change(place, path) for place, path in enumerate(self.paths[row])]

@@ -120,6 +120,14 @@ class TransducerSearch(ABC):
             weights: `[N]`, weights of the new phrases.
         """
 
+    def share(self, rows: np.ndarray, shares: np.ndarray) -> None:
+        """Set the shares, float64 `[N, K]`, of the hypotheses of some rows, int64 `[N]`, in beam search.
+
+        A share counts when the best hypotheses are chosen, but isn't part of the scores. The extensions of a hypothesis take it
+        over. Merged alignments have the share of the best one.
+        """
+        raise TypeError("greedy search has one hypothesis only")
+
 
 def ilm_weights_of(models: RowModels) -> Tensor:
     """Return the weight of the internal LM in each row, float32 `[B]`; 0 if it isn't subtracted."""

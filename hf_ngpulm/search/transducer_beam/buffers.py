@@ -21,6 +21,7 @@ class BeamTensors(NamedTuple):
     # scores, acoustic_scores: float64 [B, K]
     scores: Tensor
     acoustic_scores: Tensor
+    shares: Tensor  # float64 [B, K], see `TransducerSearch.share`
     # times, symbols, sizes, last_tokens, hashes, parent_hashes: int64 [B, K]; `symbols` counts the tokens at the present frame,
     # `sizes` counts all tokens
     times: Tensor
@@ -71,9 +72,9 @@ class BeamBuffers(BufferedSearch):
         lm_states = states.to(torch.int32)[:, None].repeat(1, num_beams, 1)
         predictions, state = self.model.start(shape[0] * num_beams, self.frames)
         return BeamTensors(
-            scores, scores.clone(), zeros, zeros.clone(), zeros.clone(), zeros - 1, zeros + FIRST_HASH, zeros.clone(),
-            lm_states, torch.zeros(lm_states.shape, device=device), predictions.clone(), zeros[:, 0] - 1,
-            tuple(part.clone() for part in state),
+            scores, scores.clone(), torch.zeros_like(scores), zeros, zeros.clone(), zeros.clone(), zeros - 1,
+            zeros + FIRST_HASH, zeros.clone(), lm_states, torch.zeros(lm_states.shape, device=device), predictions.clone(),
+            zeros[:, 0] - 1, tuple(part.clone() for part in state),
         )  # fmt: skip
 
     def begin(self, rows: np.ndarray, models: RowModels) -> None:
@@ -133,3 +134,7 @@ class BeamBuffers(BufferedSearch):
         beam.scores[numbers] += self.weights[numbers, -1:] * gains
         beam.lm_states[numbers, :, -1] = of_phrases
         self.weights[numbers, -1] = new_weights
+
+    def share(self, rows: np.ndarray, shares: np.ndarray) -> None:
+        numbers, values = self.places(rows, shares)
+        self.beam.shares[numbers] = values

@@ -55,14 +55,16 @@ _step = Function("ngpulm_beam_step")
 class BeamArrays:
     """Hypotheses of `B` rows, with `K` places per row, as arrays that the core changes in place.
 
-    `slots` has the slot of each hypothesis's prediction. `lines` has the weighted LM scores of all classes, by slot.
-    `slot_hashes` and `slot_sizes` identify the tokens of a slot; the size -1 means an unused slot. `slot_uses` has the time at
-    which each slot was last used. The last column of `slot_uses` is the row's clock, which gives these times.
+    `shares` are as in `TransducerSearch.share`. `slots` has the slot of each hypothesis's prediction. `lines` has the weighted
+    LM scores of all classes, by slot. `slot_hashes` and `slot_sizes` identify the tokens of a slot; the size -1 means an unused
+    slot. `slot_uses` has the time at which each slot was last used. The last column of `slot_uses` is the row's clock, which
+    gives these times.
     """
 
     def __init__(self, batch_size: int, num_beams: int, num_automata: int, classes: int, has_lines: bool) -> None:
         shape, slots = (batch_size, num_beams), SLOTS * num_beams
         self.scores, self.acoustic_scores = np.full(shape, -np.inf), np.full(shape, -np.inf)
+        self.shares = np.zeros(shape)
         self.times, self.symbols, self.sizes, self.last_tokens, self.hashes, self.parent_hashes, self.slots = (
             np.zeros(shape, dtype=np.int64) for _ in range(7)
         )
@@ -78,7 +80,16 @@ class BeamArrays:
         """Begin some rows with one empty hypothesis each. `lm_states`, `[N, M]`, are the automata's states."""
         self.scores[rows] = self.acoustic_scores[rows] = -np.inf
         self.scores[rows, 0] = self.acoustic_scores[rows, 0] = 0.0
-        for zeros in (self.times, self.symbols, self.sizes, self.parent_hashes, self.slots, self.lm_scores, self.slot_uses):
+        for zeros in (
+            self.shares,
+            self.times,
+            self.symbols,
+            self.sizes,
+            self.parent_hashes,
+            self.slots,
+            self.lm_scores,
+            self.slot_uses,
+        ):
             zeros[rows] = 0
         self.last_tokens[rows], self.hashes[rows], self.bad_frames[rows] = -1, FIRST_HASH, -1
         self.lm_states[rows] = lm_states[:, None]
@@ -203,6 +214,9 @@ class Search(CoreSearch):
             slots = beam.slots[rows] + rows[:, None] * SLOTS * self.settings.num_beams
             kept = torch.from_numpy(np.unique(slots[beam.scores[rows] > -np.inf]))
             self._subtract_ilm(kept, self.predictions[kept.to(self.predictions.device)])
+
+    def share(self, rows: np.ndarray, shares: np.ndarray) -> None:
+        self.beam.shares[rows] = shares
 
     def run_on(self, frames: Tensor, lengths: np.ndarray, reaches: np.ndarray) -> None:
         self.lengths[:] = self.limits[:] = lengths

@@ -146,7 +146,7 @@ class Search(BeamBuffers):
         beam, settings = self.beam, self.settings
         rows, num_beams = beam.scores.shape
         _choose_kernel[(rows,)](
-            *self.automaton, logits, self.lengths, self.reaches, *beam[:10], beam.bad_frames, self.fused, self.normalisers,
+            *self.automaton, logits, self.lengths, self.reaches, *beam[:11], beam.bad_frames, self.fused, self.normalisers,
             self.of_model, self.conditions, self.keys, self.gains, self.acoustic_gains, self.labels, self.moves, *self.trace,
             self.confidences, self.parents, self.tokens, self.gets_token.view(torch.int8), self.open_rows.view(torch.int8),
             self.automaton.num_states, num_beams, self.model.vocab_size, logits.shape[1], self.vocab_size, self.model.blank_id,
@@ -484,8 +484,8 @@ def _merge(keys, scores, acoustic, own_keys, own_scores, own_acoustic, numbers, 
 )
 def _choose_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    logits, lengths, reaches, beam_scores, beam_acoustic, beam_times, beam_symbols, beam_sizes, beam_last, beam_hashes,
-    beam_parent_hashes, lm_states, lm_scores, bad_frames, fused, normalisers, confidences, conditions, keys, gains,
+    logits, lengths, reaches, beam_scores, beam_acoustic, beam_shares, beam_times, beam_symbols, beam_sizes, beam_last,
+    beam_hashes, beam_parent_hashes, lm_states, lm_scores, bad_frames, fused, normalisers, confidences, conditions, keys, gains,
     acoustic_gains, labels, moves, links, found_labels, found_moves, found_confidences, parents, tokens, emissions, open_rows,
     num_states, num_beams, classes, width, vocab_size, blank, most, number, num_rows,
     NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, AES: tl.constexpr, LOG_SUM: tl.constexpr, MERGES_PREFIXES: tl.constexpr,
@@ -553,7 +553,9 @@ def _choose_kernel(
         keys + first, gains + first, acoustic_gains + first, key, total, of_model, numbers, count, LOG_SUM
     )  # fmt: skip
     tl.debug_barrier()
+    tl.store(gains + first + numbers, merged, mask=there)
     tl.store(acoustic_gains + first + numbers, of_model, mask=there)
+    merged += tl.load(beam_shares + base + parent, mask=there, other=0.0)
 
     # Choose the best candidates.
     chosen = places * 0
@@ -580,7 +582,9 @@ def _choose_kernel(
     last = tl.load(beam_last + base + parent)
     own = tl.load(beam_hashes + base + parent)
     of_parent = tl.load(beam_parent_hashes + base + parent)
+    score = tl.where(alive, tl.load(gains + first + chosen), float("-inf"))
     new_acoustic = tl.load(acoustic_gains + first + chosen)
+    share = tl.load(beam_shares + base + parent)
     confidence = tl.load(confidences + base + parent, mask=gets_token, other=0.0)
     length = tl.load(lengths + row)
     time = tl.where(label >= 0, tl.minimum(time + move, length), time)
@@ -588,6 +592,7 @@ def _choose_kernel(
     tl.debug_barrier()
     tl.store(beam_scores + base + places, score, mask=inside)
     tl.store(beam_acoustic + base + places, tl.where(alive, new_acoustic, float("-inf")), mask=inside)
+    tl.store(beam_shares + base + places, share, mask=inside)
     tl.store(beam_times + base + places, time, mask=inside)
     tl.store(beam_symbols + base + places, symbols, mask=inside)
     tl.store(beam_sizes + base + places, size + gets_token.to(tl.int64), mask=inside)
@@ -629,7 +634,7 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     extending |= dict.fromkeys(("internal", "weights", "totals", "ilm_weights", "line_scores"), "*fp32")
     extending |= dict.fromkeys(("num_durations", "picked", "most_symbols", "num_lms", "offset"), "i32")
     extending |= dict.fromkeys(("gamma", "unscored", "greatest_entropy", "least_entropy"), "fp32")
-    choosing = {"beam_acoustic": "*fp64", "lm_scores": "*fp32", "found_confidences": "*fp32"}
+    choosing = {"beam_acoustic": "*fp64", "beam_shares": "*fp64", "lm_scores": "*fp32", "found_confidences": "*fp32"}
     choosing |= dict.fromkeys(("beam_last", "beam_parent_hashes", "bad_frames", "parents", "tokens"), "*i64")
     choosing |= dict.fromkeys(("links", "found_labels", "found_moves"), "*i32") | {"emissions": "*i8", "open_rows": "*i8"}
     choosing |= dict.fromkeys(("width", "number", "num_rows"), "i32")

@@ -156,7 +156,10 @@ class RowSearch:
             groups.setdefault((way.tokens, way.time), []).append(way)
         leading = [way for way in ways if way is max(groups[way.tokens, way.time], key=lambda other: other.score)]
         merged = [self.merged(groups[way.tokens, way.time]) for way in leading]
-        return [self.caught_up(path) for path in sorted(merged, key=lambda path: -path.score)[: self.settings.num_beams]]
+        return [
+            self.caught_up(path)
+            for path in sorted(merged, key=lambda path: -path.score - path.share)[: self.settings.num_beams]
+        ]
 
 
 def alsd(search: RowSearch, beam: list[Path], reach: int = 0) -> list[Path]:
@@ -204,7 +207,8 @@ def aes(search: RowSearch, beam: list[Path]) -> list[Path]:
             if parent is not None:
                 for extension in search.extensions(parent, time):
                     if extension.label == path.tokens[-1]:
-                        path = search.merged([path, search.extended(parent, extension, time)])
+                        merged = search.merged([path, search.extended(parent, extension, time)])
+                        path = merged._replace(share=path.share)
             by_tokens[path.tokens] = search.caught_up(path)
         beam = [by_tokens[path.tokens] for path in beam]
         for taken in range(settings.aes_steps + 1):

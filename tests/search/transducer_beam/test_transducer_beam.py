@@ -287,6 +287,36 @@ def test_kernels_equal_the_core(strategy, durations, late, short_blocks):
     torch.testing.assert_close(found.confidences[of_tokens], expected.confidences[of_tokens], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("engine", [pytest.param("gpu", marks=needs_interpreter), "cpu"])
+@pytest.mark.parametrize("strategy", ["alsd", "aes"])
+def test_shares_choose_hypotheses_and_leave_the_scores_alone(engine, strategy, short_blocks):
+    durations, num_automata, ilm_weight, fixed = FEW_KINDS[strategy][0]
+    model, generator = Toy(6, 5, durations, seed=2, blank_bias=0.0), torch.Generator().manual_seed(3)
+    lm = NGramLM.train(torch.randint(0, 5, (40, 6), generator=generator).tolist(), vocab_size=5, order=2)
+    frames, lengths = 1.5 * torch.randn(2, 6, 6, generator=generator), np.array([6, 5])
+    states = lm.starts[:1].expand(2, num_automata).contiguous()
+    models = models_of(lm.tensors, states, torch.full(states.shape, 0.3), 5, ilm_weights_of(ilm_weight, 2))
+    shares = np.arange(fixed["num_beams"]) * np.array([[4.0], [30.0]])  # favour the worst
+    options = SearchSettings(strategy=strategy, **fixed)
+
+    def found(engine, shares):
+        with lent_search(model, frames, models, options, engine, None) as search:
+            search.begin(np.arange(2), models)
+            search.run_on(frames, lengths // 2, np.full(2, max(durations or (1,))))
+            search.share(np.arange(2), shares)
+            search.run_on(frames, lengths, np.zeros(2, dtype=np.int64))
+            return [search.array(name).copy() for name in ("scores", "acoustic_scores", "shares", "sizes", "lm_states")]
+
+    expected = found("reference", shares)
+    live = expected[0] > -np.inf
+    for ours, theirs in zip(found(engine, shares), expected):
+        np.testing.assert_allclose(ours[live], theirs[live], rtol=1e-4, atol=1e-4)
+    ranks = np.where(live, expected[0] + expected[2], -np.inf)
+    assert (np.diff(ranks) <= 1e-6).all()
+    plain = found("reference", 0 * shares)
+    assert not np.allclose(plain[0], expected[0])
+
+
 def assert_equal_to_the_definition(model, problem, options, engine):
     frames, lengths, automaton, states, weights, vocab_size, ilm_weights = problem
     padded = frames.masked_fill((torch.arange(frames.shape[1]) >= lengths[:, None])[..., None], torch.nan)
