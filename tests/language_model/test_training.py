@@ -160,14 +160,18 @@ def test_what_the_tokenizer_cannot_write(tokenizer, caplog):
     assert training.warnings and training.unknown == {"9": 2}
 
 
+def full_width(text):
+    return "".join(chr(ord(c) + 0xFEE0) if c.isalpha() else c for c in text)
+
+
 @pytest.mark.parametrize(
     ("change", "given", "named", "remedy"),
     [
-        (str.upper, None, "'SET' (2 times)", "pass normalise='lower', which leaves 0% unknown: --normalise lower"),
-        (str.upper, "nfc", "'SET'", "unknown: --normalise nfc,lower"),
-        (str.upper, [str.strip], "'SET'", "beside yours pass normalise='lower', which leaves 0% unknown: --normalise lower"),
-        (lambda text: "".join(chr(ord(c) + 0xFEE0) if c.isalpha() else c for c in text), None, "'ｓｅｔ'", "--normalise nfkc"),
-        (lambda text: text.replace(" ", "!! ? "), None, "'!!'", "--normalise no-punctuation"),
+        (str.upper, None, "'SET' (2 times)", "pass normalise='lower' (--normalise lower), which leaves 0% unknown"),
+        (str.upper, "nfc", "'SET'", "(--normalise nfc,lower), which leaves 0% unknown"),
+        (str.upper, [str.strip], "'SET'", "normalise='lower' beside yours (--normalise lower), which leaves 0% unknown"),
+        (full_width, None, "'ｓｅｔ'", "(--normalise nfkc), which leaves 0% unknown"),
+        (lambda text: text.replace(" ", "!! ? "), None, "'!!'", "(--normalise no-punctuation), which leaves 0% unknown"),
         (lambda text: "".join("Ж" if c.isalpha() else c for c in text), None, "'ЖЖЖ'", "text of its language?"),
     ],
 )  # fmt: skip
