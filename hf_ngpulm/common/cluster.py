@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -60,9 +62,11 @@ class OnRay:
     """Runs tasks on a Ray cluster. Ray repeats tasks that were lost with their process or machine, and moves results that don't
     fit into memory to disk.
 
+    Tasks and actors work in this process's folder if their machine has it, so relative paths mean the same files.
+
     Args:
         address: address of the cluster; None for the cluster that this process is part of (`RAY_ADDRESS`, `ray start`), or else
-            a new one on this machine.
+            a new one on this machine. If this process is connected to a cluster already, that one is used.
 
     Raises:
         ImportError: Ray isn't installed.
@@ -74,17 +78,20 @@ class OnRay:
             import ray
 
         self._ray = ray
+        self._folder = os.getcwd()
+        self._remote: dict[Callable[..., Any], Any] = {}  # Ray sends a function to the cluster once for each of these
         if not ray.is_initialized():
-            _refuse_unreachable(address)
+            _refuse_unreachable(address or os.environ.get("RAY_ADDRESS"))
             ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
         self.cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
 
     def submit(self, function: Callable[..., Any], *arguments: Any, returns: int | None = None) -> Any:
         """Start a task; as `InProcess.submit`."""
         options = {"num_returns": returns or 1, "name": function.__name__}
-        if returns == 1:  # Ray would return the list
-            return [self._ray.remote(_only).options(**options).remote(function, *arguments)]
-        return self._ray.remote(function).options(**options).remote(*arguments)
+        if function not in self._remote:
+            self._remote[function] = self._ray.remote(_task(function, self._folder))
+        found = self._remote[function].options(**options).remote(returns == 1, *arguments)
+        return [found] if returns == 1 else found
 
     def shared(self, value: Any) -> Any:
         return self._ray.put(value)
@@ -113,7 +120,7 @@ class OnRay:
         logging.getLogger("ray.data").setLevel(logging.WARNING)
         items = data.from_items(list(map(json.dumps, work)), override_num_blocks=min(len(work), MAX_BLOCKS))
         placed: Any = {"concurrency": min(count, len(work)), "num_gpus": num_gpus, "num_cpus": num_cpus}
-        found = items.map_batches(_Actor, fn_constructor_args=(worker,), batch_size=1, **placed)
+        found = items.map_batches(_Actor, fn_constructor_args=(worker, self._folder), batch_size=1, **placed)
         for row in found.iter_rows():
             one = json.loads(row["found"])
             if "problem" in one:
@@ -143,16 +150,29 @@ def _refuse_unreachable(address: str | None) -> None:
         raise ConnectionError(f"no Ray cluster can be reached at {address}: {error.strerror or error}") from None
 
 
-def _only(function: Callable[..., Any], *arguments: Any) -> Any:
-    (found,) = function(*arguments)
-    return found
+def _task(function: Callable[..., Any], folder: str) -> Callable[..., Any]:
+    """Return a function in the form of a task, which works in a folder if there is one."""
+
+    def task(is_one: bool, *arguments: Any) -> Any:
+        before = os.getcwd()
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
+        try:
+            found = function(*arguments)
+        finally:
+            os.chdir(before)  # the process may have tasks of others, too
+        return found[0] if is_one else found  # of a list of one result Ray would return the list
+
+    return task
 
 
 class _Actor:
     """A worker in the form that Ray Data takes: batches of a row."""
 
-    def __init__(self, worker: Callable[[Any], Any]) -> None:
+    def __init__(self, worker: Callable[[Any], Any], folder: str) -> None:
         self.worker = worker
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         return {"found": [json.dumps(self._found(json.loads(item))) for item in batch["item"]]}

@@ -23,6 +23,7 @@ from .recordings import Recordings
 
 GROUP = 64  # recordings, of which batches are made
 BATCH_SECONDS = 240.0
+BEGIN = b'{"audio": '  # of each line
 
 
 class Transcriber:
@@ -102,11 +103,14 @@ def transcribe_into(
         file.seek(0)
         content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
+        rest = content[len(whole) :]  # half a line of a killed run
         try:
+            if rest[: len(BEGIN)] != BEGIN[: len(rest)]:
+                raise ValueError
             done = {json.loads(line)["audio"] for line in whole.splitlines()}
         except (ValueError, KeyError, TypeError):
             raise ValueError(f"{output}: has other lines than results of recordings; name another file") from None
-        file.truncate(len(whole))  # a killed run may have left half a line
+        file.truncate(len(whole))
         for results in cluster.each(transcriber, transcriber.groups(done, *share), actors or Actors()):
             new = [result for result in results if result["audio"] not in done]
             lines = (json.dumps(result, ensure_ascii=False) + "\n" for result in new if "problem" not in result)

@@ -14,7 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, WSMsgType, WSServerHandshakeError, web
+from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, WSMsgType, WSServerHandshakeError, web
 
 from ..common.extras import needed
 from .limits import Limits
@@ -121,7 +121,10 @@ class Bridge:
         """Return the connections to the server. They belong to the running event loop."""
         if self._session is None:
             unlimited = ClientTimeout(total=None)  # the server has limits of its own
-            self._session = ClientSession(auto_decompress=False, cookie_jar=DummyCookieJar(), timeout=unlimited)
+            # Each stream has a connection. aiohttp's limit of 100 would let streams and health checks wait for others' ends.
+            self._session = ClientSession(
+                connector=TCPConnector(limit=0), auto_decompress=False, cookie_jar=DummyCookieJar(), timeout=unlimited
+            )
         return self._session
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -198,8 +201,10 @@ class Bridge:
 
 
 def _target(scope: Any) -> str:
-    """Return the path and query of a request, as the client wrote them."""
+    """Return the path and query of a request, as the client wrote them, with a slash before them: after the server's address
+    "@host" would name another one."""
     path = scope.get("raw_path") or scope["path"].encode()
+    path = path if path.startswith(b"/") else b"/" + path
     query = b"?" + scope["query_string"] if scope.get("query_string") else b""
     return (path.partition(b"?")[0] + query).decode("latin-1")
 
@@ -207,7 +212,10 @@ def _target(scope: Any) -> str:
 def _headers(scope: Any) -> list[tuple[str, str]]:
     """Return the headers of a request, with the client's address as the last in `X-Forwarded-For`."""
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-    kept = [(name, value) for name, value in headers if name.lower().encode("latin-1") not in _OF_CONNECTION]
+    dropped = set(_OF_CONNECTION)
+    if any(name.lower() == b"transfer-encoding" for name, _ in scope["headers"]):
+        dropped.add(b"content-length")  # RFC 9112, 6.3: chunks have priority, and another length would garble the connection
+    kept = [(name, value) for name, value in headers if name.lower().encode("latin-1") not in dropped]
     if scope.get("client"):
         kept.append(("x-forwarded-for", scope["client"][0]))  # in lower case, as ASGI has the others
     return kept

@@ -134,9 +134,10 @@ class FilePart:
             return
         where = f"{self.name}, after byte {self.begin}"
         if self.are_ids:
-            lines = self._lines()
-            while block := b"".join(islice(lines, ROWS_PER_BATCH)):
-                yield _ids_of(block, where, 1)
+            lines, first = self._lines(), 1
+            while block := list(islice(lines, ROWS_PER_BATCH)):
+                yield _ids_of(b"".join(block), where, first)
+                first += len(block)
             return
         is_json = Path(self.name).suffix.lower() in JSON_LINES
         for number, raw in enumerate(self._lines(), start=1):

@@ -48,9 +48,11 @@ def test_results_go_on_where_a_run_was_killed(tmp_path, recordings, monkeypatch)
     assert first in asked and len(again) == len(every) - 1
     assert sorted(map(str, lines(output))) == sorted(map(str, every))
     assert list(transcribe_into(output, transcriber, InProcess())) == []
-    output.write_text("[]\n")
-    with pytest.raises(ValueError, match="has other lines than results of recordings"):
-        list(transcribe_into(output, transcriber, InProcess()))
+    for foreign in ("[]\n", '{"notes": "a line without an end"}'):
+        output.write_text(foreign)
+        with pytest.raises(ValueError, match="has other lines than results of recordings"):
+            list(transcribe_into(output, transcriber, InProcess()))
+        assert output.read_text() == foreign
 
 
 def test_a_step_in_the_shape_of_datatrove(tmp_path, recordings):

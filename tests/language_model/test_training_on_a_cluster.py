@@ -116,6 +116,13 @@ def test_parts_of_a_file_are_its_lines(tmp_path, ending):
         [list(each.texts()) for part in files.parts(30) for each in part]
 
 
+def test_the_line_of_an_id_that_is_none(tmp_path):
+    (tmp_path / "a.ids").write_text("1\n" * 9000 + "x\n")
+    (part,) = TextFiles([tmp_path / "a.ids"], are_ids=True).parts(1 << 20)
+    with pytest.raises(ValueError, match=r"after byte 0, line 9001: expected decimal token ids, got 'x'"):
+        list(part[0].texts())
+
+
 @pytest.mark.slow
 def test_workers_and_machines_that_die(tmp_path, small_parts, monkeypatch):
     import ray

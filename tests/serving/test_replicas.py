@@ -14,7 +14,7 @@ from serving_clients import COMMIT, DONE, PATH, append, hello, pcm, serving, unt
 
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.serving import Limits, deployment
-from hf_ngpulm.serving.replicas import Bridge
+from hf_ngpulm.serving.replicas import Bridge, _headers, _target
 
 CLIP = bundled("examples/speech/harbour") / "clips" / "01.flac"
 
@@ -89,6 +89,39 @@ def test_the_client_s_address_is_passed_on():
         await runner.cleanup()
 
     asyncio.run(main())
+
+
+def test_more_streams_than_aiohttp_s_limit_of_connections():
+    async def main():
+        async def echo(request):
+            ws = web.WebSocketResponse()
+            await ws.prepare(request)
+            async for message in ws:
+                await ws.send_str(message.data)
+            return ws
+
+        app = web.Application()
+        app.router.add_get("/", echo)
+        runner = web.AppRunner(app, shutdown_timeout=1.0)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        unlimited = aiohttp.TCPConnector(limit=0)
+        async with bridged(f"http://127.0.0.1:{runner.addresses[0][1]}") as at, ClientSession(connector=unlimited) as session:
+            streams = [await asyncio.wait_for(session.ws_connect(at), 10) for _ in range(101)]
+            await streams[-1].send_str("hello")
+            assert await streams[-1].receive_str(timeout=10) == "hello"
+            await asyncio.gather(*(ws.close() for ws in streams))
+        await runner.cleanup()
+
+    asyncio.run(main())
+
+
+def test_requests_that_would_go_elsewhere_or_have_two_lengths():
+    for path, found in ((b"@elsewhere/", "/@elsewhere/"), (b"*", "/*"), (b"/a%2F", "/a%2F?x"), (b"//b/c", "//b/c")):
+        assert _target({"raw_path": path, "path": "", "query_string": b"x" if found.endswith("x") else b""}) == found
+    length, chunks = (b"content-length", b"9"), (b"transfer-encoding", b"chunked")
+    assert _headers({"headers": [length]}) == [("content-length", "9")]
+    assert _headers({"headers": [length, chunks]}) == []
 
 
 def test_replicas_that_make_no_sense():
