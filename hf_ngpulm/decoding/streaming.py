@@ -478,11 +478,14 @@ class StreamingDecoder:
 
         Raises:
             StreamError: the stream isn't open.
+            ValueError: a rescorer can't read the transcript. The stream is closed nevertheless.
         """
         apart = self._apart(sid)
-        said = self._end(sid) if apart is None else apart.end(sid, closes=True)
-        self._forget(sid)
-        return said
+        try:
+            return self._end(sid) if apart is None else apart.end(sid, closes=True)
+        finally:
+            if sid in self._slot_of:
+                self._forget(sid)
 
     def _forget(self, sid: int) -> None:
         """Free the slot of a stream."""
@@ -497,18 +500,22 @@ class StreamingDecoder:
     def reset(self, sid: int) -> list[Any]:
         """End a stream's utterance as `close` does, and begin a new one with the same language model and phrases.
 
-        Frames and times start at 0 again.
+        Frames and times start at 0 again, also if a rescorer can't read the transcript (ValueError).
         """
         apart = self._apart(sid)
         if apart is not None:
             return apart.end(sid, closes=False)
-        hypotheses = self._end(sid)
-        memory = self._memories.get(sid)
-        if memory is not None:
-            if hypotheses:
-                self._decide(sid, memory, hypotheses[0])
-            memory.likeliest = 0.0
-        self._slots.begin(self._slot_of[sid])
+        hypotheses: list[Hypothesis] = []
+        try:
+            hypotheses = self._end(sid)
+        finally:
+            memory = self._memories.get(sid)
+            if memory is not None:
+                if hypotheses:
+                    self._decide(sid, memory, hypotheses[0])
+                memory.likeliest = 0.0
+            if sid in self._slot_of:
+                self._slots.begin(self._slot_of[sid])
         return hypotheses
 
     def _end(self, sid: int) -> list[Hypothesis]:
