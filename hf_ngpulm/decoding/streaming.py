@@ -375,13 +375,13 @@ class StreamingDecoder:
         unknown = {sid: "it isn't open" for sid in contexts if sid not in self._slot_of}
         if unknown:
             raise StreamError(unknown)
+        own = [sid for sid in contexts if self._apart(sid) is None]
+        followed = [self.decoder.followed(contexts[sid], *self._fused_with[sid]) for sid in own]
         for apart in (self._with_looks, self._with_grammars):
             if apart is not None:
                 apart.set_contexts({sid: of for sid, of in contexts.items() if sid in apart})
-                contexts = {sid: of for sid, of in contexts.items() if sid not in apart}
-        followed = [self.decoder.followed(phrases, *self._fused_with[sid]) for sid, phrases in contexts.items()]
         if followed:
-            self._follower.follow(np.array([self._slot_of[sid] for sid in contexts]), followed)
+            self._follower.follow(np.array([self._slot_of[sid] for sid in own]), followed)
 
     @torch.inference_mode()
     def step(self, chunks: Mapping[int, Outputs]) -> dict[int, Partial]:
