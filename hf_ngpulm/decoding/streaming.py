@@ -175,7 +175,8 @@ class StreamingDecoder:
             phrases: phrases to favour: a `PhraseBooster`, or its arguments; None for none. The default is the decoder's.
             phrase_weight: factor of the phrases' bonuses, also for phrases that the stream switches to later. The default is
                 the decoder's factor. In a graph it is the discount of phrases without their own discount.
-            grammar, grammar_mode, sensitivity, explain: a grammar; the others are as for `GrammarDecoder`.
+            grammar, grammar_mode, sensitivity, explain: a grammar; the others are as for `GrammarDecoder`. Such a stream does
+                without the decoder's rescorer.
             false_alarms_per_hour, thresholds, explain: a second look at the phrases, a list of texts; as for `PhraseDecoder`.
 
         Returns:
