@@ -47,6 +47,10 @@ def learn(
             {"--tokenizer": tokenizer, "--overwrite": overwrite or None}, "is about the folder to write; add --output"
         )
     corrections = library.CorrectionLog(log)
+    base: Any = None
+    if lm is not None and output is not None:  # what can't be, before the log changes: a second attempt would change it again
+        refuse_existing([output], overwrite)
+        base = load(lm, tokenizer)
     if undo:
         taken = corrections.undo()
         tell(f"taken out: {taken.heard!r} -> {taken.meant!r}")
@@ -54,8 +58,6 @@ def learn(
         tell("the two don't sound alike, so nothing is learned from this one")
     phrases = corrections.phrases()
     if lm is not None and output is not None:
-        refuse_existing([output], overwrite)
-        base = load(lm, tokenizer)
         learned = corrections.language_model(base, load_tokenizer(tokenizer))
         if not isinstance(learned, library.NGramLM):
             raise ValueError(f"{lm}: is a model of words, which what was meant can't be mixed into; give one of tokens")

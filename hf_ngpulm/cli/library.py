@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ..audio.subtitles import segments, subtitles
     from ..common.checks import check, one_of, refuse_idle
     from ..common.cluster import Actors, cluster_of
+    from ..config.of_models import refuse_other
     from ..corrections import CorrectionLog
     from ..corrections.lessons import as_terms
     from ..decoding.families import is_seq2seq

@@ -132,8 +132,11 @@ def tune(
     weighs |= {"by": by} if by != "wer" else {}
     weighs |= {"normalise": normalise} if normalise != "none" else {}
     weighs |= options.given(refine=refine if refine != 2 else None, held_out=held_out or None)
+    weighs |= {"memory": memory} if memory != "2G" else {}
+    overwrites = {"overwrite": True} if keep.overwrite else {}  # of no use where a file keeps what it has of other models
     if word_confidence is not None and false_alarms_per_hour is None and of_grammars.grammar is None:
         weighs.pop("normalise", None)
+        weighs |= overwrites
         weighs |= options.given(grids, other=of_grammars.other, false_accepts_per_hour=of_grammars.false_accepts_per_hour)
         _refuse(weighs, "has no effect with --word-confidence; leave it out")
         of_words = word_confidence, phrases, normalise
@@ -146,7 +149,7 @@ def tune(
         tune_grammar(model, data, of_grammars, keep, search, fields, batch_size, device, as_json)
         return
     if false_alarms_per_hour is not None:
-        weighs |= options.given(other=of_grammars.other, false_accepts_per_hour=of_grammars.false_accepts_per_hour)
+        weighs |= overwrites | options.given(other=of_grammars.other, false_accepts_per_hour=of_grammars.false_accepts_per_hour)
         weighs |= {name: value for name, value in options.given(grids).items() if name != "phrase_weights"}
         _refuse(weighs, "has no effect with --false-alarms-per-hour; leave it out")
         given = phrases, grids.phrase_weights, false_alarms_per_hour

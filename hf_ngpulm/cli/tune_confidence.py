@@ -30,6 +30,8 @@ def tune_confidence(
         raise ValueError("--word-confidence is calibrated on speech with transcripts: hf-ngpulm tune MODEL DATA")
     if keep.save:
         raise ValueError("--save writes to an LM, calibrations go to a file of their own: --save-to calibration.json")
+    if keep.save_to:  # now, not after an hour
+        library.refuse_other(keep.save_to)
     common, from_entities = phrases_and_entities(phrases)
     if from_entities:
         raise ValueError("--word-confidence takes one list of phrases for all recordings; leave out from-entities")

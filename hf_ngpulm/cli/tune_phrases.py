@@ -30,6 +30,8 @@ def tune_phrases(
         raise ValueError("--false-alarms-per-hour is found on ordinary speech, with a list of phrases: add DATA and --phrases")
     if keep.save:
         raise ValueError("--save writes to an LM, thresholds go to a file of their own: --save-to thresholds.json")
+    if keep.save_to:  # now, not after an hour
+        library.refuse_other(keep.save_to)
     weight = None if phrase_weights is None else _weight(phrase_weights)
     recordings = library.read_recordings(data, **vars(fields))
     common, from_entities = phrases_and_entities(phrases)

@@ -57,12 +57,25 @@ def save_of_model(path: Path_, name: str, kinds: Mapping[str, Kind], model: Mode
         beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
+def refuse_other(path: Path_) -> None:
+    """Refuse a path to which `save_of_model` can't write, before long work whose result goes there.
+
+    Raises:
+        NGramFormatError: there is another file of that name.
+        ValueError: it is a folder, or its folder doesn't exist.
+    """
+    if os.path.isdir(path) or not Path(path).absolute().parent.is_dir():
+        raise ValueError(f"{os.fspath(path)} should be a file in a folder that exists; name another, or make the folder")
+    if os.path.exists(path):
+        _content(path)
+
+
 def found_for(path: Path_, name: str, kinds: Mapping[str, Kind], model: Any) -> dict[str, Any]:
     """Return what was fitted to a recogniser. Raises ValueError if the file has nothing for it."""
     found, own = read_of_models(path, name, kinds), ModelIdentity.of(model)
     fitting = [values for each, values in found if each.is_same(own)]
     if not fitting:
-        names = ", ".join(each.name for each, _ in found)
+        names = ", ".join(each.name for each, _ in found) or "no recogniser"
         raise ValueError(
             f"{os.fspath(path)}: has {name} for {names}, none for {own.name}; fit them with hf-ngpulm tune --save-to"
         )

@@ -92,10 +92,13 @@ def phrases_of(lessons: Sequence[Lesson], times: int) -> list[Phrase]:
 
 def _counted(spans: Set[Words], texts: Iterable[Words]) -> Counter[Words]:
     """Return how often each of these groups of words is in the texts."""
-    firsts = {span[:1] for span in spans}
-    if not firsts:
-        return Counter()
-    return Counter(span for text in texts for span in _spans(text) if span[:1] in firsts and span in spans)
+    firsts = {span[0] for span in spans}
+    found: Counter[Words] = Counter()
+    for text in texts:
+        for place, word in enumerate(text):
+            if word in firsts:
+                found.update(spans & {text[place : place + size] for size in range(1, MOST_WORDS + 1)})
+    return found
 
 
 def mined_aliases(

@@ -213,6 +213,12 @@ class Decoder(WithoutCaches):
         found = rescored(n_best, *self.options.second_pass, self.rank)
         return [of_row[: self.options.num_return_sequences] for of_row in found]
 
+    def without_rescorer(self: AnyDecoder) -> AnyDecoder:
+        """Return a copy without the option `rescorer` and its settings."""
+        options: Any = self.options
+        none = [name for name in ("rescorer", "rescorer_weight", "word_bonus", "rescorer_every") if hasattr(options, name)]
+        return self._with(options=replace(options, **dict.fromkeys(none)))
+
     def rank(self, hypothesis: Hypothesis) -> float:
         """Return the value by which hypotheses of an utterance are ranked, the highest first."""
         return hypothesis.score

@@ -13,6 +13,7 @@ from ..language_model.log_linear import parts_of
 from ..phrases import Booster
 from ..search.networks.model import TransducerModel
 from .ctc import CTCDecoder, bonuses_of
+from .hypotheses import Hypothesis
 
 NO_SCORE, IMPOSSIBLE = -torch.inf, -1e6
 
@@ -106,10 +107,13 @@ class ForcedScores:
         decoder: a `CTCDecoder` or a `TransducerDecoder` for a batch.
         frames: `[T, ...]`, the row's logits or encoder frames, without padding.
         row: the row's number in the batch.
+        best: the row's best hypothesis. If `lm_guard` left all language models out of it, they don't count here, either.
     """
 
-    def __init__(self, decoder: Any, frames: Tensor, row: int) -> None:
-        self.decoder, self.frames, self.row = decoder.select([row]), frames, row
+    def __init__(self, decoder: Any, frames: Tensor, row: int, best: Hypothesis | None = None) -> None:
+        has_no_lm = best is not None and best.lm_left_out and not best.lm_score  # otherwise others remained
+        self.decoder = decoder.without_lms([row], None) if has_no_lm else decoder.select([row])
+        self.frames, self.row = frames, row
 
     def parts(self, readings: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
         """Return three scores of each reading, float64 `[N]` each: the acoustic score; the unweighted score of the language

@@ -73,7 +73,9 @@ class GrammarStreams:
     """
 
     def __init__(self, decoder: Any, make: Callable[[Any], Any]) -> None:
-        self.decoder, self._make = decoder, make
+        # A rescorer ranks transcripts, not meanings.
+        self.decoder, self._make = decoder.without_rescorer(), make
+        decoder = self.decoder
         # As in `GrammarDecoder`: likelihoods are compared, so both searches sum over alignments.
         self.free = make(decoder if decoder.unguided is None else decoder.with_beam())
         self.inside: Any = None

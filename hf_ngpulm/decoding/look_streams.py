@@ -59,12 +59,13 @@ class LookStreams:
         looks = self._looks(lms, phrases, settings)
         plain, boosted = self._phrases(looks)
         of_lms = {"lm": lms[0], "lm_weight": None if lms[0] is None else lms[1]} if self.decoder.fusion.lms else {}
-        weight = settings["phrase_weight"]
+        # The weight is also that of phrases that the stream switches to later.
+        of_lms["phrase_weight"] = settings["phrase_weight"]
         stream = _Stream(0, None, lms, settings, looks)
-        stream.plain = self.plain.open(**of_lms, phrases=plain, phrase_weight=weight if plain else None)
+        stream.plain = self.plain.open(**of_lms, phrases=plain)
         if not looks.spots:
             self.boosted = self._make(self.decoder) if self.boosted is None else self.boosted
-            stream.boosted = self.boosted.open(**of_lms, phrases=boosted, phrase_weight=weight if boosted else None)
+            stream.boosted = self.boosted.open(**of_lms, phrases=boosted)
         self._streams[sid] = stream
 
     def set_contexts(self, contexts: Mapping[int, Any]) -> None:
@@ -92,7 +93,8 @@ class LookStreams:
             if decoder is self.plain:
                 partials = {sid: replace(found[number], stable=0) for sid, number in numbers.items() if number in found}
         for sid in partials.keys() - problems.keys():
-            self._streams[sid].frames.append(chunks[sid])
+            # A copy: callers may use a buffer again, and a row of a batch would keep the whole batch.
+            self._streams[sid].frames.append(chunks[sid].clone())
         return {sid: partial for sid, partial in partials.items() if sid not in problems}, problems
 
     def end(self, sid: int, closes: bool) -> list[Hypothesis]:

@@ -280,7 +280,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
             sizes = checked_lengths(lengths, len(found), frames.shape[1], torch.device("cpu")).tolist()
         for row, own in enumerate(lists):
             matches = own.forms.found(words_of(found[row][0]))
-            scores = ForcedScores(self.without, frames[row, : sizes[row]], row) if matches else None
+            scores = ForcedScores(self.without, frames[row, : sizes[row]], row, plain[row][0]) if matches else None
             found[row] = self._look(found[row], plain[row], matches, own, scores)
         return self._told(found, lists)
 

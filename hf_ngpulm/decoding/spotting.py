@@ -34,6 +34,7 @@ class _Scores(NamedTuple):
     logits: Tensor
     lengths: Tensor
     rows: Sequence[int]
+    bests: Sequence[Hypothesis]
 
     def of(self, some: Sequence[int], readings: Sequence[Sequence[Sequence[int]]]) -> Iterator[np.ndarray]:
         """Yield for each of some rows its readings' acoustic scores up to a constant, what the language models add to them, and
@@ -47,7 +48,8 @@ class _Scores(NamedTuple):
             scores[0] = acoustic[at : at + len(of_row)]
             at += len(of_row)
             if decoder.fusion.lms or decoder.options.beta is not None:
-                scores[2], scores[1] = ForcedScores(decoder, logits[row, : lengths[row]], self.rows[row]).of_lms(of_row)[:2]
+                frames = logits[row, : lengths[row]]
+                scores[2], scores[1] = ForcedScores(decoder, frames, self.rows[row], self.bests[row]).of_lms(of_row)[:2]
             yield scores
 
 
@@ -112,7 +114,7 @@ class SpottedPhrases:
         bests = [of_row[0] for of_row in plain]
         transcripts = [Aligned(best.token_ids, best.token_frames, best.token_ends) for best in bests]
         spots = spotted(logits, lengths, decoder.blank_id, tree, transcripts, engine=decoder.options.engine)
-        scores = _Scores(decoder, logits, lengths, rows)
+        scores = _Scores(decoder, logits, lengths, rows, bests)
         some = [row for row, of_row in enumerate(spots) if of_row]
         readings = [[bests[row].token_ids, *(_with(bests[row].token_ids, tree, [spot]) for spot in spots[row])] for row in some]
         entering: dict[int, list[Spot]] = {}

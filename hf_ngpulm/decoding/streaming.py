@@ -175,7 +175,8 @@ class StreamingDecoder:
             phrases: phrases to favour: a `PhraseBooster`, or its arguments; None for none. The default is the decoder's.
             phrase_weight: factor of the phrases' bonuses, also for phrases that the stream switches to later. The default is
                 the decoder's factor. In a graph it is the discount of phrases without their own discount.
-            grammar, grammar_mode, sensitivity, explain: a grammar; the others are as for `GrammarDecoder`.
+            grammar, grammar_mode, sensitivity, explain: a grammar; the others are as for `GrammarDecoder`. Such a stream does
+                without the decoder's rescorer.
             false_alarms_per_hour, thresholds, explain: a second look at the phrases, a list of texts; as for `PhraseDecoder`.
 
         Returns:
@@ -375,13 +376,13 @@ class StreamingDecoder:
         unknown = {sid: "it isn't open" for sid in contexts if sid not in self._slot_of}
         if unknown:
             raise StreamError(unknown)
+        own = [sid for sid in contexts if self._apart(sid) is None]
+        followed = [self.decoder.followed(contexts[sid], *self._fused_with[sid]) for sid in own]
         for apart in (self._with_looks, self._with_grammars):
             if apart is not None:
                 apart.set_contexts({sid: of for sid, of in contexts.items() if sid in apart})
-                contexts = {sid: of for sid, of in contexts.items() if sid not in apart}
-        followed = [self.decoder.followed(phrases, *self._fused_with[sid]) for sid, phrases in contexts.items()]
         if followed:
-            self._follower.follow(np.array([self._slot_of[sid] for sid in contexts]), followed)
+            self._follower.follow(np.array([self._slot_of[sid] for sid in own]), followed)
 
     @torch.inference_mode()
     def step(self, chunks: Mapping[int, Outputs]) -> dict[int, Partial]:
@@ -478,11 +479,14 @@ class StreamingDecoder:
 
         Raises:
             StreamError: the stream isn't open.
+            ValueError: a rescorer can't read the transcript. The stream is closed nevertheless.
         """
         apart = self._apart(sid)
-        said = self._end(sid) if apart is None else apart.end(sid, closes=True)
-        self._forget(sid)
-        return said
+        try:
+            return self._end(sid) if apart is None else apart.end(sid, closes=True)
+        finally:
+            if sid in self._slot_of:
+                self._forget(sid)
 
     def _forget(self, sid: int) -> None:
         """Free the slot of a stream."""
@@ -497,18 +501,22 @@ class StreamingDecoder:
     def reset(self, sid: int) -> list[Any]:
         """End a stream's utterance as `close` does, and begin a new one with the same language model and phrases.
 
-        Frames and times start at 0 again.
+        Frames and times start at 0 again, also if a rescorer can't read the transcript (ValueError).
         """
         apart = self._apart(sid)
         if apart is not None:
             return apart.end(sid, closes=False)
-        hypotheses = self._end(sid)
-        memory = self._memories.get(sid)
-        if memory is not None:
-            if hypotheses:
-                self._decide(sid, memory, hypotheses[0])
-            memory.likeliest = 0.0
-        self._slots.begin(self._slot_of[sid])
+        hypotheses: list[Hypothesis] = []
+        try:
+            hypotheses = self._end(sid)
+        finally:
+            memory = self._memories.get(sid)
+            if memory is not None:
+                if hypotheses:
+                    self._decide(sid, memory, hypotheses[0])
+                memory.likeliest = 0.0
+            if sid in self._slot_of:
+                self._slots.begin(self._slot_of[sid])
         return hypotheses
 
     def _end(self, sid: int) -> list[Hypothesis]:

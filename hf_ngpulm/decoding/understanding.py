@@ -231,6 +231,8 @@ class GrammarDecoder(Generic[AnyDecoder]):
     ) -> None:
         if decoder.tokenizer is None:
             raise ValueError("a grammar needs the decoder's tokenizer; make the decoder with it")
+        if decoder.options.rescorer is not None:
+            raise ValueError("rescorer= ranks transcripts, a grammar meanings; make the decoder without it")
         weighing = Weighing(mode, sensitivity, price, explain=explain)
         self.weighing = replace(weighing, evidence=evidence) if evidence else weighing.calibrated(grammar, decoder.kind.family)
         self.decoder = decoder

@@ -92,7 +92,8 @@ class AttentionRecognizer:
             the first LM remembers. Recordings with a grammar do without the rescorer.
 
     Raises:
-        ValueError: settings other than `num_beams` and those of a rescorer were passed without a language model.
+        ValueError: settings other than `num_beams` and those of a rescorer were passed without a language model; or a rescorer
+            has one beam only to choose from.
     """
 
     def __init__(self, pipeline: Any, lms: Any = (), **settings: Any) -> None:
@@ -110,6 +111,8 @@ class AttentionRecognizer:
         if first is None and idle:
             raise ValueError(f"{', '.join(idle)} without a language model; give it, too")
         extractor, config = pipeline.feature_extractor, self.model.generation_config
+        if "rescorer" in of_rescorer and (self.settings.get("num_beams") or getattr(config, "num_beams", None) or 1) == 1:
+            raise ValueError("rescorer= has one hypothesis only to choose from; pass num_beams=8, for example, or leave it out")
         self.sampling_rate: int = extractor.sampling_rate
         self.is_whisper = pipeline.type == "seq2seq_whisper"
         self.chunk_seconds = self.latency_seconds = float(extractor.chunk_length) if self.is_whisper else PIECE_SECONDS

@@ -268,7 +268,11 @@ class Engine:
         session, recognizer = self._streams[sid], self.recognizer
         self._say(session, partial_event(recognizer, sid, partial))
         if (partial.endpoint and session.endpoints) or partial.frames >= self.utterance_frames:
-            self._deliver_final(session, recognizer.utterance_begin(sid), recognizer.reset(sid))
+            try:
+                self._deliver_final(session, recognizer.utterance_begin(sid), recognizer.reset(sid))
+            except ValueError as error:  # of a rescorer that can't read the transcript
+                self._fail(session, 1008, str(error))
+                return 0.0
         ahead = round((recognizer.latency_seconds - recognizer.chunk_seconds) * recognizer.sampling_rate)
         with self._changed:
             session.backlog = sum(map(len, session.pieces)) + recognizer.encoder.waiting(sid)
@@ -282,7 +286,11 @@ class Engine:
     def _finish(self, session: Session, sid: int) -> None:
         begin = self.recognizer.utterance_begin(sid)
         self._forget(session)
-        self._deliver_final(session, begin, self.recognizer.close(sid))
+        try:
+            self._deliver_final(session, begin, self.recognizer.close(sid))
+        except ValueError as error:  # of a rescorer that can't read the transcript; the stream is closed
+            self._say(session, {"type": "failed", "code": 1008, "reason": str(error)})
+            return
         self._say(session, {"type": "done"})
 
     def _deliver_final(self, session: Session, begin: float, hypotheses: list[Any]) -> None:
@@ -313,7 +321,9 @@ class Engine:
         if sid is not None:
             try:
                 self.recognizer.discard(sid)
-            except Exception:
+            except Exception as error:
+                if isinstance(error, ValueError) and not isinstance(error, StreamError):
+                    return  # of a rescorer that can't read the transcript; the stream is closed
                 log.exception("a stream couldn't be freed")
                 self.sound = False
 

@@ -47,6 +47,7 @@ _NEAR = frozenset(
 )
 MOST_READINGS = 8  # maximum number of readings of a text
 MOST_COMPARED = 200
+_KEPT = 8192  # results of the latest texts; those of long texts take several kB each
 Dictionary = Mapping[str, Sequence[Sequence[str]]]
 Pronounce = Callable[[str], Sequence[str]]
 
@@ -76,7 +77,7 @@ def phones_of_spelling(word: str) -> str:
     return re.sub(r"(.)\1+", r"\1", phones)
 
 
-@lru_cache(65536)
+@lru_cache(_KEPT)
 def readings(text: str) -> tuple[str, ...]:
     """Return up to `MOST_READINGS` ways to pronounce a text, each as a string of phones.
 
@@ -148,7 +149,7 @@ def distance(a: str, b: str) -> float:
     return float(distances([a], [b])[0, 0])
 
 
-@lru_cache(65536)
+@lru_cache(_KEPT)
 def unlikeness(heard: str, meant: str) -> float:
     """Return how differently two texts sound, from 0 (equal phones) to 1 (no similarity). The two closest readings are
     compared. A text with more than `MOST_COMPARED` phones in all readings is compared by the first ones of its first reading.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
 from toys import Toy
@@ -118,6 +121,22 @@ def test_with_phrases_that_change():
     stream.set_context(sid, ["b a"])
     fed(stream, {sid: frames})
     same(stream.close(sid), GrammarDecoder(decoder, TURNS)(frames[None], phrases=["b a"])[0])
+
+
+@pytest.mark.parametrize("name", ["beam with an LM", "graph", "transducer"])
+def test_a_rescorer_ranks_no_meanings(name):
+    def scores(lists, history=None):
+        raise AssertionError("a stream with a grammar was rescored")
+
+    more = {"strategy": "alsd", "num_beams": 4} if name == "transducer" else {}
+    plain, rescorer = DECODERS[name](**more), SimpleNamespace(scores=scores)
+    decoder = plain._with(options=replace(plain.options, rescorer=rescorer, word_bonus=1.0))
+    stream = StreamingDecoder(decoder, max_streams=1)
+    sid, frames = stream.open(grammar=TURNS), frames_for(name, 1)
+    fed(stream, {sid: frames})
+    same(stream.close(sid), GrammarDecoder(plain, TURNS)(frames[None])[0])
+    with pytest.raises(ValueError, match="rescorer= ranks transcripts, a grammar meanings"):
+        GrammarDecoder(decoder, TURNS)
 
 
 def test_slots_are_told_while_they_are_said():

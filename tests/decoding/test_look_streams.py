@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from test_second_look import BLANK, PHRASES, decoders, lm, tokenizer  # noqa: F401
@@ -71,6 +72,37 @@ def test_each_stream_has_its_language_model(tokenizer, lm):  # noqa: F811
         fed(stream, [logits[0]], sid)
         expected = PhraseDecoder(CTCDecoder(tokenizer, lm=own, lm_weight=weight, **alone), PHRASES, 3.0, **LOOK)
         assert_equal(stream.close(sid), expected(logits[:1])[0])
+
+
+def test_phrases_after_a_switch_have_the_streams_weight(tokenizer, lm):  # noqa: F811
+    decoder, logits = next(iter(decoders(tokenizer, lm)))
+    stream = StreamingDecoder(decoder, max_streams=1)
+    sid = stream.open(phrases=["the"], phrase_weight=3.0, **LOOK)
+    negative = [("a", -2.0), ("i", -2.0), ("e", -2.0)]
+    stream.set_context(sid, negative)
+    stream.step({sid: logits[0]})
+    assert_equal(stream.close(sid), PhraseDecoder(decoder, negative, 3.0, **LOOK)(logits[:1])[0])
+
+
+def test_a_buffer_may_be_used_again(tokenizer, lm):  # noqa: F811
+    decoder, logits = next(iter(decoders(tokenizer, lm)))
+    stream = StreamingDecoder(decoder, max_streams=1)
+    sid = stream.open(phrases=PHRASES, phrase_weight=3.0, **LOOK)
+    buffer = np.zeros((10, 257), dtype=np.float32)
+    for at in range(0, 30, 10):
+        buffer[:] = logits[0, at : at + 10].numpy()
+        stream.step({sid: buffer})
+    assert_equal(stream.close(sid), PhraseDecoder(decoder, PHRASES, 3.0, **LOOK)(logits[:1])[0])
+
+
+def test_wrong_phrases_switch_no_stream(tokenizer, lm):  # noqa: F811
+    decoder, logits = next(iter(decoders(tokenizer, lm)))
+    stream = StreamingDecoder(decoder, max_streams=2)
+    looked, plain = stream.open(phrases=PHRASES, phrase_weight=3.0, **LOOK), stream.open()
+    with pytest.raises(ValueError, match="empty"):
+        stream.set_contexts({looked: OTHERS, plain: [" "]})
+    stream.step({looked: logits[0]})
+    assert_equal(stream.close(looked), PhraseDecoder(decoder, PHRASES, 3.0, **LOOK)(logits[:1])[0])
 
 
 def test_broken_frames_and_mistakes(tokenizer, lm):  # noqa: F811

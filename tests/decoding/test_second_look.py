@@ -225,3 +225,22 @@ def test_what_cannot_be_looked_at_is_refused(tokenizer, lm):
         PhraseDecoder(CTCDecoder(tokenizer), ["a"], false_alarms_per_hour=0)
     with pytest.raises(ValueError, match="threshold of 'a' is for a second look"):
         CTCDecoder(tokenizer, phrases=[Phrase("a", threshold=-1.0)])
+
+
+def test_a_language_model_that_was_left_out_weighs_no_phrase(tokenizer, lm):
+    models = {"frame_seconds": 0.08, "num_beams": 4}
+    logits = next(iter(decoders(tokenizer, lm)))[1]
+    guarded = PhraseDecoder(CTCDecoder(tokenizer, lm=lm, lm_weight=0.4, lm_guard=100.0, **models), PHRASES, 3.0, explain=True)
+    alone = PhraseDecoder(CTCDecoder(tokenizer, **models), PHRASES, 3.0, explain=True)
+    for found, expected in zip(guarded(logits), alone(logits)):
+        assert found[0].lm_left_out and found[0].text == expected[0].text
+        ratios = [[report.ratio for report in each[0].phrases if report.ratio] for each in (found, expected)]
+        assert ratios[0] == pytest.approx(ratios[1], abs=1e-4)
+    for model in (Toy(257, BLANK, seed=1, blank_bias=3.0), Toy(257, BLANK, (0, 1, 2), seed=2, blank_bias=3.0)):
+        decoder = TransducerDecoder(model, tokenizer, lm=lm, lm_weight=0.4, strategy="alsd")
+        frames = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
+        best = SimpleNamespace(lm_left_out=True, lm_score=0.0)
+        found = ForcedScores(decoder, frames, 0, best).parts([[1, 2], [3]])
+        assert found[1].tolist() == found[2].tolist() == [0.0, 0.0]
+        found = ForcedScores(decoder, frames, 0, SimpleNamespace(lm_left_out=False, lm_score=0.0)).parts([[1, 2], [3]])
+        assert all(found[1].tolist())

@@ -110,6 +110,9 @@ def test_command_line(tmp_path, capsys):
     for wrong, why in (
         (["--save"], "thresholds go to a file of their own"),
         (["--lm-weight", "1"], "no effect with --false-alarms-per-hour"),
+        (["--overwrite", "--memory", "1G"], "--memory, --overwrite has no effect with --false-alarms-per-hour"),
+        (["--save-to", str(names)], "isn't a file that hf-ngpulm tune"),
+        (["--save-to", str(tmp_path)], "should be a file in a folder that exists"),
         (["--phrase-weight", "1,2"], "should be one number"),
         (["--phrase-weight", "0"], "false alarms are too few"),
     ):

@@ -112,7 +112,12 @@ def test_on_the_command_line(tmp_path, capsys):
     assert run(["learn", log, "--lm", str(lm), "--tokenizer", MODEL, "-o", str(folder)]) == 0
     learned, base = NGramLM.from_pretrained(folder), NGramLM.from_pretrained(lm)
     assert learned.perplexity(["call the harbour"], MODEL).log_prob > base.perplexity(["call the harbour"], MODEL).log_prob
+    # A second attempt after a mistake would count a correction twice.
+    wrong = ["learn", log, "hale the master", "hail the master", "--tokenizer", MODEL, "-o", str(folder)]
+    for more in (["--lm", str(lm)], ["--lm", str(tmp_path / "none"), "--overwrite"]):
+        assert run([*wrong, *more]) == 2
     capsys.readouterr()
+    assert told()["corrections"] == 7
     common = ["transcribe", AUDIO, "--model", MODEL]
     assert run([*common, "--phrases", str(folder / "phrases.json"), "--lm", str(folder)]) == 0
     assert run([*common, "--corrections", log]) == 0

@@ -155,6 +155,36 @@ def test_a_broken_frame_changes_nothing(ctc, logits):
     assert [streams.close(sid)[0].text for sid in sids] == [row[0].text for row in decoder(logits)]
 
 
+@pytest.mark.parametrize("every", [None, 0.4])
+def test_a_text_that_the_rescorer_cant_read_ends_its_utterance_alone(ctc, logits, every):
+    short = rescorer()
+    short.tokens = lambda text, end=None: refused(text) or Rescorer.tokens(short, text, end)
+    unreadable: list[str] = []
+
+    def refused(text):
+        if text and any(text.startswith(each) for each in unreadable):
+            raise ValueError("a text of 9 tokens")
+
+    more = {} if every is None else {"rescorer_every": every}
+    decoder = CTCDecoder(ctc.tokenizer, frame_seconds=0.08, num_beams=8, rescorer=short, **more, **SETTINGS)
+    expected = [row[0].text for row in decoder(logits)]
+    short._known.clear()
+    unreadable.append(expected[1].split()[0])
+    assert not expected[0].startswith(unreadable[0])
+    streams = StreamingDecoder(decoder, max_streams=2)
+    good, bad = streams.open(), streams.open()
+    streams.step({good: logits[0], bad: logits[1]})
+    with pytest.raises(ValueError, match="9 tokens"):
+        streams.reset(bad)
+    streams.step({bad: logits[0]})  # in a new utterance
+    assert streams.reset(bad)[0].text == expected[0]
+    streams.step({bad: logits[1]})
+    with pytest.raises(ValueError, match="9 tokens"):
+        streams.close(bad)
+    assert streams.close(good)[0].text == expected[0]
+    assert len(streams) == 0
+
+
 def test_fewer_tokens_are_read_than_for_long_lists(ctc, logits):
     read = []
     for more in ({"num_beams": 32}, {"num_beams": 8, "rescorer_every": 0.8}):

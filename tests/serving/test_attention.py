@@ -91,6 +91,10 @@ def test_a_rescorer(whisper):
     assert "understood" in recognizer._recordings[sid].meant
     with pytest.raises(ValueError, match="word_bonus given without rescorer="):
         AttentionRecognizer(whisper.asr, word_bonus=1.0)
+    with pytest.raises(ValueError, match="pass num_beams=8"):
+        AttentionRecognizer(whisper.asr, rescorer=more["rescorer"])
+    with pytest.raises(ValueError, match="pass num_beams=8"):
+        recognizer.for_recordings(1, 30.0, 0.0, num_beams=1)
 
 
 def test_times(whisper):

@@ -181,6 +181,38 @@ def test_audio_that_breaks_the_model_closes_its_client_alone(demo):
     asyncio.run(talk())
 
 
+def test_a_transcript_that_the_rescorer_cant_read_closes_its_client_alone(demo):
+    class Unreadable:
+        def scores(self, lists, history=None):
+            if max(len(text) for texts in lists for text in texts) > 3:
+                raise ValueError("a text of 9,999 tokens")
+            return [[0.0 for _ in texts] for texts in lists]
+
+    recognizer = demo.recognizer(2, rescorer=Unreadable())
+
+    async def talk():
+        async with serving(recognizer, Limits(clients=2)) as server:
+            quiet = await server.session.ws_connect(server.at + PATH)
+            await quiet.send_json(hello())
+            await quiet.send_json(append(pcm(np.zeros(16000, dtype=np.float32))))
+            for _ in range(3):  # more than there are places
+                async with server.session.ws_connect(server.at + PATH) as ws:
+                    await ws.send_json(hello())
+                    await ws.send_json(append(pcm(demo.clips[0])))
+                    await ws.send_json({"type": COMMIT})
+                    assert await refused(ws) == (1008, "a text of 9,999 tokens")
+            async with server.session.ws_connect(server.at + PATH) as ws:  # and one that is gone before the end
+                await ws.send_json(hello())
+                await ws.send_json(append(pcm(demo.clips[0])))
+                await until(ws, PARTIAL)
+            await quiet.send_json({"type": COMMIT})
+            await until(quiet, DONE)
+            async with server.session.get(f"{server.at}/health") as response:
+                assert response.status == 200
+
+    asyncio.run(talk())
+
+
 def test_a_full_server_says_so_and_has_room_again(demo):
     async def talk():
         async with serving(demo.recognizer(2), Limits(clients=2)) as server:

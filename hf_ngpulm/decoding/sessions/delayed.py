@@ -50,10 +50,21 @@ class DelayedFusion:
             text = self.slots.transcripts[slot].text(count, tail)
             texts[row].append(" ".join(text.split()[:-1]))  # more tokens may continue the last word
         shares = np.zeros(live.shape)
-        for row, (slot, scores, of_row) in enumerate(zip(slots, self.texts.scores(slots.tolist(), texts), texts)):
+        for row, (slot, scores, of_row) in enumerate(zip(slots, self._scores(slots.tolist(), texts), texts)):
             counts = [len(text.split()) for text in of_row]
             shares[row, live[row]] = share_of(scores, counts, self.weights[slot], self.bonuses[slot])
         return shares
+
+    def _scores(self, slots: list[int], texts: list[list[str]]) -> list[list[float]]:
+        """Return the rescorer's scores; zeros for a slot with a text that it can't read, so that the other slots go on. The end
+        of that utterance raises the error.
+        """
+        try:
+            return self.texts.scores(slots, texts)
+        except ValueError:
+            if len(slots) == 1:
+                return [[0.0] * len(texts[0])]
+            return [self._scores([slot], [of_slot])[0] for slot, of_slot in zip(slots, texts)]
 
     def finish(self, slots: np.ndarray, texts: Sequence[Sequence[str]]) -> None:
         """Let the rescorer score the whole texts of ended utterances; it remembers the scores for the second pass."""
