@@ -48,7 +48,9 @@ def refuse_unwritable(
         raise ValueError(f"{message}no normalisation helps: is this the tokenizer of the ASR model, and text of its language?")
     name = f"{given},{name}" if isinstance(given, str) else name
     also = " beside yours" if given is not None and not isinstance(given, str) else ""
-    raise ValueError(f"{message}pass normalise={name!r}{also} (--normalise {name}), which leaves {left:.0%} unknown")
+    raise ValueError(
+        f"{message}to mend it, pass normalise={name!r}{also} (--normalise {name}), which leaves {left:.0%} unknown"
+    )
 
 
 def _mending(texts: Sequence[str], tokenizer: Any, vocab_size: int) -> tuple[str, float]:
