@@ -68,10 +68,8 @@ def test_train_writes_nothing_of_text_that_the_tokenizer_cannot_write(tmp_path, 
     (tmp_path / "text.txt").write_text("SET A COURSE\nCALL THE COAST GUARD\n")
     arguments = ["train", str(tmp_path / "text.txt"), "--tokenizer", MODEL, "--output", str(tmp_path / "lm"), "--order", "2"]
     assert run(arguments) == 2
-    assert (
-        capsys.readouterr().err.splitlines()[-1].endswith("(--normalise lower), which leaves 0% unknown")
-        and not (tmp_path / "lm").exists()
-    )
+    assert capsys.readouterr().err.splitlines()[-1].endswith("(--normalise lower), which leaves 0% unknown")
+    assert not (tmp_path / "lm").exists()
     assert run([*arguments, "--normalise", "lower", "--json"]) == 0 and lines(capsys)[0]["num_unknown"] == 0
     assert run([*arguments, "--output", str(tmp_path / "all the same"), "--allow-unknown", "--json"]) == 0
     assert lines(capsys)[0]["num_unknown"] == 7
