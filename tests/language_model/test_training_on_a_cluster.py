@@ -154,4 +154,8 @@ def test_workers_and_machines_that_die(tmp_path, small_parts, monkeypatch):
         lost.start()
         assert_equal(train(files, cluster="auto", **options).parts, from_files.parts)
         assert not lost.is_alive(), "the training was done before the node was killed"
-        assert killed.exists() and sum(node["Alive"] for node in ray.nodes()) == 1
+        assert killed.exists()
+        until = time.monotonic() + 60
+        while sum(node["Alive"] for node in ray.nodes()) > 1:  # Ray learns of it some seconds later
+            assert time.monotonic() < until
+            time.sleep(0.1)
