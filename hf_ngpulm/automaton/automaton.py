@@ -8,12 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..config.config import MAX_CONTEXT_LENGTH
 from ..engines.choice import check_engine
-from ..errors import NGramFormatError
 from . import ops  # noqa: F401  # registers the operators
-from .checks import Deferred, check_now, defer
-from .tensors import AutomatonTensors, token_dtype
+from .checks import Deferred, check_now, defer, validate
+from .tensors import AutomatonTensors
 
 
 class BackoffAutomaton(nn.Module):
@@ -186,11 +184,14 @@ class BackoffAutomaton(nn.Module):
         Raises:
             NGramFormatError: a tensor is invalid; the message names the first fault.
         """
-        _validate(self)
+        validate(self.searched, self.vocab_size, self.context_length, self.roots, self.starts)
 
     def validate_opened(self) -> None:
         """Do the checks whose time doesn't depend on the size, and defer the others; see `hf_ngpulm.automaton.checks`."""
-        _validate(self, defer_states=True)
+        validate(self.searched, self.vocab_size, self.context_length, self.roots, self.starts, with_states=False)
+        defer(self)
+        for states in (self.roots, self.starts):
+            self.final_scores(states)  # checks these states
 
     def extra_repr(self) -> str:
         return f"vocab_size={self.vocab_size}, states={self.num_states}, arcs={self.num_arcs}, device={self.device}"
@@ -228,60 +229,3 @@ class BackoffAutomaton(nn.Module):
         if lengths.shape != (batch_size,):
             raise ValueError(f"lengths should have the shape [{batch_size}], got {tuple(lengths.shape)}")
         return self._integers("token ids", token_ids), self._integers("lengths", lengths).clamp(0, longest)
-
-
-def _validate(automaton: BackoffAutomaton, defer_states: bool = False) -> None:
-    t, vocab_size = automaton.searched, automaton.vocab_size
-    states, arcs = t.num_states, t.num_arcs
-
-    def require(condition: Any, message: str) -> None:
-        if not bool(condition):
-            raise NGramFormatError(f"broken n-gram automaton: {message}")
-
-    require(type(vocab_size) is int and 0 < vocab_size < 2**31 - 1, f"its vocabulary size is {vocab_size!r}")
-    for name, tensor in automaton.named_buffers():
-        dtype = torch.float32 if name.endswith("weights") else torch.int32
-        dtype = token_dtype(vocab_size) if name == "arc_tokens" else dtype
-        require(tensor.dtype == dtype, f"{name} should be {dtype}, is {tensor.dtype}")
-        require(tensor.dim() == 1, f"{name} should have one dimension, has the shape {tuple(tensor.shape)}")
-    require(states > 0, "it has no states")
-    for name, size in (("arc_offsets", states + 1), ("backoff_weights", states)):
-        require(getattr(t, name).numel() == size, f"{name} has {getattr(t, name).numel()} entries for {states} states")
-    for name in ("arc_weights", "arc_targets"):
-        require(getattr(t, name).numel() == arcs, f"{name} has {getattr(t, name).numel()} entries for {arcs} arcs")
-    require(t.arc_offsets[0] == 0 and t.arc_offsets[-1] == arcs, f"arc_offsets don't run from 0 to {arcs}")
-    longest = automaton.context_length
-    require(type(longest) is int and 0 <= longest <= MAX_CONTEXT_LENGTH, f"its context length is {longest!r}")
-    for name in ("roots", "starts"):
-        tensor = getattr(automaton, name)
-        require(tensor.numel() > 0, f"{name} is empty")
-        require(tensor.min() >= 0 and tensor.max() < states, f"{name} points outside 0..{states - 1}")
-    require(automaton.starts.numel() == automaton.roots.numel(), "starts and roots differ in number")
-    roots_are_roots, message = (t.backoff_states[automaton.roots] == automaton.roots).all(), "a root doesn't back off to itself"
-    if defer_states:
-        require(roots_are_roots, message)
-        defer(automaton)
-        for of in (automaton.roots, automaton.starts):
-            automaton.final_scores(of)  # checks these states
-        return
-    for name, tensor in (("arc_weights", t.arc_weights), ("backoff_weights", t.backoff_weights)):
-        require(torch.isfinite(tensor).all(), f"{name} holds a value that isn't finite")
-    require((t.arc_offsets[1:] >= t.arc_offsets[:-1]).all(), "arc_offsets are out of order")
-    if arcs:
-        for name, largest in (("arc_tokens", vocab_size), ("arc_targets", states - 1)):
-            lowest, highest = (int(bound) for bound in getattr(t, name).aminmax())
-            require(lowest >= 0 and highest <= largest, f"{name} reach from {lowest} to {highest}, not 0..{largest}")
-        ascending = t.arc_tokens[1:] > t.arc_tokens[:-1]
-        firsts = t.arc_offsets[1:-1].to(torch.int64)
-        ascending[firsts[(firsts > 0) & (firsts < arcs)] - 1] = True
-        require(ascending.all(), "the tokens of a state's arcs aren't in ascending order")
-    own = torch.arange(states, dtype=torch.int32, device=automaton.device)
-    is_root = t.backoff_states == own
-    require(t.backoff_states.min() >= 0, "a backoff state is negative")
-    require((is_root | (t.backoff_states < own)).all(), "a backoff arc doesn't lead to a shorter context")
-    # Count steps to the root by pointer doubling: `depth` counts the steps from a state to `ahead`; each round doubles them.
-    depth, ahead = (~is_root).to(torch.int32), t.backoff_states
-    for _ in range(longest.bit_length()):
-        depth, ahead = depth + depth[ahead], ahead[ahead]
-    require((depth <= longest).all(), f"backing off takes more than {longest} steps to reach a root")
-    require(roots_are_roots, message)

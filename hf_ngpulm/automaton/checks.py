@@ -17,10 +17,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from ..config.config import MAX_CONTEXT_LENGTH
 from ..engines.native import Struct
-from .tensors import AutomatonTensors
+from ..errors import NGramFormatError
+from .tensors import AutomatonTensors, token_dtype
 
 _CHECKS = "_hf_ngpulm_checks"  # attribute of the tensor `arc_offsets`, so that the checks travel with the tensors
 
@@ -69,7 +72,69 @@ def check_now(tensors: Sequence[Tensor]) -> None:
     """Do all deferred checks. Raises NGramFormatError if a tensor is invalid."""
     left = deferred(tensors)
     if left is not None:
-        from .automaton import BackoffAutomaton
-
-        BackoffAutomaton(AutomatonTensors(*tensors), *left.known).validate()
+        validate(AutomatonTensors(*tensors), *left.known)
         left.is_done = True
+
+
+def validate(
+    tensors: AutomatonTensors, vocab_size: int, context_length: int, roots: Tensor, starts: Tensor, with_states: bool = True
+) -> None:
+    """Check everything that queries rely on; the arguments are those of `BackoffAutomaton`.
+
+    Args:
+        with_states: False checks only facts whose check doesn't take longer for a larger automaton.
+
+    Raises:
+        NGramFormatError: a tensor is invalid; the message names the first fault.
+    """
+    t = tensors
+    states, arcs = t.num_states, t.num_arcs
+
+    def require(condition: Any, message: str) -> None:
+        if not bool(condition):
+            raise NGramFormatError(f"broken n-gram automaton: {message}")
+
+    require(type(vocab_size) is int and 0 < vocab_size < 2**31 - 1, f"its vocabulary size is {vocab_size!r}")
+    for name, tensor in (*t._asdict().items(), ("roots", roots), ("starts", starts)):
+        dtype = torch.float32 if name.endswith("weights") else torch.int32
+        dtype = token_dtype(vocab_size) if name == "arc_tokens" else dtype
+        require(tensor.dtype == dtype, f"{name} should be {dtype}, is {tensor.dtype}")
+        require(tensor.dim() == 1, f"{name} should have one dimension, has the shape {tuple(tensor.shape)}")
+    require(states > 0, "it has no states")
+    for name, size in (("arc_offsets", states + 1), ("backoff_weights", states)):
+        require(getattr(t, name).numel() == size, f"{name} has {getattr(t, name).numel()} entries for {states} states")
+    for name in ("arc_weights", "arc_targets"):
+        require(getattr(t, name).numel() == arcs, f"{name} has {getattr(t, name).numel()} entries for {arcs} arcs")
+    require(t.arc_offsets[0] == 0 and t.arc_offsets[-1] == arcs, f"arc_offsets don't run from 0 to {arcs}")
+    require(
+        type(context_length) is int and 0 <= context_length <= MAX_CONTEXT_LENGTH, f"its context length is {context_length!r}"
+    )
+    for name, tensor in (("roots", roots), ("starts", starts)):
+        require(tensor.numel() > 0, f"{name} is empty")
+        require(tensor.min() >= 0 and tensor.max() < states, f"{name} points outside 0..{states - 1}")
+    require(starts.numel() == roots.numel(), "starts and roots differ in number")
+    roots_are_roots, message = (t.backoff_states[roots] == roots).all(), "a root doesn't back off to itself"
+    if not with_states:
+        require(roots_are_roots, message)
+        return
+    for name, tensor in (("arc_weights", t.arc_weights), ("backoff_weights", t.backoff_weights)):
+        require(torch.isfinite(tensor).all(), f"{name} holds a value that isn't finite")
+    require((t.arc_offsets[1:] >= t.arc_offsets[:-1]).all(), "arc_offsets are out of order")
+    if arcs:
+        for name, largest in (("arc_tokens", vocab_size), ("arc_targets", states - 1)):
+            lowest, highest = (int(bound) for bound in getattr(t, name).aminmax())
+            require(lowest >= 0 and highest <= largest, f"{name} reach from {lowest} to {highest}, not 0..{largest}")
+        ascending = t.arc_tokens[1:] > t.arc_tokens[:-1]
+        firsts = t.arc_offsets[1:-1].to(torch.int64)
+        ascending[firsts[(firsts > 0) & (firsts < arcs)] - 1] = True
+        require(ascending.all(), "the tokens of a state's arcs aren't in ascending order")
+    own = torch.arange(states, dtype=torch.int32, device=roots.device)
+    is_root = t.backoff_states == own
+    require(t.backoff_states.min() >= 0, "a backoff state is negative")
+    require((is_root | (t.backoff_states < own)).all(), "a backoff arc doesn't lead to a shorter context")
+    # Count steps to the root by pointer doubling: `depth` counts the steps from a state to `ahead`; each round doubles them.
+    depth, ahead = (~is_root).to(torch.int32), t.backoff_states
+    for _ in range(context_length.bit_length()):
+        depth, ahead = depth + depth[ahead], ahead[ahead]
+    require((depth <= context_length).all(), f"backing off takes more than {context_length} steps to reach a root")
+    require(roots_are_roots, message)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,7 @@ from ..ngrams.steps import Packing
 from ..text import TextFiles, normaliser, total_bytes
 from ..text.sources import FilePart
 from .sentences import STYLE_SAMPLE, Sentences, rows_of
-
-if TYPE_CHECKING:
-    from .training import TrainingOptions
+from .training_options import TrainingOptions
 
 # Bytes of a task's text: so many, unless there would be more than MANY_PARTS of them.
 BYTES_PER_TASK, MOST_BYTES_PER_TASK, MANY_PARTS = 64 << 20, 512 << 20, 1024

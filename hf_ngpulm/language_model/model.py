@@ -171,8 +171,8 @@ class NGramLM(
             vocab_size: number of token ids, if no tokenizer is passed.
             device: device that counts the n-grams and holds the model.
             progress: whether to show progress bars.
-            options: see `hf_ngpulm.language_model.training.TrainingOptions`; for words (`unit="word"`) also `lexicon`, `case`
-                and other options of `hf_ngpulm.lexicon.compose`.
+            options: see `hf_ngpulm.language_model.training_options.TrainingOptions`; for words (`unit="word"`) also `lexicon`,
+                `case` and other options of `hf_ngpulm.lexicon.compose`.
 
         Raises:
             ValueError: there is no text, most of it is unknown to the tokenizer, a token id is outside the vocabulary, or an

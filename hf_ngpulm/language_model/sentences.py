@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +13,7 @@ import torch
 from ..common.checks import refuse_idle
 from ..text import begins_with_blank, encode_texts, mismatches, with_blank
 from ..text.unwritable import told
-
-if TYPE_CHECKING:
-    from .training import TrainingOptions
+from .training_options import TrainingOptions
 
 SENTENCES_PER_BATCH = 4096
 STYLE_SAMPLE = 10_000  # sentences in the sample whose style is checked

@@ -6,9 +6,9 @@ import dataclasses
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,9 @@ from ..common.progress import Bars
 from ..config.training_summary import TrainingSummary
 from ..engines.choice import is_native
 from ..lexicon import compose
-from ..lexicon.words import refuse_options
 from ..ngrams import on_cluster
-from ..ngrams.counting import DEFAULT_MEMORY, MAX_ORDER, NGramCounter, parse_bytes
-from ..ngrams.kneser_ney import DISCOUNT_FALLBACK, estimate, thresholds_of
+from ..ngrams.counting import MAX_ORDER, NGramCounter, parse_bytes
+from ..ngrams.kneser_ney import estimate, thresholds_of
 from ..ngrams.room import Room
 from ..ngrams.table import NGramTable
 from ..text import normaliser
@@ -37,86 +36,9 @@ from .counting_tasks import TextFacts, count_on
 from .perplexity import Perplexity, perplexity_of, scored_texts, without_word_bonus
 from .pruning import prune_table
 from .sentences import SENTENCES_PER_BATCH, STYLE_SAMPLE, Batches, Sentences, as_text, doubts, rows_of
+from .training_options import DEFAULT_ORDERS, TrainingOptions
 
 logger = logging.getLogger(__name__)
-
-DEFAULT_ORDERS = {"token": 6, "word": 3}
-
-
-@dataclass(frozen=True)
-class TrainingOptions:
-    """Options of training.
-
-    Args:
-        order: length of the longest n-grams, 1 to 12; by default 6 for tokens and 3 for words.
-        prune: thresholds for orders 1, 2, ...: n-grams that occur at most this often are dropped. The first must be 0; the last
-            holds for all higher orders. `(0, 0, 1)` drops n-grams of order 3 and higher that occur once.
-        max_ngrams: prune the finished model by relative entropy (Stolcke 1998) to at most this many n-grams.
-        normalise: change of texts before they are encoded: "lower", "upper", "no-punctuation", "nfc", "nfkc", "whisper",
-            "whisper-en", several of them in a list, or a function from text to text.
-        style_of: rewrite texts in the style of this recogniser: its tokenizer or processor, the repo or folder of these, or its
-            transcripts (a list, or a file with one per line). Texts get its case, punctuation, form of numbers (words or
-            digits), and no hyphens if the recogniser writes none. The style is found from `outputs`, or else from the
-            tokenizer. Changes are logged. Numbers need the extra `text`.
-        language: language of the texts, for numbers: "en". The default is "en" for English-only Whisper models, otherwise
-            unknown.
-        leading_blank: whether sentences get a leading space that the tokenizer doesn't add. The default is True for Whisper's
-            tokenizers, because Whisper's transcripts begin with a space. Pass False for a Whisper model fine-tuned on
-            transcripts without it. Scripts without spaces between words never get one.
-        field: name of the field with the text, if rows have fields.
-        limit_vocabulary: token ids allowed in n-grams; n-grams with other ids are dropped.
-        discount_fallback: discounts for orders whose counts determine no discounts, as in small or artificial texts; None
-            raises an error.
-        missing_unigrams: score of token ids that don't occur in the text, as for `NGramLM.from_arpa`.
-        valid: validation texts, whose perplexity is stored in `config.training`.
-        outputs: some transcripts of the recogniser. The texts' case and punctuation are compared with these transcripts, not
-            with the tokenizer's pieces; differences cause a warning. With `style_of`, texts are rewritten in the style of the
-            transcripts.
-        device: device that counts n-grams.
-        engine: as for `NGramLM.from_arpa`.
-        unit: unit of the n-grams: "token", or "word" (words between spaces are counted, then spelled in tokens).
-        memory: limit for counting and estimation, in bytes or as a text such as "4G"; the program itself takes about half a
-            gigabyte more. N-grams beyond it are on disk, and so is the model. This takes up to 64 bytes of disk per n-gram,
-            which is said before estimation. (Models of words are composed in memory.)
-        folder: folder for n-grams on disk; by default the system's folder for temporary files.
-        resume: keep what is counted in the folder `hf_ngpulm-counts` there, until the model is finished, and go on from what
-            an earlier training has left there. Pass it from the first training on, with the same text.
-        workers: number of processes that encode texts with a Python tokenizer; by default the number of cores.
-        allow_unknown: train even if more than 30% of the tokens are unknown, which is an error otherwise. (With unit="word",
-            words that can't be spelled are left out; an error is raised if no word can be spelled.)
-        accelerator: an `accelerate.Accelerator`, if several processes count together. Each process passes all texts, counts its
-            share, and gets the whole model.
-        cluster: address of a Ray cluster that counts and estimates, or "auto" for the one that this process is part of, or else
-            a new one on this machine. The model is the same to the last bit. `memory` then limits each task; there are as many
-            tasks at a time as CPUs. `hf_ngpulm.text.TextFiles` are read by the tasks, on all machines; other texts are sent to
-            them. Needs the extra `cluster`.
-        of_words: other options of `hf_ngpulm.lexicon.compose`, for words.
-    """
-
-    order: int | None = None
-    prune: Sequence[int] = ()
-    max_ngrams: int | None = None
-    normalise: Any = None
-    style_of: Any = None
-    language: str | None = None
-    leading_blank: bool | None = None
-    field: str = "text"
-    limit_vocabulary: Iterable[int] | None = None
-    discount_fallback: Sequence[float] | None = DISCOUNT_FALLBACK
-    missing_unigrams: str | float = "share"
-    valid: Iterable[Any] | None = None
-    outputs: Iterable[str] | None = None
-    device: str | torch.device | None = None
-    engine: str = "auto"
-    unit: str = "token"
-    memory: int | str = DEFAULT_MEMORY
-    folder: str | Path | None = None
-    resume: bool = False
-    workers: int | None = None
-    allow_unknown: bool = False
-    accelerator: Any = None
-    cluster: Any = None
-    of_words: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -139,7 +61,7 @@ def train(
 
     `texts` may also be pairs of arrays from `read_ids`: token ids `[L]` and lengths `[S]` of many sentences.
     """
-    how = _options(options)
+    how = TrainingOptions.of(options)
     order = check("order", DEFAULT_ORDERS[how.unit] if how.order is None else how.order, whole(1, MAX_ORDER))
     tokenizer, bars = tokenizer_of(tokenizer), bars or Bars()  # a name is loaded only once
     vocabulary = Vocabulary.of(tokenizer, vocab_size)
@@ -245,35 +167,6 @@ def train(
     if cluster is None:
         counter.forget()
     return Training(parts, facts.unknown, perplexity, tuple(warnings), tuple(adapted), of_words)
-
-
-def _options(given: Mapping[str, Any]) -> TrainingOptions:
-    own = {field.name for field in fields(TrainingOptions)} - {"of_words"}
-    of_words = {name: value for name, value in given.items() if name not in own}
-    options = TrainingOptions(**{name: value for name, value in given.items() if name in own}, of_words=of_words)
-    if options.unit not in DEFAULT_ORDERS:
-        raise ValueError(f"unit must be 'token' or 'word', got {options.unit!r}")
-    if options.unit == "token":
-        refuse_options(of_words, "unit is 'token'; pass unit='word' too")
-    if options.resume:
-        if options.folder is None:
-            raise ValueError("resume needs folder=, where the counts are kept")
-        why = "can't be counted on from the middle of the text; leave resume out"
-        refuse_idle({"style_of": options.style_of, "accelerator": options.accelerator}, why)
-    if options.cluster is not None:
-        why = "can't be used on a cluster; leave cluster out, or this"
-        not_there = {
-            "workers": options.workers,
-            "style_of": options.style_of,
-            "accelerator": options.accelerator,
-            "resume": options.resume or None,
-        }
-        is_cpu = options.device is None or torch.device(options.device).type == "cpu"
-        not_there |= {"device": None if is_cpu else options.device, "unit": None if options.unit == "token" else options.unit}
-        refuse_idle(not_there, why)
-    if options.style_of is None:
-        refuse_idle({"language": options.language}, "says of what language numbers are; pass style_of too")
-    return options
 
 
 def _adapter(rows: Iterator[Any], clean: Callable[[str], str], options: TrainingOptions) -> tuple[Iterator[Any], Adapter]:

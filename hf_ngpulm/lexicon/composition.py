@@ -57,8 +57,8 @@ import numpy as np
 import torch
 
 from ..automaton import BackoffAutomaton
-from ..automaton.automaton import MAX_CONTEXT_LENGTH
 from ..automaton.tensors import AutomatonTensors, token_dtype
+from ..config.config import MAX_CONTEXT_LENGTH
 from ..engines.native import Function, Struct
 from ..engines.threads import block_bounds, in_blocks
 from ..errors import NGramFormatError

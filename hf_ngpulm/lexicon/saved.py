@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from ..automaton import BackoffAutomaton, LMParts
-from ..automaton.automaton import MAX_CONTEXT_LENGTH
 from ..automaton.tensors import AutomatonTensors
-from ..config.config import NGramLMConfig
+from ..config.config import MAX_CONTEXT_LENGTH, NGramLMConfig
 from ..config.word_summary import LARGEST_SCORE
 from ..errors import NGramFormatError
 from .composition import SpelledLM

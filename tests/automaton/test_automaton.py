@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from hf_ngpulm.automaton import BackoffAutomaton, ops
-from hf_ngpulm.automaton.automaton import MAX_CONTEXT_LENGTH
 from hf_ngpulm.automaton.tensors import AutomatonTensors
+from hf_ngpulm.config.config import MAX_CONTEXT_LENGTH
 from hf_ngpulm.errors import NGramFormatError
 
 VOCAB_SIZE = 4

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from hf_ngpulm.automaton import BackoffAutomaton, automaton_from_table, convert, table_from_automaton
-from hf_ngpulm.automaton.automaton import MAX_CONTEXT_LENGTH
+from hf_ngpulm.config.config import MAX_CONTEXT_LENGTH
 from hf_ngpulm.errors import NGramFormatError
 from hf_ngpulm.formats.arpa import read_arpa
 from hf_ngpulm.ngrams.table import NGramTable

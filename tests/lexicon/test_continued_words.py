@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from two_level import spellings
 
 from hf_ngpulm import CTCDecoder, NGramLM
-from hf_ngpulm.automaton.automaton import MAX_CONTEXT_LENGTH
+from hf_ngpulm.config.config import MAX_CONTEXT_LENGTH
 from hf_ngpulm.formats.arpa import ArpaFile
 
 CTC = Path(__file__).parents[2] / "examples" / "models" / "ctc"

@@ -39,9 +39,8 @@ from huggingface_hub import hf_hub_download, snapshot_download
 from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
 
 from ...automaton import BackoffAutomaton, LMParts
-from ...automaton.automaton import MAX_CONTEXT_LENGTH
 from ...common.files import naming
-from ...config.config import MODEL_TYPE
+from ...config.config import MAX_CONTEXT_LENGTH, MODEL_TYPE
 from ...errors import NGramFormatError, TokenizerMismatchError
 from ...lexicon import compose
 from ...lexicon.lazy_model import LazyAutomaton
