@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import typer
@@ -23,6 +24,17 @@ ALONE = (
 )
 
 
+@dataclass(frozen=True)
+class Comparing:
+    """Options for comparing results."""
+
+    baseline: bool = options.option(
+        "Also evaluate the same search without LM and phrases, and compare.", "--baseline", default=False
+    )
+    compare: str | None = options.option("Results (--output) of another run on the same data, to compare with.")
+    confidence: float = options.option("Level of confidence intervals.", default=0.95)
+
+
 def evaluate(
     *,
     model: options.ModelArgument,
@@ -33,6 +45,7 @@ def evaluate(
     adjusted: options.Adjusted,
     rescoring: options.Rescoring,
     on_cluster: options.OnCluster,
+    comparing: Comparing,
     batch_size: int = options.option("Recordings decoded together.", default=16, min=1),
     chunk_length: float = options.option("Seconds from which recordings are cut into chunks.", default=40.0, min=1),
     normalise: options.NormaliseOption = "none",
@@ -40,11 +53,6 @@ def evaluate(
         "Also measure how well words' confidences fit: max_prob, gibbs, tsallis or renyi, or a file of `hf-ngpulm tune`."
     ),
     output: str | None = options.option("File for results: a line of JSON a recording.", "--output", "-o"),
-    baseline: bool = options.option(
-        "Also evaluate the same search without LM and phrases, and compare.", "--baseline", default=False
-    ),
-    compare: str | None = options.option("Results (--output) of another run on the same data, to compare with."),
-    confidence: float = options.option("Level of confidence intervals.", default=0.95),
     resume: bool = options.option(
         "Go on with the results in --output; or refuse if there are any.", "--resume/--no-resume", default=True
     ),
@@ -64,6 +72,7 @@ def evaluate(
     """
     import torch
 
+    baseline, compare, confidence = comparing.baseline, comparing.compare, comparing.confidence
     if not 0 < confidence < 1:
         raise ValueError(f"--confidence should lie between 0 and 1, as in 0.95, got {confidence}")
     normalisation = normalisation_of(normalise)

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -32,6 +33,16 @@ def interruptible(kept: Callable[[], str]) -> Iterator[None]:
 
 def print_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False), flush=True)
+
+
+def print_result(told: dict[str, Any], output: str | None, as_json: bool, show: Callable[[], None]) -> None:
+    """Write a result to the JSON file `output` if there is one. Then print it: as a line of JSON, or by calling `show`."""
+    if output:
+        Path(output).write_text(json.dumps(told, ensure_ascii=False, indent=1), encoding="utf-8")
+    if as_json:
+        print_json(told)
+    else:
+        show()
 
 
 def print_line(text: Any, **options: Any) -> None:

@@ -75,6 +75,26 @@ class OfGrammars:
     )
 
 
+@dataclass(frozen=True)
+class OfSpeech:
+    """Options for what ordinary speech tells; see `hf_ngpulm.evaluation.tune_phrases` and `tune_confidence`."""
+
+    false_alarms_per_hour: float | None = options.option(
+        "With --phrases: find thresholds of a second look that lets so many in that nobody said.", min=1e-6
+    )
+    word_confidence: str | None = options.option(
+        "Calibrate the confidences of words by this measure: max_prob, gibbs, tsallis or renyi."
+    )
+
+
+# What is tuned in place of weights, by the option that asks for it; and other options that have an effect on it.
+JOBS = {
+    "grammar": {"other", "false_accepts_per_hour", "overwrite"},
+    "false_alarms_per_hour": {"phrases", "phrase_weights"},
+    "word_confidence": {"phrases", "normalise"},
+}
+
+
 @interruptible(lambda: "nothing is saved")
 def tune(
     *,
@@ -82,6 +102,7 @@ def tune(
     data: Annotated[str | None, Argument(metavar="[DATA]", help=DATA)] = None,
     grids: Grids,
     of_grammars: OfGrammars,
+    of_speech: OfSpeech,
     keep: Keep,
     search: options.SearchOptions,
     fields: options.Data,
@@ -89,12 +110,6 @@ def tune(
     rescorer: str | None = options.of_decoders("rescorer"),
     phrases: options.PhrasesOption = None,
     corrections: str | None = options.option("File of corrections to learn from (see hf-ngpulm learn)."),
-    false_alarms_per_hour: float | None = options.option(
-        "With --phrases: find thresholds of a second look that lets so many in that nobody said.", min=1e-6
-    ),
-    word_confidence: str | None = options.option(
-        "Calibrate the confidences of words by this measure: max_prob, gibbs, tsallis or renyi."
-    ),
     by: str = options.option("What to choose by: wer, cer or entity_wer.", default="wer"),
     normalise: options.NormaliseOption = "none",
     refine: int = options.option("How often steps are halved around the best.", default=2, min=0, max=10),
@@ -128,32 +143,23 @@ def tune(
     With --phrases and --false-alarms-per-hour, DATA is ordinary speech with transcripts. Phrases that a transcript has count as
     said, all others are false alarms.
     """
-    weighs = options.given(source_lm=source_lm, rescorer=rescorer, corrections=corrections, plot=keep.plot)
-    weighs |= {"by": by} if by != "wer" else {}
-    weighs |= {"normalise": normalise} if normalise != "none" else {}
-    weighs |= options.given(refine=refine if refine != 2 else None, held_out=held_out or None)
-    weighs |= {"memory": memory} if memory != "2G" else {}
-    overwrites = {"overwrite": True} if keep.overwrite else {}  # of no use where a file keeps what it has of other models
-    if word_confidence is not None and false_alarms_per_hour is None and of_grammars.grammar is None:
-        weighs.pop("normalise", None)
-        weighs |= overwrites
-        weighs |= options.given(grids, other=of_grammars.other, false_accepts_per_hour=of_grammars.false_accepts_per_hour)
-        _refuse(weighs, "has no effect with --word-confidence; leave it out")
-        of_words = word_confidence, phrases, normalise
-        tune_confidence(model, data, *of_words, keep, search, fields, batch_size, device, as_json)
-        return
-    weighs |= options.given(word_confidence=word_confidence)
-    if of_grammars.grammar is not None:
-        weighs |= options.given(grids, phrases=phrases, false_alarms_per_hour=false_alarms_per_hour)
-        _refuse(weighs, "has no effect with --grammar; leave it out")
-        tune_grammar(model, data, of_grammars, keep, search, fields, batch_size, device, as_json)
-        return
-    if false_alarms_per_hour is not None:
-        weighs |= overwrites | options.given(other=of_grammars.other, false_accepts_per_hour=of_grammars.false_accepts_per_hour)
-        weighs |= {name: value for name, value in options.given(grids).items() if name != "phrase_weights"}
-        _refuse(weighs, "has no effect with --false-alarms-per-hour; leave it out")
-        given = phrases, grids.phrase_weights, false_alarms_per_hour
-        tune_phrases(model, data, *given, keep, search, fields, batch_size, device, as_json)
+    asked = options.given(
+        grids, of_grammars, of_speech, source_lm=source_lm, rescorer=rescorer, phrases=phrases, corrections=corrections,
+        plot=keep.plot, overwrite=keep.overwrite, held_out=held_out or None,
+    )  # fmt: skip
+    others = {"by": (by, "wer"), "normalise": (normalise, "none"), "refine": (refine, 2), "memory": (memory, "2G")}
+    asked |= {name: value for name, (value, default) in others.items() if value != default}
+    job = next((name for name in JOBS if name in asked), None)
+    if job is not None:
+        idle = {_flag(name): True for name in sorted(asked.keys() - JOBS[job] - {job})}
+        library.refuse_idle(idle, f"has no effect with {_flag(job)}; leave it out")
+        how: Any = keep, search, fields, batch_size, device, as_json
+        if job == "grammar":
+            tune_grammar(model, data, of_grammars, *how)
+        elif job == "false_alarms_per_hour":
+            tune_phrases(model, data, phrases, grids.phrase_weights, asked[job], *how)
+        else:
+            tune_confidence(model, data, asked[job], phrases, normalise, *how)
         return
     of_none = {"--other": of_grammars.other, "--false-accepts-per-hour": of_grammars.false_accepts_per_hour}
     library.refuse_idle(of_none, "is about a grammar; add --grammar")
@@ -213,8 +219,8 @@ def tune(
     end_if_unreadable(len(result.unreadable), result.recordings)
 
 
-def _refuse(given: dict[str, Any], why: str) -> None:
-    library.refuse_idle({f"--{name.replace('_', '-')}": True for name in given}, why)
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _show(result: library.TuningResult, folder: str | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from . import library, options
 from .evaluate import end_if_unreadable
 from .files import refuse_existing
 from .models import load_recogniser
-from .output import percent, print_json, print_line, print_table, tell
+from .output import percent, print_line, print_result, print_table, tell
 
 
 def tune_grammar(
@@ -43,12 +42,7 @@ def tune_grammar(
     if folder is not None:
         grammar.with_evidence({result.family: result.evidence}).save_pretrained(folder)
     told = {**result.to_dict(), "saved_to": folder}
-    if keep.output:
-        Path(keep.output).write_text(json.dumps(told, ensure_ascii=False, indent=1), encoding="utf-8")
-    if as_json:
-        print_json(told)
-    else:
-        _show(result, folder)
+    print_result(told, keep.output, as_json, lambda: _show(result, folder))
     end_if_unreadable(len(result.unreadable), len(other) + len(commands))
 
 

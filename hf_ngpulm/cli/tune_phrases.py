@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 from . import library, options
 from .evaluate import end_if_unreadable
 from .models import load_recogniser, phrases_and_entities
-from .output import percent, print_json, print_line, print_table, tell
+from .output import percent, print_line, print_result, print_table, tell
 
 
 def tune_phrases(
@@ -45,12 +43,7 @@ def tune_phrases(
     if keep.save_to:
         result.save(keep.save_to)
     told = {**result.to_dict(), "saved_to": keep.save_to}
-    if keep.output:
-        Path(keep.output).write_text(json.dumps(told, ensure_ascii=False, indent=1), encoding="utf-8")
-    if as_json:
-        print_json(told)
-    else:
-        _show(result, keep.save_to)
+    print_result(told, keep.output, as_json, lambda: _show(result, keep.save_to))
     end_if_unreadable(len(result.unreadable), len(recordings))
 
 
