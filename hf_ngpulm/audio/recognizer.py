@@ -172,7 +172,14 @@ class StreamingRecognizer:
         return sid
 
     def set_context(self, sid: int, phrases: Any) -> None:
-        """Replace a stream's phrases from the next step on, also in mid-utterance; see `StreamingDecoder.set_context`."""
+        """Replace a stream's phrases, also in mid-utterance. The next step follows the new ones.
+
+        Args:
+            phrases: as for `StreamingDecoder.set_contexts`; None for no phrases.
+
+        Raises:
+            StreamError: the stream isn't open.
+        """
         self._check_open(sid)
         self.decoder.set_context(sid, phrases)
 

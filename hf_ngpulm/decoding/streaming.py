@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -240,24 +241,39 @@ class StreamingDecoder:
         self._slot_of[sid], self._fused_with[sid] = self._free.pop(), fused_with
         return sid
 
-    def _open_in_grammar(self, grammar: Grammar, rules: tuple[Any, Any, Any], settings: Mapping[str, Any]) -> int:
-        """Open a stream with a grammar. Its slot here stays unused, as both of its searches have their own."""
-        if self._with_grammars is None:
-            make = partial(
-                StreamingDecoder, max_streams=self.max_streams, endpoint_frames=self.endpoint_frames, device=self.device,
-                dtype=self._dtype,
-            )  # fmt: skip
-            self._with_grammars = GrammarStreams(self.decoder, make)
-        sid = self._numbered((None, 0.0, None))
+    @property
+    def _like_this(self) -> Callable[[Any], StreamingDecoder]:
+        """A function that opens another decoder's streams with the settings of these.
+
+        It holds no reference to these streams, so that they are freed without the garbage collector.
+        """
+        return partial(
+            StreamingDecoder, max_streams=self.max_streams, endpoint_frames=self.endpoint_frames, device=self.device,
+            dtype=self._dtype,
+        )  # fmt: skip
+
+    @contextmanager
+    def _apart_from(self, fused_with: tuple[Any, float, float | None]) -> Iterator[int]:
+        """Yield the number of a new stream whose slot here stays unused, because its searches have their own. An error within
+        the block closes it.
+        """
+        sid = self._numbered(fused_with)
         try:
-            self._with_grammars.open(sid, grammar, Weighing(rules[0], rules[1], explain=rules[2]), settings)
+            yield sid
         except Exception:
             self._forget(sid)
             raise
+
+    def _open_in_grammar(self, grammar: Grammar, rules: tuple[Any, Any, Any], settings: Mapping[str, Any]) -> int:
+        """Open a stream with a grammar."""
+        if self._with_grammars is None:
+            self._with_grammars = GrammarStreams(self.decoder, self._like_this)
+        with self._apart_from((None, 0.0, None)) as sid:
+            self._with_grammars.open(sid, grammar, Weighing(rules[0], rules[1], explain=rules[2]), settings)
         return sid
 
     def _open_with_look(self, lms: tuple[Any, float], phrases: Any, phrase_weight: float | None, look: dict[str, Any]) -> int:
-        """Open a stream whose phrases are looked at again. Its slot here stays unused, as its searches have their own."""
+        """Open a stream whose phrases are looked at again."""
         if phrases is DECODERS_PHRASES:
             phrases = self.decoder.given_phrases
         if not is_any(phrases):
@@ -265,18 +281,10 @@ class StreamingDecoder:
         if isinstance(self.decoder, GraphDecoder):
             raise ValueError("a second look at phrases takes a CTCDecoder or a TransducerDecoder, not a GraphDecoder")
         if self._with_looks is None:
-            make = partial(
-                StreamingDecoder, max_streams=self.max_streams, endpoint_frames=self.endpoint_frames, device=self.device,
-                dtype=self._dtype,
-            )  # fmt: skip
-            self._with_looks = LookStreams(self.decoder, make)
+            self._with_looks = LookStreams(self.decoder, self._like_this)
         weight = self._fusion.phrase_weight if phrase_weight is None else phrase_weight
-        sid = self._numbered((*lms, phrase_weight))
-        try:
+        with self._apart_from((*lms, phrase_weight)) as sid:
             self._with_looks.open(sid, lms, phrases, {"phrase_weight": weight, **look})
-        except Exception:
-            self._forget(sid)
-            raise
         return sid
 
     def _apart(self, sid: int) -> GrammarStreams | LookStreams | None:

@@ -51,7 +51,7 @@ def evaluate(
     actors: Actors | None = None,
     **settings: Any,
 ) -> Evaluation | None:
-    """Transcribe recordings, and compare the hypotheses with their transcripts.
+    """Transcribe recordings, and count the errors of the hypotheses against the recordings' transcripts.
 
     The result has error rates with confidence intervals, the speed, and every hypothesis. The batches are always the same, so
     the hypotheses don't depend on the number of processes or on where an earlier run was stopped.

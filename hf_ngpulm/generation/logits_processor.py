@@ -134,7 +134,15 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return shown(self, **settings, model=type(self._model).__name__, **self.options.told())
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return fused scores `[B, C]` from the tokens so far `[B, L]` and the next token's logits or log-probabilities."""
+        """Add the language models' scores to those of the next token.
+
+        Args:
+            input_ids: integers `[B, L]`, the tokens so far.
+            scores: `[B, C]`, the model's logits or log-probabilities of the next token (natural log).
+
+        Returns:
+            Fused scores `[B, C]`, in the dtype of `scores`: the same tensor if `in_place`, otherwise a copy.
+        """
         window = WINDOW.get()
         if window is not None:
             window.keep(self, input_ids, scores)

@@ -26,10 +26,10 @@ _START = f"import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from {__
 
 
 class Cost(NamedTuple):
-    """The cost of compiling a grammar: its number of parts (arcs of words and tokens, spellings), and seconds of CPU time."""
+    """The cost of compiling a grammar."""
 
-    parts: int
-    seconds: float
+    parts: int  # arcs between words, arcs between tokens, and spellings
+    seconds: float  # of CPU time
 
 
 class Trial:

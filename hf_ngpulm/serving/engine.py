@@ -82,7 +82,12 @@ class Session:
         return time.monotonic() - self._arrivals[0][1] if self._arrivals else 0.0
 
     def taken(self) -> tuple[list[np.ndarray], tuple[Any] | None, bool]:
-        """Return the audio pieces, the new context, and whether the audio has ended. Then remove the pieces and the context."""
+        """Take what the client has sent since the last call.
+
+        Returns:
+            The audio pieces, float32 `[N]` each; the new context in a tuple, None if there is none; and whether the audio has
+            ended. Pieces and context are returned once.
+        """
         left = self.pieces, self.context, self.ended
         self.pieces, self.context = [], None
         return left

@@ -103,8 +103,11 @@ class Slots(ABC):
         self.models = self.models._replace(tensors=tensors)
 
     def widen(self, models: RowModels, shift: int) -> None:
-        """Add a column for phrases. `models`: the same models with an empty column of phrases. `shift`: number to add to the
-        language models' states, because the models have moved in the pool.
+        """Add a column for phrases to the rows.
+
+        Args:
+            models: the present models and an empty column of phrases.
+            shift: how far the language models have moved in the pool of automata; searches add it to their states.
         """
         self.models = models
 
