@@ -35,7 +35,7 @@ STREAMED = "this model hears whole recordings (/v1/audio/transcriptions); for li
 
 
 class Texts(list):
-    """A list of phrases. `left_out`: the phrases that the tokenizer can't write, each with its first unwritable part."""
+    """A list of phrases. `left_out` maps each phrase that the tokenizer can't write to its unknown characters."""
 
     left_out: dict[str, str]
 
