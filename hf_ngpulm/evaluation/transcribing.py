@@ -86,6 +86,7 @@ def transcribe_into(
     cluster: Cluster,
     actors: Actors | None = None,
     share: tuple[int, int] = (0, 1),
+    beside: Iterable[Path] = (),
 ) -> Iterator[dict[str, Any]]:
     """Append the result of each recording to a file as a line of JSON, and yield the results.
 
@@ -94,23 +95,18 @@ def transcribe_into(
 
     Args:
         share: which groups of recordings are meant, and of how many such shares, if several processes have a file each.
+        beside: files of other processes; recordings that have a line there are left out, too.
 
     Raises:
-        ValueError: the file has something else than results.
+        ValueError: a file has something else than results.
     """
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     with open(output, "a+b") as file:
         file.seek(0)
-        content = file.read()
-        whole = content[: content.rfind(b"\n") + 1]
-        rest = content[len(whole) :]  # half a line of a killed run
-        try:
-            if rest[: len(BEGIN)] != BEGIN[: len(rest)]:
-                raise ValueError
-            done = {json.loads(line)["audio"] for line in whole.splitlines()}
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{output}: has other lines than results of recordings; name another file") from None
-        file.truncate(len(whole))
+        done, size = _done(output, file.read())
+        file.truncate(size)
+        for path in beside:
+            done |= _done(path, path.read_bytes())[0]
         for results in cluster.each(transcriber, transcriber.groups(done, *share), actors or Actors()):
             new = [result for result in results if result["audio"] not in done]
             lines = (json.dumps(result, ensure_ascii=False) + "\n" for result in new if "problem" not in result)
@@ -120,9 +116,24 @@ def transcribe_into(
             yield from new
 
 
+def _done(path: str | os.PathLike[str], content: bytes) -> tuple[set[str], int]:
+    """Return the ids of the recordings that have a line in a file's content, and the bytes of all whole lines. A killed run may
+    have left half a line after them. Raises ValueError if there is anything else.
+    """
+    whole = content[: content.rfind(b"\n") + 1]
+    rest = content[len(whole) :]
+    try:
+        if rest[: len(BEGIN)] != BEGIN[: len(rest)]:
+            raise ValueError
+        return {json.loads(line)["audio"] for line in whole.splitlines()}, len(whole)
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{path}: has other lines than results of recordings; name another file") from None
+
+
 class TranscriptionStep:
     """A step of a pipeline of jobs, in the shape that datatrove's executors call: each of `world_size` tasks transcribes its
-    share of the recordings into `folder/RANK.jsonl`. On Slurm, call `run(None, SLURM_PROCID, SLURM_NTASKS)`.
+    share of the recordings into `folder/RANK.jsonl`. Recordings that have a line in any file of the folder are left out, so a
+    killed run may go on with another `world_size`. On Slurm, call `run(None, SLURM_PROCID, SLURM_NTASKS)`.
     """
 
     def __init__(self, transcriber: Transcriber, folder: str | os.PathLike[str]) -> None:
@@ -132,7 +143,8 @@ class TranscriptionStep:
         """Yield `data` unchanged, and then the results of this task's recordings that have none yet."""
         yield from data or ()
         output = Path(self.folder, f"{rank:05}.jsonl")
-        yield from transcribe_into(output, self.transcriber, InProcess(), share=(rank, world_size))
+        beside = [path for path in Path(self.folder).glob("[0-9]*.jsonl") if path != output]
+        yield from transcribe_into(output, self.transcriber, InProcess(), share=(rank, world_size), beside=beside)
 
     __call__ = run
 

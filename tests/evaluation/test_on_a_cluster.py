@@ -63,6 +63,14 @@ def test_a_step_in_the_shape_of_datatrove(tmp_path, recordings):
         assert before == "document" and found == lines(tmp_path / "parts" / f"{rank:05}.jsonl")
     parts = [line for path in sorted((tmp_path / "parts").iterdir()) for line in lines(path)]
     assert sorted(map(str, parts)) == sorted(map(str, whole))
+    # Another number of tasks goes on with what any task has done.
+    path = tmp_path / "parts" / "00001.jsonl"
+    first, *rest = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(rest) + first[:20])
+    found = [line for rank in range(3) for line in TranscriptionStep(step.transcriber, tmp_path / "parts")(None, rank, 3)]
+    assert [line["audio"] for line in found] == [json.loads(first)["audio"]]
+    parts = [line for each in (tmp_path / "parts").iterdir() for line in lines(each)]
+    assert sorted(map(str, parts)) == sorted(map(str, whole))
 
 
 def test_evaluating_elsewhere(tmp_path, recordings):
