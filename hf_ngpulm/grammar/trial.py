@@ -174,7 +174,7 @@ def _tried(text: str, tokenizer: Any, too_much: str) -> dict[str, Any]:
     try:
         grammar = Grammar.from_text(text)
         compiled = grammar.compiled(tokenizer, strict=True)
-    except MemoryError:
+    except (MemoryError, SystemError):  # out of memory, CPython at times loses the first and raises the second
         return {"error": too_much}
     except (GrammarError, ImportError) as error:
         return {"error": str(error)[:_TOLD]}

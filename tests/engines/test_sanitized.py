@@ -12,7 +12,7 @@ def test_a_read_outside_an_array_is_reported(tmp_path):
     assert status != 0 and "heap-buffer-overflow" in reports
 
 
-@pytest.mark.parametrize("part", ["engines", "automaton", "formats", "ngrams", "lexicon", "search"])
+@pytest.mark.parametrize("part", ["engines", "automaton", "formats", "ngrams", "lexicon", "search", "text"])
 def test_nothing_is_reported(part, tmp_path):
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow", f"tests/{part}"]
     status, printed, reports = sanitized.run(arguments, tmp_path, 3000)
