@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..common.cluster import Cluster
-from ..ngrams.counting import NGramCounter, parse_bytes
+from ..ngrams.counting import NGramCounter, memory_left
 from ..ngrams.on_cluster import CountedPart, counted_part, seen_earlier
 from ..ngrams.steps import Packing
 from ..text import TextFiles, normaliser, total_bytes
@@ -111,7 +111,7 @@ def count_part(part: list[Any], settings: tuple[Any, ...], is_sampled: bool) -> 
     if part and isinstance(part[0], FilePart):
         rows = chain.from_iterable(each.texts() for each in part)
     sentences = Sentences(rows_of(rows, options.field), tokenizer, vocab_size, clean, options)
-    memory = parse_bytes(options.memory)
+    memory = memory_left(options.memory)
     with NGramCounter(vocab_size, order, memory=memory, folder=options.folder, from_last=True) as counter:
         for token_ids, lengths, first in sentences:
             counter.add(token_ids, lengths, first)

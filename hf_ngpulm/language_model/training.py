@@ -24,7 +24,7 @@ from ..config.training_summary import TrainingSummary
 from ..engines.choice import is_native
 from ..lexicon import compose
 from ..ngrams import on_cluster
-from ..ngrams.counting import MAX_ORDER, NGramCounter, parse_bytes
+from ..ngrams.counting import MAX_ORDER, NGramCounter, memory_left
 from ..ngrams.kneser_ney import estimate, thresholds_of
 from ..ngrams.room import Room
 from ..ngrams.table import NGramTable
@@ -83,7 +83,7 @@ def train(
             read = (_words(row, clean) for row in bars.over(rows, "reading", size, lambda _: 1))
             words, rows = files.enter_context(_numbered(read, how.folder))
         sentences = Sentences(rows, tokenizer, vocabulary.size if words is None else len(words), clean, how)
-        memory = parse_bytes(how.memory)
+        memory = memory_left(how.memory)
         cluster = None if how.cluster is None else cluster_of(how.cluster)
         if cluster is not None:
             with bars.stage(told := f"counting on {cluster.cpus} CPUs") as bar:

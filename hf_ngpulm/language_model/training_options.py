@@ -50,9 +50,9 @@ class TrainingOptions:
         device: device that counts n-grams.
         engine: as for `NGramLM.from_arpa`.
         unit: unit of the n-grams: "token", or "word" (words between spaces are counted, then spelled in tokens).
-        memory: limit for counting and estimation, in bytes or as a text such as "4G"; the program itself takes about half a
-            gigabyte more. N-grams beyond it are on disk, and so is the model. This takes up to 64 bytes of disk per n-gram,
-            which is said before estimation. (Models of words are composed in memory.)
+        memory: limit for the process's memory, in bytes or as a text such as "4G". What the process uses already counts, but
+            training may use half of the limit in any case. N-grams beyond it are on disk, and so is the model. This takes up
+            to 64 bytes of disk per n-gram, which is said before estimation. (Models of words are composed in memory.)
         folder: folder for n-grams on disk; by default the system's folder for temporary files.
         resume: keep what is counted in the folder `hf_ngpulm-counts` there, until the model is finished, and go on from what
             an earlier training has left there. Pass it from the first training on, with the same text.

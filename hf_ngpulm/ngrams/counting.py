@@ -9,6 +9,7 @@ the merged run yields all orders.
 from __future__ import annotations
 
 import json
+import mmap
 import re
 import shutil
 import tempfile
@@ -64,6 +65,16 @@ def parse_bytes(size: int | str) -> int:
     if value <= 0:
         raise ValueError(f"memory should be a size such as 500M or 4G, got {size!r}")
     return value
+
+
+def memory_left(limit: int | str) -> int:
+    """Return how many bytes of a limit the process has left (as far as Linux tells), and at least half of the limit."""
+    limit = parse_bytes(limit)
+    try:
+        resident = int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    except OSError:  # another system
+        resident = 0
+    return max(limit // 2, limit - resident)
 
 
 class NGramCounter:

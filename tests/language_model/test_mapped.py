@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,21 @@ def test_any_damaged_byte_is_found_or_harmless(folder, monkeypatch):
                 assert expected is not None, f"byte {at} as {value} was let pass"
                 assert_equal(found, expected)
     assert refused > 100
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
+def test_searches_read_no_pages_ahead(lm, folder):
+    lm.save_pretrained(folder)
+
+    def flags() -> list[str]:
+        """The flags of the file's memory; "rr" means reads at random places."""
+        areas = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.M)
+        return [area.split("VmFlags:")[1] for area in areas if str(folder) in area]
+
+    mapped = NGramLM.from_pretrained(folder, mmap=True)
+    assert any(" rr" in of_area for of_area in flags())
+    mapped.to_table()  # checks everything, from begin to end
+    assert flags() and not any(" rr" in of_area for of_area in flags())
 
 
 @pytest.mark.parametrize("at", range(6))

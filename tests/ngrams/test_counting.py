@@ -14,7 +14,7 @@ from plain_kneser_ney import BOS, EOS, UNK, occurrences
 from property_examples import examples
 
 from hf_ngpulm.ngrams import counting
-from hf_ngpulm.ngrams.counting import NGramCounter, parse_bytes
+from hf_ngpulm.ngrams.counting import NGramCounter, memory_left, parse_bytes
 from hf_ngpulm.ngrams.kneser_ney import estimate
 from hf_ngpulm.ngrams.steps import Packing, cpu, steps_for
 
@@ -194,3 +194,11 @@ def test_sizes(text, size):
 def test_bad_sizes(text):
     with pytest.raises(ValueError, match="such as 500M or 4G"):
         parse_bytes(text)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+def test_what_the_process_uses_counts_against_the_memory():
+    used = (1 << 40) - memory_left("1T")
+    assert 20 << 20 < used < 64 << 30
+    assert memory_left(used) == used // 2  # training may use half in any case
+    assert memory_left(4 * used) >= 2.9 * used
