@@ -1,7 +1,7 @@
 # Needs nothing but make, bash and Python >= 3.10: every target sets up .venv by itself (see .ci/setup).
 BIN := .venv/bin
-# Two test workers with one thread each.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+# Two test workers with one thread each. A file stays with one worker, which compiles kernels and loads models once.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all lint format docs bench gpu gpu-profile gpu-static clean

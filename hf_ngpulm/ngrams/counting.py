@@ -323,17 +323,16 @@ class NGramCounter:
         files.
         """
         num_words = len(self.packing.digits)
-        files = [np.memmap(path, np.int64, "r").reshape(num_words + 1, -1) for path in self._spilled]
-        most = sum(file.shape[1] for file in files)
+        most = sum(path.stat().st_size for path in self._spilled) // (8 * (num_words + 1))
         if self.room.memory is None:
-            words, counts = zip(*self._merged_parts(files, most))
+            words, counts = zip(*self._merged_parts(most))
             return SortedRun(torch.cat(words, 1), torch.cat(counts))
         # The columns have room for all rows. Files have holes where nothing is written.
         size = 0
         try:
             with tempfile.TemporaryFile(dir=self._parent) as file:
                 file.truncate(8 * most * (num_words + 1))
-                for part in self._merged_parts(files, most):
+                for part in self._merged_parts(most):
                     for number, column in enumerate((*part.words, part.counts)):
                         file.seek(8 * (number * most + size))
                         file.write(column.numpy().data)
@@ -349,25 +348,31 @@ class NGramCounter:
         by_column = columns.view(num_words + 1, most)
         return SortedRun(by_column[:-1], by_column[-1, :size])
 
-    def _merged_parts(self, files: list[np.ndarray], total: int) -> Iterator[SortedRun]:
-        """Yield the merged runs from disk, one range of first words at a time."""
-        num_parts = max(1, -(-total * 8 * len(files[0]) * 3 // max(1, self._memory_of_runs)))
-        samples = [file[0, :: max(1, file.shape[1] // (8 * num_parts))] for file in files]
-        sample = np.sort(np.concatenate(samples))
-        bounds = np.unique(sample[[len(sample) * i // num_parts for i in range(1, num_parts)]])
-        cuts = [[0, *np.searchsorted(file[0], bounds).tolist(), file.shape[1]] for file in files]
-        for part in range(len(bounds) + 1):
+    def _merged_parts(self, total: int) -> Iterator[SortedRun]:
+        """Yield the merged runs from disk, one range of first words at a time. `total` is the number of all their rows."""
+        for cuts in self._cuts(total):
             runs = []
-            for path, file, cut in zip(self._spilled, files, cuts):
-                first, last = cut[part : part + 2]
-                block = torch.empty(len(file), last - first, dtype=torch.int64)
+            for path, (first, last, size) in zip(self._spilled, cuts):
+                block = torch.empty(len(self.packing.digits) + 1, last - first, dtype=torch.int64)
                 with open(path, "rb") as opened:
                     for number, column in enumerate(block):
-                        opened.seek(8 * (number * file.shape[1] + first))
+                        opened.seek(8 * (number * size + first))
                         opened.readinto(memoryview(column.numpy()).cast("B"))
                 block = block.to(self.device)
                 runs.append(SortedRun(block[:-1], block[-1]))
             yield self.merged(runs)
+
+    def _cuts(self, total: int) -> list[list[tuple[int, int, int]]]:
+        """Return, for each range of first words, the rows of each file on disk: first, last and the file's number of rows."""
+        num_columns = len(self.packing.digits) + 1
+        # mapped in here only: pages that are touched stay in memory while a file is mapped
+        files = [np.memmap(path, np.int64, "r").reshape(num_columns, -1) for path in self._spilled]
+        num_parts = max(1, -(-total * 8 * num_columns * 3 // max(1, self._memory_of_runs)))
+        samples = [file[0, :: max(1, file.shape[1] // (8 * num_parts))] for file in files]
+        sample = np.sort(np.concatenate(samples))
+        bounds = np.unique(sample[[len(sample) * i // num_parts for i in range(1, num_parts)]])
+        cuts = [[0, *np.searchsorted(file[0], bounds).tolist(), file.shape[1]] for file in files]
+        return [[(cut[part], cut[part + 1], cut[-1]) for cut in cuts] for part in range(len(bounds) + 1)]
 
     def finish(self, accelerator: Any = None) -> NGramCounts:
         """Return all counts. Nothing can be added afterwards.
