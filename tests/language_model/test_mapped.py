@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from property_examples import examples
 
 from hf_ngpulm import NGramFormatError, NGramLM
 from hf_ngpulm.automaton.checks import deferred
@@ -89,7 +90,7 @@ def test_any_damaged_byte_is_found_or_harmless(folder, monkeypatch):
     begin = 8 + int.from_bytes(whole[:8], "little")
     refused = 0
     for at in range(begin, len(whole)):
-        for value in (whole[at] ^ 0xA5, whole[at] ^ 1, 0xFF):
+        for value in (whole[at] ^ 0xA5, whole[at] ^ 1, 0xFF)[: examples(3)]:
             path.write_bytes(whole[:at] + bytes([value]) + whole[at + 1 :])
             try:
                 expected = answers(NGramLM.from_pretrained(folder, mmap=False))
@@ -103,7 +104,7 @@ def test_any_damaged_byte_is_found_or_harmless(folder, monkeypatch):
             else:
                 assert expected is not None, f"byte {at} as {value} was let pass"
                 assert_equal(found, expected)
-    assert refused > 100
+    assert refused > 30 * examples(3)
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")

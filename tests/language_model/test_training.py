@@ -51,23 +51,25 @@ def test_the_tokenizer_may_be_named(tokenizer):
         assert torch.equal(ours, theirs)
 
 
-def test_every_kind_of_input_gives_the_same(tokenizer):
+def test_every_kind_of_input_gives_the_same(tokenizer, tmp_path):
     datasets = pytest.importorskip("datasets")
-    wanted = NGramLM.train(TEXTS, tokenizer=tokenizer, order=4)
-    dataset = datasets.Dataset.from_dict({"text": TEXTS, "sentence": ["x"] * len(TEXTS)})
-    ids = tokenizer(TEXTS, add_special_tokens=False)["input_ids"]
+    texts = TEXTS[:400]
+    wanted = NGramLM.train(texts, tokenizer=tokenizer, order=4)
+    dataset = datasets.Dataset.from_dict({"text": texts, "sentence": ["x"] * len(texts)})
+    ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
     size = wanted.vocab_size
+    (tmp_path / "text.ids").write_text("".join(" ".join(map(str, row)) + "\n" for row in ids))
     others = [
-        NGramLM.train(iter(TEXTS), tokenizer=tokenizer, order=4),
+        NGramLM.train(iter(texts), tokenizer=tokenizer, order=4),
         NGramLM.train(dataset, tokenizer=tokenizer, order=4),
         NGramLM.train(dataset["text"], tokenizer=tokenizer, order=4),
-        NGramLM.train([{"words": text} for text in TEXTS], tokenizer=tokenizer, order=4, field="words"),
+        NGramLM.train([{"words": text} for text in texts], tokenizer=tokenizer, order=4, field="words"),
         NGramLM.train(ids, vocab_size=size, order=4),
         NGramLM.train(map(np.array, ids), vocab_size=size, order=4),
         NGramLM.train(map(torch.tensor, ids), tokenizer=tokenizer, order=4),
-        NGramLM(train(read_ids([DATA / "demo.ids.gz"]), vocab_size=size, order=4).parts),
-        NGramLM.train([text.upper() for text in TEXTS], tokenizer=tokenizer, order=4, normalise="lower"),
-        NGramLM.train(TEXTS, tokenizer=tokenizer, order=4, memory=1, engine="reference"),
+        NGramLM(train(read_ids([tmp_path / "text.ids"]), vocab_size=size, order=4).parts),
+        NGramLM.train([text.upper() for text in texts], tokenizer=tokenizer, order=4, normalise="lower"),
+        NGramLM.train(texts, tokenizer=tokenizer, order=4, memory=1, engine="reference"),
     ]
     for other in others:
         assert same(other, wanted)

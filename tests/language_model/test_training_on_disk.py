@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_examples import examples
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.language_model import sentences
@@ -26,7 +27,7 @@ def assert_equal(ours, theirs):
         assert one.dtype == other.dtype and torch.equal(one, other)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.data())
 def test_equal_to_the_last_bit(data):
     vocab_size = data.draw(st.sampled_from([3, 40, 70_000]))

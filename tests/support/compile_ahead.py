@@ -3,8 +3,7 @@
     python tests/support/compile_ahead.py hf_ngpulm.automaton.gpu --triton .venv/tritons/3.6.0
 
 prints the kernels of the modules' `aot_signatures`, each with the type of the automaton's tokens. It compiles all signatures,
-for sm_90 with what Triton knows of arguments where kernels are launched, for sm_80 without (of slices it knows less); with
-`--first` the first of each kernel, for sm_90.
+for sm_90 with what Triton knows of arguments where kernels are launched, for sm_80 without (of slices it knows less).
 """
 
 import argparse
@@ -33,7 +32,6 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("modules", nargs="+")
     parser.add_argument("--triton", metavar="FOLDER", help="of another Triton than the environment's")
-    parser.add_argument("--first", action="store_true")
     given = parser.parse_args()
     sys.path[:0] = [given.triton] if given.triton else []
     import triton
@@ -45,11 +43,7 @@ def main() -> None:
             is_first = all(kernel is not other for other, _ in seen)
             # A launch makes a constant of every size that is 1 (one row, one state, bigrams).
             ones = {name: 1 for name, kind in signature.items() if kind == "i32"}
-            if given.first:
-                variants = [(90, {})] if is_first else []
-            else:
-                variants = [(80, {}), (90, {}), *([(90, ones)] if is_first else [])]
-            for capability, extra in variants:
+            for capability, extra in [(80, {}), (90, {}), *([(90, ones)] if is_first else [])]:
                 compile_signature(kernel, signature, constants | extra, capability, as_launched=capability == 90)
             seen.append((kernel, signature.get("arc_tokens", "")))
     print("\n".join(sorted({kernel.fn.__name__ + " " + tokens for kernel, tokens in seen})))
