@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ from torch import Tensor
 from ..common.files import write_beside
 from ..engines.choice import is_native
 from ..engines.devices import numbered
-from .room import IN_MEMORY, Room, map_file, no_room
+from .room import IN_MEMORY, Room, give_back_freed, map_file, no_room
 from .steps import Packing, SortedRun, TrieOrder, steps_for
 
 MAX_ORDER = 12
@@ -292,6 +292,8 @@ class NGramCounter:
         except OSError as error:
             raise no_room(error, path.parent, _nbytes(run)) from None
         self._spilled.append(path)
+        del run
+        give_back_freed()
 
     def merged(self, runs: list[SortedRun]) -> SortedRun:
         """Merge all runs into one run and return it. The shortest runs are merged first."""
@@ -345,6 +347,7 @@ class NGramCounter:
         if self._kept is None:
             for path in self._spilled:
                 path.unlink()
+        give_back_freed()
         by_column = columns.view(num_words + 1, most)
         return SortedRun(by_column[:-1], by_column[-1, :size])
 
@@ -365,13 +368,15 @@ class NGramCounter:
     def _cuts(self, total: int) -> list[list[tuple[int, int, int]]]:
         """Return, for each range of first words, the rows of each file on disk: first, last and the file's number of rows."""
         num_columns = len(self.packing.digits) + 1
-        # mapped in here only: pages that are touched stay in memory while a file is mapped
-        files = [np.memmap(path, np.int64, "r").reshape(num_columns, -1) for path in self._spilled]
         num_parts = max(1, -(-total * 8 * num_columns * 3 // max(1, self._memory_of_runs)))
-        samples = [file[0, :: max(1, file.shape[1] // (8 * num_parts))] for file in files]
-        sample = np.sort(np.concatenate(samples))
+
+        def of_each_file(run: Callable[[np.ndarray], Any]) -> list[Any]:
+            """Return the results for the first words in each file. One file is mapped at a time: its pages stay in memory."""
+            return [run(np.memmap(path, np.int64, "r").reshape(num_columns, -1)[0]) for path in self._spilled]
+
+        sample = np.sort(np.concatenate(of_each_file(lambda words: words[:: max(1, len(words) // (8 * num_parts))].copy())))
         bounds = np.unique(sample[[len(sample) * i // num_parts for i in range(1, num_parts)]])
-        cuts = [[0, *np.searchsorted(file[0], bounds).tolist(), file.shape[1]] for file in files]
+        cuts = of_each_file(lambda words: [0, *np.searchsorted(words, bounds).tolist(), len(words)])
         return [[(cut[part], cut[part + 1], cut[-1]) for cut in cuts] for part in range(len(bounds) + 1)]
 
     def finish(self, accelerator: Any = None) -> NGramCounts:

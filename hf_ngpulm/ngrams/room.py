@@ -7,10 +7,13 @@ the system after each block. So the resident memory stays bounded, whatever the 
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import math
 import mmap
 import os
 import shutil
+import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,6 +52,14 @@ def give_back_pages() -> None:
             mapped.madvise(mmap.MADV_DONTNEED)
 
 
+def give_back_freed() -> None:
+    """Give freed memory back to the system. The C library keeps much of it, above all what other threads had allocated."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+        if trim is not None:
+            trim(0)
+
+
 def map_file(file: BinaryIO, nbytes: int) -> mmap.mmap:
     """Map a file, so that `give_back_pages` includes it."""
     mapped = mmap.mmap(file.fileno(), nbytes)
@@ -69,6 +80,7 @@ class Room:
         self.memory = memory
         self.folder = Path(tempfile.gettempdir() if folder is None else folder)
         self.is_on_disk = False
+        self._before = min(_resident_of_files(), 1 << 40)  # of the program
 
     def plan(self, num_ngrams: int) -> None:
         """Decide where the arrays for `num_ngrams` n-grams will be, before they are made. Log how much disk space they need.
@@ -108,7 +120,7 @@ class Room:
     @property
     def block(self) -> int:
         """The number of rows in a block on disk."""
-        return max(SMALLEST_BLOCK, (self.memory or 0) // (8 * BYTES_PER_NGRAM))
+        return max(SMALLEST_BLOCK, (self.memory or 0) // (32 * BYTES_PER_NGRAM))
 
     def spans(self, rows: int) -> Iterator[slice]:
         """Yield slices that cover all rows: one in memory, blocks on disk; none if there are no rows."""
@@ -116,7 +128,7 @@ class Room:
         for first in range(0, rows, step):
             yield slice(first, min(rows, first + step))
             if self.is_on_disk:
-                give_back_pages()
+                self._bound_pages()
 
     def blocks(self, rows: int, least: int) -> np.ndarray:
         """Return the bounds of blocks of rows; in memory, of at least `least` rows."""
@@ -150,21 +162,29 @@ class Room:
     def in_blocks(
         self, run: Callable[..., Any], bounds: np.ndarray, arguments: tuple[Any, ...] = (), *each: Iterable[Any]
     ) -> list[Any]:
-        """Call `run` as `hf_ngpulm.engines.threads.in_blocks` does; on disk, give pages back after enough rows."""
+        """Call `run` as `hf_ngpulm.engines.threads.in_blocks` does; on disk, give pages back when they are many."""
         if not self.is_on_disk:
             return in_blocks(run, bounds, arguments, *each)
-        left = self.block
 
-        def then_give_back(first: int, last: int, *rest: Any) -> Any:
-            nonlocal left
-            result = run(first, last, *rest)
-            left -= last - first
-            if left <= 0:
-                left = self.block
-                give_back_pages()
+        def then_give_back(*of_block: Any) -> Any:
+            result = run(*of_block)
+            self._bound_pages()
             return result
 
         return in_blocks(then_give_back, bounds, arguments, *each)
+
+    def _bound_pages(self) -> None:
+        """Give the pages of files back if they take a third of the memory. How many pages a row touches differs by the step."""
+        if _resident_of_files() - self._before >= (self.memory or 0) / 3:
+            give_back_pages()
+
+
+def _resident_of_files() -> float:
+    """Return how many bytes of mapped files, the program's included, are in memory; infinity if the system doesn't tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[2]) * mmap.PAGESIZE
+    except OSError:  # another system than Linux
+        return math.inf
 
 
 def pairs_of(bounds: np.ndarray) -> np.ndarray:
