@@ -26,7 +26,7 @@ Words = tuple[str, ...]
 
 
 class Lesson(NamedTuple):
-    """Hold what one correction tells.
+    """Hold the lesson of one correction.
 
     Args:
         is_mishearing: whether both texts sound alike. If not, nothing is learned.
@@ -104,7 +104,7 @@ def _counted(spans: Set[Words], texts: Iterable[Words]) -> Counter[Words]:
 def mined_aliases(
     phrases: Iterable[str | Phrase], texts: Sequence[str], n_best: Sequence[Sequence[Any]], most: int = 5, times: int = 1
 ) -> list[Phrase]:
-    """Return phrases with aliases that a recogniser itself hears in place of them.
+    """Return the phrases; the aliases of each also have what this recogniser hears in its place.
 
         heard = [decoder(logits)[0] for logits in recordings]  # a decoder with num_beams=8, num_return_sequences=8
         phrases = mined_aliases(["Anna Kowalska"], ["call anna kowalska", ...], heard)
@@ -113,8 +113,8 @@ def mined_aliases(
         phrases: texts or `Phrase` objects, whose own aliases stay.
         texts: what is said in each recording, spoken or synthesised.
         n_best: for each recording the recogniser's hypotheses: texts, or objects with a `text`.
-        most: the most aliases of a phrase; the most frequent ones count.
-        times: so many hypotheses must have an alias.
+        most: largest number of aliases of a phrase; the most frequent ones are taken.
+        times: number of hypotheses in which an alias must occur.
 
     Raises:
         ValueError: there aren't as many lists of hypotheses as texts.
@@ -155,7 +155,7 @@ def _heard_instead(heard: str, words: Sequence[str], first: int, last: int) -> W
 
 
 def _may_be_alias(heard: Words, meant: Container[Words]) -> bool:
-    """Return whether nothing else is meant by words that were heard, as far as is known."""
+    """Return whether heard words may become an alias: as far as is known, nobody means these words."""
     is_word = len(heard) == 1 and (heard[0] in _COMMON or heard[0] in cmu_dictionary())
     return not is_word and heard not in meant and _letters(heard) >= _SHORTEST
 

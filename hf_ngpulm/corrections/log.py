@@ -148,9 +148,9 @@ class CorrectionLog:
         the user's own.
 
         Args:
-            base: an `NGramLM`, or a `LogLinear`. A model without n-grams of tokens (of words, or continued) isn't mixed but
-                followed beside the small one, in a `LogLinear` with the same weights. None for the small model alone: its
-                weight in a `LogLinear` is what it knows of each text from the others, in nats a token, at most 1.
+            base: an `NGramLM`, or a `LogLinear`. A model of words and a continued model can't be mixed: they are
+                combined with the small one in a `LogLinear`, with the same weights. None for the small model alone. Its
+                weight is then the log-probability (nats per token) that the texts gain from each other, at most 1.
             tokenizer: the recogniser's tokenizer, or a processor that has it.
             weight: share of the small model in the mixture; by default the one that predicts each text best from the others.
 
@@ -186,8 +186,8 @@ class CorrectionLog:
         return LogLinear([*(lm for lm, _ in models), small], [*((1 - share) * own for _, own in models), share])
 
     def compare(self, most: int) -> bool:
-        """Compare up to `most` corrections that weren't compared yet, and return whether all are. Then learning takes no time;
-        otherwise whoever learns first waits for all comparisons.
+        """Compare up to `most` of the corrections that are new. Return whether none is left; a method that learns would have to
+        compare the rest first.
         """
         new = [each for each in dict.fromkeys(self.corrections) if each not in self._lessons]
         self._lessons |= {each: Lesson.of(*each) for each in new[:most]}
@@ -231,7 +231,7 @@ class CorrectionLog:
 
     @contextmanager
     def _locked(self, flags: int = 0) -> Iterator[int]:
-        """Yield the open file, which no other process changes within the block. Take its access from other users."""
+        """Yield the open file. Within the block no other process changes it. Only its owner may read it afterwards."""
         if flags:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(self.path, os.O_RDWR | flags | getattr(os, "O_BINARY", 0), MODE)

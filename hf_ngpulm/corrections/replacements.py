@@ -47,7 +47,7 @@ class Aligned(NamedTuple):
 def align(heard: str, meant: str) -> Aligned:
     """Align two texts by words. Marks around words and case don't count as differences.
 
-    What takes more than `_MOST_CELLS` steps to compare in all, was written anew: its sounds aren't compared.
+    If comparing all sounds would take more than `_MOST_CELLS` steps, what differs counts as rewritten, and isn't compared.
     """
     ours, theirs = heard.split(), meant.split()
     found, cells = Aligned([], [], []), 0
