@@ -17,7 +17,6 @@ from .models import load_recogniser, normalisation_of, phrases_and_entities
 from .output import interruptible, print_json, print_line, print_table, tell
 
 UNREADABLE = 3  # exit status if some audio couldn't be read
-LOST = 1  # if another process died
 ALONE = (
     "accelerate has started one process only; for several on CPUs, or on one GPU, give accelerate launch --multi_gpu, too, and "
     "leave out --cpu (or start them by MPI: mpirun -np 2 hf-ngpulm evaluate ...)"
@@ -65,10 +64,9 @@ def evaluate(
 
     hf-ngpulm evaluate nvidia/parakeet-ctc-0.6b test.jsonl --lm org/my-lm --lm-weight 1.0 --num-beams 8 --baseline
 
-    Under `accelerate launch --multi_gpu --num_processes N -m hf_ngpulm.cli evaluate ... --output results.jsonl` the processes
-    share the recordings. So do those of `mpirun -np N`. Pass `--multi_gpu` on CPUs, too: with `--cpu`, accelerate starts only
-    one process. To resume a run that was killed, repeat the command. The exit status is 3 if some audio could not be read, and
-    1 if another process died.
+    Under `accelerate launch --multi_gpu --num_processes N -m hf_ngpulm.cli evaluate ...` the processes share the recordings. So
+    do those of torchrun and `mpirun -np N`. Pass `--multi_gpu` on CPUs, too: with `--cpu`, accelerate starts only one process.
+    To resume a run with --output that was killed, repeat the command. The exit status is 3 if some audio could not be read.
     """
     import torch
 
@@ -82,8 +80,6 @@ def evaluate(
         tell(ALONE)
     if not resume:
         _refuse_existing(output, baseline, size)
-    if size > 1 and output is None:
-        raise ValueError(f"{size} processes put their results together in a file: add --output results.jsonl")
     recordings = library.read_recordings(data, **vars(fields))
     if num_threads is not None:
         torch.set_num_threads(num_threads)
@@ -123,9 +119,8 @@ def evaluate(
             if baseline:
                 less = library.without_lm(asr)
                 without = run("baseline", _baseline_path(output), False, less)
-    except library.WorkerLostError as error:
-        tell(f"error: {error}")
-        raise typer.Exit(LOST) from None
+    except ConnectionError as error:
+        raise (error if size == 1 else ConnectionError(f"{error}; {_kept(output)}")) from None
     if found is None:
         return
     runs = {"evaluation": found} | ({} if without is None else {"baseline": without})

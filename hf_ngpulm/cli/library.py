@@ -20,12 +20,11 @@ if TYPE_CHECKING:
     from ..evaluation.evaluating import evaluate
     from ..evaluation.grammars import GrammarTuning, OperatingPoint, tune_grammar
     from ..evaluation.phrases import LookPoint, PhraseTuning, tune_phrases
-    from ..evaluation.processes import WorkerLostError
-    from ..evaluation.recognition import SHORTEST, without_lm
+    from ..evaluation.recognition import without_lm
     from ..evaluation.recording_sources import EXTENSIONS, MANIFESTS, audio_files, read_recordings
     from ..evaluation.recordings import Recording, Recordings, listed
     from ..evaluation.results import EDITS, Compared, Evaluation, read_results
-    from ..evaluation.transcribing import Transcriber, transcribe_into
+    from ..evaluation.transcribing import Transcriber, transcribe_into, transcribed, write_parquet
     from ..evaluation.tuning import TuningPoint, TuningResult, tune_weights
     from ..formats.arpa import write_arpa
     from ..formats.files import KENLM, format_of

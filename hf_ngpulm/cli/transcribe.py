@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,14 @@ from .options import (
 )
 from .output import interruptible, meaning, print_json, tell
 
+PARQUET = ".parquet"
+
 
 def transcribe(
     *,
     audio: list[str] = argument(
-        "Audio files (WAV, FLAC, Ogg, MP3 ...; with PyAV also WebM and MP4), folders of them, or patterns: 'calls/**/*.wav'."
+        "Audio files (WAV, FLAC, Ogg, MP3 ...; with PyAV also WebM and MP4), folders of them, or patterns: 'calls/**/*.wav'. "
+        "With a .jsonl or .parquet file as output also a manifest or Parquet file."
     ),
     model: str = option("Folder or Hub id of the ASR model.", "--model", "-m", default=MISSING),
     decoding: Decoding,
@@ -55,8 +59,8 @@ def transcribe(
     chunk_length: float = option("Cut long audio into chunks of so many seconds; 0: don't.", default=0.0, min=0),
     timestamps: str | None = option("word or char (single tokens)."),
     output: str | None = option(
-        "File to write: .txt, .srt, .vtt or .json; or, for several recordings, a folder. With --ray: a .jsonl file with a line "
-        "for each recording; recordings that have one are left out.",
+        "File to write: .txt, .srt, .vtt or .json; or, for several recordings, a folder. Or a .jsonl or .parquet file with a "
+        "row for each recording; a run that was killed goes on.",
         "--output",
         "-o",
     ),
@@ -81,14 +85,20 @@ def transcribe(
     if kind is not None:
         library.check("--format", kind, library.one_of(*KINDS))
     elsewhere = on_cluster.arguments()
-    if elsewhere:
-        idle = {"--format": kind, "--overwrite": overwrite or None, "--batch-size": None if batch_size == 8 else batch_size}
-        library.refuse_idle(idle, "has no place with --ray; leave it out")
-        if output is None or not output.endswith(".jsonl"):
-            raise ValueError(f"--ray writes a line of JSON for each recording; add --output results.jsonl (got {output})")
-    names = {} if elsewhere else audio_of(audio)
+    in_rows = output is not None and output.endswith((".jsonl", PARQUET))
+    if elsewhere and not in_rows:
+        raise ValueError(f"--ray writes a row for each recording; add --output results.jsonl or results.parquet (got {output})")
+    if in_rows:
+        idle = {"--format": kind, "--batch-size": None if batch_size == 8 else batch_size}
+        if not str(output).endswith(PARQUET):
+            idle["--overwrite"] = overwrite or None
+        library.refuse_idle(idle, f"has no place with {output}; leave it out")
+        refuse_existing([str(output)] if str(output).endswith(PARQUET) else [], overwrite)
+    names = {} if in_rows else audio_of(audio)
+    if source := next(filter(_is_source, names), None):
+        raise ValueError(f"{source}: a manifest or Parquet file; add --output results.jsonl or results.parquet")
     files: dict[str, Any] = {}
-    if output is not None and not elsewhere:
+    if output is not None and not in_rows:
         kind, paths = transcript_files(output, kind, names)
         refuse_existing(paths, overwrite)
         files = dict(zip(names, paths))
@@ -101,46 +111,41 @@ def transcribe(
     phrases = [*read_phrases(boosting.phrases), *never_written(never)] or None
     boosted = {**vars(boosting), "phrases": phrases, "num_return_sequences": n_best}
     settings = given(decoding, adjusted, rescoring, **boosted, **of_grammar)
-    if elsewhere:
+    if in_rows:
         check_folder(model)
         called: dict[str, Any] = {"chunk_length_s": chunk_length} if chunk_length else {}
         called |= {"return_timestamps": timestamps} if timestamps else {}
         transcriber = library.Transcriber(model, _recordings(audio), {"device": device, **settings}, called)
-        _transcribe_on(transcriber, str(output), elsewhere, as_json)
+        _transcribe_into(str(output), transcriber, elsewhere, as_json)
         return
     asr = load_recogniser(model, device, **settings)
     rate = asr.feature_extractor.sampling_rate
-    read: list[tuple[str, float]] = []  # with their lengths in seconds
-    failed = written = 0
-
-    def recordings() -> Iterator[dict[str, Any]]:
-        nonlocal failed
-        for path in names:
-            try:
-                samples = read_audio(path, rate)
-            except (ValueError, OSError) as error:
-                failed += 1
-                tell(f"{' '.join(str(error).split())}; skipped")
-                continue
-            read.append((path, len(samples) / rate))
-            samples = np.pad(samples, (0, max(0, round(library.SHORTEST * rate) - len(samples))))
-            yield {"raw": samples, "sampling_rate": rate}
-
-    options: dict[str, Any] = {"batch_size": batch_size}
-    if chunk_length:
-        options["chunk_length_s"] = chunk_length
+    options: dict[str, Any] = {"chunk_length_s": chunk_length} if chunk_length else {}
     if timestamps or subtitled:
         # Whisper segments by itself; others are cut by the times of words.
         options["return_timestamps"] = True if subtitled and asr.type == "seq2seq_whisper" else timestamps or "word"
         if not library.is_seq2seq(asr.model) and asr._forward_params.get("ngram_decoder") is None:
             options["num_beams"] = 1  # the stock pipeline has times for some tokenizers only
-    try:
-        results = asr(recordings(), **options)
-    except ValueError as error:
-        if "return_timestamps" not in options:
-            raise
-        what = f"{kind} files need" if subtitled else "--timestamps asks for"
-        raise ValueError(f"{what} times, and {type(asr.model).__name__} gives none: {error}") from error
+
+    def results() -> Iterator[tuple[str, dict[str, Any], float]]:
+        """Yield each file's path, its result, and its length in seconds."""
+        paths = iter(names)
+        while some := list(islice(paths, batch_size)):
+            read: dict[str, np.ndarray] = {}
+            found: dict[str, dict[str, Any]] = {}
+            for path in some:
+                try:
+                    read[path] = read_audio(path, rate)
+                except (ValueError, OSError) as error:
+                    found[path] = {"error": " ".join(str(error).split())}
+            try:
+                found |= library.transcribed(asr, read, batch_size, options)
+            except ValueError as error:
+                if "return_timestamps" not in options:
+                    raise
+                what = f"{kind} files need" if subtitled else "--timestamps asks for"
+                raise ValueError(f"{what} times, and {type(asr.model).__name__} gives none: {error}") from error
+            yield from ((path, found[path], len(read.get(path, ())) / rate) for path in some)
 
     def content(path: str, result: dict[str, Any], seconds: float) -> str:
         if kind == "json":
@@ -148,15 +153,20 @@ def transcribe(
         of_words = options.get("return_timestamps") == "word"
         return _shown(result) if kind == "txt" else _subtitles(str(kind), result, seconds, of_words)
 
+    failed = written = 0
     with interruptible(lambda: f"{written} of {len(files)} transcripts are written" if files else ""):
-        for done, result in enumerate(results):
-            path, seconds = read[done]
-            if path in files:
+        for path, result, seconds in results():
+            if "error" in result:
+                failed += 1
+                tell(f"{result['error']}; skipped")
+            elif path in files:
                 with write_beside(files[path]) as beside:
                     beside.write_text(content(path, result, seconds), encoding="utf-8")
                 written += 1
             if as_json:
                 print_json({"audio": path, **result})
+            elif "error" in result:
+                continue
             elif path in files:
                 print(files[path], flush=True)
             else:
@@ -169,30 +179,37 @@ def transcribe(
 def _recordings(audio: list[str]) -> library.Recordings:
     """Return the recordings of audio files, folders and patterns, which are known by their paths, or of a manifest or Parquet
     file."""
-    is_source = [os.path.isfile(name) and name.lower().endswith((*library.MANIFESTS, ".parquet")) for name in audio]
-    if any(is_source):
+    if source := next(filter(_is_source, audio), None):
         if len(audio) > 1:
-            raise ValueError(f"{audio[is_source.index(True)]}: a manifest or Parquet file stands alone; leave the others out")
-        return library.read_recordings(audio[0])
+            raise ValueError(f"{source}: a manifest or Parquet file stands alone; leave the others out")
+        return library.read_recordings(source)
     return library.listed(" ".join(audio)[:60], (library.Recording(path, Path(path)) for path in audio_of(audio)))
 
 
-def _transcribe_on(transcriber: library.Transcriber, output: str, elsewhere: dict[str, Any], as_json: bool) -> None:
-    done = failed = 0
-    cluster = library.cluster_of(elsewhere["cluster"])
+def _is_source(name: str) -> bool:
+    return os.path.isfile(name) and name.lower().endswith((*library.MANIFESTS, PARQUET))
+
+
+def _transcribe_into(output: str, transcriber: library.Transcriber, elsewhere: dict[str, Any], as_json: bool) -> None:
+    """Write results into a file of JSON lines; or into a Parquet file, from lines that are beside it until all are there."""
+    lines, done = Path(output + ".jsonl" if output.endswith(PARQUET) else output), 0
+    cluster, actors = library.cluster_of(elsewhere.get("cluster")), elsewhere.get("actors")
     with (
-        interruptible(lambda: f"{done} more transcripts are in {output}: run the same command again to go on"),
+        interruptible(lambda: f"{done} more transcripts are in {lines}: run the same command again to go on"),
         Bars(not as_json and sys.stderr.isatty()).stage("transcribing", len(transcriber.recordings)) as bar,
     ):
-        for result in library.transcribe_into(output, transcriber, cluster, elsewhere["actors"]):
+        for result in library.transcribe_into(lines, transcriber, cluster, actors):
             bar.update()
-            if "problem" in result:
-                failed += 1
-                tell(f"{result['problem']}; skipped")
-                continue
             done += 1
+            if "error" in result:
+                tell(f"{result['error']}; skipped")
             if as_json:
                 print_json(result)
+    with open(lines, encoding="utf-8") as file:
+        failed = sum("error" in json.loads(line) for line in file)
+    if output.endswith(PARQUET):
+        library.write_parquet(lines, output)
+        lines.unlink()
     if not as_json:
         print(output)
     if failed:

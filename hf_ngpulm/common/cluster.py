@@ -188,7 +188,9 @@ Cluster = InProcess | OnRay
 
 
 def cluster_of(cluster: Any) -> Cluster:
-    """Return a cluster, given one or an address ("" or "auto": see `OnRay`)."""
+    """Return a cluster, given one or an address ("" or "auto": see `OnRay`); for None, this process."""
+    if cluster is None:
+        return InProcess()
     if isinstance(cluster, str):
         return OnRay(None if cluster in ("", "auto") else cluster)
     if not isinstance(cluster, InProcess | OnRay):

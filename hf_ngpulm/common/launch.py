@@ -1,14 +1,17 @@
-"""Read this process's rank and the number of processes from environment variables that the launcher sets."""
+"""Processes that a launcher (`accelerate launch`, torchrun, MPI) has started. It sets environment variables for each."""
 
 from __future__ import annotations
 
 import os
+from datetime import timedelta
+from typing import Any
+
+from .extras import needed
 
 # The variables that accelerate reads for processes on CPUs, in its order.
 _NAMES = {
     "RANK": ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"),
     "WORLD_SIZE": ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"),
-    "LOCAL_WORLD_SIZE": ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
     "LOCAL_RANK": ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK"),
 }
 
@@ -29,10 +32,45 @@ def local_rank() -> int:
     return int(rank) if rank.isdecimal() else 0
 
 
-def local_size(size: int) -> int:
-    """Return the number of processes on this machine; if no variable has it, return `size`, the total number."""
-    local = _first_of("LOCAL_WORLD_SIZE", str(size))
-    return int(local) if local.isdecimal() else size
+class Processes:
+    """The processes of a launcher, which exchange objects by `accelerate`; or this process alone.
+
+    A process that fails ends, and launchers then stop the others.
+
+    Raises:
+        ImportError: there are several processes, and accelerate isn't installed.
+    """
+
+    def __init__(self) -> None:
+        self.rank, self.size = rank_and_size()
+        if self.size > 1:
+            with needed("eval", "several processes"):
+                from accelerate import PartialState
+            # Through the memory of CPUs, so that processes may share a GPU. One may wait for another for hours.
+            PartialState(cpu=True, timeout=timedelta(days=7))
+
+    def of_first(self, value: Any) -> Any:
+        """Return the first process's value in all of them. Raises ConnectionError if another process has ended."""
+        if self.size == 1:
+            return value
+        from accelerate.utils import broadcast_object_list
+
+        return _exchanged(broadcast_object_list, [value])[0]
+
+    def of_all(self, values: list[Any]) -> list[Any]:
+        """Return the values of all processes in all of them. Raises ConnectionError if another process has ended."""
+        if self.size == 1:
+            return values
+        from accelerate.utils import gather_object
+
+        return _exchanged(gather_object, values)
+
+
+def _exchanged(how: Any, values: list[Any]) -> list[Any]:
+    try:
+        return how(values)
+    except RuntimeError as error:
+        raise ConnectionError(f"another process has ended: {error}") from None
 
 
 def launched_alone() -> bool:

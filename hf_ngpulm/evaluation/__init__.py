@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from .evaluating import evaluate
     from .grammars import GrammarTuning, OperatingPoint, tune_grammar
     from .metrics import CER, WER, EntityWER
+    from .parts import SettingsMismatchError
     from .phrases import LookPoint, PhraseTuning, tune_phrases
-    from .processes import SettingsMismatchError, WorkerLostError
     from .results import Clock, Compared, Evaluation, Scores, Utterance, read_results
     from .transcribing import Transcriber, TranscriptionStep, transcribe_into
     from .tuning import TuningPoint, TuningResult, tune_weights
@@ -55,7 +55,6 @@ __all__ = [
     "TuningPoint",
     "TuningResult",
     "Utterance",
-    "WorkerLostError",
     "bootstrap",
     "character_errors",
     "entity_errors",

@@ -7,12 +7,12 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..common.checks import check, whole
 from ..common.cluster import Actors, Cluster, cluster_of
-from ..common.launch import rank_and_size
+from ..common.launch import Processes
 from ..language_model.loading import loaded_models
 from ..language_model.model import NGramLM
 from ..pipelines import NGramPipeline
@@ -21,17 +21,16 @@ from ..text.normalisation import normaliser
 from ..text.style import unwritable_letters
 from .counts import Normalisation
 from .loading import ahead, batches, steps
-from .processes import Parts, Watch, fingerprint_of
+from .parts import Parts, Records, fingerprint_of
 from .recognition import LONGEST, Heard, Recogniser, RecognitionStep
 from .recording_sources import read_recordings
 from .recordings import Recording, Recordings, listed
 from .results import Clock, Evaluation, Scores, Utterance, read_results, summary_path
 
-FORMAT = 1  # version of the files; results with another version aren't resumed
+FORMAT = 2  # version of the files; results with another version aren't resumed
 SHOWN = 8
 FOREIGN = 0.02  # a larger share of letters that the model can't write causes a warning
 Report = Callable[[str], None]
-Records = dict[int, dict[str, Any]]  # results of recordings, by the recordings' numbers
 
 
 def evaluate(
@@ -61,9 +60,11 @@ def evaluate(
     one recording, the features of a few batches of chunks, and the frames of one recording. Encoder-decoders get parts of at
     most `chunk_seconds`, cut at quiet places, and the texts of the parts are joined.
 
-    *Several processes* (`accelerate launch`): each process takes its share of the batches and appends results to its own file
-    in the folder `OUTPUT.parts`, which all processes must share. The first process waits for the others, joins the results and
-    removes the folder. If a run was killed, the same call, with any number of processes, computes the missing results.
+    *Several processes* (`accelerate launch`, torchrun, MPI): each takes its share of the batches, and `accelerate` gathers the
+    results. If a process dies, the launcher stops the others.
+
+    *Resuming*: with `output`, each process appends its results to a file in the folder `OUTPUT.parts`, until all are in
+    `output`. If a run was killed, the same call, with any number of processes that see the folder, computes the missing ones.
 
     Args:
         model: a pipeline of Transformers ("automatic-speech-recognition") made after hf_ngpulm was imported, or the folder or
@@ -76,7 +77,8 @@ def evaluate(
         device, dtype: for a model that this function loads. The defaults are this process's GPU if there is one, and float32 on
             a CPU.
         output: file for results (see `Evaluation.save`). Existing results with the same settings aren't computed again.
-        report: called with a line about each unreadable recording.
+        report: called with a line about each recording that can't be read, or that the recogniser refuses. Their results have
+            an `error`.
         progress: called with the number of recordings that this process has transcribed.
         cluster: address of a Ray cluster whose actors transcribe, or "auto" (see `TrainingOptions`). Each actor loads the model
             by its name; all machines must see the recordings. This process puts the results together.
@@ -88,17 +90,14 @@ def evaluate(
         The evaluation; None in every process except the first.
 
     Raises:
-        ValueError: no recording has a transcript, or none can be read; the pipeline refuses a setting; or several processes run
-            without `output`.
+        ValueError: no recording has a transcript, or none can be read; or the pipeline refuses a setting.
         SettingsMismatchError: `output` has results with other settings.
-        WorkerLostError: another process died or failed; all results so far are kept.
+        ConnectionError: another process has ended; what was found is kept in `OUTPUT.parts`.
     """
     check("batch_size", batch_size, whole())
     if not 1 <= chunk_seconds < float("inf"):
         raise ValueError(f"chunk_seconds should be 1 or more, got {chunk_seconds!r}")
-    rank, size = rank_and_size()
-    if size > 1 and output is None:
-        raise ValueError(f"{size} processes put their results together in a file: give output=... (--output)")
+    processes = Processes()
     normaliser(normalise)  # refuses an unknown name before hours of work
     recordings = _recordings(data)
     described = [recordings.described(number) for number in range(len(recordings))]
@@ -106,7 +105,7 @@ def evaluate(
         raise ValueError(f"{recordings.source}: none of {len(recordings)} recordings has a transcript to compare with")
     if entities_as_phrases and not any(recording.entities for recording in described):
         raise ValueError(f"{recordings.source}: no recording has entities that could be boosted")
-    if cluster is not None and (size > 1 or not isinstance(model, str | os.PathLike)):
+    if cluster is not None and (processes.size > 1 or not isinstance(model, str | os.PathLike)):
         raise ValueError("a cluster loads the model on its machines: name it (a folder or Hub id), and start one process only")
     worker: _Worker | None = None
     if isinstance(model, str | os.PathLike):
@@ -124,16 +123,16 @@ def evaluate(
     run = _Evaluating(recogniser, recordings, batch_size, report or (lambda message: None), progress)
     if worker is not None:
         run.elsewhere = cluster_of(cluster), worker, actors or Actors()
-    parts = None if output is None else Parts(output, about, rank)
-    records = run.of_all() if parts is None else run.of_share(parts, rank, size)
+    parts = None if output is None else Parts(output, about, processes.rank)
+    records = run.of_all(processes, parts)
     if records is None:
         return None
-    if all(record.get("problem") for record in records.values()):
-        raise ValueError(f"{recordings.source}: none of {len(recordings)} recordings can be read: {records[0]['problem']}")
+    if all(record.get("error") for record in records.values()):
+        raise ValueError(f"{recordings.source}: none of {len(recordings)} recordings can be read: {records[0]['error']}")
     utterances = tuple(_utterance(recording, records[number]) for number, recording in enumerate(described))
     clean = normaliser(normalise, getattr(model, "tokenizer", None))
     scores, warnings = Scores.of(utterances, clean), tuple(_doubts(utterances, normaliser(clean), recogniser))
-    clock = None if run.resumed or size > 1 or worker is not None else run.clock()
+    clock = None if run.resumed or processes.size > 1 or worker is not None else run.clock()
     evaluation = Evaluation(utterances, scores, about, recogniser.measured, clean, clock, warnings)
     if parts is not None:
         evaluation.save(parts.output)
@@ -156,38 +155,28 @@ class _Evaluating:
     resumed: bool = False
     elsewhere: tuple[Cluster, _Worker, Actors] | None = None  # what recognises in place of this process
 
-    def of_all(self) -> Records:
-        return self._of(self._batches())
-
-    def of_share(self, parts: Parts, rank: int, size: int) -> Records | None:
-        """Recognise this process's batches. Return the records of all processes in the first process, None in the others."""
-        watch = Watch(parts, size) if rank == 0 else None
-        found: Records = {}
-
-        def look() -> bool:
-            for record in parts.found():
-                found.setdefault(record["number"], record)
-            return len(found) == len(self.recordings)
-
-        is_done = parts.output.exists()
-        if not is_done:
-            look()  # refuses results with other settings before anything is written
-            parts.open()
-            if is_done := parts.output.exists():  # meanwhile the first process has joined all results
-                parts.leave()
-        self.resumed = is_done or bool(found)
-        if is_done:
+    def of_all(self, processes: Processes, parts: Parts | None) -> Records | None:
+        """Recognise this process's share of the batches that have no results yet. Return the records of all processes in the
+        first process, None in the others.
+        """
+        rank, size = processes.rank, processes.size
+        is_done = parts is not None and parts.output.exists()
+        # Each process refuses results with other settings, before any writes its own.
+        found = {} if parts is None or is_done else parts.found()
+        is_done, done = processes.of_first((is_done, set(found)))
+        self.resumed = is_done or bool(done)
+        if is_done and parts is not None:
             return _saved(parts) if rank == 0 else None
-        done = set(found)
+        chosen = [numbers for numbers in self._batches() if not done.issuperset(numbers)]
+        if parts is not None:
+            parts.open()
         try:
-            every = enumerate(self._batches())
-            self._of((numbers for i, numbers in every if i % size == rank and not done.issuperset(numbers)), parts)
+            new = self._of(chosen[rank::size], parts)
         finally:
-            parts.close()
-        if watch is None:
-            return None
-        watch.wait(look, "What was found is kept: run the same command again to do the rest")
-        return found
+            if parts is not None:
+                parts.close()
+        records = dict(processes.of_all(list(new.items())))
+        return records | found if rank == 0 else None
 
     def clock(self) -> Clock:
         """Return the time spent so far, by kind of work."""
@@ -205,7 +194,8 @@ class _Evaluating:
         recogniser = self.recogniser
         found: Records = {}
         pending: list[dict[str, Any]] = []
-        before = (0.0, 0.0)  # the clocks at the end of the last recording
+        before = recogniser.model_seconds, recogniser.decoder_seconds  # at the end of the last recording
+        refused = -1  # number of the last recording that the recogniser refused
         with closing(ahead(steps(self.recordings, chosen, recogniser, self.batch_size))) as loaded:
             asked = time.perf_counter()
             for step in loaded:
@@ -219,14 +209,28 @@ class _Evaluating:
                         self.progress(len(found))
                 elif step.inputs is None:
                     pending += self._records(step, [Heard("", None)], (0.0, 0.0))
-                else:
-                    if self.warm_up is None:
-                        self.warm_up = recogniser.warm_up(step)
-                    heard = recogniser(step)
-                    if step.ends:
-                        now = recogniser.model_seconds, recogniser.decoder_seconds
-                        pending += self._records(step, heard, [new - old for new, old in zip(now, before)])
-                        before = now
+                elif step.numbers[0] != refused:
+                    try:
+                        if self.warm_up is None:
+                            self.warm_up = recogniser.warm_up(step)
+                        heard = recogniser(step)
+                    except ValueError as error:
+                        numbers = sorted(set(step.numbers))
+                        if len(numbers) > 1:  # each by itself
+                            alone = replace(self, progress=None)
+                            pending += alone._of([number] for number in numbers).values()
+                        else:
+                            recogniser.check_settings()
+                            (refused,) = numbers
+                            why = " ".join(f"{self.recordings.described(refused).id}: {error}".split())
+                            step = RecognitionStep(None, (refused,), (0.0,), error=why)
+                            pending += self._records(step, [Heard("", None)], (0.0, 0.0))
+                        before = recogniser.model_seconds, recogniser.decoder_seconds
+                    else:
+                        if step.ends:
+                            now = recogniser.model_seconds, recogniser.decoder_seconds
+                            pending += self._records(step, heard, [new - old for new, old in zip(now, before)])
+                            before = now
                 asked = time.perf_counter()
         return found
 
@@ -236,8 +240,8 @@ class _Evaluating:
         found: Records = {}
         for records in cluster.each(worker, list(chosen), actors):
             for record in records:
-                if "problem" in record:
-                    self.report(f"{record['problem']}; skipped")
+                if "error" in record:
+                    self.report(f"{record['error']}; skipped")
             if parts is not None:
                 parts.write(records)
             found |= {record["number"]: record for record in records}
@@ -250,9 +254,9 @@ class _Evaluating:
         seconds = sum(step.seconds) or 1.0
         for number, one, length in zip(dict.fromkeys(step.numbers), heard, step.seconds):
             record = {"number": number, "id": self.recordings.described(number).id}
-            if step.problem is not None:
-                self.report(f"{step.problem}; skipped")
-                yield record | {"problem": step.problem}
+            if step.error is not None:
+                self.report(f"{step.error}; skipped")
+                yield record | {"error": step.error}
                 continue
             times = length, *(time_spent * length / seconds for time_spent in spent)
             yield record | vars(one) | dict(zip(("audio_seconds", "model_seconds", "decoder_seconds"), times))
@@ -357,7 +361,7 @@ def _saved(parts: Parts) -> Records:
 
 def _utterance(recording: Recording, record: dict[str, Any]) -> Utterance:
     """Return a recording's result with its current transcript and entities."""
-    names = ("hypothesis", "score", "audio_seconds", "model_seconds", "decoder_seconds", "problem", "cut", "confidences")
+    names = ("hypothesis", "score", "audio_seconds", "model_seconds", "decoder_seconds", "error", "cut", "confidences")
     values = {"hypothesis": None} | {name: record[name] for name in names if record.get(name) is not None}
     return Utterance(recording.id, recording.text, entities=recording.entities, **values)
 

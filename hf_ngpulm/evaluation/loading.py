@@ -19,7 +19,7 @@ LONG, PIECE = 30.0, 10.0  # seconds; see `pieces_of`
 T = TypeVar("T")
 
 
-def audio_or_problem(recording: Recording, sampling_rate: int) -> np.ndarray | str:
+def audio_or_error(recording: Recording, sampling_rate: int) -> np.ndarray | str:
     """Return a recording's samples, float32 `[N]`; if they can't be read, return a line that says why."""
     try:
         return load_audio(recording, sampling_rate)
@@ -41,7 +41,7 @@ def pieces_of(
         report: is told of these.
     """
     for recording in recordings:
-        audio = audio_or_problem(recording, rate)
+        audio = audio_or_error(recording, rate)
         if isinstance(audio, str):
             unreadable.append(recording.id)
             report(f"{recording.id}: {audio}; left out")
@@ -82,9 +82,9 @@ def steps(
     for numbers in chosen:
         whole: list[tuple[int, np.ndarray]] = []
         for number in numbers:
-            audio = audio_or_problem(recordings[number], recogniser.sampling_rate)
+            audio = audio_or_error(recordings[number], recogniser.sampling_rate)
             if isinstance(audio, str):
-                yield RecognitionStep(None, (number,), (0.0,), problem=audio)
+                yield RecognitionStep(None, (number,), (0.0,), error=audio)
             elif not len(audio):
                 yield RecognitionStep(None, (number,), (0.0,))
             elif recogniser.is_long(len(audio)):

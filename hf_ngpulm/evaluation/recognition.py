@@ -47,7 +47,7 @@ class RecognitionStep:
     numbers: tuple[int, ...]  # the number of each row's recording; the same for all rows if `chunked`
     seconds: tuple[float, ...]  # length of each recording, in seconds; empty while more chunks follow
     chunked: bool = False  # whether the rows are chunks of one recording
-    problem: str | None = None  # why the recording can't be read
+    error: str | None = None  # why the recording can't be read
 
     @property
     def ends(self) -> bool:
@@ -179,8 +179,13 @@ class Recogniser:
         self.model_seconds, self.decoder_seconds = before
         return self._now() - begin
 
+    def check_settings(self) -> None:
+        """Recognise faint noise. Raises ValueError if that is refused, because of the settings."""
+        self._frames, self._parts = [], []  # of a recording that was refused
+        self.warm_up(self.step_of([faint_noise(self.sampling_rate)], ()))
+
     def _decoder_for(self, step: RecognitionStep) -> Any:
-        if self.entities is None or self.decoder is None:
+        if self.entities is None or self.decoder is None or not step.numbers:
             return self.decoder
         numbers = step.numbers[:1] if step.chunked and self.family is not Seq2SeqNGramPipeline else step.numbers
         phrases = [[*self.common, *self.entities[number]] or None for number in numbers]
@@ -257,6 +262,11 @@ class Recogniser:
             before.remove()
             after.remove()
             self.decoder_seconds += self._now() - begin - of_encoder
+
+
+def faint_noise(sampling_rate: int) -> np.ndarray:
+    """Return a second of audio that no recogniser refuses, float32 `[sampling_rate]`."""
+    return 0.01 * np.random.default_rng(0).standard_normal(sampling_rate, dtype=np.float32)
 
 
 def without_lm(pipeline: Any) -> dict[str, Any]:

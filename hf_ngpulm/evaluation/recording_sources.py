@@ -155,15 +155,21 @@ def _recording(row: Row, fields: Fields, root: Path | None = None) -> Recording:
             f"{row.where}: none of the fields {', '.join(candidates)} has a file's name; there are "
             f"{', '.join(map(repr, values)) or 'none'}. Name the one with the audio (audio_field)"
         )
-    offset, duration = (_seconds(row, field) for field in ("offset", "duration"))
+    part = _part(row)
     identity = values.get("id")
     if identity in (None, ""):
         identity = name if root is None else (row.folder / name).relative_to(root).as_posix()
-        identity += f"@{offset:g}" if offset else ""
-    # A duration without an offset is the duration of the whole file, as in NeMo's manifests.
-    part = offset or 0.0, duration if offset is not None else None
+        identity += f"@{part[0]:g}" if part[0] else ""
     path = row.folder / Path(name).expanduser()
     return Recording(str(identity), path, None, _text(row, fields), _entities(row, fields), *part)
+
+
+def _part(row: Row) -> tuple[float, float | None]:
+    """Return the offset and duration of a row. A duration without an offset is the duration of the whole file, as in NeMo's
+    manifests.
+    """
+    offset, duration = (_seconds(row, field) for field in ("offset", "duration"))
+    return offset or 0.0, duration if offset is not None else None
 
 
 def _text(row: Row, fields: Fields) -> str | None:
@@ -277,7 +283,7 @@ def _dataset(name: str, fields: Fields, split: str | None, config: str | None, l
     def made(number: int, values: dict[str, Any]) -> Recording:
         row = Row(values, f"{name}, row {number}", folder)
         content = _content(row, audio) if audio in values else (b"", None)
-        return Recording(names[number], *content, _text(row, fields), _entities(row, fields))
+        return Recording(names[number], *content, _text(row, fields), _entities(row, fields), *_part(row))
 
     def described(number: int) -> Recording:
         return made(number, texts[number] if texts.column_names else {})

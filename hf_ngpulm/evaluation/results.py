@@ -29,13 +29,13 @@ class Utterance:
     Args:
         id: the id of the recording.
         reference: its transcript; None if it is unknown.
-        hypothesis: the recognised text; None if the audio couldn't be read.
+        hypothesis: the recognised text; None if there is an error.
         score: the hypothesis's score (natural log), if the decoder has one.
         audio_seconds: length, in seconds.
         model_seconds: the recording's share of its batch's time from features to text, in proportion to its length.
         decoder_seconds: the recording's share of the time in the decoder, a part of `model_seconds`.
         entities: important phrases in the transcript.
-        problem: why the audio couldn't be read.
+        error: why the audio couldn't be read, or the recogniser refused it.
         cut: whether the hypothesis was cut at the limit of tokens.
         confidences: the hypothesis's words with their confidences; empty if none were asked for.
     """
@@ -48,7 +48,7 @@ class Utterance:
     model_seconds: float = 0.0
     decoder_seconds: float = 0.0
     entities: tuple[str, ...] = ()
-    problem: str | None = None
+    error: str | None = None
     cut: bool = False
     confidences: Sequence[tuple[str, float]] = ()
 
@@ -69,7 +69,7 @@ class Utterance:
         found = {name: getattr(self, name) for name in names} | {"decode_seconds": self.decoder_seconds}
         if self.entities:
             found["entities"] = list(self.entities)
-        return found | {name: getattr(self, name) for name in ("problem", "cut", "confidences") if getattr(self, name)}
+        return found | {name: getattr(self, name) for name in ("error", "cut", "confidences") if getattr(self, name)}
 
     @classmethod
     def from_line(cls, line: dict[str, Any]) -> Utterance:
@@ -187,18 +187,18 @@ class Evaluation:
 
     @property
     def unreadable(self) -> tuple[Utterance, ...]:
-        """Return the utterances whose audio couldn't be read."""
-        return tuple(utterance for utterance in self.utterances if utterance.problem is not None)
+        """Return the utterances whose audio couldn't be read, or was refused."""
+        return tuple(utterance for utterance in self.utterances if utterance.error is not None)
 
     @property
     def without_transcript(self) -> int:
         """Return the number of recognised utterances without a transcript; no error rate counts them."""
-        return sum(utterance.reference is None and utterance.problem is None for utterance in self.utterances)
+        return sum(utterance.reference is None and utterance.error is None for utterance in self.utterances)
 
     @property
     def without_audio(self) -> int:
         """Return the number of utterances with a length of 0 s, whose hypothesis is empty."""
-        return sum(utterance.problem is None and utterance.audio_seconds == 0 for utterance in self.utterances)
+        return sum(utterance.error is None and utterance.audio_seconds == 0 for utterance in self.utterances)
 
     @property
     def runaways(self) -> int:

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..common.cluster import Actors, Cluster, InProcess
+from ..common.extras import needed
+from ..common.files import write_beside
 from ..decoding.families import is_seq2seq
 from ..pipelines.loading import load_pipeline
-from .loading import audio_or_problem
-from .recognition import SHORTEST
+from .loading import audio_or_error
+from .recognition import SHORTEST, faint_noise
 from .recordings import Recordings
 
 GROUP = 64  # recordings, of which batches are made
 BATCH_SECONDS = 240.0
+ROWS = 65536  # that are written to Parquet at a time
 BEGIN = b'{"audio": '  # of each line
 
 
@@ -56,28 +60,26 @@ class Transcriber:
         return [group for group in groups if any(self.recordings.described(number).id not in done for number in group)]
 
     def __call__(self, group: list[int]) -> list[dict[str, Any]]:
-        """Return a result for each recording of a group: its id as "audio", and what the pipeline returns; or "problem", a line
-        that says why it can't be read."""
+        """Return a result for each recording of a group: its id as "audio", and what the pipeline returns; or "error", a line
+        that says why it can't be read, or is refused. Raises ValueError if the pipeline refuses the settings."""
         if self._asr is None:
             self._asr = load_pipeline(self.model, **self.settings)
         asr, options = self._asr, dict(self.options)
         if options.get("return_timestamps") and not is_seq2seq(asr.model) and asr._forward_params.get("ngram_decoder") is None:
             options["num_beams"] = 1  # the stock pipeline has times for some tokenizers only
         rate = asr.feature_extractor.sampling_rate
-        audio = {number: audio_or_problem(self.recordings[number], rate) for number in group}
-        found: dict[int, dict[str, Any]] = {}
-        for number, each in audio.items():
-            if isinstance(each, str):
-                found[number] = {"problem": each}
-        samples = {
-            number: np.pad(each, (0, max(0, round(SHORTEST * rate) - len(each))))
-            for number, each in audio.items()
-            if not isinstance(each, str)
-        }
+        ids = {number: self.recordings.described(number).id for number in group}
+        found: dict[str, dict[str, Any]] = {}
+        samples: dict[int, np.ndarray] = {}
+        for number in group:
+            audio = audio_or_error(self.recordings[number], rate)
+            if isinstance(audio, str) or not len(audio):
+                found[ids[number]] = {"error": audio if len(audio) else f"{ids[number]}: holds no samples"}
+            else:
+                samples[number] = audio
         for batch in batches_by_seconds({number: len(each) / rate for number, each in samples.items()}, self.batch_seconds):
-            inputs = ({"raw": samples[number], "sampling_rate": rate} for number in batch)
-            found |= dict(zip(batch, asr(inputs, batch_size=len(batch), **options)))
-        return [{"audio": self.recordings.described(number).id, **found[number]} for number in group]
+            found |= transcribed(asr, {ids[number]: samples[number] for number in batch}, len(batch), options)
+        return [{"audio": id, **found[id]} for id in ids.values()]
 
 
 def transcribe_into(
@@ -90,8 +92,8 @@ def transcribe_into(
 ) -> Iterator[dict[str, Any]]:
     """Append the result of each recording to a file as a line of JSON, and yield the results.
 
-    Recordings that have a line already are left out, so a killed run can be started again. Recordings that can't be read get no
-    line; their results have "problem".
+    Recordings that have a line already are left out, so a killed run can be started again. The results of recordings that can't
+    be read, or that the recogniser refuses, have "error".
 
     Args:
         share: which groups of recordings are meant, and of how many such shares, if several processes have a file each.
@@ -109,7 +111,7 @@ def transcribe_into(
             done |= _done(path, path.read_bytes())[0]
         for results in cluster.each(transcriber, transcriber.groups(done, *share), actors or Actors()):
             new = [result for result in results if result["audio"] not in done]
-            lines = (json.dumps(result, ensure_ascii=False) + "\n" for result in new if "problem" not in result)
+            lines = (json.dumps(result, ensure_ascii=False) + "\n" for result in new)
             file.write("".join(lines).encode())
             file.flush()
             done.update(result["audio"] for result in new)
@@ -147,6 +149,56 @@ class TranscriptionStep:
         yield from transcribe_into(output, self.transcriber, InProcess(), share=(rank, world_size), beside=beside)
 
     __call__ = run
+
+
+def transcribed(asr: Any, audio: Mapping[str, np.ndarray], batch_size: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Return what a pipeline says of samples `[N]`, by their names; of those that it refuses, "error", a line that says why.
+
+    Raises:
+        ValueError: the pipeline refuses any audio, because of its settings.
+    """
+    rate = asr.feature_extractor.sampling_rate
+
+    def run(some: Iterable[np.ndarray]) -> list[dict[str, Any]]:
+        padded = (np.pad(each, (0, max(0, round(SHORTEST * rate) - len(each)))) for each in some)
+        return list(asr(({"raw": each, "sampling_rate": rate} for each in padded), batch_size=batch_size, **options))
+
+    try:
+        return dict(zip(audio, run(audio.values())))
+    except ValueError as error:
+        if len(audio) == 1:
+            run([faint_noise(rate)])
+            return {name: {"error": " ".join(f"{name}: {error}".split())} for name in audio}
+    return {name: transcribed(asr, {name: each}, batch_size, options)[name] for name, each in audio.items()}
+
+
+def write_parquet(lines: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
+    """Write the results in a file of lines, in their order, as a Parquet file. A result without a column has null there.
+
+    Raises:
+        ValueError: the lines' values don't fit into columns.
+        ImportError: pyarrow isn't installed.
+    """
+    with needed("eval", "Parquet files"):
+        import pyarrow
+        from pyarrow.parquet import ParquetWriter
+
+    def blocks() -> Iterator[list[dict[str, Any]]]:
+        with open(lines, encoding="utf-8") as file:
+            while block := list(map(json.loads, islice(file, ROWS))):
+                yield block
+
+    schema = pyarrow.schema([("audio", pyarrow.string()), ("text", pyarrow.string()), ("error", pyarrow.string())])
+    try:
+        for block in blocks():
+            names = dict.fromkeys(name for row in block for name in row)
+            table = pyarrow.table({name: pyarrow.array([row.get(name) for row in block]) for name in names})
+            schema = pyarrow.unify_schemas([schema, table.schema], promote_options="permissive")
+        with write_beside(output) as beside, ParquetWriter(beside, schema) as writer:
+            for block in blocks():
+                writer.write_table(pyarrow.Table.from_pylist(block, schema))
+    except pyarrow.ArrowException as error:
+        raise ValueError(f"{lines}: can't be written as Parquet: {error}") from None
 
 
 def batches_by_seconds(seconds: dict[int, float], most: float) -> Iterator[list[int]]:

@@ -22,7 +22,7 @@ from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.config.tuned import ModelIdentity, TunedDecoding
 from hf_ngpulm.evaluation import Recording, SettingsMismatchError, Utterance, evaluate, read_recordings, read_results
 from hf_ngpulm.evaluation.loading import BATCHES_PER_WINDOW, ahead, batches, steps
-from hf_ngpulm.evaluation.processes import Parts
+from hf_ngpulm.evaluation.parts import Parts
 from hf_ngpulm.evaluation.recognition import Recogniser, cut_where_quiet, without_lm
 from hf_ngpulm.sound.files import read_audio
 
@@ -191,6 +191,24 @@ def test_long_audio_is_chunked(asr, lm, clips):
     assert result.utterances[0].decoder_seconds > 0 and result.summary()["wer"] < 60
 
 
+def test_a_long_recording_that_is_refused(asr, clips, monkeypatch):
+    """The rest of its chunks is left out, and the next one has none of its frames."""
+    samples = np.concatenate([read_audio(clip.audio, 16000) for clip in clips[:6]])
+    every = [Recording(str(i), samples[i:], 16000, "a") for i in range(3)]
+    expected, heard = evaluate(asr, every, batch_size=1, chunk_seconds=4.0), Recogniser._heard_in_chunks
+
+    def refuse(self, out, step, decoder):
+        found = heard(self, out, step, decoder)
+        if step.numbers[0] == 1:
+            raise ValueError("odd")
+        return found
+
+    monkeypatch.setattr(Recogniser, "_heard_in_chunks", refuse)
+    found = evaluate(asr, every, batch_size=1, chunk_seconds=4.0)
+    assert [u.error for u in found.utterances] == [None, "1: odd", None] and found.summary()["unreadable"] == ["1"]
+    assert hypotheses(found)[::2] == hypotheses(expected)[::2]
+
+
 def test_bad_recordings_are_told_of(asr, clips, tmp_path):
     samples = read_audio(clips[0].audio, 16000)
     soundfile.write(tmp_path / "empty.wav", np.zeros(0), 16000)
@@ -251,6 +269,7 @@ def test_results_are_gone_on_with(asr, clips, tmp_path):
     parts = Parts(output, whole.settings)
     chosen = list(batches(clips, 4, 40.0))[1:3]
     marked = [{**record(whole, number), "hypothesis": "kept"} for batch in chosen for number in batch]
+    parts.open()
     parts.write(marked)
     parts.close()
     with open(parts.path, "ab") as file:
@@ -281,6 +300,7 @@ def test_results_of_other_settings_are_not_mixed(asr, lm, clips, tmp_path):
     with pytest.raises(SettingsMismatchError, match=r"r\.jsonl: .*lm_weight is 0\.5 there and 0\.6 here.*remove the file"):
         evaluate(asr, clips[:2], output=output, lm=lm, lm_weight=0.6)
     parts = Parts(tmp_path / "s.jsonl", {"lm_weight": 0.5}, rank=3)
+    parts.open()
     parts.write([{"number": 0}])
     parts.close()
     with pytest.raises(SettingsMismatchError, match=r"00003\.jsonl.*remove the folder .*s\.jsonl\.parts"):

@@ -17,7 +17,7 @@ from hf_ngpulm.cli.app import run
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.common.launch import rank_and_size
 from hf_ngpulm.evaluation import read_results
-from hf_ngpulm.evaluation.processes import Parts, Watch, WorkerLostError
+from hf_ngpulm.evaluation.parts import Parts
 
 DEMO = bundled("examples/speech/harbour")
 MODEL = str(bundled("examples/models/ctc"))
@@ -36,11 +36,17 @@ def manifest(path, copies):
     return str(path), len(lines)
 
 
-def started(rank, size, *arguments):
-    environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size), "HF_HUB_OFFLINE": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def started(size, *arguments):
+    """Start processes as a launcher does, but that it would stop all if one ended."""
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = str(reserved.getsockname()[1])
+    given = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "HF_HUB_OFFLINE": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, "-c", PROGRAM, *arguments]
+    return [
+        subprocess.Popen(command, env={**os.environ, **given, "RANK": str(rank), "LOCAL_RANK": str(rank)}, **pipes)
+        for rank in range(size)
+    ]
 
 
 def written(output, rank):
@@ -69,7 +75,7 @@ def test_two_processes_one_of_which_is_killed(tmp_path, capsys):
     data, count = manifest(tmp_path / "m.jsonl", 16)
     output = str(tmp_path / "two.jsonl")
     command = ["evaluate", MODEL, data, *OPTIONS, "--output", output]
-    processes = [started(rank, 2, *command) for rank in range(2)]
+    processes = started(2, *command)
     try:
         done = killed_after(processes[1], output, 1, 4)
         assert done < count / 2, "the process was done before it could be killed"
@@ -78,9 +84,9 @@ def test_two_processes_one_of_which_is_killed(tmp_path, capsys):
         for process in processes:
             process.kill()
             process.communicate()
-    assert processes[0].returncode == 1 and not os.path.exists(output)
-    (line,) = (line for line in errors.splitlines() if "error" in line)
-    assert "process 1 has died" in line and "run the same command again" in line
+    assert processes[0].returncode == 2 and not os.path.exists(output)
+    (line,) = (line for line in errors.splitlines() if "hf-ngpulm: error" in line)
+    assert "another process has ended" in line and "run the same command again" in line
     kept = written(output, 0) + written(output, 1)
     assert count / 2 <= kept < count
     # The rest in one process.
@@ -145,12 +151,9 @@ def _children(pid):
     return found
 
 
-def test_output_is_needed(monkeypatch, capsys):
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert run(["evaluate", MODEL, str(DEMO / "clips.jsonl")]) == 2
-    assert "--output" in capsys.readouterr().err
+def test_ranks(monkeypatch):
     monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="RANK should be a number below WORLD_SIZE"):
         rank_and_size()
     monkeypatch.delenv("RANK")
@@ -158,37 +161,40 @@ def test_output_is_needed(monkeypatch, capsys):
     assert rank_and_size() == (1, 2)
 
 
-def test_a_share_of_nothing_hangs_nobody(tmp_path, monkeypatch, capsys):
-    """One batch for two processes: the second has nothing to do, and ends before or after the first."""
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    command = ["evaluate", MODEL, str(DEMO / "clips.jsonl"), "--limit", "2", *OPTIONS, "--output"]
-    for order in ((1, 0), (0, 1)):
-        output = str(tmp_path / f"{order[0]}.jsonl")
-        for rank in order:
-            monkeypatch.setenv("RANK", str(rank))
-            assert run([*command, output]) == 0
-            out = capsys.readouterr().out
-            assert bool(out) == (rank == 0)
-        assert len(read_results(output).utterances) == 2 and not os.path.exists(f"{output}.parts")
+def test_two_processes_share_and_gather(tmp_path, capsys):
+    """Three batches; the first process tells the figures, also without a file."""
+    command = ["evaluate", MODEL, str(DEMO / "clips.jsonl"), "--limit", "5", *OPTIONS]
+    processes = started(2, *command)
+    (out, errors), (nothing, _) = (process.communicate(timeout=300) for process in processes)
+    assert [process.returncode for process in processes] == [0, 0], errors
+    assert run(command) == 0
+    figures, expected = (json.loads(text.splitlines()[-1]) for text in (out, capsys.readouterr().out))
+    names = ("utterances", "wer", "wer_interval", "cer", "substitutions", "deletions", "insertions")
+    assert not nothing and [figures[name] for name in names] == [expected[name] for name in names]
 
 
 def test_a_file_is_one_process_s(tmp_path):
     first, second = Parts(tmp_path / "r.jsonl", {"a": 1}), Parts(tmp_path / "r.jsonl", {"a": 1})
+    first.open()
     first.write([{"number": 0}])
     with pytest.raises(ValueError, match="another process is writing"):
-        second.write([{"number": 1}])
+        second.open()
     first.close()
+    second.open()
     second.write([{"number": 1}])
-    assert [record["number"] for record in second.found()] == [0, 1]
-    second.write([{"number": 2}])
-    assert [record["number"] for record in second.found()] == [2]  # what is new
-    second.remove()
-    assert not list(tmp_path.iterdir())
+    third = Parts(tmp_path / "r.jsonl", {"a": 1}, rank=1)
+    third.open()
+    assert list(third.found()) == [0, 1]
+    for each in (second, third):
+        each.close()
+    third.remove()
+    assert not list(tmp_path.iterdir()) and not third.found()
 
 
 @pytest.mark.parametrize("cut", range(1, 40, 3))
 def test_a_line_that_was_cut_short_is_dropped(tmp_path, cut):
     parts = Parts(tmp_path / "r.jsonl", {"a": 1})
+    parts.open()
     parts.write([{"number": 0}])
     whole = parts.path.read_bytes()
     parts.write([{"number": 1, "hypothesis": "a b c"}])
@@ -196,95 +202,8 @@ def test_a_line_that_was_cut_short_is_dropped(tmp_path, cut):
     last = parts.path.read_bytes()[len(whole) :]
     parts.path.write_bytes(whole + last[: min(cut, len(last) - 1)])
     again = Parts(tmp_path / "r.jsonl", {"a": 1})
-    assert [record["number"] for record in again.found()] == [0]
+    assert list(again.found()) == [0]
+    again.open()
     again.write([{"number": 7}])
     again.close()
-    assert [record["number"] for record in Parts(tmp_path / "r.jsonl", {"a": 1}).found()] == [0, 7]
-
-
-OTHER = """
-import sys, time
-from hf_ngpulm.evaluation.processes import Parts
-parts = Parts(sys.argv[1], {}, 1)
-parts.open()
-print("open", flush=True)
-time.sleep(60)
-"""
-
-
-@pytest.fixture
-def other(tmp_path):
-    """Start process 1 of two, which opens its file and never ends by itself."""
-    started = []
-
-    def start():
-        command = [sys.executable, "-c", OTHER, str(tmp_path / "r.jsonl")]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        started.append(process)
-        assert process.stdout.readline() == "open\n"
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def test_a_process_that_dies_is_noticed(tmp_path, other):
-    parts = Parts(tmp_path / "r.jsonl", {})
-    watch = Watch(parts, 2, patience=0.3)
-    with pytest.raises(WorkerLostError, match=r"process 1 has died, or not begun: nothing .* for 0\.3 s\. Again"):
-        watch.wait(lambda: False, "Again")
-    first = other()
-    begin = time.monotonic()
-    watch.wait(lambda: time.monotonic() - begin > 0.6, "")  # it lives, longer than patience lasts
-    first.send_signal(signal.SIGKILL)
-    with pytest.raises(WorkerLostError, match="process 1 has died, or failed"):
-        watch.wait(lambda: False, "")
-    watch.wait(lambda: True, "")  # all is there, whoever is dead
-
-
-@pytest.mark.slow
-def test_a_file_from_before(tmp_path, other):
-    """It is an earlier run's, or that of a process that began before the first one looked, and may be dead by now."""
-    other().send_signal(signal.SIGKILL)
-    patient, watch = (Watch(Parts(tmp_path / "r.jsonl", {}), 2, patience) for patience in (30, 0.3))
-    begin = time.monotonic()
-    patient.wait(lambda: time.monotonic() - begin > 0.6, "")
-    with pytest.raises(WorkerLostError, match="or not begun"):
-        watch.wait(lambda: False, "")
-    again = other()
-    begin = time.monotonic()
-    for each in (patient, Watch(Parts(tmp_path / "r.jsonl", {}), 2, patience=0.3)):
-        each.wait(lambda: time.monotonic() - begin > 0.6, "")
-    again.send_signal(signal.SIGKILL)
-    with pytest.raises(WorkerLostError, match="process 1 has died, or failed"):
-        patient.wait(lambda: False, "")
-
-
-@pytest.mark.slow
-def test_a_process_of_another_machine(tmp_path, other, monkeypatch):
-    """Its lock may not be seen, but what it writes is."""
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    parts, begin = Parts(tmp_path / "r.jsonl", {}, 1), time.monotonic()
-    watch = Watch(Parts(tmp_path / "r.jsonl", {}), 2, patience=0.3)
-    parts.write([{"number": 0}])
-    parts.close()
-
-    def writing():
-        os.utime(parts.path)
-        return time.monotonic() - begin > 1
-
-    watch.wait(writing, "")
-    with pytest.raises(WorkerLostError, match="nothing is new from it for"):
-        watch.wait(lambda: False, "")
-    other()  # its lock is seen
-    begin = time.monotonic()
-    watch.wait(lambda: time.monotonic() - begin > 0.6, "")
-
-
-def test_opened_when_all_is_done_already(tmp_path):
-    parts = Parts(tmp_path / "r.jsonl", {})
-    parts.open()
-    parts.leave()
-    assert not list(tmp_path.iterdir())
+    assert list(Parts(tmp_path / "r.jsonl", {"a": 1}).found()) == [0, 7]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 
+import pyarrow.parquet
 import pytest
 from ray_clusters import ray_nodes
 from test_evaluate_processes import DEMO, MODEL, facts, manifest
@@ -13,6 +14,7 @@ from hf_ngpulm.cli.app import run
 from hf_ngpulm.common.cluster import Actors, InProcess
 from hf_ngpulm.evaluation import Transcriber, TranscriptionStep, evaluate, read_recordings, transcribe_into, transcribing
 from hf_ngpulm.evaluation.transcribing import batches_by_seconds
+from hf_ngpulm.pipelines import CTCNGramPipeline
 
 # The guard is off, as conftest.py changes it in this process only.
 SETTINGS = {"device": "cpu", "lm": str(DEMO / "lm"), "num_beams": 4, "lm_guard": "off"}
@@ -73,7 +75,68 @@ def test_a_step_in_the_shape_of_datatrove(tmp_path, recordings):
     assert sorted(map(str, parts)) == sorted(map(str, whole))
 
 
-def test_evaluating_elsewhere(tmp_path, recordings):
+def refusing(monkeypatch, frames, why="too many frames"):
+    """Let CTC pipelines refuse batches with more frames."""
+    decode = CTCNGramPipeline._decode
+
+    def refuse(self, decoder, found, *more):
+        if found.shape[1] > frames:
+            raise ValueError(why)
+        return decode(self, decoder, found, *more)
+
+    monkeypatch.setattr(CTCNGramPipeline, "_decode", refuse)
+
+
+def test_recordings_that_are_refused_get_a_line(tmp_path, recordings, monkeypatch):
+    transcriber = Transcriber(MODEL, recordings, SETTINGS, {})
+    whole = list(transcribe_into(tmp_path / "r.jsonl", transcriber, InProcess()))
+    refusing(monkeypatch, 38)
+    found = list(transcribe_into(tmp_path / "s.jsonl", transcriber, InProcess()))
+    refused = {line["audio"] for line in found if line.get("error") == f"{line['audio']}: too many frames"}
+    assert 0 < len(refused) < len(whole) and [line for line in found if line["audio"] not in refused] == [
+        line for line in whole if line["audio"] not in refused
+    ]
+    assert list(transcribe_into(tmp_path / "s.jsonl", transcriber, InProcess())) == []
+    refusing(monkeypatch, 0, "the settings")
+    with pytest.raises(ValueError, match=r"^the settings$"):
+        list(transcribe_into(tmp_path / "t.jsonl", transcriber, InProcess()))
+
+
+def test_rows_of_json_and_parquet(tmp_path, capsys, monkeypatch):
+    (tmp_path / "broken.wav").write_text("no audio")
+    rows = [{"audio": str(DEMO / "clips" / f"{i:02}.flac"), "offset": 0.25 * i, "duration": 2.0} for i in range(3)]
+    rows.append({"audio": "broken.wav", "offset": 0.0, "duration": 1.0})
+    (tmp_path / "m.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "m.parquet")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(transcribing, "ROWS", 2)
+    options = ["--model", MODEL, "--device", "cpu", "--timestamps", "word", "--output"]
+    assert run(["transcribe", "m.jsonl", *options, "r.jsonl"]) == 1
+    assert "1 of 4 files could not be read" in capsys.readouterr().err
+    expected = lines(tmp_path / "r.jsonl")
+    assert [set(line) for line in expected] == [{"audio", "text", "chunks"}] * 3 + [{"audio", "error"}]
+    # Nothing is done again; the status is the same.
+    with monkeypatch.context() as patched:
+        patched.setattr(Transcriber, "__call__", None)
+        assert run(["transcribe", "m.jsonl", *options, "r.jsonl"]) == 1
+        assert "1 of 4 files could not be read" in capsys.readouterr().err
+    (tmp_path / "r.parquet.jsonl").write_text(json.dumps({"audio": "0", "text": "kept"}) + "\n")
+    assert run(["transcribe", "m.parquet", *options, "r.parquet"]) == 1 and not (tmp_path / "r.parquet.jsonl").exists()
+    found = pyarrow.parquet.read_table("r.parquet").to_pylist()
+    assert [row["audio"] for row in found] == ["0", "1", "2", "3"] and found[0]["text"] == "kept"
+    for row, line in zip(found[1:3], expected[1:]):
+        assert row["text"] == line["text"] and row["chunks"] == line["chunks"] and row["error"] is None
+    assert found[3]["text"] is None and "broken.wav: can't be read" in found[3]["error"]
+    capsys.readouterr()
+    for arguments, message in (
+        (["m.parquet", *options, "r.parquet"], "r.parquet is there already; write somewhere else, or add --overwrite"),
+        (["m.parquet", *options, "r.jsonl", "--overwrite"], "--overwrite has no place with r.jsonl"),
+        (["m.parquet", *options[:-1]], "m.parquet: a manifest or Parquet file; add --output results.jsonl or"),
+    ):
+        assert run(["transcribe", *arguments]) == 2 and message in capsys.readouterr().err
+
+
+def test_evaluating_elsewhere(tmp_path, recordings, monkeypatch):
     broken = tmp_path / "broken.wav"
     broken.write_text("no audio")
     with open(tmp_path / "m.jsonl", "a") as file:
@@ -82,11 +145,23 @@ def test_evaluating_elsewhere(tmp_path, recordings):
     options = {**SETTINGS, "batch_size": 3, "report": told.append}
     here = evaluate(MODEL, recordings, **options)
     there = evaluate(MODEL, recordings, cluster=InProcess(), **options)
-    names = ("id", "hypothesis", "score", "audio_seconds", "problem")
+    names = ("id", "hypothesis", "score", "audio_seconds", "error")
     assert [[getattr(u, name) for name in names] for u in here.utterances] == [
         [getattr(u, name) for name in names] for u in there.utterances
     ]
     assert here.settings == there.settings and told[0] == told[1] and "broken" in told[0]
+    refusing(monkeypatch, 38)
+    told.clear()
+    less = evaluate(MODEL, recordings, **options)
+    pairs = list(zip(less.utterances, here.utterances))
+    refused = [u.id for u, _ in pairs if u.error == f"{u.id}: too many frames"]
+    assert refused and all(u.hypothesis == v.hypothesis for u, v in pairs if u.id not in refused)
+    assert [u.error for u in less.utterances] == [
+        u.error for u in evaluate(MODEL, recordings, cluster=InProcess(), **options).utterances
+    ]
+    refusing(monkeypatch, 0, "the settings")
+    with pytest.raises(ValueError, match=r"^the settings$"):
+        evaluate(MODEL, recordings, **options)
     with pytest.raises(ValueError, match="a cluster loads the model on its machines: name it"):
         evaluate(object(), recordings, cluster=InProcess())
 
@@ -96,7 +171,7 @@ def test_options_of_the_command(tmp_path, capsys):
     for given, message in (
         (["--actors", "2"], "--actors is of a cluster; add --ray"),
         (["--ray", "auto"], "add --output results.jsonl"),
-        (["--ray", "auto", "--output", "r.jsonl", "--format", "srt"], "--format has no place with --ray"),
+        (["--ray", "auto", "--output", "r.jsonl", "--format", "srt"], "--format has no place with r.jsonl"),
     ):
         assert run(["transcribe", clip, "--model", MODEL, *given]) == 2
         assert message in capsys.readouterr().err

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...ngrams.counting import parse_bytes
-from ..loading import audio_or_problem
+from ..loading import audio_or_error
 from ..recordings import Recording
 
 CPU = torch.device("cpu")  # not the default device, whatever that is
@@ -69,7 +69,7 @@ class TuningUtterance:
 
     def samples(self, sampling_rate: int) -> np.ndarray:
         """Return the audio, float32 `[N]`. If it can't be read, return an empty array and append the reason to `problems`."""
-        found = audio_or_problem(self._recording(sampling_rate), sampling_rate)
+        found = audio_or_error(self._recording(sampling_rate), sampling_rate)
         if isinstance(found, str):
             self.problems.append(found)
             return np.empty(0, dtype=np.float32)

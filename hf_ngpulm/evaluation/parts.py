@@ -1,0 +1,116 @@
+"""The results of an evaluation that isn't finished, in files that survive if its processes are killed.
+
+Each process has a file in the folder `results.jsonl.parts/`. Its first line has the settings; each further line has the result
+of a recording. A process appends the lines of a batch at once. All files together show which recordings are done, whatever the
+number of processes was. An incomplete last line, from a process that was killed, is dropped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+Records = dict[int, dict[str, Any]]  # results of recordings, by the recordings' numbers
+
+
+class SettingsMismatchError(ValueError):
+    """Raised if existing results have other settings."""
+
+
+class Parts:
+    """The files of an evaluation beside its `output`. All have the same `settings`."""
+
+    def __init__(self, output: str | os.PathLike[str], settings: dict[str, Any], rank: int = 0) -> None:
+        self.output, self.settings = Path(output), settings
+        self.folder = self.output.with_name(self.output.name + ".parts")
+        self.path = self.folder / f"{rank:05}.jsonl"
+        self._file: IO[bytes] | None = None
+
+    def found(self) -> Records:
+        """Return the records in all files. Raises SettingsMismatchError if a file has other settings, ValueError if a file
+        isn't part of an evaluation, or is damaged.
+        """
+        found: Records = {}
+        for path in sorted(self.folder.glob("[0-9]*.jsonl")) if self.folder.is_dir() else ():
+            content = path.read_bytes()
+            try:
+                about, *records = map(json.loads, content[: content.rfind(b"\n") + 1].splitlines() or [b"null"])
+                if about is not None:
+                    self.check(about["settings"], path)
+                for record in records:
+                    found.setdefault(record["number"], record)
+            except SettingsMismatchError:
+                raise
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(
+                    f"{path}: not a part of an evaluation, or damaged ({error}); remove the folder to begin anew"
+                ) from None
+        return found
+
+    def check(self, settings: dict[str, Any], path: Path) -> None:
+        """Refuse results with other settings. Raises SettingsMismatchError if `settings` differ from the settings of this
+        evaluation.
+        """
+        ours, theirs = json.loads(json.dumps(self.settings)), settings
+        if ours == theirs:
+            return
+        names = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
+        told = "; ".join(f"{name} is {_short(theirs.get(name))} there and {_short(ours.get(name))} here" for name in names)
+        remedy = f"the folder {self.folder}" if path.parent == self.folder else f"the file {path}"
+        raise SettingsMismatchError(
+            f"{path}: holds results of other settings ({told}); name another output, or remove {remedy} to begin anew"
+        )
+
+    def open(self) -> None:
+        """Open and lock this process's file. Drop its last line if that is incomplete. Raises ValueError if another process has
+        locked the file.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = self._file = open(self.path, "a+b")  # noqa: SIM115
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.close()
+            raise ValueError(f"{self.path}: another process is writing to it; let it end, or name another output") from None
+        file.seek(0)
+        content = file.read()
+        file.truncate(content.rfind(b"\n") + 1)
+        if b"\n" not in content:
+            self.write([{"settings": self.settings}])
+
+    def write(self, records: Iterable[dict[str, Any]]) -> None:
+        """Append the records of a batch in one write."""
+        assert self._file is not None
+        lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        self._file.write(lines.encode())
+        self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def remove(self) -> None:
+        """Remove the folder after all results are in the output."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def fingerprint_of(settings: Any) -> str:
+    """Return a fingerprint of JSON settings, 32 hexadecimal digits."""
+    return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
