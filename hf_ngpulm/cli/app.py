@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -32,6 +33,9 @@ COMMANDS = {
 }
 
 
+ADDRESS = re.compile(r"auto|local|(ray://)?[^/\s]+:[0-9]+")  # of a Ray cluster
+
+
 def function_of(name: str) -> Callable[..., None]:
     """Import a command and return its function in the form that Typer takes."""
     # A command's output has no progress bars of weights being loaded, and no advice for programmers.
@@ -40,6 +44,17 @@ def function_of(name: str) -> Callable[..., None]:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     return command(getattr(import_module(f".{name}", __package__), name))
+
+
+class Command(TyperCommand):
+    """A command whose option --ray may stand without an address, which means "auto"."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse arguments. What follows --ray is its address only if it looks like one."""
+        found: list[str] = []
+        for arg, following in zip(args, [*args[1:], ""]):
+            found += [arg, "auto"] if arg == "--ray" and not ADDRESS.fullmatch(following) else [arg]
+        return super().parse_args(ctx, found)
 
 
 class Commands(TyperGroup):
@@ -58,7 +73,7 @@ class Commands(TyperGroup):
         if self._listing:
             return TyperCommand(cmd_name, help=COMMANDS[cmd_name])
         one = typer.Typer(**SETTINGS)
-        one.command(cmd_name)(function_of(cmd_name))
+        one.command(cmd_name, cls=Command)(function_of(cmd_name))
         typed = typer.main.get_command(one)
         for parameter in typed.params:  # rich would read words in brackets as markup
             if getattr(parameter, "help", None):

@@ -16,6 +16,7 @@ from ..common.cluster import Actors
 from ..decoding.described import OPTIONS
 
 FROM_ENTITIES = "from-entities"
+AT = " at this address; without one (or auto), at RAY_ADDRESS, or one that runs here, or else a new one on this machine"
 
 
 def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
@@ -205,8 +206,7 @@ class OnCluster:
     """Options for a Ray cluster, and the actors on it that hold a recogniser each."""
 
     cluster: str | None = option(
-        "Work on a Ray cluster: its address, or auto for the one at hand, or else one on this machine. All machines must see "
-        "model and recordings.", "--ray", metavar="ADDRESS|auto",
+        f"Work on a Ray cluster{AT}. All machines must see model and recordings.", "--ray", metavar="[HOST:PORT]",
     )  # fmt: skip
     actors: int | None = option("With --ray: recognisers at work [default: one a GPU, else one for each 4 CPUs].", min=1)
     num_gpus: float | None = option("With --ray: share of a GPU that each recogniser takes, such as 0.5.", min=0)

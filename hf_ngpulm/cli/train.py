@@ -20,6 +20,7 @@ from . import library
 from .files import refuse_existing
 from .models import check_folder, load_tokenizer
 from .options import (
+    AT,
     MISSING,
     JsonOption,
     MaxNGramsOption,
@@ -45,8 +46,8 @@ class Counting:
     )  # fmt: skip
     workers: int | None = option("Processes that encode, for slow tokenizers.")
     cluster: str | None = option(
-        "Count and estimate on a Ray cluster: its address, or auto for the one at hand, or else one on this machine. --memory "
-        "then limits each task. All machines must see the files.", "--ray", metavar="ADDRESS|auto",
+        f"Count and estimate on a Ray cluster{AT}. --memory then limits each task. All machines must see the files.",
+        "--ray", metavar="[HOST:PORT]",
     )  # fmt: skip
 
 

@@ -127,16 +127,31 @@ class OnRay:
                 raise ValueError(one["problem"])
             yield one["result"]
 
-    def _placed(self, actors: Actors) -> tuple[int, float, float]:
-        """Return the number of actors, and the GPUs and CPUs of each."""
-        gpus = self._ray.cluster_resources().get("GPU", 0.0)
-        num_gpus = (1.0 if gpus else 0.0) if actors.num_gpus is None else actors.num_gpus
-        if num_gpus > gpus:
-            raise ValueError(f"each actor should get {num_gpus:g} GPUs, and the cluster has {gpus:g}; leave num_gpus out")
-        if num_gpus:
-            return actors.count or int(gpus / num_gpus), num_gpus, 1.0
-        count = actors.count or max(1, self.cpus // 4)
-        return count, 0.0, max(1, min(4, self.cpus // count))
+    def _placed(self, actors: Actors) -> tuple[int, float, int]:
+        """Return the number of actors, and the GPUs and CPUs of each; see `placed`."""
+        machines = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        return placed(
+            actors, [one.get("CPU", 0.0) for one in machines], [gpus for one in machines if (gpus := one.get("GPU", 0.0))]
+        )
+
+
+def placed(actors: Actors, cpus: Sequence[float], gpus: Sequence[float]) -> tuple[int, float, int]:
+    """Return the number of actors, and the GPUs and CPUs of each, given those of each machine.
+
+    Raises:
+        ValueError: no machine has as many GPUs as an actor should get.
+    """
+    num_gpus = float(bool(gpus)) if actors.num_gpus is None else actors.num_gpus
+    if num_gpus > max(gpus, default=0.0):
+        raise ValueError(
+            f"each actor should get {num_gpus:g} GPUs, and no machine has more than {max(gpus, default=0.0):g}; leave num_gpus "
+            "out, or give less"
+        )
+    if num_gpus:
+        return actors.count or int(sum(of_one // num_gpus for of_one in gpus)), num_gpus, 1
+    count = actors.count or max(1, int(sum(max(of_one // 4, of_one >= 1) for of_one in cpus)))
+    fitting = (size for size in (4, 3, 2) if sum(of_one // size for of_one in cpus) >= count)
+    return count, 0.0, next(fitting, 1)
 
 
 def _refuse_unreachable(address: str | None) -> None:

@@ -19,6 +19,7 @@ from ..pipelines import NGramPipeline
 from ..pipelines.loading import load_pipeline
 from ..text.normalisation import normaliser
 from ..text.style import unwritable_letters
+from ..text.vocabulary import tokenizer_of
 from .counts import Normalisation
 from .loading import ahead, batches, steps
 from .parts import Parts, Records, fingerprint_of
@@ -107,37 +108,54 @@ def evaluate(
         raise ValueError(f"{recordings.source}: no recording has entities that could be boosted")
     if cluster is not None and (processes.size > 1 or not isinstance(model, str | os.PathLike)):
         raise ValueError("a cluster loads the model on its machines: name it (a folder or Hub id), and start one process only")
-    worker: _Worker | None = None
-    if isinstance(model, str | os.PathLike):
-        if entities_as_phrases:
-            settings.setdefault("phrases", [])
-        if cluster is not None:
-            loaded = os.fspath(model), device, dtype, settings
-            worker = _Worker(*loaded, recordings, batch_size, chunk_seconds, entities_as_phrases)
-        model, settings = load_pipeline(os.fspath(model), device, dtype, **settings), {}
-    if isinstance(model, NGramPipeline) and settings.get("lm") is not None:
-        settings["lm"] = loaded_models(settings["lm"], model.tokenizer, model.device)  # once; its content identifies it
-    entities = [recording.entities for recording in described] if entities_as_phrases else None
-    recogniser = Recogniser(model, settings, entities, chunk_seconds)
-    about = _about(recogniser, recordings, settings) | {"entities_as_phrases": entities_as_phrases, "batch_size": batch_size}
-    run = _Evaluating(recogniser, recordings, batch_size, report or (lambda message: None), progress)
-    if worker is not None:
-        run.elsewhere = cluster_of(cluster), worker, actors or Actors()
-    parts = None if output is None else Parts(output, about, processes.rank)
-    records = run.of_all(processes, parts)
+    made = model, device, dtype, settings, recordings, batch_size, chunk_seconds, entities_as_phrases
+    told = report or (lambda message: None), progress
+    run: _Evaluating | _OnCluster
+    if cluster is None:
+        run = _Evaluating.of(*made, *told)
+    else:
+        run = _OnCluster(made, cluster_of(cluster), actors or Actors(), *told)
+    parts = None if output is None else Parts(output, run.about, processes.rank)
+    records, is_resumed = _of_all(run, recordings, processes, parts)
     if records is None:
         return None
     if all(record.get("error") for record in records.values()):
         raise ValueError(f"{recordings.source}: none of {len(recordings)} recordings can be read: {records[0]['error']}")
     utterances = tuple(_utterance(recording, records[number]) for number, recording in enumerate(described))
-    clean = normaliser(normalise, getattr(model, "tokenizer", None))
-    scores, warnings = Scores.of(utterances, clean), tuple(_doubts(utterances, normaliser(clean), recogniser))
-    clock = None if run.resumed or processes.size > 1 or worker is not None else run.clock()
-    evaluation = Evaluation(utterances, scores, about, recogniser.measured, clean, clock, warnings)
+    clean = normaliser(normalise, run.tokenizer)
+    scores, warnings = Scores.of(utterances, clean), tuple(_doubts(utterances, normaliser(clean), run.tokenizer))
+    clock = None if is_resumed or processes.size > 1 else run.clock()
+    evaluation = Evaluation(utterances, scores, run.about, run.measured, clean, clock, warnings)
     if parts is not None:
         evaluation.save(parts.output)
         parts.remove()
     return evaluation
+
+
+def _of_all(
+    run: _Evaluating | _OnCluster, recordings: Recordings, processes: Processes, parts: Parts | None
+) -> tuple[Records | None, bool]:
+    """Recognise this process's share of the batches that have no results yet. Return the records of all processes in the first
+    process, None in the others; and whether there were results.
+    """
+    rank, size = processes.rank, processes.size
+    is_done = parts is not None and parts.output.exists()
+    # Each process refuses results with other settings, before any writes its own.
+    found = {} if parts is None or is_done else parts.found()
+    is_done, done = processes.of_first((is_done, set(found)))
+    if is_done and parts is not None:
+        return _saved(parts) if rank == 0 else None, True
+    every = batches(recordings, run.about["batch_size"], run.about["chunk_seconds"])
+    chosen = [numbers for numbers in every if not done.issuperset(numbers)]
+    if parts is not None:
+        parts.open()
+    try:
+        new = run.records_of(chosen[rank::size], parts)
+    finally:
+        if parts is not None:
+            parts.close()
+    records = dict(processes.of_all(list(new.items())))
+    return records | found if rank == 0 else None, bool(done)
 
 
 @dataclass
@@ -146,37 +164,39 @@ class _Evaluating:
 
     recogniser: Recogniser
     recordings: Recordings
-    batch_size: int
+    about: dict[str, Any]  # all settings that the results depend on
     report: Report
     progress: Callable[[int], Any] | None
     begin: float = field(default_factory=time.perf_counter)
     warm_up: float | None = None
     waiting: float = 0.0
-    resumed: bool = False
-    elsewhere: tuple[Cluster, _Worker, Actors] | None = None  # what recognises in place of this process
 
-    def of_all(self, processes: Processes, parts: Parts | None) -> Records | None:
-        """Recognise this process's share of the batches that have no results yet. Return the records of all processes in the
-        first process, None in the others.
-        """
-        rank, size = processes.rank, processes.size
-        is_done = parts is not None and parts.output.exists()
-        # Each process refuses results with other settings, before any writes its own.
-        found = {} if parts is None or is_done else parts.found()
-        is_done, done = processes.of_first((is_done, set(found)))
-        self.resumed = is_done or bool(done)
-        if is_done and parts is not None:
-            return _saved(parts) if rank == 0 else None
-        chosen = [numbers for numbers in self._batches() if not done.issuperset(numbers)]
-        if parts is not None:
-            parts.open()
-        try:
-            new = self._of(chosen[rank::size], parts)
-        finally:
-            if parts is not None:
-                parts.close()
-        records = dict(processes.of_all(list(new.items())))
-        return records | found if rank == 0 else None
+    @classmethod
+    def of(
+        cls, model: Any, device: str | None, dtype: Any, settings: dict[str, Any], recordings: Recordings, batch_size: int,
+        chunk_seconds: float, entities_as_phrases: bool, report: Report = lambda message: None,
+        progress: Callable[[int], Any] | None = None,
+    ) -> _Evaluating:  # fmt: skip
+        """Load the model, if it isn't one already. The arguments are those of `evaluate`."""
+        if isinstance(model, str | os.PathLike):
+            more: dict[str, Any] = {"phrases": []} if entities_as_phrases else {}
+            model, settings = load_pipeline(os.fspath(model), device, dtype, **(more | settings)), {}
+        if isinstance(model, NGramPipeline) and settings.get("lm") is not None:
+            # Once; its content identifies it.
+            settings = settings | {"lm": loaded_models(settings["lm"], model.tokenizer, model.device)}
+        every = map(recordings.described, range(len(recordings)))
+        entities = [recording.entities for recording in every] if entities_as_phrases else None
+        recogniser = Recogniser(model, settings, entities, chunk_seconds)
+        about = {"entities_as_phrases": entities_as_phrases, "batch_size": batch_size}
+        return cls(recogniser, recordings, _about(recogniser, recordings, settings) | about, report, progress)
+
+    @property
+    def measured(self) -> str:
+        return self.recogniser.measured
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.recogniser.pipeline.tokenizer
 
     def clock(self) -> Clock:
         """Return the time spent so far, by kind of work."""
@@ -184,19 +204,14 @@ class _Evaluating:
         wall = time.perf_counter() - self.begin - warm_up
         return Clock(wall, self.recogniser.model_seconds, self.recogniser.decoder_seconds, self.waiting, warm_up)
 
-    def _batches(self) -> Iterator[list[int]]:
-        return batches(self.recordings, self.batch_size, self.recogniser.chunk_seconds)
-
-    def _of(self, chosen: Iterable[list[int]], parts: Parts | None = None) -> Records:
+    def records_of(self, chosen: Iterable[list[int]], parts: Parts | None = None) -> Records:
         """Recognise batches and return their records. Also write them to this process's file, if there is one."""
-        if self.elsewhere is not None:
-            return self._of_cluster(chosen, parts, *self.elsewhere)
         recogniser = self.recogniser
         found: Records = {}
         pending: list[dict[str, Any]] = []
         before = recogniser.model_seconds, recogniser.decoder_seconds  # at the end of the last recording
         refused = -1  # number of the last recording that the recogniser refused
-        with closing(ahead(steps(self.recordings, chosen, recogniser, self.batch_size))) as loaded:
+        with closing(ahead(steps(self.recordings, chosen, recogniser, self.about["batch_size"]))) as loaded:
             asked = time.perf_counter()
             for step in loaded:
                 self.waiting += time.perf_counter() - asked
@@ -218,7 +233,7 @@ class _Evaluating:
                         numbers = sorted(set(step.numbers))
                         if len(numbers) > 1:  # each by itself
                             alone = replace(self, progress=None)
-                            pending += alone._of([number] for number in numbers).values()
+                            pending += alone.records_of([number] for number in numbers).values()
                         else:
                             recogniser.check_settings()
                             (refused,) = numbers
@@ -234,21 +249,6 @@ class _Evaluating:
                 asked = time.perf_counter()
         return found
 
-    def _of_cluster(
-        self, chosen: Iterable[list[int]], parts: Parts | None, cluster: Cluster, worker: _Worker, actors: Actors
-    ) -> Records:
-        found: Records = {}
-        for records in cluster.each(worker, list(chosen), actors):
-            for record in records:
-                if "error" in record:
-                    self.report(f"{record['error']}; skipped")
-            if parts is not None:
-                parts.write(records)
-            found |= {record["number"]: record for record in records}
-            if self.progress is not None:
-                self.progress(len(found))
-        return found
-
     def _records(self, step: RecognitionStep, heard: Sequence[Heard], spent: Sequence[float]) -> Iterator[dict[str, Any]]:
         """Yield the records of recordings that a step has finished. Its time is divided in proportion to their lengths."""
         seconds = sum(step.seconds) or 1.0
@@ -262,29 +262,58 @@ class _Evaluating:
             yield record | vars(one) | dict(zip(("audio_seconds", "model_seconds", "decoder_seconds"), times))
 
 
+class _OnCluster:
+    """The work of a cluster, whose results come together in this process."""
+
+    def __init__(
+        self, made: tuple[Any, ...], cluster: Cluster, actors: Actors, report: Report, progress: Callable[[int], Any] | None
+    ) -> None:
+        self.worker, self.cluster, self.actors, self.report, self.progress = _Worker(made), cluster, actors, report, progress
+        (told,) = cluster.each(self.worker, [None], replace(actors, count=1))
+        self.about, self.measured = told["settings"], told["measured"]
+        self.worker.about = self.about
+        self.tokenizer = tokenizer_of(os.fspath(made[0]))
+
+    def records_of(self, chosen: list[list[int]], parts: Parts | None = None) -> Records:
+        """As `_Evaluating.records_of`."""
+        found: Records = {}
+        for records in self.cluster.each(self.worker, chosen, self.actors):
+            for record in records:
+                if "error" in record:
+                    self.report(f"{record['error']}; skipped")
+            if parts is not None:
+                parts.write(records)
+            found |= {record["number"]: record for record in records}
+            if self.progress is not None:
+                self.progress(len(found))
+        return found
+
+    def clock(self) -> None:
+        """Return None: the time is that of many processes."""
+
+
 @dataclass
 class _Worker:
-    """Recognises batches of recordings. The model is loaded at the first batch, so that a worker can be sent to machines."""
+    """Recognises batches of recordings. The model is loaded at the first call, so that a worker can be sent to machines."""
 
-    model: str
-    device: str | None
-    dtype: Any
-    settings: dict[str, Any]
-    recordings: Recordings
-    batch_size: int
-    chunk_seconds: float
-    entities_as_phrases: bool
+    made: tuple[Any, ...]  # arguments of `_Evaluating.of`
+    about: dict[str, Any] | None = None  # the settings of the first worker
     run: _Evaluating | None = None
 
-    def __call__(self, numbers: list[int]) -> list[dict[str, Any]]:
-        """Return the records of a batch."""
+    def __call__(self, numbers: list[int] | None) -> Any:
+        """Return the records of a batch; for None, the settings, with this machine's device and dtype. Raises ValueError if the
+        settings differ from those of the first worker.
+        """
         if self.run is None:
-            pipeline = load_pipeline(self.model, self.device, self.dtype, **self.settings)
-            every = map(self.recordings.described, range(len(self.recordings)))
-            entities = [recording.entities for recording in every] if self.entities_as_phrases else None
-            recogniser = Recogniser(pipeline, {}, entities, self.chunk_seconds)
-            self.run = _Evaluating(recogniser, self.recordings, self.batch_size, lambda message: None, None)
-        return list(self.run._of([numbers]).values())
+            self.run = _Evaluating.of(*self.made)
+            ours, theirs = self.run.about, self.about or self.run.about
+            if others := [
+                f"{name} is {ours[name]} here and {theirs[name]} there" for name in ours if ours[name] != theirs[name]
+            ]:
+                raise ValueError(f"two workers differ: {'; '.join(others)}. Give a device and a dtype that all machines have")
+        if numbers is None:
+            return {"settings": self.run.about, "measured": self.run.measured}
+        return list(self.run.records_of([numbers]).values())
 
 
 def _recordings(data: Any) -> Recordings:
@@ -366,10 +395,10 @@ def _utterance(recording: Recording, record: dict[str, Any]) -> Utterance:
     return Utterance(recording.id, recording.text, entities=recording.entities, **values)
 
 
-def _doubts(utterances: Sequence[Utterance], clean: Callable[[str], str], recogniser: Recogniser) -> Iterator[str]:
+def _doubts(utterances: Sequence[Utterance], clean: Callable[[str], str], tokenizer: Any) -> Iterator[str]:
     """Yield warnings that the error rates may be unreliable."""
     texts = (clean(utterance.reference or "") for utterance in utterances if utterance.scored)
-    share, letters = unwritable_letters(texts, recogniser.pipeline.tokenizer)
+    share, letters = unwritable_letters(texts, tokenizer)
     if share > FOREIGN:
         shown = " ".join(letters[:SHOWN]) + (" ..." if len(letters) > SHOWN else "")
         yield (

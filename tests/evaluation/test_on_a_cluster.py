@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from copy import copy
 
 import pyarrow.parquet
 import pytest
@@ -12,11 +13,21 @@ from test_evaluate_processes import DEMO, MODEL, facts, manifest
 
 from hf_ngpulm.cli.app import run
 from hf_ngpulm.common.cluster import Actors, InProcess
-from hf_ngpulm.evaluation import Transcriber, TranscriptionStep, evaluate, read_recordings, transcribe_into, transcribing
+from hf_ngpulm.evaluation import (
+    Transcriber,
+    TranscriptionStep,
+    evaluate,
+    evaluating,
+    read_recordings,
+    transcribe_into,
+    transcribing,
+)
 from hf_ngpulm.evaluation.transcribing import batches_by_seconds
 from hf_ngpulm.pipelines import CTCNGramPipeline
+from hf_ngpulm.pipelines.loading import load_pipeline
 
 # The guard is off, as conftest.py changes it in this process only.
+CLIP = str(DEMO / "clips" / "01.flac")
 SETTINGS = {"device": "cpu", "lm": str(DEMO / "lm"), "num_beams": 4, "lm_guard": "off"}
 
 
@@ -136,6 +147,26 @@ def test_rows_of_json_and_parquet(tmp_path, capsys, monkeypatch):
         assert run(["transcribe", *arguments]) == 2 and message in capsys.readouterr().err
 
 
+def test_settings_are_those_of_the_workers(recordings, monkeypatch):
+    """The machine with the command loads no model, and workers with other settings are refused."""
+
+    class Elsewhere(InProcess):
+        def each(self, worker, work, actors):
+            with monkeypatch.context() as patched:
+                patched.setattr(evaluating, "load_pipeline", lambda *_, **__: pipeline)
+                yield from InProcess.each(self, copy(worker), work, actors)
+
+    pipeline = load_pipeline(MODEL, "cpu", "bfloat16")
+    monkeypatch.setattr(evaluating, "load_pipeline", None)
+    found = evaluate(MODEL, recordings, batch_size=3, cluster=Elsewhere())
+    assert found.settings["dtype"] == "torch.bfloat16" and found.measured and found.clock is None
+    worker = evaluating._Worker(
+        (pipeline, None, None, {}, recordings, 3, 40.0, False), {**found.settings, "dtype": "torch.half"}
+    )
+    with pytest.raises(ValueError, match=r"two workers differ: dtype is torch\.bfloat16 here and torch\.half there\. Give"):
+        worker([0])
+
+
 def test_evaluating_elsewhere(tmp_path, recordings, monkeypatch):
     broken = tmp_path / "broken.wav"
     broken.write_text("no audio")
@@ -167,14 +198,36 @@ def test_evaluating_elsewhere(tmp_path, recordings, monkeypatch):
 
 
 def test_options_of_the_command(tmp_path, capsys):
-    clip = str(DEMO / "clips" / "01.flac")
     for given, message in (
         (["--actors", "2"], "--actors is of a cluster; add --ray"),
         (["--ray", "auto"], "add --output results.jsonl"),
         (["--ray", "auto", "--output", "r.jsonl", "--format", "srt"], "--format has no place with r.jsonl"),
     ):
-        assert run(["transcribe", clip, "--model", MODEL, *given]) == 2
+        assert run(["transcribe", CLIP, "--model", MODEL, *given]) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        (["--ray", CLIP], "auto"),
+        ([CLIP, "--ray"], "auto"),
+        (["--ray", "--actors", "2", CLIP], "auto"),
+        (["--ray", "auto", CLIP], "auto"),
+        (["--ray", "head:6379", CLIP], "head:6379"),
+        ([CLIP, "--ray", "ray://10.0.0.1:10001"], "ray://10.0.0.1:10001"),
+        ([CLIP, "--ray=head:6379"], "head:6379"),
+        ([CLIP], None),
+    ],
+)
+def test_an_address_may_be_left_out(tmp_path, monkeypatch, given, address):
+    asked = []
+    monkeypatch.setattr(
+        "hf_ngpulm.cli.library.cluster_of", lambda cluster: [asked.append(cluster), InProcess()][1], raising=False
+    )
+    monkeypatch.setattr(Transcriber, "__call__", lambda self, group: [{"audio": CLIP, "text": "a"}])
+    assert run(["transcribe", "--model", MODEL, "--output", str(tmp_path / "r.jsonl"), *given]) == 0
+    assert asked == [address] and lines(tmp_path / "r.jsonl") == [{"audio": CLIP, "text": "a"}]
 
 
 @pytest.mark.slow
