@@ -16,8 +16,9 @@ from ..ngrams.counting import NGramCounter, memory_left
 from ..ngrams.on_cluster import CountedPart, counted_part, seen_earlier
 from ..ngrams.steps import Packing
 from ..text import TextFiles, normaliser, total_bytes
+from ..text.adaptation import Adapter
 from ..text.sources import FilePart
-from .sentences import STYLE_SAMPLE, Sentences, rows_of
+from .sentences import STYLE_SAMPLE, Sentences, numbered, rows_of, words_of
 from .training_options import TrainingOptions
 
 # Bytes of a task's text: so many, unless there would be more than MANY_PARTS of them.
@@ -54,17 +55,24 @@ def count_on(
     vocab_size: int,
     order: int,
     options: TrainingOptions,
+    adapter: Adapter | None,
     done: Callable[[int], Any],
-) -> tuple[list[CountedPart], np.ndarray, Packing, TextFacts]:
+) -> tuple[list[CountedPart], np.ndarray, Packing, TextFacts, list[str] | None]:
     """Count the n-grams of a text in parts. `TextFiles` are read by the tasks; other texts are sent to them.
 
-    `done` is called with the number of parts that are counted, again and again.
+    `adapter` rewrites texts, and gets the numbers of its changes. `done` is called with the number of parts that are counted,
+    again and again.
 
     Returns:
-        The parts in order, `first_seen` of the whole text (see `NGramCounts`), the packing, and facts about the text.
+        The parts in order, `first_seen` of the whole text (see `NGramCounts`), the packing, facts about the text, and the words
+        that n-grams are of; None if they are of tokens.
     """
-    told = dataclasses.replace(options, valid=None, outputs=None, limit_vocabulary=None, cluster=None, workers=1)
-    settings = cluster.shared((tokenizer, vocab_size, order, told))
+    told = dataclasses.replace(options, valid=None, outputs=None, limit_vocabulary=None, cluster=None, workers=1, style_of=None)
+    parts, numbers = _parts(texts), None
+    if options.unit == "word":
+        parts, numbers = _numbers_of_words(cluster, parts, (tokenizer, told, adapter))
+        vocab_size = len(numbers)
+    settings = cluster.shared((tokenizer, vocab_size, order, told, adapter, numbers))
     tasks: list[list[Any]] = []
     counted: list[CountedPart] = []
     first_seen: np.ndarray | None = None
@@ -73,19 +81,59 @@ def count_on(
     def wait(running: int) -> None:
         nonlocal first_seen, whole
         while len(counted) < len(tasks) - running:
-            size, of_words, seen, facts = cluster.get(tasks[len(counted)][1])
+            size, of_words, seen, facts, changed = cluster.get(tasks[len(counted)][1])
             first_seen = seen_earlier(first_seen, seen, whole.num_sentences)
             whole = whole.with_more(facts)
+            if adapter is not None:
+                adapter.add(changed)
             counted.append(CountedPart(tasks[len(counted)][0], size, of_words))
             done(len(counted))
 
-    for number, part in enumerate(_parts(texts)):
+    for number, part in enumerate(parts):
         wait(2 * cluster.cpus)
         tasks.append(cluster.submit(count_part, part, settings, number < SAMPLED_PARTS, returns=2))
     wait(0)
     if first_seen is None or not whole.num_sentences:
         raise ValueError("there is no text to count n-grams in: no sentence was given")
-    return counted, first_seen, Packing(vocab_size, order, from_last=True), whole
+    words = None if numbers is None else list(numbers)
+    return counted, first_seen, Packing(vocab_size, order, from_last=True), whole, words
+
+
+def _numbers_of_words(
+    cluster: Cluster, parts: Iterator[Any], settings: tuple[Any, ...]
+) -> tuple[Iterator[Any], dict[str, int]]:
+    """Return the parts of a text, and the numbers of its words, in the order of their first occurrences."""
+    handles = [cluster.shared(part) for part in parts]
+    told = cluster.shared(settings)
+    found = [cluster.submit(distinct_words, part, told) for part in handles]
+    numbers: dict[str, int] = {}
+    for one in found:
+        for word in cluster.get(one):
+            numbers.setdefault(word, len(numbers))
+    if not numbers:
+        raise ValueError("training needs at least one word, the texts have none")
+    return iter(handles), numbers
+
+
+def distinct_words(part: list[Any], settings: tuple[Any, ...]) -> list[str]:
+    """Return the words of a part of a text, in the order of their first occurrences."""
+    tokenizer, options, adapter = settings
+    rows, clean, _ = _read(part, tokenizer, options, adapter)
+    return list(dict.fromkeys(word for row in rows for word in words_of(row, clean)))
+
+
+def _read(
+    part: list[Any], tokenizer: Any, options: TrainingOptions, adapter: Adapter | None
+) -> tuple[Iterator[Any], Callable[[str], str], Adapter | None]:
+    """Return the rows of a part, what cleans them, and its adapter, which counts the changes in this part."""
+    rows: Iterable[Any] = part
+    if part and isinstance(part[0], FilePart):
+        rows = chain.from_iterable(each.texts() for each in part)
+    plain = normaliser(options.normalise, tokenizer)
+    if adapter is None:
+        return rows_of(rows, options.field), plain, None
+    own = adapter.anew()
+    return rows_of(rows, options.field), lambda text: own(plain(text)), own
 
 
 def _parts(texts: Iterable[Any]) -> Iterator[list[Any]]:
@@ -104,13 +152,12 @@ def _parts(texts: Iterable[Any]) -> Iterator[list[Any]]:
 
 def count_part(part: list[Any], settings: tuple[Any, ...], is_sampled: bool) -> list[Any]:
     """Count the n-grams of a part of a text. Return the sorted run (words `[W, R]` and counts `[R]`); and facts: R, a sample of
-    its words, `first_seen` and `TextFacts`, whose sample of texts is empty unless `is_sampled`."""
-    tokenizer, vocab_size, order, options = settings
-    clean = normaliser(options.normalise, tokenizer)
-    rows: Iterable[Any] = part
-    if part and isinstance(part[0], FilePart):
-        rows = chain.from_iterable(each.texts() for each in part)
-    sentences = Sentences(rows_of(rows, options.field), tokenizer, vocab_size, clean, options)
+    its words, `first_seen`, `TextFacts`, whose sample of texts is empty unless `is_sampled`, and the adapter."""
+    tokenizer, vocab_size, order, options, adapter, numbers = settings
+    rows, clean, changed = _read(part, tokenizer, options, adapter)
+    if numbers is not None:
+        rows = numbered((words_of(row, clean) for row in rows), numbers.__getitem__)
+    sentences = Sentences(rows, tokenizer, vocab_size, clean, options)
     memory = memory_left(options.memory)
     with NGramCounter(vocab_size, order, memory=memory, folder=options.folder, from_last=True) as counter:
         for token_ids, lengths, first in sentences:
@@ -118,4 +165,4 @@ def count_part(part: list[Any], settings: tuple[Any, ...], is_sampled: bool) -> 
         run, size, of_words = counted_part(counter.run())
         numbers = counter.num_sentences, counter.num_tokens, counter.num_unknown
         facts = TextFacts(*numbers, sentences.unknown, sentences.sample if is_sampled else [])
-        return [run, (size, of_words, counter.first_seen, facts)]
+        return [run, (size, of_words, counter.first_seen, facts, changed)]

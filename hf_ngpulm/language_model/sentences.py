@@ -112,3 +112,21 @@ def _as_ids(rows: list[Any]) -> tuple[np.ndarray, np.ndarray]:
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
             raise ValueError(f"texts should be strings, or lists of token ids (whole numbers), got {str(row)[:60]!r}")
     return np.concatenate([ids.astype(np.int64) for ids in arrays]), np.array([ids.size for ids in arrays])
+
+
+def words_of(row: Any, clean: Callable[[str], str]) -> list[str]:
+    """Return the words of a text. Raises ValueError if the row isn't a text, or a word is reserved."""
+    if not isinstance(row, str):
+        raise ValueError(f"a model of words is trained on strings, got {str(row)[:60]!r}")
+    words = clean(row).split()
+    for word in words:
+        if word.lower() in ("<s>", "</s>", "<unk>"):
+            raise ValueError(f"the text {row[:60]!r} has {word!r} as a word, which is reserved in language models")
+    return words
+
+
+def numbered(sentences: Iterator[list[str]], number_of: Callable[[str], int]) -> Batches:
+    """Yield sentences as the numbers of their words, in blocks."""
+    while batch := list(islice(sentences, SENTENCES_PER_BATCH)):
+        ids = np.array([number_of(word) for sentence in batch for word in sentence], dtype=np.int32)
+        yield ids, np.array([len(sentence) for sentence in batch], dtype=np.int64)

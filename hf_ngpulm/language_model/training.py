@@ -28,14 +28,14 @@ from ..ngrams.counting import MAX_ORDER, NGramCounter, memory_left
 from ..ngrams.kneser_ney import estimate, thresholds_of
 from ..ngrams.room import Room
 from ..ngrams.table import NGramTable
-from ..text import normaliser
+from ..text import TextFiles, normaliser
 from ..text.adaptation import Adapter, habits_of
 from ..text.unwritable import refuse_unwritable
 from ..text.vocabulary import Vocabulary, tokenizer_of
 from .counting_tasks import TextFacts, count_on
 from .perplexity import Perplexity, perplexity_of, scored_texts, without_word_bonus
 from .pruning import prune_table
-from .sentences import SENTENCES_PER_BATCH, STYLE_SAMPLE, Batches, Sentences, as_text, doubts, rows_of
+from .sentences import STYLE_SAMPLE, Batches, Sentences, as_text, doubts, numbered, rows_of, words_of
 from .training_options import DEFAULT_ORDERS, TrainingOptions
 
 logger = logging.getLogger(__name__)
@@ -77,18 +77,19 @@ def train(
         rows, adapter = _adapter(rows, clean, how)
         clean = _one_after_the_other(clean, adapter)
     words: list[str] | None = None
+    cluster = None if how.cluster is None else cluster_of(how.cluster)
+    if how.unit == "word":
+        _check_for_words(tokenizer, how)
     with ExitStack() as files:
-        if how.unit == "word":
-            _check_for_words(tokenizer, how)
-            read = (_words(row, clean) for row in bars.over(rows, "reading", size, lambda _: 1))
+        if how.unit == "word" and cluster is None:
+            read = (words_of(row, clean) for row in bars.over(rows, "reading", size, lambda _: 1))
             words, rows = files.enter_context(_numbered(read, how.folder))
         sentences = Sentences(rows, tokenizer, vocabulary.size if words is None else len(words), clean, how)
         memory = memory_left(how.memory)
-        cluster = None if how.cluster is None else cluster_of(how.cluster)
         if cluster is not None:
             with bars.stage(told := f"counting on {cluster.cpus} CPUs") as bar:
-                counted, first_seen, packing, facts = count_on(
-                    cluster, texts, tokenizer, vocabulary.size, order, how,
+                counted, first_seen, packing, facts, words = count_on(
+                    cluster, texts if isinstance(texts, TextFiles) else rows, tokenizer, vocabulary.size, order, how, adapter,
                     done=lambda done: bar.set_description(f"{told}: {done} parts"),
                 )  # fmt: skip
         else:
@@ -192,16 +193,6 @@ def _check_for_words(tokenizer: Any, options: TrainingOptions) -> None:
     refuse_idle(given, "have a meaning for models of tokens only, not with unit='word'")
 
 
-def _words(row: Any, clean: Callable[[str], str]) -> list[str]:
-    if not isinstance(row, str):
-        raise ValueError(f"a model of words is trained on strings, got {str(row)[:60]!r}")
-    words = clean(row).split()
-    for word in words:
-        if word.lower() in ("<s>", "</s>", "<unk>"):
-            raise ValueError(f"the text {row[:60]!r} has {word!r} as a word, which is reserved in language models")
-    return words
-
-
 @contextmanager
 def _numbered(sentences: Iterator[list[str]], folder: str | Path | None) -> Iterator[tuple[list[str], Batches]]:
     """Yield one pair: the distinct words of the sentences, and the sentences as word ids, in blocks from a file.
@@ -211,10 +202,9 @@ def _numbered(sentences: Iterator[list[str]], folder: str | Path | None) -> Iter
     numbers: dict[str, int] = {}
     blocks = []
     with tempfile.TemporaryFile(dir=folder) as file:
-        while batch := list(islice(sentences, SENTENCES_PER_BATCH)):
-            ids = [numbers.setdefault(word, len(numbers)) for sentence in batch for word in sentence]
-            np.array(ids, dtype=np.int32).tofile(file)
-            blocks.append(np.array([len(sentence) for sentence in batch], dtype=np.int64))
+        for ids, lengths in numbered(sentences, lambda word: numbers.setdefault(word, len(numbers))):
+            ids.tofile(file)
+            blocks.append(lengths)
         if not numbers:
             raise ValueError("training needs at least one word, the texts have none")
         file.seek(0)

@@ -114,16 +114,11 @@ class TrainingOptions:
             why = "can't be used on a cluster; leave cluster out, or this"
             not_there = {
                 "workers": options.workers,
-                "style_of": options.style_of,
                 "accelerator": options.accelerator,
                 "resume": options.resume or None,
             }
             is_cpu = options.device is None or torch.device(options.device).type == "cpu"
-            not_there |= {
-                "device": None if is_cpu else options.device,
-                "unit": None if options.unit == "token" else options.unit,
-            }
-            refuse_idle(not_there, why)
+            refuse_idle(not_there | {"device": None if is_cpu else options.device}, why)
         if options.style_of is None:
             refuse_idle({"language": options.language}, "says of what language numbers are; pass style_of too")
         return options

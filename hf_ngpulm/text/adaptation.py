@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
@@ -169,6 +170,19 @@ class Adapter:
                 count, *example = self.changes.get(name, (0, before, text))
                 self.changes[name] = (count + 1, example[0], example[1])
         return text
+
+    def anew(self) -> Adapter:
+        """Return an adapter that makes the same changes, and has counted none."""
+        new = copy(self)
+        new.texts, new.changes = 0, {}
+        return new
+
+    def add(self, other: Adapter) -> None:
+        """Add what another adapter has counted in the texts that follow."""
+        self.texts += other.texts
+        for name, (count, before, after) in other.changes.items():
+            already, *first = self.changes.get(name, (0, before, after))
+            self.changes[name] = (already + count, first[0], first[1])
 
     def told(self) -> list[str]:
         """Return a line for each kind of change, with its count and an example."""

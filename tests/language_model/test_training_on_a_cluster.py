@@ -59,7 +59,11 @@ def spoken():
 
 def assert_equal_trainings(ours, theirs):
     assert_equal(ours.parts, theirs.parts)
-    assert (ours.unknown, ours.perplexity, ours.warnings) == (theirs.unknown, theirs.perplexity, theirs.warnings)
+    names = "unknown", "perplexity", "warnings", "adapted"
+    assert [getattr(ours, name) for name in names] == [getattr(theirs, name) for name in names]
+    assert (ours.of_words is None) == (theirs.of_words is None)
+    if ours.of_words is not None:
+        assert ours.of_words[1] == theirs.of_words[1]
 
 
 def test_texts_and_what_is_said_of_them(small_parts):
@@ -71,12 +75,34 @@ def test_texts_and_what_is_said_of_them(small_parts):
     assert_equal_trainings(found, train(rows, tokenizer, **options))
 
 
+WORDS_AND_STYLE = (
+    {"unit": "word", "case": "lower"},
+    {"unit": "word", "normalise": "lower", "closed_vocabulary": True, "prune": (0, 1)},
+    {"style_of": ["set a course", "go now"] * 9, "outputs": None},
+    {"style_of": ["Set a course.", "We have 12 of them.", "Go now."] * 9, "language": "en", "unit": "word"},
+)
+
+
+@pytest.mark.parametrize("options", WORDS_AND_STYLE)
+def test_words_and_style(small_parts, tmp_path, options):
+    texts, tokenizer = spoken()
+    texts = [text.replace("HALF", "TWELVE") for text in texts]
+    expected = train(texts, tokenizer, order=3, **options)
+    assert bool(expected.adapted) == ("style_of" in options)
+    assert_equal_trainings(train(iter(texts), tokenizer, order=3, cluster=InProcess(), **options), expected)
+    (tmp_path / "t.txt").write_text("\n".join(texts) + "\n")
+    files = TextFiles([tmp_path / "t.txt"])
+    assert_equal_trainings(train(files, tokenizer, order=3, cluster=InProcess(), **options), expected)
+
+
 def test_options_that_a_cluster_has_not():
-    for given in ({"resume": True, "folder": "."}, {"unit": "word"}, {"workers": 2}, {"device": "cuda"}, {"style_of": "x"}):
+    for given in ({"resume": True, "folder": "."}, {"workers": 2}, {"device": "cuda"}):
         with pytest.raises(ValueError, match=rf"{next(iter(given))} can't be used on a cluster"):
             train(["a"], vocab_size=3, cluster=InProcess(), **given)
     with pytest.raises(ValueError, match="cluster should be the address of a Ray cluster or 'auto', got 3"):
         train([[1]], vocab_size=3, cluster=3)
+    with pytest.raises(ValueError, match="the texts have none"):
+        train([""], spoken()[1], unit="word", cluster=InProcess())
     with pytest.raises(ValueError, match="no sentence was given"):
         train([], vocab_size=3, cluster=InProcess())
     with pytest.raises(ValueError, match="can't read standard input; name a file that all of them see"):
@@ -136,9 +162,9 @@ def test_workers_and_machines_that_die(tmp_path, small_parts, monkeypatch):
             assert_equal(train(iter(texts), cluster="auto", **options).parts, whole.parts)
             assert_equal(train(files, cluster="auto", **options).parts, from_files.parts)
             spoken_texts, tokenizer = spoken()
-            of_texts = {"order": 3, "normalise": "lower"}
-            found = train(spoken_texts, tokenizer, cluster="auto", **of_texts)
-            assert_equal_trainings(found, train(spoken_texts, tokenizer, **of_texts))
+            for of_texts in ({"normalise": "lower"}, *(WORDS_AND_STYLE if cpus == 2 else ())):
+                found = train(spoken_texts, tokenizer, order=3, cluster="auto", **of_texts)
+                assert_equal_trainings(found, train(spoken_texts, tokenizer, order=3, **of_texts))
     with ray_nodes(2, 2) as nodes:
         counted, killed = counting_tasks.count_part, tmp_path / "killed"
 
