@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from ..common.launch import launched_alone, rank_and_size
+from ..common.launch import Processes, launched_alone
 from ..common.progress import Bars
 from . import library, options
 from .models import load_recogniser, normalisation_of, phrases_and_entities
@@ -75,7 +75,8 @@ def evaluate(
         raise ValueError(f"--confidence should lie between 0 and 1, as in 0.95, got {confidence}")
     normalisation = normalisation_of(normalise)
     earlier = None if compare is None else library.read_results(compare, normalisation)
-    rank, size = rank_and_size()
+    processes = Processes()  # before the number of threads, which accelerate sets
+    rank, size = processes.rank, processes.size
     if launched_alone():
         tell(ALONE)
     if not resume:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ..audio.microphone import microphone_pieces
     from ..audio.subtitles import segments, subtitles
     from ..common.checks import check, one_of, refuse_idle
-    from ..common.cluster import Actors, cluster_of
+    from ..common.cluster import Actors, OnRay, cluster_of
     from ..config.of_models import refuse_other
     from ..corrections import CorrectionLog
     from ..corrections.lessons import as_terms
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ..serving.app import WYOMING, make_app
     from ..serving.attention import AttentionRecognizer
     from ..serving.process import certificate, listen, run_workers
+    from ..serving.replicas import deployment, serve_replicas
     from ..serving.requests import Voices
     from ..serving.wyoming import host_and_port
 

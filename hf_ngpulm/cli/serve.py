@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +17,8 @@ import typer
 from ..serving.limits import Limits
 from ..serving.logs import log_json
 from . import library
-from .models import load_serving, warm_up
-from .options import Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, Rescoring, option
+from .models import check_folder, load_serving, warm_up
+from .options import AT, Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, Rescoring, option
 from .output import print_json, tell
 
 KEY = "HF_NGPULM_API_KEY"
@@ -72,6 +75,29 @@ class Most:
     )
 
 
+@dataclass(frozen=True)
+class Replicas:
+    """Options for a server on a Ray cluster."""
+
+    cluster: str | None = option(
+        f"Serve by Ray Serve, on the machines of a Ray cluster{AT}. All machines must see the models.",
+        "--ray", metavar="[HOST:PORT]",
+    )  # fmt: skip
+    replicas: str | None = option(
+        "With --ray: replicas, each with its own model and clients [default: 1]; or the fewest and the most, such as 1-8: as "
+        "many as clients need."
+    )
+    num_gpus: float | None = option("With --ray: share of a GPU that each replica takes, such as 0.5.", min=0)
+
+    @property
+    def number(self) -> int | tuple[int, int]:
+        """Return the number of replicas, or the fewest and the most. Raises ValueError for another text."""
+        found = re.fullmatch(r"([1-9][0-9]{0,4})(?:-([1-9][0-9]{0,4}))?", self.replicas or "1")
+        if found is None:
+            raise ValueError(f"--replicas should be a number, or the fewest and the most, as in 1-8; got {self.replicas!r}")
+        return int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))
+
+
 def serve(
     *,
     model: ModelArgument,
@@ -93,6 +119,7 @@ def serve(
     ),
     address: Address,
     most: Most,
+    on_cluster: Replicas,
     tick: float = option("Seconds that clients' chunks wait to be decoded together.", default=0.08, min=0.001, max=10),
     json_logs: bool = option("Write logs as lines of JSON, a line for each request.", default=False),
     device: DeviceOption = None,
@@ -112,6 +139,16 @@ def serve(
     grammars = dict(_named("--grammar", text) for text in grammar or ())
     if named and (decoding.lm is None or "default" in named or len(named) < len(also_lm or ())):
         raise ValueError("--also-lm is for names of their own, besides the language model of --lm, whose name is default")
+    if on_cluster.cluster is None:
+        of_cluster = {"--replicas": on_cluster.replicas, "--num-gpus": on_cluster.num_gpus}
+        library.refuse_idle(of_cluster, "is of a cluster; add --ray")
+    else:
+        not_there = {
+            "--workers": None if address.workers == 1 else address.workers, "--wyoming": address.wyoming,
+            "--tls-cert": address.tls_cert, "--tls-key": address.tls_key, "--json-logs": json_logs or None,
+            "--port": None if address.port else 0,
+        }  # fmt: skip
+        library.refuse_idle(not_there, "can't be used with --ray; leave it out")
     library.certificate(address.tls_cert, address.tls_key)  # before the model is loaded
     if address.wyoming is not None:
         library.host_and_port(address.wyoming, address.workers > 1)
@@ -120,25 +157,52 @@ def serve(
         "grammars": {name: library.Grammar.load(file) for name, file in grammars.items()},
         "names": served_name or [_name_of(model)], "limits": Limits(**vars(most)), "host": address.host,
         "corrections": corrections_in, "wyoming": address.wyoming, "keys": _keys(address.api_key, address.api_key_file),
-        "tls": (address.tls_cert, address.tls_key), "origins": address.origin or (), "proxies": address.proxy or (),
-        "tick": tick, "json_logs": json_logs, "device": device, "as_json": as_json, "shared": address.workers > 1,
+        "origins": address.origin or (), "proxies": address.proxy or (), "tick": tick, "device": device,
+        "shared": address.workers > 1,
     }  # fmt: skip
+    if on_cluster.cluster is not None:
+        _serve_on_cluster(on_cluster, options, address, as_json)
+        return
+    options |= {"tls": (address.tls_cert, address.tls_key), "json_logs": json_logs, "as_json": as_json}
     if address.workers > 1:
         raise typer.Exit(library.run_workers(address.workers, work, options, address.host, address.port))
     work(**options, port=address.port)
 
 
-def work(
+def _serve_on_cluster(on_cluster: Replicas, options: dict[str, Any], address: Address, as_json: bool) -> None:
+    check_folder(options["model"])
+    number, limits = on_cluster.number, options["limits"]
+    most = number if isinstance(number, int) else number[1]
+    cluster = library.cluster_of(on_cluster.cluster)
+    assert isinstance(cluster, library.OnRay)
+    _, num_gpus, num_cpus = cluster.placed(library.Actors(most, on_cluster.num_gpus))
+    make = functools.partial(_in_replica, os.getcwd(), options)
+    deployed = library.deployment(make, number, limits.clients, num_gpus, num_cpus)
+
+    def told() -> None:
+        at = f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
+        if as_json:
+            print_json({"page": f"http://{at}/", "openai": f"http://{at}/v1"})
+        else:
+            print(f"http://{at}/ (OpenAI: http://{at}/v1); Ctrl-C to stop", file=sys.stderr, flush=True)
+        _warn_if_open(address.host, options["keys"])
+
+    library.serve_replicas(deployed, address.host, address.port, told)
+
+
+def _in_replica(folder: str, options: dict[str, Any]) -> Any:
+    """Return the application of a replica, which works in a folder if its machine has it."""
+    with contextlib.suppress(OSError):
+        os.chdir(folder)
+    return application(**options)[0]
+
+
+def application(
     *, model: str, decoding: Decoding, chunks: Chunks, rescoring: Rescoring, lms: dict[str, str],
-    grammars: dict[str, library.Grammar], names: list[str],
-    limits: Limits, host: str, port: int, wyoming: str | None, keys: list[str], tls: tuple[str | None, str | None],
-    origins: list[str], proxies: list[str], corrections: str | None,
-    tick: float, json_logs: bool, device: str | None, as_json: bool, shared: bool,
-    number: int = 0,
-) -> None:  # fmt: skip
-    """Run a server. If `shared`, several processes run it, and only the first one prints the address."""
-    if json_logs:
-        log_json()
+    grammars: dict[str, library.Grammar], names: list[str], limits: Limits, host: str, wyoming: str | None, keys: list[str],
+    origins: list[str], proxies: list[str], corrections: str | None, tick: float, device: str | None, shared: bool,
+) -> tuple[Any, Any, library.Access]:  # fmt: skip
+    """Load the recogniser and return the server's application, the recogniser, and the access rules."""
     recognizer = load_serving(model, device, decoding, chunks, limits.clients, list(lms.values()), rescoring)
     known = dict(zip(["default", *lms], getattr(recognizer, "language_models", ())))
     voices = library.Voices(names, known, [chunks.language] if chunks.language else ["en"], grammars=grammars)
@@ -147,6 +211,19 @@ def work(
     app = library.make_app(
         recognizer, limits, access, voices=voices, tick=tick, wyoming=wyoming, reuse_port=shared, corrections=corrections
     )
+    return app, recognizer, access
+
+
+def work(
+    *, port: int, tls: tuple[str | None, str | None], json_logs: bool, as_json: bool, number: int = 0, **options: Any
+) -> None:
+    """Run a server. `options` are those of `application`. If `shared`, several processes run it, and only the first one prints
+    the address.
+    """
+    if json_logs:
+        log_json()
+    app, recognizer, access = application(**options)
+    host, limits = options["host"], options["limits"]
 
     def told(at: str) -> None:
         if number:
@@ -163,17 +240,22 @@ def work(
             shown = [f"{names[kind]}: {at}" for kind, at in {"openai": api, **live, **also}.items()]
             shown += [] if live else ["recordings only"]
             print(f"{page} ({', '.join(shown)}); Ctrl-C to stop", file=sys.stderr, flush=True)
-        if not keys and library.local_hosts(host) is None:
-            tell(f"whoever reaches {host} may use it: there is no key (--api-key-file, or {KEY})")
+        _warn_if_open(host, options["keys"])
 
     def stopping() -> None:
         if not (number or as_json or json_logs):
             tell(f"stopping; what was said is finished, for up to {limits.shutdown_seconds:g} s")
 
-    is_busy = asyncio.run(library.listen(app, host, port, limits, told, library.certificate(*tls), shared, access, stopping))
+    certificate = library.certificate(*tls)
+    is_busy = asyncio.run(library.listen(app, host, port, limits, told, certificate, options["shared"], access, stopping))
     if is_busy:
         sys.stdout.flush()
         os._exit(0)
+
+
+def _warn_if_open(host: str, keys: list[str]) -> None:
+    if not keys and library.local_hosts(host) is None:
+        tell(f"whoever reaches {host} may use it: there is no key (--api-key-file, or {KEY})")
 
 
 def _keys(given: list[str] | None, file: str | None) -> list[str]:

@@ -115,7 +115,7 @@ class OnRay:
 
         if not work:
             return
-        count, num_gpus, num_cpus = self._placed(actors)
+        count, num_gpus, num_cpus = self.placed(actors)
         data.DataContext.get_current().enable_progress_bars = False
         logging.getLogger("ray.data").setLevel(logging.WARNING)
         items = data.from_items(list(map(json.dumps, work)), override_num_blocks=min(len(work), MAX_BLOCKS))
@@ -127,7 +127,7 @@ class OnRay:
                 raise ValueError(one["problem"])
             yield one["result"]
 
-    def _placed(self, actors: Actors) -> tuple[int, float, int]:
+    def placed(self, actors: Actors) -> tuple[int, float, int]:
         """Return the number of actors, and the GPUs and CPUs of each; see `placed`."""
         machines = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         return placed(

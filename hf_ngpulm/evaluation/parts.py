@@ -43,11 +43,11 @@ class Parts:
         found: Records = {}
         for path in sorted(self.folder.glob("[0-9]*.jsonl")) if self.folder.is_dir() else ():
             content = path.read_bytes()
+            lines = content[: content.rfind(b"\n") + 1].splitlines()
             try:
-                about, *records = map(json.loads, content[: content.rfind(b"\n") + 1].splitlines() or [b"null"])
-                if about is not None:
-                    self.check(about["settings"], path)
-                for record in records:
+                if lines:  # else a process has just made the file
+                    self.check(json.loads(lines[0])["settings"], path)
+                for record in map(json.loads, lines[1:]):
                     found.setdefault(record["number"], record)
             except SettingsMismatchError:
                 raise

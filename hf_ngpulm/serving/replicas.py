@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -73,6 +74,36 @@ def deployment(
     replica: Any = serve.ingress(OfThisProcess())(Replica)
     deployed: Any = serve.deployment(replica, name=name, ray_actor_options=of_machine, **limited, **scaled)
     return deployed.bind(make)
+
+
+def serve_replicas(deployed: Any, host: str, port: int, tell: Callable[[], Any]) -> None:
+    """Serve a `deployment` at an address of the cluster's machines until SIGTERM or SIGINT. Ray must have been started.
+
+    Args:
+        tell: called once replicas answer.
+
+    Raises:
+        ValueError: Ray Serve runs on the cluster already; or replicas can't start, as for a model that can't be loaded.
+    """
+    from ray import serve
+
+    if serve.status().proxies:
+        raise ValueError("Ray Serve runs on this cluster already, perhaps at another address; end it (serve shutdown)")
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    serve.start(http_options={"host": host, "port": port})
+    try:
+        try:
+            serve.run(deployed, name="hf-ngpulm", route_prefix="/")
+        except RuntimeError as error:
+            failed = serve.status().applications["hf-ngpulm"].deployments.values()
+            why = "\n".join([str(error), *(one.message for one in failed)]).rstrip().rpartition("\n")[2]
+            raise ValueError(f"the replicas can't start: {why}") from None  # the last line of a traceback
+        tell()
+        stopped.wait()
+    finally:
+        serve.shutdown()
 
 
 class OfThisProcess:

@@ -267,5 +267,21 @@ def test_a_node_dies_while_it_transcribes(tmp_path, monkeypatch, capsys):
             assert run([*command, *given]) == 2
             (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("hf-ngpulm: error"))
             assert message in line
-        command = ["transcribe", source, "--model", MODEL, "--output", str(tmp_path / "cli.jsonl"), "--ray", "auto"]
+        command = ["transcribe", source, "--model", MODEL, "--output", str(tmp_path / "cli.jsonl"), "--ray"]
         assert run(command) == 0 and len(lines(tmp_path / "cli.jsonl")) == count
+        (tmp_path / "broken.wav").write_text("no audio")
+        paths = [*(str(DEMO / "clips" / f"{i:02}.flac") for i in range(5)), str(tmp_path / "broken.wav")]
+        pyarrow.parquet.write_table(pyarrow.table({"id": paths, "audio": paths}), tmp_path / "m.parquet")
+        command = [
+            "transcribe",
+            str(tmp_path / "m.parquet"),
+            "--model",
+            MODEL,
+            "--output",
+            str(tmp_path / "r.parquet"),
+            "--ray",
+        ]
+        assert run(command) == 1 and "1 of 6 files could not be read" in capsys.readouterr().err
+        rows = pyarrow.parquet.read_table(tmp_path / "r.parquet").to_pylist()
+        assert sorted(row["audio"] for row in rows) == sorted(paths)
+        assert [row["audio"] for row in rows if row["error"]] == paths[5:] and sum(bool(row["text"]) for row in rows) == 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 
 import aiohttp
 import numpy as np
@@ -12,6 +13,7 @@ from aiohttp import ClientSession, FormData, WSMsgType, web
 from ray_clusters import ray_nodes
 from serving_clients import COMMIT, DONE, PATH, append, hello, pcm, serving, until
 
+from hf_ngpulm.cli.app import run
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.serving import Limits, deployment
 from hf_ngpulm.serving.replicas import Bridge, _headers, _target
@@ -155,6 +157,115 @@ def served():
     return app
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--replicas", "2"], "--replicas is of a cluster; add --ray"),
+        (["--ray", "--workers", "2"], "--workers can't be used with --ray"),
+        (["--ray", "--wyoming", "tcp://127.0.0.1:10300"], "--wyoming can't be used with --ray"),
+        (["--ray", "--port", "0"], "--port can't be used with --ray"),
+        (["--ray", "--replicas", "8-"], "--replicas should be a number, or the fewest and the most, as in 1-8; got '8-'"),
+    ],
+)
+def test_options_of_the_command(given, message, capsys):
+    assert run(["serve", str(bundled("examples/models/ctc")), *given]) == 2
+    assert message in capsys.readouterr().err
+
+
+async def transcript(session, at):
+    form = FormData({"model": "whisper-1"})
+    form.add_field("file", CLIP.read_bytes(), filename="a.flac")
+    async with session.post(at + "/v1/audio/transcriptions", data=form) as response:
+        assert response.status == 200
+        return (await response.json())["text"]
+
+
+@pytest.mark.slow
+def test_the_command_serves_on_a_cluster(offline, demo, tmp_path):
+    import os
+    import signal
+    import subprocess
+    import sys
+
+    with ray_nodes(3):
+        import ray
+
+        address = ray.get_runtime_context().gcs_address
+        (tmp_path / "model").symlink_to(bundled("examples/models/ctc"))
+
+        def started(model, *more):
+            command = [
+                sys.executable,
+                "-m",
+                "hf_ngpulm.cli",
+                "serve",
+                model,
+                "--ray",
+                address,
+                "--json",
+                "--port",
+                "18766",
+                *more,
+            ]
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            return subprocess.Popen(command, cwd=tmp_path, **pipes)
+
+        async def main(at):
+            async with ClientSession() as session:
+                return await transcript(session, at), await said(session, at, demo.clips[2])
+
+        # A relative path is one of the command's folder.
+        server = started("model", "--replicas", "2", "--max-clients", "4")
+        try:
+            at = json.loads(server.stdout.readline())["page"].rstrip("/")
+            assert at == "http://127.0.0.1:18766" and all(asyncio.run(main(at)))
+            other = started("model")
+            assert "Ray Serve runs on this cluster already" in other.communicate(timeout=120)[1] and other.returncode == 2
+            server.send_signal(signal.SIGTERM)
+            server.communicate(timeout=60)
+            assert server.returncode == 0
+        finally:
+            server.kill()
+        wrong = started("model", "--lm", os.fspath(tmp_path / "nowhere.arpa"))
+        errors = wrong.communicate(timeout=300)[1]
+        (line,) = (line for line in errors.splitlines() if line.startswith("hf-ngpulm: error"))
+        assert wrong.returncode == 2 and "the replicas can't start" in line and "nowhere.arpa" in line
+
+
+@pytest.mark.slow
+def test_streams_start_a_second_replica(demo, offline):
+    """Four streams are all that a replica takes; a fifth request waits for the second replica."""
+    with ray_nodes(3):
+        from ray import cloudpickle, serve
+
+        cloudpickle.register_pickle_by_value(__import__(__name__))
+        serve.start(http_options={"port": 18_767})
+        serve.run(deployment(served, replicas=(1, 2), streams=4), route_prefix="/")
+        at, expected = "http://127.0.0.1:18767", offline(demo.clips[2], lm_guard="off").text
+
+        async def process(session):
+            async with session.get(at + "/process") as response:
+                return await response.text()
+
+        async def main():
+            async with ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+                first = await process(session)
+                async with contextlib.AsyncExitStack() as streams:
+                    for _ in range(4):
+                        ws = await streams.enter_async_context(session.ws_connect(at + PATH, max_msg_size=0))
+                        await ws.send_json(hello())
+                        await ws.send_json(append(pcm(demo.clips[2])))
+                    assert await asyncio.wait_for(process(session), 300) != first
+                    assert await said(session, at, demo.clips[2]) == expected
+                    await ws.send_json({"type": COMMIT})
+                    assert (await until(ws, DONE))[-1]["transcript"] == expected
+
+        asyncio.run(main())
+        (deployed,) = serve.status().applications["default"].deployments.values()
+        assert sum(deployed.replica_states.values()) == 2
+        serve.shutdown()
+
+
 @pytest.mark.slow
 def test_a_replica_that_dies_takes_only_its_own_streams(demo, offline):
     import os
@@ -186,10 +297,7 @@ def test_a_replica_that_dies_takes_only_its_own_streams(demo, offline):
 
         async def main():
             async with ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-                form = FormData({"model": "whisper-1"})
-                form.add_field("file", CLIP.read_bytes(), filename="a.flac")
-                async with session.post(at + "/v1/audio/transcriptions", data=form) as response:
-                    assert response.status == 200 and (await response.json())["text"]
+                assert await transcript(session, at)
                 start, told = asyncio.Event(), asyncio.Semaphore(0)
                 streams = [asyncio.ensure_future(stream(session, start, told)) for _ in range(64)]
                 for _ in streams:
