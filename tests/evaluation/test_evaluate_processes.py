@@ -110,7 +110,8 @@ def test_accelerate_launch_with_a_kill(tmp_path, victim):
     command = ["-m", "hf_ngpulm.cli", "evaluate", MODEL, data, *OPTIONS]
 
     def launched(size, path):
-        port = socket.create_server(("127.0.0.1", 0)).getsockname()[1]
+        with socket.create_server(("127.0.0.1", 0)) as reserved:
+            port = reserved.getsockname()[1]
         return subprocess.Popen(
             [*launch, str(size), "--main_process_port", str(port), *command, "--output", path],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"},

@@ -250,15 +250,23 @@ def test_streams_start_a_second_replica(demo, offline):
         async def main():
             async with ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
                 first = await process(session)
-                async with contextlib.AsyncExitStack() as streams:
-                    for _ in range(4):
-                        ws = await streams.enter_async_context(session.ws_connect(at + PATH, max_msg_size=0))
+                streams = [await session.ws_connect(at + PATH, max_msg_size=0) for _ in range(4)]
+                heard = [asyncio.ensure_future(until(ws, DONE)) for ws in streams]  # they answer pings only while they listen
+                for ws in streams:
+                    await ws.send_json(hello())
+                    await ws.send_json(append(pcm(demo.clips[2])))
+                fifth = asyncio.ensure_future(process(session))
+                for _ in range(60):
+                    await asyncio.wait([fifth], timeout=5)
+                    for ws in streams:  # so that they aren't idle
                         await ws.send_json(hello())
-                        await ws.send_json(append(pcm(demo.clips[2])))
-                    assert await asyncio.wait_for(process(session), 300) != first
-                    assert await said(session, at, demo.clips[2]) == expected
+                    if fifth.done():
+                        break
+                assert fifth.result() != first
+                assert await said(session, at, demo.clips[2]) == expected
+                for ws in streams:
                     await ws.send_json({"type": COMMIT})
-                    assert (await until(ws, DONE))[-1]["transcript"] == expected
+                assert {found[-1]["transcript"] for found in await asyncio.gather(*heard)} == {expected}
 
         asyncio.run(main())
         (deployed,) = serve.status().applications["default"].deployments.values()
