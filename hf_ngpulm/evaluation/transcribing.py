@@ -27,6 +27,7 @@ from .recordings import Recordings
 GROUP = 64  # recordings, of which batches are made
 BATCH_SECONDS = 240.0
 ROWS = 65536  # that are written to Parquet at a time
+OPEN = ("slots", "explanation")  # results whose types depend on the grammar
 BEGIN = b'{"audio": '  # of each line
 
 
@@ -173,7 +174,8 @@ def transcribed(asr: Any, audio: Mapping[str, np.ndarray], batch_size: int, opti
 
 
 def write_parquet(lines: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
-    """Write the results in a file of lines, in their order, as a Parquet file. A result without a column has null there.
+    """Write the results in a file of lines as a Parquet file, in their order. A result without a column has null there; columns
+    in `OPEN` are JSON.
 
     Raises:
         ValueError: the lines' values don't fit into columns.
@@ -186,6 +188,8 @@ def write_parquet(lines: str | os.PathLike[str], output: str | os.PathLike[str])
     def blocks() -> Iterator[list[dict[str, Any]]]:
         with open(lines, encoding="utf-8") as file:
             while block := list(map(json.loads, islice(file, ROWS))):
+                for row in block:
+                    row |= {name: json.dumps(row[name], ensure_ascii=False) for name in OPEN if name in row}
                 yield block
 
     schema = pyarrow.schema([("audio", pyarrow.string()), ("text", pyarrow.string()), ("error", pyarrow.string())])

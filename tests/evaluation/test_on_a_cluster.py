@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from copy import copy
 
@@ -165,6 +166,27 @@ def test_settings_are_those_of_the_workers(recordings, monkeypatch):
     )
     with pytest.raises(ValueError, match=r"two workers differ: dtype is torch\.bfloat16 here and torch\.half there\. Give"):
         worker([0])
+
+
+def test_rows_of_different_kinds(tmp_path, monkeypatch):
+    monkeypatch.setattr(transcribing, "ROWS", 1)
+    chunk = {"text": "2020-01-01", "timestamp": [0.0, None]}
+    rows: list[dict] = [
+        {"audio": "a", "text": "2020-01-01", "chunks": [chunk], "score": 1, "slots": [{"name": "n", "value": 1}]},
+        {"audio": "b", "text": "é", "chunks": [], "score": -math.inf, "slots": [{"name": "n", "value": "one"}]},
+        {"audio": "c", "error": "no"},
+        {"audio": "d", "text": "", "explanation": {"readings": [{"slots": {}}]}},
+    ]
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    transcribing.write_parquet(tmp_path / "r.jsonl", tmp_path / "r.parquet")
+    found = pyarrow.parquet.read_table(tmp_path / "r.parquet").to_pylist()
+    for row in found:
+        row |= {name: json.loads(row[name]) for name in ("slots", "explanation") if row[name] is not None}
+    assert [{name: value for name, value in row.items() if value is not None} for row in found] == rows
+    (tmp_path / "r.jsonl").write_text('{"audio": "a", "score": 1}\n{"audio": "b", "score": "high"}\n')
+    with pytest.raises(ValueError, match=r"r\.jsonl: can't be written as Parquet: .*score"):
+        transcribing.write_parquet(tmp_path / "r.jsonl", tmp_path / "s.parquet")
+    assert not (tmp_path / "s.parquet").exists()
 
 
 def test_evaluating_elsewhere(tmp_path, recordings, monkeypatch):
