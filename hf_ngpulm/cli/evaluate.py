@@ -100,13 +100,15 @@ def evaluate(
         library.refuse_idle(
             {"--num-threads": num_threads}, "has no place with --ray, which gives each actor its CPUs; leave it out"
         )
-    asr = None if elsewhere and not baseline else load_recogniser(model, device, dtype, **settings)
+    asr: Any = None if elsewhere and not baseline else load_recogniser(model, "cpu" if elsewhere else device, dtype, **settings)
     bars = Bars(rank == 0 and not as_json and sys.stderr.isatty())
 
     def run(name: str, path: str | None, boost_entities: bool, changes: dict[str, Any]) -> library.Evaluation | None:
         with bars.stage(name, math.ceil(len(recordings) / size)) as bar:
             if elsewhere:
-                changes = {"device": device, "dtype": dtype, **elsewhere, **settings, **changes}
+                idle = {*asr.of_an_lm, "phrase_weight", *library.OF_LOOKS} if "lm" in changes else ()
+                kept = {name: value for name, value in settings.items() if name not in idle} | changes
+                changes = {"device": device, "dtype": dtype, **elsewhere, **options.given(**kept)}
             return library.evaluate(
                 model if elsewhere else asr, recordings, batch_size=batch_size, chunk_seconds=chunk_length,
                 entities_as_phrases=boost_entities, normalise=normalisation, output=path, report=tell,

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ..ngrams.kneser_ney import DISCOUNT_FALLBACK
     from ..phrases import Phrase
     from ..phrases.files import read_phrase_file
+    from ..pipelines.base import OF_LOOKS
     from ..pipelines.loading import load_pipeline
     from ..rescoring import load_rescorer, sampled_sentences
     from ..serving.access import Access, local_hosts

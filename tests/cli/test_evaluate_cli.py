@@ -7,6 +7,8 @@ import soundfile
 
 from hf_ngpulm.cli.app import run
 from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.common.cluster import InProcess
+from hf_ngpulm.evaluation import evaluating
 
 DEMO = bundled("examples/speech/harbour")
 MODEL, CLIPS, ARPA = str(bundled("examples/models/ctc")), str(DEMO / "clips.jsonl"), str(DEMO / "lm.arpa.gz")
@@ -69,6 +71,18 @@ def test_the_baseline_searches_as_the_run_with_the_lm_does(tmp_path, capsys):
     assert [alone[name] for name in names] == [baseline[name] for name in names]
     assert run([*command[:-1], "--lm", saved, "--baseline", "--output", found]) == 0
     assert "the same search, num_beams 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("more", [[], ["--strategy", "graph"], ["--phrases", "lighthouse", "--phrase-weight", "2"]])
+def test_the_baseline_on_a_cluster(tmp_path, capsys, monkeypatch, more):
+    monkeypatch.setattr(evaluating, "cluster_of", lambda _: InProcess())
+    command = ["evaluate", MODEL, few_clips(tmp_path, 4), "--lm", ARPA, "--lm-weight", "0.8", "--beta", "0.5", *more]
+    command += ["--num-beams", "3"] if "--strategy" not in more else []
+    found = []
+    for given in ([], ["--ray"]):
+        assert run([*command, "--device", "cpu", "--baseline", "--json", *given]) == 0
+        found.append([(line["run"], line["wer"], line.get("difference")) for line in lines(capsys)])
+    assert found[0] == found[1] and found[0][1][1] > found[0][0][1]
 
 
 def test_the_baseline_of_a_graph_is_that_graph_without_weights(tmp_path, capsys):
