@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
@@ -57,6 +58,13 @@ def moments(value: Any) -> float | str:
         return float(value)
     except ValueError:
         raise BadParameter(f"should be a number of seconds, or word; got {value!r}") from None
+
+
+def existing(value: Any) -> str:
+    """Parse the path of a file that a command only reads."""
+    if not os.path.isfile(value):
+        raise BadParameter(f"there is no file {value!r}")
+    return value
 
 
 def argument(help: str, default: Any = MISSING) -> Any:
@@ -157,6 +165,11 @@ class Rescoring:
     rescorer_every: Any = of_decoders("rescorer_every", parser=moments, metavar="SECONDS|word")
 
 
+def of_log() -> Any:
+    """Describe `--corrections`."""
+    return option("File of corrections to learn from, which hf-ngpulm learn makes.", parser=existing, metavar="FILE")
+
+
 @dataclass(frozen=True)
 class Boosting:
     """Options for the phrases to boost, their weight, a second look at them, and what corrections teach."""
@@ -167,7 +180,7 @@ class Boosting:
         "Look at each phrase again, and let so many in an hour of speech stay that nobody said."
     )
     thresholds: str | None = option("With --false-alarms-per-hour: this model's thresholds, as `hf-ngpulm tune` saves them.")
-    corrections: str | None = option("File of corrections to learn from (see hf-ngpulm learn).")
+    corrections: str | None = of_log()
 
 
 @dataclass(frozen=True)

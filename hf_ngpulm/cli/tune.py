@@ -109,7 +109,7 @@ def tune(
     source_lm: str | None = options.of_decoders("source_lm"),
     rescorer: str | None = options.of_decoders("rescorer"),
     phrases: options.PhrasesOption = None,
-    corrections: str | None = options.option("File of corrections to learn from (see hf-ngpulm learn)."),
+    corrections: str | None = options.of_log(),
     by: str = options.option("What to choose by: wer, cer or entity_wer.", default="wer"),
     normalise: options.NormaliseOption = "none",
     refine: int = options.option("How often steps are halved around the best.", default=2, min=0, max=10),

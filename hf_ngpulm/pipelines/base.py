@@ -74,8 +74,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         phrases: phrases to boost (hotwords): a list of texts, or of pairs of a text and a weight, or a
             `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
         phrase_weight: factor of the phrases' bonuses (default 1); a list or a tensor has one per recording.
-        corrections: a `hf_ngpulm.CorrectionLog`, or the path of its file. At each call, what it teaches by then is added to
-            `lm` and `phrases`.
+        corrections: a `hf_ngpulm.CorrectionLog`, or the path of its file, which must exist. At each call, what it teaches by
+            then is added to `lm` and `phrases`.
         false_alarms_per_hour: looks at each phrase again, and lets so many in an hour of speech stay that nobody said (see
             `hf_ngpulm.PhraseDecoder`).
         thresholds: with `false_alarms_per_hour`: where that limit lies for this model: a file that `hf-ngpulm tune --phrases`

@@ -14,9 +14,16 @@ _OF_AN_LM = ("lm", "lm_weight", "source_lm", "source_weight")
 
 
 def with_log(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings in which the path of a log's file has become the log, which keeps what it has learned."""
+    """Return settings in which the path of a log's file has become the log, which keeps what it has learned. Raises
+    FileNotFoundError if there is no such file.
+    """
     path = settings.get("corrections")
-    return {**settings, "corrections": CorrectionLog(path)} if isinstance(path, str | os.PathLike) else settings
+    if not isinstance(path, str | os.PathLike):
+        return settings
+    log = CorrectionLog(path)
+    if not log.path.is_file():  # else a mistyped path would be an empty log
+        raise FileNotFoundError(f"corrections: there is no file {log.path}; pass CorrectionLog(path) to begin a new log")
+    return {**settings, "corrections": log}
 
 
 def taught(settings: Mapping[str, Any], tokenizer: Any, aliases: bool) -> dict[str, Any]:

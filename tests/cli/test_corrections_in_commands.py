@@ -72,3 +72,15 @@ def test_tune(log, tmp_path, capsys):
     assert after.num_ngrams == before.num_ngrams and len(after.config.decoding) == 1  # what was learned isn't saved
     assert summary["best"]["phrase_weight"] == 3
     assert run([*arguments, "--corrections", log]) == 0
+
+
+@pytest.mark.parametrize("command", [
+    ["transcribe", CLIP, "--model", MODEL], ["evaluate", MODEL, CLIPS], ["evaluate", MODEL, CLIPS, "--ray", "auto"],
+    ["tune", MODEL, CLIPS], ["stream", MODEL, CLIP],
+])  # fmt: skip
+def test_a_mistyped_path_is_refused(command, tmp_path, capsys):
+    missing = tmp_path / "mee.jsonl"
+    assert run([*command, "--corrections", str(missing)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--corrections" in line and f"there is no file '{missing}'" in line
+    assert not missing.exists()

@@ -85,6 +85,8 @@ def test_wrong_corrections_are_refused(asr, log):
     booster = PhraseBooster(["harbour"], asr.tokenizer)
     with pytest.raises(TypeError, match="a PhraseBooster takes no more"):
         asr(hf_ngpulm.demo_recording(), corrections=log, phrases=booster)
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*corrections.jsonl; pass CorrectionLog\(path\)"):
+        asr(hf_ngpulm.demo_recording(), corrections=str(log.path))
     log.path.write_text("nothing\n")
     with pytest.raises(ValueError, match=r"corrections.jsonl:1: a line should be"):
         asr(hf_ngpulm.demo_recording(), corrections=str(log.path))
