@@ -164,12 +164,15 @@ class StreamingRecognizer:
         Raises:
             ValueError: `max_streams` streams are open, or a setting is invalid.
         """
-        if settings.get("thresholds") is not None:
-            settings["thresholds"] = thresholds_for(self.model, settings["thresholds"])
-        sid = self.decoder.open(**settings)
+        sid = self.decoder.open(**self._with_thresholds(settings))
         self.encoder.open(sid)
         self._begins[sid] = self._frames[sid] = 0
         return sid
+
+    def _with_thresholds(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return settings of a stream in which thresholds are read from their file."""
+        given = settings.get("thresholds")
+        return settings if given is None else {**settings, "thresholds": thresholds_for(self.model, given)}
 
     def set_context(self, sid: int, phrases: Any) -> None:
         """Replace a stream's phrases, also in mid-utterance. The next step follows the new ones.
@@ -211,7 +214,7 @@ class StreamingRecognizer:
         if grammar is not None:
             own = self.decoder.decoder
             grammar.compiled(own.tokenizer, own.fusion.contexts.vocab_size)
-        return self.decoder.context(phrases, **settings)
+        return self.decoder.context(phrases, **self._with_thresholds(settings))
 
     def keep_contexts(self, most: int) -> None:
         """Set the number of unused contexts that are kept for reuse; the default is 1,024."""

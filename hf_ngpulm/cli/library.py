@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..corrections import CorrectionLog
     from ..corrections.lessons import as_terms
     from ..decoding.families import is_seq2seq
+    from ..decoding.thresholds import thresholds_for
     from ..evaluation.confidences import ConfidenceBin, ConfidenceTuning, tune_confidence
     from ..evaluation.evaluating import evaluate
     from ..evaluation.grammars import GrammarTuning, OperatingPoint, tune_grammar

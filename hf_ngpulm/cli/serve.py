@@ -18,7 +18,7 @@ from ..serving.limits import Limits
 from ..serving.logs import log_json
 from . import library
 from .models import check_folder, load_serving, warm_up
-from .options import AT, Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, Rescoring, option
+from .options import AT, Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, Rescoring, existing, option
 from .output import print_json, tell
 
 KEY = "HF_NGPULM_API_KEY"
@@ -114,6 +114,11 @@ def serve(
         "Folder for clients' corrections (/v1/corrections), a private file for each key; they are kept only with it.",
         "--corrections",
     ),
+    thresholds: str | None = option(
+        "For clients' false_alarms_per_hour: this model's thresholds, as `hf-ngpulm tune` saves them.",
+        parser=existing,
+        metavar="FILE",
+    ),
     served_name: list[str] | None = option(
         "The model's name for clients, in place of its folder or id; several times. OpenAI's (whisper-1 ...) work, too."
     ),
@@ -156,7 +161,7 @@ def serve(
         "model": model, "decoding": decoding, "chunks": chunks, "rescoring": rescoring, "lms": named,
         "grammars": {name: library.Grammar.load(file) for name, file in grammars.items()},
         "names": served_name or [_name_of(model)], "limits": Limits(**vars(most)), "host": address.host,
-        "corrections": corrections_in, "wyoming": address.wyoming, "keys": _keys(address.api_key, address.api_key_file),
+        "corrections": corrections_in, "thresholds": thresholds, "wyoming": address.wyoming, "keys": _keys(address.api_key, address.api_key_file),
         "origins": address.origin or (), "proxies": address.proxy or (), "tick": tick, "device": device,
         "shared": address.workers > 1,
     }  # fmt: skip
@@ -200,12 +205,14 @@ def _in_replica(folder: str, options: dict[str, Any]) -> Any:
 def application(
     *, model: str, decoding: Decoding, chunks: Chunks, rescoring: Rescoring, lms: dict[str, str],
     grammars: dict[str, library.Grammar], names: list[str], limits: Limits, host: str, wyoming: str | None, keys: list[str],
-    origins: list[str], proxies: list[str], corrections: str | None, tick: float, device: str | None, shared: bool,
+    origins: list[str], proxies: list[str], corrections: str | None, thresholds: str | None, tick: float, device: str | None, shared: bool,
 ) -> tuple[Any, Any, library.Access]:  # fmt: skip
     """Load the recogniser and return the server's application, the recogniser, and the access rules."""
     recognizer = load_serving(model, device, decoding, chunks, limits.clients, list(lms.values()), rescoring)
     known = dict(zip(["default", *lms], getattr(recognizer, "language_models", ())))
-    voices = library.Voices(names, known, [chunks.language] if chunks.language else ["en"], grammars=grammars)
+    limits_of_looks = thresholds and library.thresholds_for(recognizer.model, thresholds)
+    languages = [chunks.language] if chunks.language else ["en"]
+    voices = library.Voices(names, known, languages, grammars=grammars, thresholds=limits_of_looks)
     warm_up(recognizer, **({"lm": known["default"]} if len(known) > 1 else {}))
     access = library.Access(origins, library.local_hosts(host, origins), proxies, keys)
     app = library.make_app(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,32 @@ from ..errors import StreamError
 from .hypotheses import Hypothesis
 from .partials import Partial
 from .second_look import PhraseDecoder
+
+
+class LookContext(NamedTuple):
+    """Hold phrases that are ready to be looked at.
+
+    Args:
+        looks: looks at them.
+        left_out: the phrases that the tokenizer can't write, with the characters that it doesn't know.
+    """
+
+    looks: PhraseDecoder[Any]
+    left_out: dict[str, str]
+
+
+def look_context(decoder: Any, lms: tuple[Any, float], phrases: Any, settings: Mapping[str, Any]) -> LookContext:
+    """Compile phrases, which takes long for long lists. Any thread may call this.
+
+    Args:
+        decoder: of all streams.
+        lms, phrases, settings: as for `LookStreams.open`.
+    """
+    looks = _looks(_plain(decoder), lms, phrases, settings)
+    boosters = [decoder.followed(each, None, 0.0, None)[0] for each in _phrases(looks)]
+    spotters = [looks.spotter(looks.lists[0], settings["phrase_weight"])] if looks.spots else []
+    made = [each for each in (*boosters, *spotters) if each is not None]
+    return LookContext(looks, {text: what for each in made for text, what in each.left_out.items()})
 
 
 @dataclass
@@ -40,7 +66,7 @@ class LookStreams:
     """
 
     def __init__(self, decoder: Any, make: Callable[[Any], Any]) -> None:
-        self.decoder = (decoder if decoder.unguided is None else decoder.with_beam()).with_phrases(None)
+        self.decoder = _plain(decoder)
         self.plain, self._make = make(self.decoder), make
         self.boosted: Any = None
         self._streams: dict[int, _Stream] = {}
@@ -53,11 +79,11 @@ class LookStreams:
 
         Args:
             lms: its language model, or None, and the weight of that.
-            phrases: one list.
+            phrases: one list, or a `LookContext` of the same language models and settings.
             settings: keyword arguments of `PhraseDecoder`.
         """
-        looks = self._looks(lms, phrases, settings)
-        plain, boosted = self._phrases(looks)
+        looks = _looks(self.decoder, lms, phrases, settings)
+        plain, boosted = _phrases(looks)
         of_lms = {"lm": lms[0], "lm_weight": None if lms[0] is None else lms[1]} if self.decoder.fusion.lms else {}
         # The weight is also that of phrases that the stream switches to later.
         of_lms["phrase_weight"] = settings["phrase_weight"]
@@ -70,11 +96,13 @@ class LookStreams:
 
     def set_contexts(self, contexts: Mapping[int, Any]) -> None:
         """Switch streams to other phrases: the whole utterance so far is looked at for them."""
-        made = {sid: self._looks(self._streams[sid].lms, of, self._streams[sid].settings) for sid, of in contexts.items()}
+        made = {
+            sid: _looks(self.decoder, self._streams[sid].lms, of, self._streams[sid].settings) for sid, of in contexts.items()
+        }
         for sid, looks in made.items():
             stream = self._streams[sid]
             stream.looks = looks
-            for (decoder, number), phrases in zip(self._searches(stream), self._phrases(looks)):
+            for (decoder, number), phrases in zip(self._searches(stream), _phrases(looks)):
                 decoder.set_context(number, phrases)
 
     def step(self, chunks: Mapping[int, Tensor]) -> tuple[dict[int, Partial], dict[int, str]]:
@@ -108,7 +136,7 @@ class LookStreams:
             return ended[0]
         looks = stream.looks
         if ended[0][0].lm_left_out:
-            looks = self._looks((None, 0.0), stream.looks.phrases, stream.settings)
+            looks = looks.without_lms()
         plain, found = looks.without.finished([ended[0]]), looks.decoder.finished([ended[-1]])
         return looks.looked(torch.cat(frames)[None], None, found, found if looks.spots else plain)[0]
 
@@ -117,17 +145,23 @@ class LookStreams:
         if stream.boosted is not None:
             yield self.boosted, stream.boosted
 
-    def _looks(self, lms: tuple[Any, float], phrases: Any, settings: dict[str, Any]) -> PhraseDecoder[Any]:
-        decoder = self.decoder
-        if decoder.fusion.lms:
-            decoder = decoder.without_lms([0], None if lms[0] is None else [lms[0]])
-            decoder = decoder if lms[0] is None else decoder.with_weights(lm_weight=lms[1])
-        return PhraseDecoder(decoder, phrases, **settings)
 
-    @staticmethod
-    def _phrases(looks: PhraseDecoder[Any]) -> tuple[Any, Any]:
-        """Return the phrases of the search without phrases (what is never written, and in CTC what is suppressed), and of the
-        other search.
-        """
-        (own,) = looks.lists
-        return (own.negative, None) if looks.spots else (own.never or None, own.boosted)
+def _plain(decoder: Any) -> Any:
+    """Return the decoder of all streams without phrases, with the beam that they bring."""
+    return (decoder if decoder.unguided is None else decoder.with_beam()).with_phrases(None)
+
+
+def _looks(decoder: Any, lms: tuple[Any, float], phrases: Any, settings: Mapping[str, Any]) -> PhraseDecoder[Any]:
+    """Return what looks at the phrases of a stream. `decoder`: without phrases."""
+    if isinstance(phrases, LookContext):
+        return phrases.looks
+    if decoder.fusion.lms:
+        decoder = decoder.without_lms([0], None if lms[0] is None else [lms[0]])
+        decoder = decoder if lms[0] is None else decoder.with_weights(lm_weight=lms[1])
+    return PhraseDecoder(decoder, phrases, **settings)
+
+
+def _phrases(looks: PhraseDecoder[Any]) -> tuple[Any, Any]:
+    """Return the phrases of the search without phrases (those never written, and in CTC those suppressed), and of the other."""
+    (own,) = looks.lists
+    return (own.negative, None) if looks.spots else (own.never or None, own.boosted)

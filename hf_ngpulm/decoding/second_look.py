@@ -301,17 +301,22 @@ class PhraseDecoder(Generic[AnyDecoder]):
             own = lists[rows[0]]
             if not own.forms:
                 continue
-            if key not in self._spotters:
-                thresholds = partial(self.thresholds.of, self.rate, own.size)
-                assert own.boosted is not None
-                self._spotters[key] = SpottedPhrases(
-                    own.boosted, own.names, own.own, thresholds, key[1], self.explain, self.decoder
-                )  # fmt: skip
+            spotter = self.spotter(own, key[1])
             some = (frames, sizes) if len(rows) == len(found) else (frames[rows], sizes[rows])
-            looked = self._spotters[key].look(self.decoder, *some, [found[row] for row in rows], rows)
+            looked = spotter.look(self.decoder, *some, [found[row] for row in rows], rows)
             for row, of_row in zip(rows, looked):
                 found[row] = [of_row[0].written(own.written), *of_row[1:]] if own.written else of_row
         return found
+
+    def spotter(self, own: PhraseList, weight: float) -> SpottedPhrases:
+        """Return what finds the phrases of one of the lists, made when it is first needed."""
+        assert isinstance(self.decoder, CTCDecoder) and self.rate is not None
+        key = (id(own), weight)
+        if key not in self._spotters:
+            thresholds = partial(self.thresholds.of, self.rate, own.size)
+            listed = own.boosted or []
+            self._spotters[key] = SpottedPhrases(listed, own.names, own.own, thresholds, weight, self.explain, self.decoder)
+        return self._spotters[key]
 
     def _told(self, found: list[list[Hypothesis]], lists: list[PhraseList]) -> list[list[Hypothesis]]:
         """Return the hypotheses; with `explain`, report on the other phrases of each list, too."""
@@ -363,6 +368,12 @@ class PhraseDecoder(Generic[AnyDecoder]):
             phrase_score=bonus,
             **parts,
         )
+
+    def without_lms(self) -> PhraseDecoder[AnyDecoder]:
+        """Return a copy without language models, for the one row of a batch."""
+        changed = copy.copy(self)
+        changed.decoder, changed.without = (each.without_lms([0], None) for each in (self.decoder, self.without))
+        return changed
 
     def select(self, rows: Sequence[int]) -> PhraseDecoder[AnyDecoder]:
         """Return a copy for some rows of a batch, which selects from lists as the decoder's `select` does."""

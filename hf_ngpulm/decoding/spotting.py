@@ -64,6 +64,9 @@ class SpottedPhrases:
         weight: factor of the bonuses.
         every: whether phrases are weighed that are far below their thresholds, too, to report on them.
         decoder: a decoder without these phrases.
+
+    Attributes:
+        left_out: see `hf_ngpulm.PhraseBooster`.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class SpottedPhrases:
         self.weight = weight
         self.speller = speller_of(decoder.tokenizer, decoder.fusion.contexts.vocab_size)
         written = write(phrases, 1.0, self.speller, are_whole_words(self.speller), "auto", 1, None, False)
+        self.left_out = written.left_out
         texts, weights = list(written.phrases), np.array(list(written.phrases.values()))
         self.spellings = [each for each in written.spellings if weights[each.phrase] >= 0]
         self.texts = [names.get(texts[each.phrase], texts[each.phrase]) for each in self.spellings]

@@ -31,7 +31,7 @@ from .ctc import CTCDecoder
 from .grammar_streams import GrammarStreams
 from .graph import GraphDecoder
 from .hypotheses import Hypothesis
-from .look_streams import LookStreams
+from .look_streams import LookContext, LookStreams, look_context
 from .partials import Partial
 from .sessions.session import Follower, Slots
 from .stream_settings import DECODERS_LM, DECODERS_PHRASES, endpoint_of, lm_and_weight
@@ -274,18 +274,23 @@ class StreamingDecoder:
 
     def _open_with_look(self, lms: tuple[Any, float], phrases: Any, phrase_weight: float | None, look: dict[str, Any]) -> int:
         """Open a stream whose phrases are looked at again."""
+        phrases, settings = self._looked_at(phrases, phrase_weight, look)
+        if self._with_looks is None:
+            self._with_looks = LookStreams(self.decoder, self._like_this)
+        with self._apart_from((*lms, phrase_weight)) as sid:
+            self._with_looks.open(sid, lms, phrases, settings)
+        return sid
+
+    def _looked_at(self, phrases: Any, phrase_weight: float | None, look: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return phrases that are looked at again, and the arguments of `PhraseDecoder`."""
         if phrases is DECODERS_PHRASES:
             phrases = self.decoder.given_phrases
         if not is_any(phrases):
             raise ValueError("false_alarms_per_hour given without phrases; pass the stream's phrases, too")
         if isinstance(self.decoder, GraphDecoder):
             raise ValueError("a second look at phrases takes a CTCDecoder or a TransducerDecoder, not a GraphDecoder")
-        if self._with_looks is None:
-            self._with_looks = LookStreams(self.decoder, self._like_this)
         weight = self._fusion.phrase_weight if phrase_weight is None else phrase_weight
-        with self._apart_from((*lms, phrase_weight)) as sid:
-            self._with_looks.open(sid, lms, phrases, {"phrase_weight": weight, **look})
-        return sid
+        return phrases, {"phrase_weight": weight, **look}
 
     def _apart(self, sid: int) -> GrammarStreams | LookStreams | None:
         """Return what decodes a stream with a grammar or a second look; None for any other stream."""
@@ -341,14 +346,17 @@ class StreamingDecoder:
         lm: NGramLM | LogLinear | None = DECODERS_LM,
         lm_weight: float | None = None,
         phrase_weight: float | None = None,
-    ) -> Booster | None:
+        false_alarms_per_hour: float | None = None,
+        thresholds: Thresholds | None = None,
+        explain: bool = False,
+    ) -> Booster | LookContext | None:
         """Compile phrases ahead of time. If the result is passed to `open` or `set_context`, they return at once.
 
         Thousands of phrases take seconds. Any thread may call this method, also while another thread decodes.
 
         Args:
-            phrases, lm, lm_weight, phrase_weight: as for `open`. Only a graph needs arguments besides `phrases`: those of the
-                stream.
+            phrases, lm, lm_weight, phrase_weight, false_alarms_per_hour, thresholds, explain: as for `open`. A graph and a
+                second look at the phrases need the stream's arguments, others only `phrases`.
 
         Returns:
             The context; None for no phrases. Its `left_out` maps phrases that the tokenizer can't spell to the characters that
@@ -357,6 +365,10 @@ class StreamingDecoder:
         Raises:
             ValueError: see `PhraseBooster`.
         """
+        if false_alarms_per_hour is not None:
+            look = {"false_alarms_per_hour": false_alarms_per_hour, "thresholds": thresholds, "explain": explain}
+            lms = lm_and_weight(self._fusion, lm, lm_weight)
+            return look_context(self.decoder, lms, *self._looked_at(phrases, phrase_weight, look))
         own, weight = lm_and_weight(self._fusion, lm, lm_weight) if isinstance(self.decoder, GraphDecoder) else (None, 0.0)
         made, _ = self.decoder.followed(phrases, own, float(np.float32(weight)), phrase_weight)
         self._fusion.contexts.prepare(made)

@@ -14,7 +14,7 @@ _NO_SPACES = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff
 _UNFINISHED = re.compile(rf"\s*[^\s{_NO_SPACES}]*\Z")
 
 Answer = dict[str, Any]
-MEANING = ("understood", "intent", "slots", "confidence", "free_text", "explanation")
+MEANING = ("understood", "intent", "slots", "confidence", "free_text", "explanation", "phrases")
 
 
 def answer(

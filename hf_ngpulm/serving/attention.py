@@ -89,7 +89,7 @@ class AttentionRecognizer:
         pipeline: a `Seq2SeqNGramPipeline` without a language model of its own.
         lms: language models for recordings; the first is the default.
         settings: `lm_weight`, `num_beams`, `rescorer` and other settings of the pipeline. The defaults are the settings that
-            the first LM remembers. Recordings with a grammar do without the rescorer.
+            the first LM remembers. Recordings with a grammar or a second look at phrases do without the rescorer.
 
     Raises:
         ValueError: settings other than `num_beams` and those of a rescorer were passed without a language model; or a rescorer
@@ -232,9 +232,11 @@ class AttentionRecognizer:
         return alike[: min(most, whole)]
 
     def _key(self, sid: int) -> tuple[Any, ...]:
-        """Return a recording's language, task, option for times, grammar and `explain`. They must be equal in a batch."""
+        """Return those settings of a recording that must be equal in a batch."""
         settings = self._recordings[sid].settings
-        return tuple(settings.get(name) for name in ("language", "task", "times", "grammar", "explain"))
+        return tuple(
+            settings.get(name) for name in ("language", "task", "times", "grammar", "explain", "false_alarms_per_hour")
+        )
 
     def _prompt(self, source: str, target: str) -> list[int] | None:
         """Return Canary's prompt (version 2) for punctuation and no times; None if the tokenizer lacks one of its tokens."""
@@ -265,7 +267,7 @@ class AttentionRecognizer:
     def _transcribed(self, pieces: dict[int, np.ndarray]) -> dict[int, dict[str, Any]]:
         if not pieces:
             return {}
-        language, task, times, grammar, explain = self._key(next(iter(pieces)))
+        language, task, times, grammar, explain, rate = self._key(next(iter(pieces)))
         each = [self._recordings[sid].settings for sid in pieces]
         lms = [self._lm(given) for given in each]
         always = {"num_beams", *OF_RESCORER}
@@ -281,9 +283,10 @@ class AttentionRecognizer:
             options["generate_kwargs"] = told
         if times is not None:
             options["return_timestamps"] = times
-        if grammar is not None:
+        if grammar is not None or rate is not None:
             options = {name: value for name, value in options.items() if name not in OF_RESCORER}
-            options |= {"grammar": grammar, "explain": bool(explain)}
+            look = {"false_alarms_per_hour": rate, "thresholds": each[0].get("thresholds")}
+            options |= {"explain": bool(explain), **({"grammar": grammar} if rate is None else look)}
         least = round(SHORTEST * self.sampling_rate)
         audio = [np.pad(samples, (0, max(0, least - len(samples)))) for samples in pieces.values()]
         raw = [{"raw": samples, "sampling_rate": self.sampling_rate} for samples in audio]
@@ -298,7 +301,10 @@ class AttentionRecognizer:
         end, text = recording.heard / self.sampling_rate, result["text"].strip()
         if text:
             recording.texts.append(text)
-        recording.meant = {name: result[name] for name in MEANING if name in result}
+        told = {name: result[name] for name in MEANING if name in result}
+        if "phrases" in told:
+            told["phrases"] = _together([*recording.meant.get("phrases", ()), *told["phrases"]])
+        recording.meant = told
         times = recording.settings.get("times")
         chunks = result.get("chunks") if times else [{"text": text, "timestamp": (0.0, end - begin)}]
         for chunk in chunks or ():
@@ -311,6 +317,13 @@ class AttentionRecognizer:
                 recording.segments.append({"start": round(start, 3), "end": round(stop, 3), "text": said})
         so_far = " ".join(recording.texts)
         return RecordingSoFar(round(end / self.frame_seconds), so_far, so_far)
+
+
+def _together(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the reports on phrases of several pieces; that a phrase wasn't heard counts only if no piece has more to say."""
+    known = {report["text"] for report in reports if report["heard"] or "ratio" in report}
+    missing = {report["text"]: report for report in reports if report["text"] not in known}
+    return [*(report for report in reports if report["heard"] or "ratio" in report), *missing.values()]
 
 
 def _quietest(samples: np.ndarray, width: int) -> int:

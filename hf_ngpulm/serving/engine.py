@@ -273,11 +273,13 @@ class Engine:
         session, recognizer = self._streams[sid], self.recognizer
         self._say(session, partial_event(recognizer, sid, partial))
         if (partial.endpoint and session.endpoints) or partial.frames >= self.utterance_frames:
+            begin = time.monotonic()
             try:
                 self._deliver_final(session, recognizer.utterance_begin(sid), recognizer.reset(sid))
             except ValueError as error:  # of a rescorer that can't read the transcript
                 self._fail(session, 1008, str(error))
                 return 0.0
+            seconds += time.monotonic() - begin  # a second look at phrases takes its time
         ahead = round((recognizer.latency_seconds - recognizer.chunk_seconds) * recognizer.sampling_rate)
         with self._changed:
             session.backlog = sum(map(len, session.pieces)) + recognizer.encoder.waiting(sid)

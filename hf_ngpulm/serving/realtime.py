@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from ..decoding.look_streams import LookContext
 from ..sound.files import Resampler
 from .answers import MEANING, warnings, whole_words
 from .connection import Connection
@@ -164,12 +165,17 @@ class Realtime(Connection):
             config = replace(config, turns=_detects(heard["turn_detection"]))
             if config.turns and self._silence is None:
                 raise Problem("this server doesn't detect turns; set turn_detection to null", "turn_detection")
-        settings = self._settings
+        settings, looked = self._settings, isinstance(self._context, LookContext)
         if transcription is not None:
             # The reader waits for the compilation, so later messages use the new phrases.
             settings = self.voices.settings(config.search, self.limits, self.engine.recognizer)
             settings = await self.engine.contexts.compiled(settings, self._budget)
             context = settings.get("phrases")
+            if self._heard and (looked or isinstance(context, LookContext)) and not _same_look(settings, self._settings):
+                raise Problem(
+                    "false_alarms_per_hour, and what phrases are then weighed with, can't change amid an utterance; commit or "
+                    "clear the audio first", "false_alarms_per_hour",
+                )  # fmt: skip
         if self.session is not None:
             self.session.endpoints = config.turns
             if transcription is not None:
@@ -309,10 +315,10 @@ class Realtime(Connection):
             yield {"type": f"conversation.item.{kind}", "item": item, **previous}
 
     def _meaning(self, event: Event) -> Event:
-        """Return what an event says about a grammar, with times in seconds of the session."""
+        """Return what an event says about a grammar or phrases, with times in seconds of the session."""
         known = {name: event[name] for name in MEANING if name in event}
-        for slot in known.get("slots", ()):
-            slot.update({name: round(self._stream_begins + slot[name], 3) for name in ("start", "end") if name in slot})
+        for timed in (*known.get("slots", ()), *known.get("phrases", ())):
+            timed.update({name: round(self._stream_begins + timed[name], 3) for name in ("start", "end") if name in timed})
         return known
 
     def _completed(self, text: str, words: list[Event], meant: Event) -> Iterable[Event]:
@@ -350,6 +356,11 @@ def _input(session: Any) -> Event:
     heard = audio.get("input", {})
     _only(heard, ("format", "transcription", "turn_detection", "noise_reduction"), "session.audio.input")
     return heard
+
+
+def _same_look(one: Event, other: Event) -> bool:
+    """Return whether two settings of a stream differ at most in their phrases."""
+    return {**one, "phrases": None} == {**other, "phrases": None}
 
 
 def _format(form: Any) -> tuple[str, int]:

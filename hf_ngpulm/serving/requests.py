@@ -26,7 +26,9 @@ FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
 TRANSCRIBE, TRANSLATE = "transcribe", "translate"
 GRANULARITIES = ("segment", "word")
 NO_LM = "none"
-OF_SEARCH = ("prompt", "hotwords", "keywords", "lm", "lm_weight", "phrase_weight", "grammar", "explain")
+OF_SEARCH = (
+    "prompt", "hotwords", "keywords", "lm", "lm_weight", "phrase_weight", "false_alarms_per_hour", "grammar", "explain"
+)  # fmt: skip
 # The fields of a form as JSON Schema. Requests are checked against it, and `openapi` publishes it.
 _PHRASES = "Phrases to listen for (hotwords): separated by commas, semicolons or line ends, or a JSON list, also with weights."
 _IGNORED = "Ignored."
@@ -48,6 +50,10 @@ FIELDS: dict[str, dict[str, Any]] = {
     "hotwords": {"type": "string", "description": "The same."},
     "keywords": {"type": "array", "items": {"type": "string"}, "description": "The same, one phrase each."},
     "phrase_weight": {"type": "number", **OPTIONS["phrase_weight"].schema()},
+    "false_alarms_per_hour": {
+        "type": "number", "minimum": 1e-6, "maximum": 1e6,
+        "description": "Look at each phrase again, and let so many in an hour of speech stay that nobody said.",
+    },
     "lm": {"type": "string", "description": "A language model by its name; none for none."},
     "lm_weight": {"type": "number", **OPTIONS["lm_weight"].schema()},
     "grammar": {
@@ -55,7 +61,10 @@ FIELDS: dict[str, dict[str, Any]] = {
         "description": "A grammar by its name, a JSON list of sentences, or a grammar's text (JSGF; sentence templates or a "
         "context of Rhino as YAML or JSON); the answer then says what was understood.",
     },
-    "explain": {"type": "boolean", "default": False, "description": "With grammar: also tell why it was understood or not."},
+    "explain": {
+        "type": "boolean", "default": False,
+        "description": "Also tell why: with grammar, whether it was understood; with false_alarms_per_hour, of each phrase.",
+    },
     "num_beams": {"type": ["integer", "string"], **OPTIONS["num_beams"].schema()},
     "language": {"type": "string", "description": "The spoken language: a code such as de. Ignored by models of one language."},
     "languages": {"type": "array", "items": {"type": "string"}, "description": _IGNORED},
@@ -76,6 +85,7 @@ class Voices:
         aliases: further names of the model, which no list shows. The default is the names of OpenAI's models, for programs that
             were written for OpenAI.
         grammars: grammars by name. Wyoming clients have the first.
+        thresholds: where the limits of `false_alarms_per_hour` lie for this model, as for `StreamingRecognizer.open`.
     """
 
     models: Sequence[str] = ("hf-ngpulm",)
@@ -83,6 +93,7 @@ class Voices:
     languages: Sequence[str] = ("en",)
     aliases: Sequence[str] = OPENAI_MODELS
     grammars: Mapping[str, Grammar] = field(default_factory=dict)
+    thresholds: Any = None
 
     def check_model(self, name: Any) -> None:
         if name is not None and name not in (*self.models, *self.aliases):
@@ -112,14 +123,19 @@ class Voices:
         blamed = next((name for name in _LISTS if given.get(name)), "keywords")
         phrases = with_learned(checked_phrases(phrases, limits, blamed), learned, limits)
         settings: dict[str, Any] = {"phrases": phrases} if phrases else {}
-        for weight in ("phrase_weight", "lm_weight"):
-            if given.get(weight) is not None:
-                settings[weight] = _number(weight, given[weight])
+        for number in ("phrase_weight", "lm_weight", "false_alarms_per_hour"):
+            if given.get(number) is not None:
+                settings[number] = _number(number, given[number])
         if given.get("grammar") is not None:
             settings["grammar"] = self._grammar(given["grammar"], limits)
+        looks = "false_alarms_per_hour" in settings
+        if looks and ("grammar" in settings or not phrases):
+            what = "looks at no grammar; leave grammar out" if "grammar" in settings else "is about phrases; give keywords, too"
+            raise Problem(f"false_alarms_per_hour {what}", "false_alarms_per_hour")
+        settings |= {"thresholds": self.thresholds} if looks and self.thresholds is not None else {}
         if _switch("explain", str(given.get("explain", False))):
-            if "grammar" not in settings:
-                raise Problem("explain is about a grammar; give grammar, too", "explain")
+            if not looks and "grammar" not in settings:
+                raise Problem("explain is about a grammar or a second look; give grammar or false_alarms_per_hour", "explain")
             settings["explain"] = True
         name = given.get("lm")
         if name is not None and not isinstance(name, str):
@@ -264,11 +280,11 @@ def of_attention(wanted: Wanted, recognizer: AttentionRecognizer) -> dict[str, A
         if not (recognizer.is_whisper or wanted.language):
             raise Problem("this model has to be told the language that is spoken to translate it; give language", "language")
         settings["task"] = TRANSLATE
-    has_grammar = "grammar" in wanted.settings
-    if "word" in wanted.granularities and (has_grammar or not recognizer.has_words):
-        besides = " beside a grammar" * has_grammar
+    has_grammar, looks = ("grammar" in wanted.settings), ("false_alarms_per_hour" in wanted.settings)
+    if "word" in wanted.granularities and (has_grammar or looks or not recognizer.has_words):
+        besides = " beside a grammar" * has_grammar + " beside false_alarms_per_hour" * looks
         raise Problem(f"this model knows no times of words{besides}; ask for those of segments", "timestamp_granularities")
-    if wanted.response_format in ("verbose_json", "srt", "vtt") and recognizer.is_whisper and not has_grammar:
+    if wanted.response_format in ("verbose_json", "srt", "vtt") and recognizer.is_whisper and not (has_grammar or looks):
         settings["times"] = "word" if "word" in wanted.granularities else True
     return settings
 

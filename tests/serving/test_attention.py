@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("aiohttp")
 from causal_lms import causal_lm, letters_tokenizer
-from serving_clients import serving
+from serving_clients import rounded, serving
 from speech_models import whisper_parts
 from test_transcriptions import PATH, ask, client_of, wav
 from transformers import pipeline
@@ -20,6 +20,7 @@ from hf_ngpulm import Grammar, NGramLM, Rescorer
 from hf_ngpulm.cli.models import load_recogniser, load_serving, warm_up
 from hf_ngpulm.cli.options import Chunks, Decoding
 from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.decoding.thresholds import Thresholds
 from hf_ngpulm.serving import Limits, Voices
 from hf_ngpulm.serving.attention import STREAMED, AttentionRecognizer
 from hf_ngpulm.sound.files import read_audio
@@ -95,6 +96,29 @@ def test_a_rescorer(whisper):
         AttentionRecognizer(whisper.asr, rescorer=more["rescorer"])
     with pytest.raises(ValueError, match="pass num_beams=8"):
         recognizer.for_recordings(1, 30.0, 0.0, num_beams=1)
+
+
+def test_phrases_are_looked_at_again(whisper):
+    """What the pipeline says; a recording of several pieces tells of each phrase once unless it was weighed."""
+    fields = {"keywords": ["jazz", "fop"], "phrase_weight": "6", "false_alarms_per_hour": "100", "explain": "true"}
+    settings = {"phrases": ["jazz", "fop"], "phrase_weight": 6.0, "false_alarms_per_hour": 100.0, "explain": True}
+    everything = Thresholds(-1e6, 0.0, 0.0, 0.0)
+
+    async def talk(thresholds, *clips):
+        async with serving(AttentionRecognizer(whisper.asr), LIMITS, voices=Voices(thresholds=thresholds)) as server:
+            assert (await ask(server, wav(clips[0]), **{**fields, "keywords": []}, status=400))["error"]["param"]
+            return await asyncio.gather(*(ask(server, wav(samples), **fields) for samples in clips))
+
+    for thresholds in (None, everything):
+        given = {} if thresholds is None else {"thresholds": thresholds}
+        wanted = [whisper.asr(samples.copy(), **settings, **given) for samples in whisper.clips]
+        told = asyncio.run(talk(thresholds, *whisper.clips))
+        assert [each["text"] for each in told] == [each["text"].strip() for each in wanted]
+        assert [rounded(each["phrases"]) for each in told] == [rounded(each["phrases"]) for each in wanted]
+    assert any(report["heard"] for each in told for report in each["phrases"])
+    long = asyncio.run(talk(everything, np.concatenate(whisper.clips)))[0]["phrases"]
+    assert {report["text"] for report in long} == {"jazz", "fop"}
+    assert all("ratio" in report or report["heard"] or sum(r["text"] == report["text"] for r in long) == 1 for report in long)
 
 
 def test_times(whisper):

@@ -11,9 +11,10 @@ import pytest
 
 pytest.importorskip("aiohttp")
 import soxr
-from serving_clients import DELTA, DONE, PATH, alone, nobody, refused, serving, until, update, vanish
+from serving_clients import DELTA, DONE, PATH, alone, nobody, refused, rounded, serving, until, update, vanish
 from test_transcriptions import whole
 
+from hf_ngpulm.decoding.thresholds import Thresholds
 from hf_ngpulm.serving import Limits, Voices
 from hf_ngpulm.serving.realtime import alaw, ulaw
 from hf_ngpulm.sound.files import Resampler
@@ -355,6 +356,87 @@ def test_language_models_of_items(demo):
                 single = demo.recognizer(1, **({"lm": lm, **weight} if lm else {"lm": None, "lm_weight": None}))
                 assert found[name] == alone(single, heard(data), {})
             assert found["harbour"] != found["none"]
+            await ws.close()
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("lm", [True, False])
+def test_phrases_are_looked_at_again_at_the_end_of_each_item(demo, lm):
+    """Each item is what a stream of the library says that looks at the same phrases; nothing is told before."""
+    phrases, samples = ["starboard", "speed", "lighthouse", ["zebra", 2.0]], [demo.clips[0], demo.clips[2]]
+    look = {"phrase_weight": 3.0, "false_alarms_per_hour": 1e5, "explain": True}
+
+    own = {} if lm else {"lm": None, "lm_weight": None}
+
+    async def talk(**settings):
+        found = []
+        async with serving(demo.recognizer(1, **own), Limits(clients=1), **settings) as server:
+            ws, _ = await connected(server)
+            await ws.send_json(update(transcription={"keywords": phrases, "partials": True, **look}))
+            assert (await until(ws, "session.updated"))[-1]["session"]["audio"]["input"][
+                "transcription"
+            ].items() >= look.items()
+            for clip in samples:
+                data = pcm24(clip)
+                for event in [*appended(data), {"type": "input_audio_buffer.commit"}]:
+                    await ws.send_json(event)
+                events = await until(ws, DONE)
+                deltas = [number for number, event in enumerate(events) if event["type"] == DELTA]
+                (committed,) = [n for n, event in enumerate(events) if event["type"] == "input_audio_buffer.committed"]
+                assert len(deltas) <= 1 and all(number > committed for number in deltas)
+                found.append((events[-1]["transcript"], events[-1]["phrases"], heard(data), events[-1]["words"]))
+            await ws.close()
+        return found
+
+    told = asyncio.run(talk())
+    listed = [tuple(each) if isinstance(each, list) else each for each in phrases]
+    begin = 0.0
+    for text, reports, audio, words in told:
+        recognizer = demo.recognizer(1, **own)
+        sid = recognizer.open(phrases=listed, **look)
+        recognizer.push(sid, audio)
+        while recognizer.step():
+            pass
+        best = recognizer.close(sid)[0]
+        assert text == best.text != ""
+        assert rounded(reports) == rounded(report.as_dict() for report in best.phrases)
+        assert {each["text"] for each in reports} == {"starboard", "speed", "lighthouse", "zebra"}
+        assert all(begin <= each["start"] <= words[-1]["end"] + 0.1 for each in reports if "start" in each)
+        begin += len(audio) / 16000
+    assert lm or any(each["heard"] and "ratio" in each for _, reports, *_ in told for each in reports)
+    if not lm:  # with an LM all is heard without
+        more = asyncio.run(talk(voices=Voices(thresholds=Thresholds(1e6, 0.0, 0.0, 0.0))))  # none enters
+        assert [text for text, *_ in more] == [alone(demo.recognizer(1, **own), audio, {}) for *_, audio, _ in more]
+        assert all("lighthouse" not in text for text, *_ in more)
+
+
+def test_a_second_look_that_cannot_be_is_refused(demo):
+    async def talk():
+        async with serving(demo.recognizer(1), Limits(clients=1)) as server:
+            ws, _ = await connected(server)
+
+            async def refusal(**transcription):
+                await ws.send_json(update(transcription=transcription))
+                return (await until(ws, "error"))[-1]["error"]["message"]
+
+            assert "is about phrases; give keywords, too" in await refusal(false_alarms_per_hour=1)
+            assert "should be a number from 1e-06 to 1e+06" in await refusal(keywords=["a"], false_alarms_per_hour=0)
+            both = {"keywords": ["harbour"], "grammar": '["all stop"]', "false_alarms_per_hour": 1}
+            assert "looks at no grammar" in await refusal(**both)
+            await ws.send_json(update(transcription={"keywords": ["harbour"], "false_alarms_per_hour": 1}))
+            await until(ws, "session.updated")
+            data = appended(pcm24(demo.clips[0]))
+            await ws.send_json(data[0])
+            assert "can't change amid an utterance" in await refusal(false_alarms_per_hour=2)
+            assert "can't change amid an utterance" in await refusal(false_alarms_per_hour=None)
+            await ws.send_json(update(transcription={"keywords": ["starboard", "port"]}))  # other phrases may come
+            await until(ws, "session.updated")
+            for event in [*data[1:], {"type": "input_audio_buffer.commit"}]:
+                await ws.send_json(event)
+            assert {report["text"] for report in (await until(ws, DONE))[-1].get("phrases", [])} <= {"starboard", "port"}
+            await ws.send_json(update(transcription={"false_alarms_per_hour": None}))
+            await until(ws, "session.updated")
             await ws.close()
 
     asyncio.run(talk())

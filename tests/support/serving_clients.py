@@ -96,6 +96,14 @@ def alone(recognizer, heard, context):
     return recognizer.close(sid)[0].text
 
 
+def rounded(reports):
+    """Reports on phrases without times, and without the ratios' last digits, which depend on the batch."""
+    return [
+        {name: round(value, 3) if name == "ratio" else value for name, value in report.items() if name not in ("start", "end")}
+        for report in reports
+    ]
+
+
 def engine_of(entered, left):
     """What a connection wants of an engine: who enters it, and who leaves."""
     recognizer = SimpleNamespace(sampling_rate=16000, frame_seconds=0.08, decoder=SimpleNamespace(endpoint_frames=None))
