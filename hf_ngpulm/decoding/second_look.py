@@ -12,7 +12,8 @@ weighted score of the language models, with its bonus per token. What the readin
     ratio >= offset - slope ln(rate) + per_list ln(size of the list) - per_token (number of tokens of the phrase),
 
 where `rate` is the number of false alarms per hour that the user accepts. The threshold of a region with several phrases is the
-sum of theirs. Everything else stays as B has it, times and confidences included. The numbers are fitted to ordinary speech.
+sum of theirs, or the highest of theirs if that is higher (thresholds may be negative). Everything else stays as B has it, times
+and confidences included. The numbers are fitted to ordinary speech.
 
 For CTC models there is no search with phrases if a rate is given: `hf_ngpulm.decoding.spotting` finds them beside B, so that
 long lists cost little, and crowd nothing out. For encoder-decoders, p is their probability of the tokens and of the end.
@@ -188,7 +189,7 @@ def entering_of(
     for region, ratio in zip(regions, ratios, strict=True):
         limits = [own.threshold(match, starts[match.last] - starts[match.first], thresholds, rate) for match in region.matches]
         known = [limit for limit in limits if limit is not None]
-        threshold = sum(known) if len(known) == len(limits) else None
+        threshold = max(sum(known), *known) if len(known) == len(limits) else None
         stays = threshold is None or ratio >= threshold
         entering += [region] if stays else []
         told: dict[str, Any] = {"heard": stays, "ratio": ratio, "threshold": threshold, "instead": region.instead}

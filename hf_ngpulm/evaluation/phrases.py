@@ -11,6 +11,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from ..common.checks import check, whole
@@ -93,11 +94,12 @@ class PhraseTuning:
 class _Weighed(NamedTuple):
     ratio: float
     tokens: float
-    phrases: int  # that entered or didn't together; their thresholds are summed
+    phrases: int  # that entered or didn't together
     said: bool
 
     def enters(self, thresholds: Thresholds, rate: float, size: int) -> bool:
-        return self.ratio >= self.phrases * thresholds.of(rate, size, self.tokens / self.phrases)
+        limit = thresholds.of(rate, size, self.tokens)
+        return self.ratio >= max(limit, self.phrases * limit)
 
 
 def tune_phrases(
@@ -158,7 +160,7 @@ def tune_phrases(
     false = [each for each in weighed if not each.said]
     alarms = [(each.ratio, own.size, int(each.tokens)) for each in false if each.phrases == 1]
     thresholds = THRESHOLDS[family].fitted(alarms, hours)
-    mean = sum(each.tokens for each in weighed) / sum(each.phrases for each in weighed)
+    mean = sum(each.tokens for each in weighed) / len(weighed)
 
     def point(rate: float) -> LookPoint:
         entering = Counter(each.said for each in weighed if each.enters(thresholds, rate, own.size))
@@ -183,9 +185,12 @@ def _weigh(reports: Sequence[dict[str, Any]], wanted: Counter[str], weighed: lis
         if "ratio" not in each:
             left[each["text"]] -= 1
     anyway = (wanted - (+left)).total()
-    for each in sorted((each for each in reports if "ratio" in each), key=lambda each: -each["ratio"]):
-        together = round(-each["threshold"] / _LOW)
-        if together and math.isfinite(each["ratio"]):  # others have thresholds of their own
-            weighed.append(_Weighed(each["ratio"], -each["threshold"] - together * _LOW, together, left[each["text"]] > 0))
-            left[each["text"]] -= 1
+    found = sorted((each for each in reports if "ratio" in each), key=lambda each: -each["ratio"])
+    for ratio, group in groupby(found, key=lambda each: each["ratio"]):  # a region has one ratio
+        of_region = list(group)
+        for each in of_region:
+            if each["threshold"] < -_LOW / 2 and math.isfinite(ratio):  # others have thresholds of their own
+                tokens = -each["threshold"] - _LOW  # of the shortest one, whose threshold is the highest
+                weighed.append(_Weighed(ratio, tokens, len(of_region), left[each["text"]] > 0))
+                left[each["text"]] -= 1
     return anyway

@@ -55,7 +55,8 @@ class GeneratedLooks:
         if processor.fusion.source is not None or isinstance(ilm_weight, Tensor) or ilm_weight:
             raise ValueError("a second look at phrases knows no subtracted scores; leave out ilm_weight= and source_lm=")
         self.rate = None if rate is None else check("false_alarms_per_hour", rate, RATE)
-        self.explain, self.thresholds = explain, THRESHOLDS["attention"] if thresholds is None else thresholds
+        usual = THRESHOLDS.get(model.config.model_type, THRESHOLDS["attention"])
+        self.explain, self.thresholds = explain, usual if thresholds is None else thresholds
         self.per_row = is_per_row(phrases)
         self.lists = [PhraseList(each) for each in (phrases if self.per_row else [phrases])]
         boosted = [each.boosted for each in self.lists]

@@ -16,8 +16,10 @@ from transformers import AutoTokenizer
 from hf_ngpulm import CTCDecoder, NGramLM, Phrase, PhraseBooster, PhraseDecoder, TransducerDecoder
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.decoding.forced import ForcedScores, ctc_forced, transducer_forced
+from hf_ngpulm.decoding.hypotheses import Hypothesis
+from hf_ngpulm.decoding.second_look import PhraseList, _Region, entering_of
 from hf_ngpulm.decoding.thresholds import THRESHOLDS, Thresholds
-from hf_ngpulm.phrases.phrase import Forms
+from hf_ngpulm.phrases.phrase import Forms, Match
 
 BLANK = 256
 NEVER, ALWAYS = Thresholds(1e6, 0, 0, 0), Thresholds(-math.inf, 0, 0, 0)
@@ -193,10 +195,26 @@ def test_each_region_is_decided_alone_and_scores_are_those_of_its_tokens(tokeniz
     assert PhraseDecoder(base, [phrases[::-1]], 3.0).select([0])(logits)[0][0].text == "bert now east"
 
 
+def test_several_phrases_in_a_place_need_no_less_than_one():
+    """The sum of their thresholds, or the highest of them: the sum of negative ones would let in what none alone may."""
+    hypothesis = Hypothesis("a b", [0, 1], 0.0, 0.0, 0.0, [0, 1], [1, 2], splitter=SimpleNamespace(words=_two_words))
+    matches = [Match(0, 1, "a"), Match(1, 2, "b")]
+    region = _Region(0, 2, 0, 1, matches, "c")
+    for own, threshold in ((2.0, 4.0), (-2.0, -2.0)):
+        rule = PhraseList(["a", "b"]), Thresholds(own, 0.0, 0.0, 0.0), 1.0
+        for ratio in (threshold - 0.1, threshold):
+            entering, reports = entering_of(hypothesis, matches, [region], [ratio], *rule)
+            assert bool(entering) == (ratio == threshold) and {each.threshold for each in reports} == {threshold}
+
+
+def _two_words(token_ids):
+    return [("a", 0, 1), ("b", 1, 2)]
+
+
 def test_thresholds_grow_with_the_list_and_with_shortness_and_fall_with_the_rate():
     for thresholds in THRESHOLDS.values():
         usual = thresholds.of(1.0, 100, 4)
-        assert thresholds.of(1.0, 1000, 4) > usual > thresholds.of(1.0, 100, 5)
+        assert thresholds.of(1.0, 1000, 4) > usual >= thresholds.of(1.0, 100, 5)
         assert thresholds.of(0.1, 100, 4) > usual > thresholds.of(10.0, 100, 4)
 
 

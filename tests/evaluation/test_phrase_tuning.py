@@ -14,7 +14,7 @@ from hf_ngpulm.config.of_models import read_of_models, save_of_model
 from hf_ngpulm.config.tuned import ModelIdentity
 from hf_ngpulm.decoding.thresholds import KINDS, NAME, THRESHOLDS, Thresholds, thresholds_for
 from hf_ngpulm.evaluation import Recording, read_recordings, tune_phrases
-from hf_ngpulm.evaluation.phrases import _weigh
+from hf_ngpulm.evaluation.phrases import _weigh, _Weighed
 
 CLIPS = bundled("examples/speech/harbour") / "clips.jsonl"
 MODELS = {name: str(bundled(f"examples/models/{name}")) for name in ("ctc", "tdt")}
@@ -62,13 +62,21 @@ def report(text, ratio=None, threshold=None):
 
 def test_what_nobody_said_is_a_false_alarm():
     weighed = []
-    reports = [report("a"), report("a", 2.0, -1e6 - 3), report("a", 5.0, -1e6 - 3), report("b", 1.0, -2e6 - 7)]
+    reports = [report("a"), report("a", 2.0, -1e6 - 3), report("a", 5.0, -1e6 - 3), report("b", 1.0, -1e6 - 7)]
+    reports += [report("b", 0.5, -1e6 - 7)] * 2  # of one region
     reports.append(report("c", 1.0, 0.5))  # has a threshold of its own
     assert _weigh(reports, Counter(a=2, d=1), weighed) == 1
-    assert [tuple(each) for each in weighed] == [(5.0, 3, 1, True), (2.0, 3, 1, False), (1.0, 7, 2, False)]
-    thresholds = Thresholds(4.0, 0.0, 0.0, 1.0)
-    assert [each.enters(thresholds, 1.0, 10) for each in weighed] == [True, True, True]
-    assert [each.enters(thresholds._replace(offset=4.01), 1.0, 10) for each in weighed] == [True, True, False]
+    assert [tuple(each) for each in weighed] == [
+        (5.0, 3, 1, True),
+        (2.0, 3, 1, False),
+        (1.0, 7, 2, False),
+        *[(0.5, 7, 2, False)] * 2,
+    ]
+    for offset, of_b in ((7.25, [True] * 3), (7.26, [True, False, False]), (7.51, [False] * 3)):
+        thresholds = Thresholds(offset, 0.0, 0.0, 1.0)  # of 7 tokens, twice in a region: 0.5 and more
+        assert [each.enters(thresholds, 1.0, 10) for each in weighed] == [True, False, *of_b]
+    low = Thresholds(6.6, 0.0, 0.0, 1.0)  # -0.4: for two phrases, too
+    assert not _Weighed(-0.5, 7, 2, False).enters(low, 1.0, 10) and _Weighed(-0.4, 7, 2, False).enters(low, 1.0, 10)
 
 
 def test_thresholds_of_a_file(tmp_path):
