@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..config.of_models import refuse_other
     from ..corrections import CorrectionLog
     from ..corrections.lessons import as_terms
+    from ..decoding.calibration import confidence_for
     from ..decoding.families import is_seq2seq
     from ..decoding.thresholds import thresholds_for
     from ..evaluation.confidences import ConfidenceBin, ConfidenceTuning, tune_confidence

@@ -106,11 +106,14 @@ def load_serving(
     max_streams: int,
     more_lms: Sequence[str],
     rescoring: Rescoring = NO_RESCORER,
+    word_confidence: str | None = None,
 ) -> library.StreamingRecognizer | Any:
     """Load the recogniser of a server: an `AttentionRecognizer` for an encoder-decoder, otherwise a `StreamingRecognizer`."""
     asr = load_recogniser(model, device)
+    sure = given(confidence=library.confidence_for(asr.model, word_confidence))
     if not library.is_seq2seq(asr.model):
-        return _streaming(asr, model, decoding, chunks, max_streams, more_lms, rescoring)
+        return _streaming(asr, model, decoding, chunks, max_streams, more_lms, rescoring, **sure)
+    asr = load_recogniser(model, device, **sure) if sure else asr
     settings = given(decoding, rescoring)
     idle = [*given(chunks).keys() - {"endpoint_seconds"}, *settings.keys() & {"strategy"}]
     if idle:
@@ -122,11 +125,11 @@ def load_serving(
 
 def _streaming(
     asr: Any, model: str, decoding: Decoding, chunks: Chunks, max_streams: int, more_lms: Sequence[str], rescoring: Rescoring,
-    log: library.CorrectionLog | None = None,
+    log: library.CorrectionLog | None = None, **more: Any,
 ) -> library.StreamingRecognizer:  # fmt: skip
     import transformers
 
-    settings = given(decoding, chunks, rescoring) | {"endpoint_seconds": chunks.endpoint_seconds or None}
+    settings = given(decoding, chunks, rescoring, **more) | {"endpoint_seconds": chunks.endpoint_seconds or None}
     if "lm" in settings:
         lms = [library.load_language_model(source, asr.tokenizer, asr.device) for source in (settings["lm"], *more_lms)]
         settings["lm"] = lms if more_lms else lms[0]

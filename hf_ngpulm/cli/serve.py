@@ -119,6 +119,10 @@ def serve(
         parser=existing,
         metavar="FILE",
     ),
+    word_confidence: str | None = option(
+        "How sure words are: max_prob, gibbs, tsallis or renyi, or a file of `hf-ngpulm tune` [default: max_prob; none for "
+        "encoder-decoders].",
+    ),
     served_name: list[str] | None = option(
         "The model's name for clients, in place of its folder or id; several times. OpenAI's (whisper-1 ...) work, too."
     ),
@@ -161,9 +165,9 @@ def serve(
         "model": model, "decoding": decoding, "chunks": chunks, "rescoring": rescoring, "lms": named,
         "grammars": {name: library.Grammar.load(file) for name, file in grammars.items()},
         "names": served_name or [_name_of(model)], "limits": Limits(**vars(most)), "host": address.host,
-        "corrections": corrections_in, "thresholds": thresholds, "wyoming": address.wyoming, "keys": _keys(address.api_key, address.api_key_file),
-        "origins": address.origin or (), "proxies": address.proxy or (), "tick": tick, "device": device,
-        "shared": address.workers > 1,
+        "corrections": corrections_in, "thresholds": thresholds, "word_confidence": word_confidence, "wyoming": address.wyoming,
+        "keys": _keys(address.api_key, address.api_key_file), "origins": address.origin or (), "proxies": address.proxy or (),
+        "tick": tick, "device": device, "shared": address.workers > 1,
     }  # fmt: skip
     if on_cluster.cluster is not None:
         _serve_on_cluster(on_cluster, options, address, as_json)
@@ -205,10 +209,11 @@ def _in_replica(folder: str, options: dict[str, Any]) -> Any:
 def application(
     *, model: str, decoding: Decoding, chunks: Chunks, rescoring: Rescoring, lms: dict[str, str],
     grammars: dict[str, library.Grammar], names: list[str], limits: Limits, host: str, wyoming: str | None, keys: list[str],
-    origins: list[str], proxies: list[str], corrections: str | None, thresholds: str | None, tick: float, device: str | None, shared: bool,
+    origins: list[str], proxies: list[str], corrections: str | None, thresholds: str | None, word_confidence: str | None,
+    tick: float, device: str | None, shared: bool,
 ) -> tuple[Any, Any, library.Access]:  # fmt: skip
     """Load the recogniser and return the server's application, the recogniser, and the access rules."""
-    recognizer = load_serving(model, device, decoding, chunks, limits.clients, list(lms.values()), rescoring)
+    recognizer = load_serving(model, device, decoding, chunks, limits.clients, list(lms.values()), rescoring, word_confidence)
     known = dict(zip(["default", *lms], getattr(recognizer, "language_models", ())))
     limits_of_looks = thresholds and library.thresholds_for(recognizer.model, thresholds)
     languages = [chunks.language] if chunks.language else ["en"]

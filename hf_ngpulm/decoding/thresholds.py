@@ -52,7 +52,7 @@ class Thresholds(NamedTuple):
 
 
 # Fitted to a CTC model on real speech (docs/phrases.md), for transducers to an earlier search of the same model, for decoders
-# with attention to whisper-tiny.en on real speech and to the bundled Canary, where long false alarms don't fit better than short
+# with attention to whisper-tiny.en on real speech and to the bundled Canary, where long false alarms fit no better than short
 # ones. By families of models, or types of models.
 THRESHOLDS = {
     "ctc": Thresholds(4.6, 1.8, 1.2, 2.6),

@@ -13,7 +13,6 @@ from ..common.checks import check, one_of
 from ..config.of_models import save_of_model
 from ..config.tuned import ModelIdentity
 from ..decoding.calibration import KINDS, NAME
-from ..decoding.families import is_seq2seq
 from ..search.confidence import MEASURES, Calibration
 from .calibration import BINS, calibration_error, fitted_calibration, judged_words
 from .counts import Normalisation
@@ -82,7 +81,7 @@ def tune_confidence(
         asr = pipeline(..., confidence="calibration.json")
 
     Args:
-        asr: a speech recognition pipeline of a CTC model or a transducer; its language models, phrases and search are used.
+        asr: a speech recognition pipeline; its language models, phrases and search are used.
         recordings: speech with transcripts.
         measure: the measure that is calibrated, see `hf_ngpulm.search.confidence`.
         normalise: as for `word_errors`.
@@ -90,11 +89,9 @@ def tune_confidence(
         report: is told of recordings that can't be read.
 
     Raises:
-        ValueError: the model is an encoder-decoder; no recording can be scored; or no word is right, or none is wrong.
+        ValueError: no recording can be scored; or no word is right, or none is wrong.
     """
     check("measure", measure, one_of(*MEASURES))
-    if is_seq2seq(asr.model):
-        raise ValueError(f"{type(asr.model).__name__} is an encoder-decoder, whose words have no confidences")
     found = evaluate(asr, list(recordings), batch_size=batch_size, normalise=normalise, report=report, confidence=measure)
     assert found is not None  # there is one process
     confidences, right, numbers = judged_words(found.utterances, found.normalise)

@@ -195,7 +195,9 @@ class Recogniser:
         if self.family is not Seq2SeqNGramPipeline:
             return [Heard.of(n_best[0]) for n_best in out["hypotheses"]]
         texts = [self.pipeline.postprocess([{"tokens": row[None]}])["text"] for row in out["tokens"]]
-        return [Heard(text, None, self._is_cut(row.tolist())) for text, row in zip(texts, out["tokens"])]
+        words: list[Any] = [[(word.text, word.confidence) for word in each.words] for each in out.get("measured", ())]
+        rows = zip(texts, out["tokens"], words or [None] * len(texts), strict=True)
+        return [Heard(text, None, self._is_cut(row.tolist()), own) for text, row, own in rows]
 
     def _is_cut(self, tokens: list[int]) -> bool:
         """Return whether a row of `generate` has no end token and reaches the limit of tokens."""
@@ -212,7 +214,9 @@ class Recogniser:
             if not step.ends:
                 return []
             parts, self._parts = self._parts, []
-            return [Heard(" ".join(filter(None, (part.hypothesis.strip() for part in parts))), None, any(p.cut for p in parts))]
+            words = [word for part in parts for word in part.confidences or ()] or None
+            text = " ".join(filter(None, (part.hypothesis.strip() for part in parts)))
+            return [Heard(text, None, any(part.cut for part in parts), words)]
         for row, (total, left, right) in enumerate(out["stride"]):
             self._frames.append(out["frames"][row : row + 1, left : total - right].clone())
         if not step.ends:

@@ -96,7 +96,7 @@ class GeneratedGrammar:
 
 
 class Beginning(LogitsProcessor):
-    """Store the decoder's first tokens in `prompt`, and rule out timestamps after `<|notimestamps|>`.
+    """Store the decoder's first tokens in `prompts`, and rule out timestamps after `<|notimestamps|>`.
 
     After a timestamp, Whisper would decode another window and join the windows' transcripts.
 
@@ -105,12 +105,17 @@ class Beginning(LogitsProcessor):
     """
 
     def __init__(self, no_timestamps: int | None) -> None:
-        self.prompt: list[int] = []
+        self.prompts: list[list[int]] = []  # of all rows, several for beams
         self.no_timestamps = no_timestamps
 
+    @property
+    def prompt(self) -> list[int]:
+        """Return those of the first row."""
+        return self.prompts[0]
+
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        if not self.prompt:
-            self.prompt = input_ids[0].tolist()
+        if not self.prompts:
+            self.prompts = input_ids.tolist()
         if self.no_timestamps is not None:
             every = torch.ones(len(scores), dtype=torch.bool, device=scores.device)
             rule_out_timestamps(scores, input_ids.to(scores.device), self.no_timestamps, every)

@@ -95,7 +95,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         sensitivity: from 0 to 1 (default 0.5): with `grammar_mode="reject"` an utterance is understood if its confidence is at
             least 1 - sensitivity.
         confidence: a measure (see `hf_ngpulm.search.confidence`); the chunks of `return_timestamps` then have a `confidence`
-            (for CTC models and transducers). A `hf_ngpulm.search.confidence.Calibration`, or a file that `hf-ngpulm tune
+            (encoder-decoders also have `words`). A `hf_ngpulm.search.confidence.Calibration`, or a file that `hf-ngpulm tune
             --word-confidence` has written, makes it the probability that the word is right.
 
     Raises:

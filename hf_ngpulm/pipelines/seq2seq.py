@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ from transformers import AutomaticSpeechRecognitionPipeline
 
 from ..common.checks import check, refuse_idle
 from ..decoding import guard
+from ..decoding.calibration import confidence_for
 from ..decoding.families import is_seq2seq
 from ..decoding.options import KINDS, AttentionOptions
 from ..decoding.understanding import Weighing
@@ -21,7 +22,8 @@ from ..generation.grammars import Beginning, GeneratedGrammar, of_rows
 from ..generation.logits_processor import LM_WEIGHT
 from ..generation.second_pass import OF_RESCORER, SecondPass
 from ..generation.seq2seq import seq2seq_generate
-from ..generation.transcripts import ends_of
+from ..generation.transcripts import ends_of, no_timestamps_of
+from ..generation.word_confidence import measured
 from ..grammar.grammar import Grammar
 from ..rescoring import load_rescorer
 from ..text.words import WordSplitter
@@ -58,6 +60,10 @@ class Seq2SeqNGramPipeline(NGramPipeline):
             decoder itself finds much more probable; a number is the least evidence of the LM, in nats per token (see
             `hf_ngpulm.decoding.guard`); "off" never does. Only for recordings of one window, without a second look at phrases.
 
+    With `confidence`, results have `words` with a `text` and a `confidence` each: how sure the decoder itself is of a word,
+    whatever language model chose it ("max_prob": the probability of the word's most improbable token). Recordings are taken as
+    a whole then, of one window; with `return_timestamps="word"` (not Whisper's) chunks have a `confidence`.
+
     `rescorer` reranks the beams of `generate`, in Whisper those of each window. It takes part in the search with
     `rescorer_every="word"`.
     """
@@ -65,7 +71,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     serves = staticmethod(is_seq2seq)
     settings = (
         *NGramPipeline.settings, "false_alarms_per_hour", "thresholds", "ilm_weight", "source_lm", "source_weight",
-        "prompt_context", "unscored", "score_eos", "lm_guard", "engine", *OF_RESCORER,
+        "prompt_context", "unscored", "score_eos", "lm_guard", "engine", "confidence", *OF_RESCORER,
     )  # fmt: skip
     of_an_lm = NGramPipeline.of_an_lm | {"ilm_weight", "unscored", "score_eos", "lm_guard"}
 
@@ -82,7 +88,11 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         kwargs = _settled(kwargs)
         given = {name: kwargs.pop(name) for name in OF_RESCORER if name in kwargs}
+        confidence = {name: confidence_for(self.model, kwargs.pop(name)) for name in ("confidence",) if name in kwargs}
+        for value in confidence.values():
+            check("confidence", value, KINDS["confidence"])
         parameters = self._parameters(kwargs)
+        parameters[1].update(confidence)
         if given:
             constructing = not hasattr(self, "_forward_params")
             kept = {} if constructing or given.get("rescorer", True) is None else self._of_rescorer
@@ -147,6 +157,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         tuned_beams: int | None = None,
         word_times: bool = False,
         second_pass: SecondPass | None = None,
+        confidence: Any = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
         if second_pass is not None:
@@ -158,9 +169,12 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         if tuned_beams is not None:
             kwargs["num_beams"] = tuned_beams
         if isinstance(ngram_decoder, GeneratedGrammar):
+            refuse_idle({"confidence=": confidence}, "is of words, grammar= finds meanings; leave one of them out")
             return self._understood(of_recordings(ngram_decoder, recordings), model_inputs, word_times, kwargs)
         if ngram_decoder is None:
-            return self._generated(model_inputs, word_times, kwargs)
+            if confidence is None:
+                return self._generated(model_inputs, word_times, kwargs)
+            return self._measured(self._generated, confidence, model_inputs, word_times, kwargs)
         processor = of_recordings(ngram_decoder, recordings)
         count = len(model_inputs[self._given_as(model_inputs)])
         by_sums = [False] * count
@@ -175,15 +189,42 @@ class Seq2SeqNGramPipeline(NGramPipeline):
             mine, inputs = (
                 (processor, model_inputs) if len(parts) == 1 else (processor.select(rows), self._rows(model_inputs, rows))
             )
-            if isinstance(mine, GeneratedLooks):
-                outs.append(self._looked(mine, inputs, word_times, {**_of_rows(kwargs, rows), **ranking}))
-            else:
-                outs.append(self._guarded(mine, inputs, word_times, _of_rows(kwargs, rows), ranking))
+            run: Any = partial(self._looked if isinstance(mine, GeneratedLooks) else self._guarded, mine, ranking)
+            run = run if confidence is None else partial(self._measured, run, confidence)
+            outs.append(run(inputs, word_times, _of_rows(kwargs, rows)))
         return outs[0] if len(outs) == 1 else rejoined(outs, parts, self.tokenizer)
 
+    def _measured(
+        self, run: Callable[..., dict[str, Any]], confidence: Any, model_inputs: dict[str, Any], word_times: bool,
+        kwargs: dict[str, Any],
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return the outputs of a batch that `run` returns, with transcripts whose words have confidences, as `measured`."""
+        if not self.model.config.is_encoder_decoder:
+            raise ValueError(f"confidence= takes an encoder-decoder; {type(self.model).__name__} is none, leave it out")
+        given = self._given_as(model_inputs)
+        is_whisper, count = self.type == "seq2seq_whisper", len(model_inputs[given])
+        is_long = is_whisper and model_inputs[given].shape[-1] > cast(Any, self.feature_extractor).nb_max_frames
+        if is_long or "stride" in model_inputs or (is_whisper and kwargs.get("return_timestamps")):
+            raise ValueError(
+                "confidence= takes recordings of one window as a whole: cut longer ones, and leave out chunk_length_s and "
+                "Whisper's return_timestamps"
+            )
+        # After a timestamp Whisper would decode another window.
+        beginning, mask = Beginning(no_timestamps_of(self.model)), model_inputs.get("attention_mask")
+        with encoder_outputs_of(self.model) as encoded:
+            every = [beginning, *(kwargs.get("logits_processor") or ())]
+            out = run(dict(model_inputs), word_times, {**kwargs, "logits_processor": every})
+        if len(out["tokens"]) != count:
+            raise ValueError("confidence= takes one transcript of each recording; leave num_return_sequences out")
+        prompts = beginning.prompts[:: len(beginning.prompts) // count]
+        outputs, splitter = of_rows(encoded[0], count), WordSplitter(self.tokenizer)
+        found = measured(self.model, outputs, mask, prompts, out["tokens"], splitter, confidence)
+        forms = [best.forms for best in out["looked"]] if "looked" in out else [None] * count
+        return {**out, "measured": [each.written(own) if own else each for each, own in zip(found, forms)]}
+
     def _guarded(
-        self, processor: NGramLogitsProcessor, model_inputs: dict[str, Any], word_times: bool, kwargs: dict[str, Any],
-        ranking: dict[str, Any],
+        self, processor: NGramLogitsProcessor, ranking: dict[str, Any], model_inputs: dict[str, Any], word_times: bool,
+        kwargs: dict[str, Any],
     ) -> dict[str, Any]:  # fmt: skip
         """Return a batch's outputs, without the language model of recordings that it doesn't know (see `.guarded`).
 
@@ -273,10 +314,11 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         return {**last, "understandings": found}
 
     def _looked(
-        self, looks: GeneratedLooks, model_inputs: dict[str, Any], word_times: bool, kwargs: dict[str, Any]
-    ) -> dict[str, Any]:
+        self, looks: GeneratedLooks, ranking: dict[str, Any], model_inputs: dict[str, Any], word_times: bool,
+        kwargs: dict[str, Any],
+    ) -> dict[str, Any]:  # fmt: skip
         """Return a batch's outputs with the hypotheses of its recordings, as `looked`."""
-        generate, last = self._generating("a second look at phrases", model_inputs, word_times, kwargs)
+        generate, last = self._generating("a second look at phrases", model_inputs, word_times, {**kwargs, **ranking})
         tokens, found = looks.looked(generate, model_inputs.get("attention_mask"))
         return {**last, "tokens": tokens, "looked": found}
 
@@ -314,6 +356,19 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
     def postprocess(
         self, model_outputs: Sequence[dict[str, Any]], ngram_decoder: Any = None, word_times: bool = False, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Return a recording's result; see the class."""
+        words = [_only(output.pop("measured")).words for output in model_outputs if "measured" in output]
+        result = self._postprocessed(model_outputs, ngram_decoder, word_times, **kwargs)
+        if words and word_times:
+            for chunk, word in zip(result["chunks"], words[0], strict=True):
+                chunk["confidence"] = word.confidence
+        elif words:
+            result["words"] = [{"text": word.text, "confidence": word.confidence} for word in words[0]]
+        return result
+
+    def _postprocessed(
+        self, model_outputs: Sequence[dict[str, Any]], ngram_decoder: Any, word_times: bool, **kwargs: Any
     ) -> dict[str, Any]:
         if isinstance(ngram_decoder, GeneratedGrammar):
             (output,) = model_outputs

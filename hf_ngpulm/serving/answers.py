@@ -37,7 +37,8 @@ def answer(
     usage = {"type": "duration", "seconds": round(seconds, 3)}
     meant = meaning(final, has_grammar)
     if kind == "json":
-        return {"text": text, **meant, "usage": usage, **warned}
+        sure = [] if final is None else [_word(word) for word in final["words"]]
+        return {"text": text, **meant, **({"words": sure} if sure else {}), "usage": usage, **warned}
     if kind == "text":
         return text + "\n"
     spans = [] if final is None else final.get("segments") or segments(text, final["words"])
@@ -49,8 +50,12 @@ def answer(
         shown["segments"] = [_verbose(number, segment) for number, segment in enumerate(spans)]
     if "word" in granularities:
         words = [] if final is None else final["words"]
-        shown["words"] = [{"word": word["text"], "start": word.get("start"), "end": word.get("end")} for word in words]
+        shown["words"] = [{"start": None, "end": None, **_word(word)} for word in words]
     return {**shown, "usage": usage, **warned}
+
+
+def _word(word: Answer) -> Answer:
+    return {"word": word["text"], **{name: word[name] for name in ("start", "end", "confidence") if name in word}}
 
 
 def meaning(final: Answer | None, has_grammar: bool) -> Answer:

@@ -82,8 +82,9 @@ class _QueuedRecording:
 class AttentionRecognizer:
     """Transcribes recordings with a pipeline. The class has the methods of `StreamingRecognizer` that an engine needs.
 
-    The pipeline transcribes each piece as it would transcribe a file. A long recording is cut into pieces, so that no client
-    waits for the whole recording of another. Each cut is at the quietest place in the last third of a piece.
+    The pipeline transcribes each piece as it would transcribe a file; if it measures confidences, results without times have
+    them. A long recording is cut into pieces, so that no client waits for the whole recording of another. Each cut is at the
+    quietest place in the last third of a piece.
 
     Args:
         pipeline: a `Seq2SeqNGramPipeline` without a language model of its own.
@@ -124,6 +125,7 @@ class AttentionRecognizer:
         # Canary's prompt names the spoken language and the text's; Whisper detects the spoken one itself.
         self.translates = is_canary or "translate" in (getattr(config, "task_to_id", None) or {} if codes else {})
         self.frame_seconds, self.encoder = 0.01, self
+        self.measures = pipeline._forward_params.get("confidence") is not None  # how sure it is of words
         self._recordings: dict[int, _QueuedRecording] = {}
         self._numbers = count()
 
@@ -283,6 +285,8 @@ class AttentionRecognizer:
             options["generate_kwargs"] = told
         if times is not None:
             options["return_timestamps"] = times
+        if self.measures and (times is not None or grammar is not None):
+            options["confidence"] = None  # there is none beside them
         if grammar is not None or rate is not None:
             options = {name: value for name, value in options.items() if name not in OF_RESCORER}
             look = {"false_alarms_per_hour": rate, "thresholds": each[0].get("thresholds")}
@@ -315,6 +319,8 @@ class AttentionRecognizer:
                 recording.words.append(Word(said, start, stop, None))
             elif said:
                 recording.segments.append({"start": round(start, 3), "end": round(stop, 3), "text": said})
+        if times != "word":
+            recording.words += [Word(word["text"], None, None, word["confidence"]) for word in result.get("words", ())]
         so_far = " ".join(recording.texts)
         return RecordingSoFar(round(end / self.frame_seconds), so_far, so_far)
 

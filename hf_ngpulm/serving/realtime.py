@@ -326,7 +326,8 @@ class Realtime(Connection):
         times = [
             {name: round(self._stream_begins + word[name], 3) for name in ("start", "end") if name in word} for word in words
         ]
-        timed = [{"word": word["text"], **of_word} for word, of_word in zip(words, times)]
+        sure = [{"confidence": word["confidence"]} if "confidence" in word else {} for word in words]
+        timed = [{"word": word["text"], **of_word, **own} for word, of_word, own in zip(words, times, sure)]
         yield {**self._transcription("completed"), "transcript": text, **meant, "usage": usage, "words": timed}
         self._previous, self._begin = self._item, self._until
         self._next_item()

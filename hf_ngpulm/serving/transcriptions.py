@@ -118,7 +118,7 @@ class Transcriptions:
                     async with self.recordings.engine(asked.num_beams) as engine:
                         settings = await engine.contexts.compiled(asked.settings, budget)
                         warned = warnings(settings.get("phrases"))
-                        words = asked.response_format not in ("json", "text")
+                        words = asked.response_format not in ("json", "text") or getattr(recognizer, "measures", False)
                         with Take(engine, settings, self.limits, lambda: self._check(request), words) as take:
                             events = take.events(*self._read(form, engine.recognizer.sampling_rate, request))
                             if asked.stream:

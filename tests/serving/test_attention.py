@@ -121,6 +121,35 @@ def test_phrases_are_looked_at_again(whisper):
     assert all("ratio" in report or report["heard"] or sum(r["text"] == report["text"] for r in long) == 1 for report in long)
 
 
+def test_confidences(whisper):
+    """JSON has the words of a pipeline that measures how sure it is; times of words do without."""
+    model = str(bundled("examples/models/canary"))
+    sure = load_serving(model, "cpu", Decoding(), Chunks(), 1, [], word_confidence="max_prob")
+    clip = bundled("examples/speech/harbour") / "clips" / "00.flac"
+    wanted = sure.pipeline(read_audio(clip, 16000))["words"]
+
+    async def talk():
+        async with serving(sure, LIMITS) as server:
+            plain = {"response_format": "verbose_json"}
+            return await ask(server, clip.read_bytes()), await ask(server, clip.read_bytes(), **plain)
+
+    told, verbose = asyncio.run(talk())
+    assert [word["word"] for word in told["words"]] == told["text"].split() == [word["text"] for word in wanted]
+    assert [word["confidence"] for word in told["words"]] == pytest.approx([word["confidence"] for word in wanted], abs=2e-3)
+    assert verbose["text"] == told["text"]
+    whispers = pipeline(TASK, model=whisper.asr.model, tokenizer=whisper.asr.tokenizer, confidence="max_prob",
+                        feature_extractor=whisper.asr.feature_extractor, max_new_tokens=9)  # fmt: skip
+
+    async def talk_of_times():
+        async with serving(AttentionRecognizer(whispers), LIMITS) as server:
+            words = {"response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"]}
+            return await ask(server, wav(whisper.clips[0])), await ask(server, wav(whisper.clips[0]), **words)
+
+    told, timed = asyncio.run(talk_of_times())
+    assert all(0 <= word["confidence"] <= 1 and "start" not in word for word in told["words"])
+    assert all("confidence" not in word for word in timed["words"])
+
+
 def test_times(whisper):
     async def talk():
         async with serving(AttentionRecognizer(whisper.asr), LIMITS) as server, client_of(server) as client:

@@ -13,16 +13,20 @@ from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList,
 from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput, GenerationMode
 from transformers.generation.utils import ALL_CACHE_NAMES
 
-from ...common.checks import refuse_idle
-from ...decoding.options import AttentionOptions, takes
+from ...common.checks import check, refuse_idle
+from ...decoding.hypotheses import Word
+from ...decoding.options import KINDS, AttentionOptions, takes
 from ...decoding.understanding import Understanding, Weighing
 from ...grammar.grammar import Grammar
+from ...search.confidence import Calibration
 from ...text.vocabulary import tokenizer_of
-from ..grammars import GeneratedGrammar
+from ...text.words import WordSplitter
+from ..grammars import Beginning, GeneratedGrammar, of_rows
 from ..lm_argument import GivenLM, given_lm
 from ..logits_processor import LM_WEIGHT, NGramLogitsProcessor
 from ..second_pass import SecondPass, Texts
-from ..transcripts import configs_of
+from ..transcripts import configs_of, no_timestamps_of
+from ..word_confidence import measured
 from .beam import beam_search
 from .callers import arguments_of_generate, window_of_whisper, window_variables
 from .greedy import greedy
@@ -56,6 +60,8 @@ def seq2seq_generate(
     rescorer_weight: float | Tensor | None = None,
     word_bonus: float | Tensor | None = None,
     rescorer_every: str | None = None,
+    confidence: str | Calibration | None = None,
+    words: list[list[Word]] | None = None,
     **model_kwargs: Any,
 ) -> Any:
     """Decode with a language model: `model.generate(**inputs, custom_generate=seq2seq_generate, lm=lm, lm_weight=0.2)`.
@@ -88,6 +94,9 @@ def seq2seq_generate(
         rescorer_weight, word_bonus: weight of its log-probabilities (default 0.3), and bonus for each word (default 0):
             numbers, or tensors with one per recording.
         rescorer_every: "word" lets the rescorer take part in the search, see `hf_ngpulm.CTCDecoder`; None (default) doesn't.
+        confidence: a measure of how sure an encoder-decoder itself is of words, or a calibration of one, as for pipelines. It
+            needs `processor`.
+        words: a list, to which the words of each recording are added, with confidences and without times.
         model_kwargs: the model's inputs, and ilm_weight, source_lm (also by its name), source_weight, start, prompt_context,
             unscored, score_eos, normalise_phrases and engine as for `hf_ngpulm.NGramLogitsProcessor`.
 
@@ -130,6 +139,15 @@ def seq2seq_generate(
     if second_pass is not None and processor is None:
         raise ValueError("rescorer= ranks texts; pass processor=, the model's processor or tokenizer")
 
+    refuse_idle({"words": words} if confidence is None else {}, "gets words with confidences: pass confidence=, too")
+    if confidence is not None:
+        check("confidence", confidence, KINDS["confidence"])
+        refuse_idle({"grammar": grammar}, "finds meanings; leave it or confidence= out")
+        if processor is None or not model.config.is_encoder_decoder:
+            raise ValueError("confidence= takes an encoder-decoder, and processor=, its processor or tokenizer")
+        _check_whole("confidence= is of one transcript of a whole recording", generation_config, judged, streamer)
+        processors = LogitsProcessorList([*processors, Beginning(no_timestamps_of(model))])  # of one window
+
     def search(kwargs: dict[str, Any], last: Sequence[Any] = (), config: GenerationConfig = generation_config) -> Any:
         scoring = Scoring(processors, language_model, recordings, judged, last)
         decoder = SteppedDecoder(model, config, kwargs, rows if scoring.asks_unheard else None)
@@ -141,15 +159,21 @@ def seq2seq_generate(
         refuse_idle(dict(zip(OF_GRAMMARS, (grammar_mode, sensitivity, meanings))), "without a grammar: pass grammar=...")
         samples = beams == 1 and generation_config.do_sample  # Whisper's second attempt at a window has no beams
         if second_pass is None or (window is not None and samples):
-            return search(model_kwargs)
+            out = search(model_kwargs)
+            if confidence is not None and words is not None:
+                words += _words_of(model, out, model_kwargs, input_ids, beams, processor, confidence)
+            return out
         count = second_pass.num_recordings or batch_size
         if window is None and count != batch_size:
             raise ValueError(f"rescorer_weight or word_bonus lists {count} recordings, but there are {batch_size}")
         of_rows = recordings if window is None else window.recordings(rows, count)
         texts = Texts(model, tokenizer_of(processor))
-        return second_pass.best(
+        out = second_pass.best(
             lambda config, last: search(model_kwargs, last, config), texts, input_ids.shape[1], generation_config, of_rows
         )
+        if confidence is not None and words is not None:
+            words += _words_of(model, out, model_kwargs, input_ids, beams, processor, confidence)
+        return out
     refuse_idle({"rescorer": rescorer}, "ranks transcripts, but grammar= finds meanings; leave one of them out")
     _check_grammar(grammar, processor, generation_config, judged, streamer)
     weighing = Weighing("reject" if grammar_mode is None else grammar_mode, sensitivity)
@@ -192,12 +216,27 @@ def _understood(
     return understandings, torch.cat([prompts, pad_sequence(rows, True, float(config._pad_token_tensor))], 1)
 
 
+def _words_of(
+    model: Any, out: Any, model_kwargs: dict[str, Any], prompts: Tensor, beams: int, processor: Any, confidence: Any
+) -> list[list[Word]]:
+    """Return the words of each recording, with confidences. `out`: what the search returned."""
+    tokens = (out if isinstance(out, Tensor) else out.sequences)[:, prompts.shape[1] :]
+    mask, splitter = model_kwargs.get("attention_mask"), WordSplitter(tokenizer_of(processor))
+    outputs, mask = of_rows(model_kwargs["encoder_outputs"], len(tokens)), None if mask is None else mask[::beams]
+    return [each.words for each in measured(model, outputs, mask, prompts[::beams].tolist(), tokens, splitter, confidence)]
+
+
 def _check_grammar(grammar: Any, processor: Any, config: GenerationConfig, judged: bool, streamer: Any) -> None:
     """Refuse calls that aren't supported with a grammar. `judged`: whether Whisper judges transcripts by their scores."""
     if not isinstance(grammar, Grammar):
         raise TypeError(f"grammar should be a hf_ngpulm.Grammar (Grammar.load reads files), got {grammar!r}")
     if processor is None:
         raise ValueError("grammar= is spelled with a tokenizer; pass processor=, the model's processor or tokenizer")
+    _check_whole("grammar= compares two transcripts of a whole recording", config, judged, streamer)
+
+
+def _check_whole(what: str, config: GenerationConfig, judged: bool, streamer: Any) -> None:
+    """Refuse calls that have other transcripts than one of each whole recording, or that return scores of one search."""
     window = window_variables()
     rows = (len(window["batch_idx_map"]), window["batch_size"]) if window else (config.num_return_sequences or 1, 1)
     wrong = {
@@ -210,7 +249,7 @@ def _check_grammar(grammar: Any, processor: Any, config: GenerationConfig, judge
     }  # fmt: skip
     if any(wrong.values()):
         named = ", ".join(name for name, value in wrong.items() if value)
-        raise ValueError(f"grammar= compares two transcripts of a whole recording, which rules out {named}; leave it out")
+        raise ValueError(f"{what}, which rules out {named}; leave it out")
 
 
 def _language_model(

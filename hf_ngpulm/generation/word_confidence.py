@@ -1,0 +1,38 @@
+"""Measure how sure an encoder-decoder itself is of the words that a search has chosen (see `forced.token_confidences`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..decoding.hypotheses import Hypothesis
+from ..search.confidence import Calibration
+from ..text.words import WordSplitter
+from .forced import token_confidences
+
+
+def measured(
+    model: Any, encoder_outputs: Any, attention_mask: Tensor | None, prompts: Sequence[Sequence[int]], tokens: Tensor,
+    splitter: WordSplitter, confidence: str | Calibration,
+) -> list[Hypothesis]:  # fmt: skip
+    """Return the transcripts of a batch, whose `words` have confidences and no times.
+
+    Args:
+        model, encoder_outputs, attention_mask, prompts: as for `token_confidences`.
+        tokens: what `generate` returned, int64 `[B, L]`.
+        splitter: tells which tokens are text.
+        confidence: a measure, or a calibration of one.
+    """
+    calibration = confidence if isinstance(confidence, Calibration) else None
+    measure = confidence if isinstance(confidence, str) else confidence.measure
+    texts = [[token for token in row if token not in splitter.special] for row in tokens.tolist()]
+    sure = token_confidences(model, encoder_outputs, attention_mask, prompts, texts, measure)
+    return [
+        Hypothesis(
+            splitter.text(text), text, 0.0, 0.0, 0.0, [0] * len(text), [0] * len(text), of_row, splitter=splitter,
+            calibration=calibration,
+        )
+        for text, of_row in zip(texts, sure)
+    ]  # fmt: skip
