@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 # Bytes that estimation and building need for an n-gram, at most, with all arrays that exist at the same time.
 BYTES_PER_NGRAM = 64
 SMALLEST_BLOCK = 1 << 8  # rows
+SEARCHES = 1 << 8  # in a column, between two looks at the resident memory
 
 _mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
@@ -138,14 +139,14 @@ class Room:
         """Return blocks of the n-grams of order `n`, `[B, 2]`, in an order in which their suffixes are near each other.
 
         The suffixes (n-grams without their first token) of all n-grams are all rows of the order below, in no order. On disk,
-        the order below is cut into parts by its first tokens, each of about a quarter of the memory. The n-grams of one first
+        the order below is cut into parts by its first tokens, each of about an eighth of the memory. The n-grams of one first
         token whose suffixes are in one part are adjacent. All first tokens of one part follow each other, then the next part.
         """
         rows = orders[n - 1].tokens.numel()
         if not self.is_on_disk or n < 3:
             return pairs_of(self.blocks(rows, least))
         below = orders[n - 2].tokens.numel()
-        at = torch.arange(0, below, max(1, min(below, (self.memory or 0) // BYTES_PER_NGRAM)))
+        at = torch.arange(0, below, max(1, min(below, (self.memory or 0) // (2 * BYTES_PER_NGRAM))))
         for order in reversed(orders[1 : n - 1]):
             at = order.prefixes[at]
         cuts: np.ndarray = np.unique(orders[0].tokens[at].numpy())[1:]
@@ -153,11 +154,20 @@ class Room:
         tokens = orders[1].tokens.numpy()
         bounds = np.array([[i, *(i + np.searchsorted(tokens[i:j], cuts)), j] for i, j in pairwise(starts.tolist())])
         for order in orders[2:n]:
-            bounds = np.searchsorted(order.prefixes.numpy(), bounds)
+            bounds = self._places(order.prefixes.numpy(), bounds)
         pairs = np.stack([bounds[:, :-1], bounds[:, 1:]], axis=2).swapaxes(0, 1).reshape(-1, 2)
         return np.array(
             [(i, min(j, i + self.block)) for first, j in pairs.tolist() for i in range(first, j, self.block)], dtype=np.int64
         ).reshape(-1, 2)
+
+    def _places(self, column: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Return the places of values in a sorted column on disk. Each search touches many pages."""
+        found = np.empty(values.size, dtype=np.int64)
+        for first in range(0, values.size, SEARCHES):
+            rows = slice(first, first + SEARCHES)
+            found[rows] = np.searchsorted(column, values.ravel()[rows])
+            self._bound_pages()
+        return found.reshape(values.shape)
 
     def in_blocks(
         self, run: Callable[..., Any], bounds: np.ndarray, arguments: tuple[Any, ...] = (), *each: Iterable[Any]
@@ -174,8 +184,8 @@ class Room:
         return in_blocks(then_give_back, bounds, arguments, *each)
 
     def _bound_pages(self) -> None:
-        """Give the pages of files back if they take a third of the memory. How many pages a row touches differs by the step."""
-        if _resident_of_files() - self._before >= (self.memory or 0) / 3:
+        """Give the pages of files back if they take a quarter of the memory. Steps touch different numbers of pages a row."""
+        if _resident_of_files() - self._before >= (self.memory or 0) / 4:
             give_back_pages()
 
 
