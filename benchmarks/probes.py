@@ -368,8 +368,9 @@ def second_pass(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
     are those of the odd ones: of the first pass, of its --n-best best hypotheses rescored, and of the best choice that there is
     in a list (oracle); p compares with the first pass. Seconds are of the processor, for a second of audio. With --alone
     so many of the lists are scored text by text, too: "times faster", and by how much scores differ. --every is delayed fusion
-    after so many seconds of audio, with as many beams as the first --n-best, and the weight and bonus chosen for it; with --best in the
-    whole beam, where the rescorer reads so many hypotheses, and weight and bonus are chosen by searches of the even recordings."""
+    after so many seconds of audio, as many beams as the first --n-best, and the weight and bonus chosen for it; with --best
+    in the whole beam, where the rescorer reads so many hypotheses, and weight and bonus are chosen by searches of the even
+    recordings."""
     clips = [clip for clip in heard.clips if args.split in (None, clip.split)]
     clips = clips[:: max(1, len(clips) // (args.spread or len(clips)))][: args.spread]
     given = {"lm": lm} | ({"lm_weight": args.lm_weight} if args.lm_weight else {}) if lm else {}

@@ -202,3 +202,25 @@ def test_what_has_no_effect_is_refused(tdt):
         TransducerDecoder(asr.model, asr.tokenizer, num_beams=4, rescorer_every="word")
     with pytest.raises(ValueError, match="one hypothesis only"):
         TransducerDecoder(asr.model, asr.tokenizer, strategy="greedy", rescorer=rescorer(), rescorer_every="word")
+    best = {"rescorer": rescorer(), "num_beams": 4, "rescorer_best": 2}
+    for given, message in (
+        ({"num_beams": 4, "rescorer_best": 2}, "rescorer_best given without rescorer="),
+        (best | {"num_return_sequences": 3}, r"rescorer_best should be a whole number from 3 \(num_return_sequences\) to 4"),
+        (best | {"rescorer_best": 5}, r"from 1 \(num_return_sequences\) to 4 \(num_beams\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            TransducerDecoder(asr.model, asr.tokenizer, **given)
+
+
+def test_the_best_few_of_a_wide_beam_are_read(tdt):
+    """A narrow beam prunes what the rescorer would have chosen; a wide one of which it reads as few doesn't."""
+    asr, frames, lengths = tdt
+    read, lists = [], []
+    for more in ({"num_beams": 12}, {"num_beams": 12, "rescorer_best": 3}, {"num_beams": 3}):
+        scorer = rescorer()
+        decoder = TransducerDecoder(asr.model, asr.tokenizer, rescorer=scorer, num_return_sequences=3, **SETTINGS, **more)
+        lists.append([{tuple(each.token_ids) for each in row} for row in decoder.decode(frames, lengths)])
+        read.append(scorer.read_tokens)
+    first = TransducerDecoder(asr.model, asr.tokenizer, num_beams=12, num_return_sequences=3).decode(frames, lengths)
+    assert lists[1] == [{tuple(each.token_ids) for each in row} for row in first]
+    assert lists[1] != lists[2] and read[1] < read[0]

@@ -1,8 +1,8 @@
 """Let a rescorer take part in a search: delayed fusion (arXiv 2501.09258).
 
-Every few frames, the complete words of the best hypotheses (`rescorer_best`) are scored. Places in the beam depend on them
-from then on. What the rescorer adds, the share, is no part of the final scores: the whole texts are scored at the end, as without
-delayed fusion.
+Every few frames, the complete words of the best hypotheses (`rescorer_best`) are scored, and places in the beam depend on that
+from then on. What the rescorer adds, the share, is no part of the final scores: the whole texts are scored at the end, as
+without delayed fusion.
 """
 
 from __future__ import annotations
