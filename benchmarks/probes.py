@@ -345,6 +345,7 @@ def tuning(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
 # A second pass with a causal language model
 
 WEIGHTS, BONUSES = np.arange(0, 2.05, 0.1).tolist(), np.arange(-2, 8.5, 0.5).tolist()
+DELAYED = (0.2, 0.3, 0.4), (0.0, 0.5)  # weights and bonuses
 
 
 @experiment(
@@ -358,6 +359,7 @@ WEIGHTS, BONUSES = np.arange(0, 2.05, 0.1).tolist(), np.arange(-2, 8.5, 0.5).tol
     split=str,
     spread=int,
     every=(float,),
+    best=int,
     alone=0,
 )
 def second_pass(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
@@ -366,7 +368,9 @@ def second_pass(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
     are those of the odd ones: of the first pass, of its --n-best best hypotheses rescored, and of the best choice that there is
     in a list (oracle); p compares with the first pass. Seconds are of the processor, for a second of audio. With --alone
     so many of the lists are scored text by text, too: "times faster", and by how much scores differ. --every is delayed fusion
-    after so many seconds of audio, with as many beams as the first --n-best, and the weight and bonus chosen for it."""
+    after so many seconds of audio, as many beams as the first --n-best, and the weight and bonus chosen for it; with --best
+    in the whole beam, where the rescorer reads so many hypotheses, and weight and bonus are chosen by searches of the even
+    recordings."""
     clips = [clip for clip in heard.clips if args.split in (None, clip.split)]
     clips = clips[:: max(1, len(clips) // (args.spread or len(clips)))][: args.spread]
     given = {"lm": lm} | ({"lm_weight": args.lm_weight} if args.lm_weight else {}) if lm else {}
@@ -404,14 +408,23 @@ def second_pass(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
         yield told(f"{most}-best, oracle", oracle)
         chosen = (most, *way) if most == args.n_best[0] else chosen
     for seconds in args.every or ():
-        rescorer, (beams, weight, bonus) = load_rescorer(args.rescorer, end=args.end), chosen
+        rescorer, (beams, *way) = load_rescorer(args.rescorer, end=args.end), chosen
+        beams, of_rescorer = args.beams if args.best else beams, {"rescorer": rescorer, "rescorer_every": seconds}
+        of_rescorer |= {"frame_seconds": audio / sum(map(len, rows)), "rescorer_best": args.best, "num_beams": beams, **given}
+
+        def searched(way: Any, some: Any, of_rescorer: Any = of_rescorer) -> list[str]:
+            decoder = heard.recogniser.decoder(**of_rescorer, rescorer_weight=way[0], word_bonus=way[1])
+            return [decoder.decode(row[None])[0][0].text for row in some]
+
+        if args.best:
+            tried = itertools.product(*DELAYED)
+            way = min(tried, key=lambda way: word_errors(references[::2], searched(way, rows[::2])).errors)
+        rescorer._known.clear()
         rescorer.scores([["warm up"]])
-        of_rescorer = {"rescorer": rescorer, "rescorer_weight": weight, "word_bonus": bonus, "rescorer_every": seconds}
-        of_rescorer["frame_seconds"] = audio / sum(map(len, rows))
-        delayed, rescorer.read_tokens = heard.recogniser.decoder(num_beams=beams, **of_rescorer, **given), 0
-        begin, texts = measure.now(), [delayed.decode(row[None])[0][0].text for row in rows]
-        more = {"seconds": (measure.now() - begin) / audio, "tokens_read": rescorer.read_tokens}
-        yield told(f"{beams} beams, every {seconds} s", texts, weight=weight, word_bonus=bonus, **more)
+        rescorer.read_tokens, begin = 0, measure.now()
+        texts = searched(way, rows)
+        more = {"seconds": (measure.now() - begin) / audio, "tokens_read": rescorer.read_tokens, "best": args.best}
+        yield told(f"{beams} beams, every {seconds} s", texts, weight=way[0], word_bonus=way[1], **more)
     if args.alone:
         texts = [list(dict.fromkeys(hypothesis.text for hypothesis in of_row)) for of_row in lists[: args.alone]]
         rescorer = load_rescorer(args.rescorer, end=args.end)  # anew: it keeps what it has scored

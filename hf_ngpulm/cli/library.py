@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ..phrases.files import read_phrase_file
     from ..pipelines.base import OF_LOOKS
     from ..pipelines.loading import load_pipeline
-    from ..rescoring import load_rescorer, sampled_sentences
+    from ..rescoring import load_rescorer, sampled_sentences, selected_sentences
     from ..serving.access import Access, local_hosts
     from ..serving.app import WYOMING, make_app
     from ..serving.attention import AttentionRecognizer

@@ -162,6 +162,7 @@ class Rescoring:
     rescorer: str | None = of_decoders("rescorer")
     rescorer_weight: float | None = of_decoders("rescorer_weight")
     word_bonus: float | None = of_decoders("word_bonus")
+    rescorer_best: int | None = of_decoders("rescorer_best", min=1)
     rescorer_every: Any = of_decoders("rescorer_every", parser=moments, metavar="SECONDS|word")
 
 

@@ -92,13 +92,22 @@ class StyleOptions:
     )
 
 
+SAMPLES = 2000
+
+
 @dataclass(frozen=True)
 class Sampling:
-    """Options for text that a causal language model makes up."""
+    """Options for text that a causal language model makes up or selects."""
 
-    from_lm: str | None = option("Sample text from this causal language model, too: its folder or Hub id. Needs --prompts.")
+    from_lm: str | None = option(
+        "Sample text from this causal language model, too, or select text by it (--select): folder or Hub id. Needs --prompts."
+    )
     prompts: str | None = option("With --from-lm: text of the domain, that samples resemble; their perplexity is printed.")
-    samples: int = option("With --from-lm: number of sentences.", default=2000, min=1)
+    samples: int | None = option("With --from-lm: number of sentences [default: 2000].", min=1)
+    select: float | None = option(
+        "With --from-lm: in place of samples, this share of the input's sentences, those that its scores find most like the "
+        "prompts; the perplexity with all sentences is printed, too."
+    )
 
 
 @interruptible(lambda: "nothing is saved")
@@ -140,6 +149,17 @@ def train(
         raise ValueError("there is no text: name files, or a causal language model to sample from (--from-lm, --prompts)")
     if sampling.from_lm is not None and tokenizer is None:
         raise ValueError("--from-lm samples text, and --vocab-size is for token ids; give --tokenizer")
+    if sampling.from_lm is None and (sampling.select or sampling.samples) is not None:
+        raise ValueError("--select and --samples need --from-lm and --prompts: a causal language model, and text of the domain")
+    if sampling.select is not None:
+        if sampling.samples is not None:
+            raise ValueError("--samples makes text up, --select chooses from the input; give one of them")
+        if not inputs:
+            raise ValueError(f"--select {sampling.select} chooses from the input, but there is none: name files")
+        if not 0 < sampling.select <= 1:
+            raise ValueError(f"--select should be a share above 0, at most 1; got {sampling.select}")
+        if counting.cluster is not None or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ValueError("--select reads the text in one process; leave --ray and other processes out")
     refuse_existing([output, *([arpa] if arpa else [])], overwrite)
     # SIGTERM leaves no temporary files behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -152,23 +172,37 @@ def train(
 
     if writing.style_of is not None and not os.path.isfile(writing.style_of):
         check_folder(writing.style_of)
-    written = {**vars(writing), "outputs": None if writing.outputs is None else filter(None, read_texts([writing.outputs]))}
-    sampled = _sampled(sampling, bars) if sampling.from_lm is not None else []
     if sampling.prompts is not None:
         valid = valid or [sampling.prompts]
-    training = library.train(
-        chain(texts, sampled) if sampled else texts,
-        load_tokenizer(tokenizer),
-        vocab_size,
-        **estimation.arguments(),
-        **written,
-        valid=_validation(valid, field, split, vocab_size is not None) if valid else None,
-        device=device,
-        **vars(counting),
-        accelerator=accelerator,
-        bars=bars,
-        **given(words),
-    )
+
+    def trained(texts: Any) -> library.Training:
+        outputs = None if writing.outputs is None else filter(None, read_texts([writing.outputs]))
+        return library.train(
+            texts,
+            load_tokenizer(tokenizer),
+            vocab_size,
+            **estimation.arguments(),
+            **{**vars(writing), "outputs": outputs},
+            valid=_validation(valid, field, split, vocab_size is not None) if valid else None,
+            device=device,
+            **vars(counting),
+            accelerator=accelerator,
+            bars=bars,
+            **given(words),
+        )
+
+    if sampling.select is not None:
+        everything = [text for text in texts if text]
+        selected = _selected(sampling, everything, bars)
+        before = trained(everything).perplexity
+        training = trained(selected)
+        assert before is not None and training.perplexity is not None
+        tell(
+            f"{len(selected):,} of {len(everything):,} sentences selected; validation perplexity per token "
+            f"{training.perplexity.per_token:.3f}, with all sentences {before.per_token:.3f}"
+        )
+    else:
+        training = trained(chain(texts, _sampled(sampling, bars)) if sampling.from_lm is not None else texts)
     if not leads:
         return
     lm = library.NGramLM(training.parts)
@@ -189,11 +223,22 @@ def _sampled(sampling: Sampling, bars: Bars) -> list[str]:
     check_folder(str(sampling.from_lm))
     lm = library.load_rescorer(sampling.from_lm)
     prompts = [text for text in read_texts([str(sampling.prompts)]) if text]
-    with bars.stage("sampling", sampling.samples) as bar:
-        texts = library.sampled_sentences(lm, prompts, sampling.samples, progress=lambda done: bar.update(done - bar.n))
-    if len(texts) < sampling.samples:
-        tell(f"{sampling.from_lm} repeats itself: {len(texts):,} different sentences in place of {sampling.samples:,}")
+    count = SAMPLES if sampling.samples is None else sampling.samples
+    with bars.stage("sampling", count) as bar:
+        texts = library.sampled_sentences(lm, prompts, count, progress=lambda done: bar.update(done - bar.n))
+    if len(texts) < count:
+        tell(f"{sampling.from_lm} repeats itself: {len(texts):,} different sentences in place of {count:,}")
     return texts
+
+
+def _selected(sampling: Sampling, texts: list[str], bars: Bars) -> list[str]:
+    """Return the sentences that a language model selects."""
+    check_folder(str(sampling.from_lm))
+    lm, share = library.load_rescorer(sampling.from_lm), sampling.select
+    assert share is not None
+    prompts = [text for text in read_texts([str(sampling.prompts)]) if text]
+    with bars.stage("selecting", len(texts)) as bar:
+        return library.selected_sentences(lm, texts, prompts, share, progress=lambda done: bar.update(done - bar.n))
 
 
 def _validation(inputs: list[str], field: str | None, split: str, are_ids: bool) -> Iterator[Any]:

@@ -71,8 +71,10 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
             `num_beams` is then 8.
         rescorer_weight: weight of its log-probabilities, a number or a tensor `[B]` (default 0.3).
         word_bonus: bonus for each word in the rescored sum, a number or a tensor `[B]` (default 0).
+        rescorer_best: number of hypotheses that the rescorer reads, the best ones of a wider beam (default: all). With
+            `rescorer_every`, also during the search, where the others count as average.
         rescorer_every: lets the rescorer take part in the search (delayed fusion, arXiv 2501.09258): after so many seconds of
-            audio, or after each frame with "word", the complete words of all hypotheses are scored. A hypothesis's place in the
+            audio, or after each frame with "word", the complete words of the hypotheses are scored. A hypothesis's place in the
             beam depends on them from then on; final scores are as without this option. None (default): the rescorer ranks the
             hypotheses at the end only. Each token is read once. In languages without spaces there are no complete words before
             the end.

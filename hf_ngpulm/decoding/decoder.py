@@ -146,6 +146,7 @@ class Decoder(WithoutCaches):
         beam = self.kind.beam
         beams = max(getattr(options, beam), self.kind.in_grammar) if num_beams is None else num_beams
         changed = {beam: beams, "num_return_sequences": min(max(num_hypotheses, options.num_return_sequences), beams)}
+        changed |= {"rescorer_best": None} if hasattr(options, "rescorer_best") else {}
         changed |= {"lm_guard": guard.OFF} if hasattr(options, "lm_guard") else {}
         if hasattr(options, "beam_threshold"):  # where nothing else may be said, a sentence may be far behind for a while
             changed["beam_threshold"] = NO_THRESHOLD
@@ -216,7 +217,8 @@ class Decoder(WithoutCaches):
     def without_rescorer(self: AnyDecoder) -> AnyDecoder:
         """Return a copy without the option `rescorer` and its settings."""
         options: Any = self.options
-        none = [name for name in ("rescorer", "rescorer_weight", "word_bonus", "rescorer_every") if hasattr(options, name)]
+        names = ("rescorer", "rescorer_weight", "word_bonus", "rescorer_best", "rescorer_every")
+        none = [name for name in names if hasattr(options, name)]
         return self._with(options=replace(options, **dict.fromkeys(none)))
 
     def rank(self, hypothesis: Hypothesis) -> float:

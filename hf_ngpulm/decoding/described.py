@@ -52,6 +52,7 @@ OPTIONS = {
     "source_weight": Described("Weight of the source language model.", "half of the LM's"),
     "rescorer": Described("Causal language model (folder or Hub id) that ranks the beam's hypotheses anew."),
     "rescorer_weight": Described("Weight of the rescorer.", "0.3"),
+    "rescorer_best": Described("Hypotheses of a wider beam that the rescorer reads, the best ones.", "all"),
     "rescorer_every": Described(
         "Seconds of audio after which the rescorer also ranks the hypotheses during the search (delayed fusion), or "
         "'word': as soon as there is a word.",

@@ -60,7 +60,7 @@ class GraphDecoder(Decoder):
         num_return_sequences: number of hypotheses per row, at most `max_active`; they differ in their tokens. Of hypotheses
             that end in the same LM state, only the best is returned.
         engine: "auto", "cpu" or "reference".
-        rescorer, rescorer_weight, word_bonus: as for `hf_ngpulm.CTCDecoder`.
+        rescorer, rescorer_weight, word_bonus, rescorer_best: as for `hf_ngpulm.CTCDecoder`.
         blank_threshold, score_eos, blank_id, frame_seconds, confidence, model: as for `hf_ngpulm.CTCDecoder`.
 
     Raises:

@@ -76,6 +76,7 @@ KINDS: dict[str, Kind] = {
     "rescorer": Kind("a hf_ngpulm.Rescorer (pipelines also take its name)", lambda value: hasattr(value, "scores")),
     "rescorer_weight": ROW_WEIGHTS,
     "word_bonus": ROW_WEIGHTS,
+    "rescorer_best": whole(),
     "rescorer_every": either(one_of(EVERY_WORD), _SECONDS),
     "lm_guard": either(one_of(guard.AUTO, guard.OFF), number()),
 }
@@ -117,12 +118,12 @@ class Options:
 
     @classmethod
     def settled(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace `num_beams="auto"` by the default, at least 8 with a rescorer and at least `num_return_sequences`."""
-        beams, returned = given.get(cls.beam), given.get("num_return_sequences")
+        """Replace `num_beams="auto"` by the default, at least 8 with a rescorer, `num_return_sequences` and `rescorer_best`."""
+        beams, asked = given.get(cls.beam), [given.get(name) for name in ("num_return_sequences", "rescorer_best")]
         if not (isinstance(beams, str) and beams == AUTO):
             return dict(given)
         least = 1 if given.get("rescorer") is None else N_BEST
-        return {**given, cls.beam: max(cls.knee(), least, returned if isinstance(returned, int) else 1)}
+        return {**given, cls.beam: max(cls.knee(), least, *(each for each in asked if isinstance(each, int)))}
 
     @classmethod
     def is_open(cls, given: Mapping[str, Any]) -> bool:
@@ -204,6 +205,7 @@ class FrameOptions(Options):
     rescorer: Any = None
     rescorer_weight: float | Tensor | None = None
     word_bonus: float | Tensor | None = None
+    rescorer_best: int | None = None
 
     @property
     def measure(self) -> str | None:
@@ -217,8 +219,8 @@ class FrameOptions(Options):
 
     @property
     def num_searched(self) -> int:
-        """Return the number of hypotheses that a search returns: with a rescorer all, for it to choose from."""
-        return self.num_return_sequences if self.rescorer is None else getattr(self, self.beam)
+        """Return the number of hypotheses that a search returns: with a rescorer those that it reads."""
+        return self.num_return_sequences if self.rescorer is None else self.rescorer_best or getattr(self, self.beam)
 
     @property
     def second_pass(self) -> tuple[Any, float | Tensor, float | Tensor]:
@@ -228,13 +230,17 @@ class FrameOptions(Options):
 
     def __post_init__(self) -> None:
         if self.rescorer is None:
-            of_rescorer = {name: getattr(self, name) for name in ("rescorer_weight", "word_bonus")}
+            of_rescorer = {name: getattr(self, name) for name in ("rescorer_weight", "word_bonus", "rescorer_best")}
             refuse_idle(of_rescorer, "given without rescorer=; pass the model too")
         elif self.is_greedy:
             raise ValueError("rescorer= has one hypothesis only to choose from; pass num_beams=8, for example, or leave it out")
         most = getattr(self, self.beam)
         kind = whole(1, most, f"a whole number from 1 to {most} ({self.beam})")
         check("num_return_sequences", self.num_return_sequences, kind)
+        if self.rescorer_best is not None:
+            least = self.num_return_sequences
+            kind = whole(least, most, f"a whole number from {least} (num_return_sequences) to {most} ({self.beam})")
+            check("rescorer_best", self.rescorer_best, kind)
 
 
 @dataclass(frozen=True)

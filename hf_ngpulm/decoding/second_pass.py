@@ -51,18 +51,20 @@ def what_is_added(
     ]
 
 
-def share_of(scores: Sequence[float], counts: Sequence[int], weight: float, word_bonus: float) -> list[float]:
+def share_of(scores: Sequence[float | None], counts: Sequence[int], weight: float, word_bonus: float) -> list[float]:
     """Return what a rescorer says of the hypotheses of an utterance in mid-search (delayed fusion).
 
     A hypothesis with one more complete word than another has already paid for it. For a fair comparison, the average score of
-    the utterance's words is taken off each of its words.
+    the utterance's words is taken off each of its words. A hypothesis that wasn't scored counts as average.
 
     Args:
-        scores: the rescorer's scores of the complete words.
+        scores: the rescorer's scores of the complete words; None for a hypothesis that it hasn't read.
         counts: the numbers of these words.
     """
-    average = sum(scores) / max(1, sum(counts))
-    return [weight * (score - average * count) + word_bonus * count for score, count in zip(scores, counts)]
+    known = [(score, count) for score, count in zip(scores, counts) if score is not None]
+    average = sum(score for score, _ in known) / max(1, sum(count for _, count in known))
+    above = [0.0 if score is None else score - average * count for score, count in zip(scores, counts)]
+    return [weight * score + word_bonus * count for score, count in zip(above, counts)]
 
 
 def per_row(name: str, value: Weight, rows: int) -> list[float]:

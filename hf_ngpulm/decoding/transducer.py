@@ -51,8 +51,8 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             the gain at little cost. The default is "auto" with `lm` or `phrases` (also in a call), 4 if `strategy` names a beam
             search, otherwise 1.
         num_return_sequences: number of hypotheses per row, at most `num_beams`.
-        rescorer, rescorer_weight, word_bonus, rescorer_every: as for `hf_ngpulm.CTCDecoder`. With `pause_seconds` the rescorer
-            sees the words since the last pause during the search, and whole transcripts at the end.
+        rescorer, rescorer_weight, word_bonus, rescorer_best, rescorer_every: as for `hf_ngpulm.CTCDecoder`. With
+            `pause_seconds` the rescorer sees the words since the last pause during the search, whole transcripts at the end.
         max_symbols: maximum number of tokens per frame; the default is the model's. "aes" uses `aes_steps` instead.
         ilm_weight: weight of the model's internal LM, whose log-probabilities are subtracted from the tokens' scores: a number,
             or a tensor `[B]` with one per row. The internal LM is the joint network without encoder input (Meng et al., SLT

@@ -29,7 +29,7 @@ LONGEST_PROMPT = 8  # tokens before a transcript; some limits count them
 # Only of use with a language model, or a rescorer.
 SUBTRACTED = (
     "beta", "ilm_weight", "source_lm", "source_weight", "lm_guard", "rescorer", "rescorer_weight", "word_bonus",
-    "rescorer_every",
+    "rescorer_best", "rescorer_every",
 )  # fmt: skip
 MEASURED = {
     CTCNGramPipeline: "search over the model's outputs, with texts",

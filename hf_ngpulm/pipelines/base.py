@@ -86,6 +86,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             `hf_ngpulm.Rescorer`. With a rescorer `num_beams="auto"` means 8.
         rescorer_weight: weight of its log-probabilities (default 0.3).
         word_bonus: bonus for each word, in the rescored sum (default 0).
+        rescorer_best: number of hypotheses that the rescorer reads, the best ones of a wider beam (CTC models, transducers).
         rescorer_every: seconds of audio after which the rescorer also ranks the hypotheses during the search, or "word" (see
             `hf_ngpulm.CTCDecoder`). Encoder-decoders take "word" only.
         num_return_sequences: number of transcripts in the list `hypotheses` of each result, with their scores, if it is above 1
@@ -259,7 +260,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         # The pipeline's weights of a model that a call leaves out have no effect; those from this call are a mistake.
         for model, weights in (
             ("source_lm", {"source_weight"}),
-            ("rescorer", {"rescorer_weight", "word_bonus", "rescorer_every"}),
+            ("rescorer", {"rescorer_weight", "word_bonus", "rescorer_best", "rescorer_every"}),
         ):
             if settings.get(model) is None:
                 left_out = {model} | (weights - given.keys())

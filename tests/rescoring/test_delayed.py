@@ -37,7 +37,7 @@ def words_of(text):
     return text.split()[:-1]
 
 
-def plain_search(log_probs, blank, text_of, every, beams, scorer):
+def plain_search(log_probs, blank, text_of, every, beams, scorer, best=None):
     """The definition: prefix beam search by dictionaries, whose prefixes carry what the rescorer has added."""
     found = {(): (0.0, -math.inf, 0.0)}  # log-probabilities with a blank and a token at the end, and the added score
     for frame, of_frame in enumerate(log_probs.tolist()):
@@ -60,25 +60,28 @@ def plain_search(log_probs, blank, text_of, every, beams, scorer):
         found = dict(ranked[:beams])
         if (frame + 1) % every == 0:
             texts = {prefix: words_of(text_of(list(prefix))) for prefix in found}
-            scores = {prefix: scorer.scores([[" ".join(words)]])[0][0] for prefix, words in texts.items()}
-            average = sum(scores.values()) / max(1, sum(map(len, texts.values())))
+            asked = list(dict.fromkeys(map(tuple, texts.values())))[:best]  # `found` is ranked
+            scores = {p: scorer.scores([[" ".join(words)]])[0][0] for p, words in texts.items() if tuple(words) in asked}
+            average = sum(scores.values()) / max(1, sum(len(texts[prefix]) for prefix in scores))
             for prefix, (b, t, _) in found.items():
                 count = len(texts[prefix])
-                found[prefix] = (b, t, WEIGHT * (scores[prefix] - average * count) + BONUS * count)
-    return {prefix: np.logaddexp(b, t) for prefix, (b, t, _) in found.items()}
+                found[prefix] = (b, t, WEIGHT * (scores.get(prefix, average * count) - average * count) + BONUS * count)
+    ranked = sorted(found.items(), key=lambda item: -(np.logaddexp(*item[1][:2]) + item[1][2]))
+    return {prefix: np.logaddexp(b, t) for prefix, (b, t, _) in ranked[:best]}
 
 
 @pytest.mark.parametrize("engine", ["cpu", "reference"])
 @pytest.mark.parametrize("every", [1, 5])
-def test_the_search_is_that_of_the_definition(ctc, logits, engine, every):
+@pytest.mark.parametrize("best", [None, 2])
+def test_the_search_is_that_of_the_definition(ctc, logits, engine, every, best):
     without_end = Rescorer(causal_lm(), letters_tokenizer(), end="")
     frames, seconds = logits[:1, :40], every * 0.08
     decoder = CTCDecoder(
-        ctc.tokenizer, num_beams=4, num_return_sequences=4, beam_threshold=1e6, rescorer=rescorer(), frame_seconds=0.08,
-        rescorer_every="word" if every == 1 else seconds, engine=engine, **SETTINGS,
+        ctc.tokenizer, num_beams=4, num_return_sequences=best or 4, beam_threshold=1e6, rescorer=rescorer(), frame_seconds=0.08,
+        rescorer_every="word" if every == 1 else seconds, engine=engine, rescorer_best=best, **SETTINGS,
     )  # fmt: skip
     text_of = decoder.writing.text
-    right = plain_search(frames[0].log_softmax(1), decoder.blank_id, text_of, every, 4, without_end)
+    right = plain_search(frames[0].log_softmax(1), decoder.blank_id, text_of, every, 4, without_end, best)
     found = decoder.stream(1)
     found.add(frames)
     (searched,) = found.searched()

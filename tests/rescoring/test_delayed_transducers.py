@@ -39,7 +39,7 @@ def tdt():
     return asr, torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), lengths
 
 
-def plain_search(model, frames, every, beams, scorer):
+def plain_search(model, frames, every, beams, scorer, best=None):
     """The definition: ALSD by dictionaries, from tokens and frame to the score, the share, and the tokens at this frame."""
     found, turn, end = {((), 0): (0.0, 0.0, 0)}, every, len(frames)
     durations, waits = model.durations or (None,), max(model.durations or (1,))
@@ -71,26 +71,35 @@ def plain_search(model, frames, every, beams, scorer):
             merged = {key: (np.logaddexp.reduce([way[0] for way in of]), *max(of)[1:]) for key, of in ways.items()}
             found = dict(sorted(merged.items(), key=lambda item: -sum(item[1][:2]))[:beams])
         if not reach:
-            return {tokens: values[0] for (tokens, _), values in found.items()}
+            ranked = sorted(found.items(), key=lambda item: -sum(item[1][:2]) / (len(item[0][0]) + 1))
+            return {tokens: values[0] for (tokens, _), values in ranked[:best]}
         texts = {key: Letters(PIECES).decode(key[0]).split()[:-1] for key in found}
-        scores = {key: scorer.scores([[" ".join(words)]])[0][0] for key, words in texts.items()}
-        average = sum(scores.values()) / max(1, sum(map(len, texts.values())))
+        asked = list(dict.fromkeys(tuple(texts[key]) for key in sorted(found, key=lambda key: -sum(found[key][:2]))))[:best]
+        scores = {key: scorer.scores([[" ".join(words)]])[0][0] for key, words in texts.items() if tuple(words) in asked}
+        average = sum(scores.values()) / max(1, sum(len(texts[key]) for key in scores))
         for key, (score, _, symbols) in found.items():
             count = len(texts[key])
-            found[key] = score, WEIGHT * (scores[key] - average * count) + BONUS * count, symbols
+            found[key] = score, WEIGHT * (scores.get(key, average * count) - average * count) + BONUS * count, symbols
         turn += every
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("durations", [None, (0, 1, 2)])
 @pytest.mark.parametrize("every", [1, 3])
-def test_the_search_is_that_of_the_definition(engine, durations, every):
+@pytest.mark.parametrize("best", [None, 2])
+def test_the_search_is_that_of_the_definition(engine, durations, every, best):
     model, tokenizer = toy(durations)
     frames, beams = frames_of(1, 14, seed=2), 4
-    right = plain_search(model, frames[0], every, beams, rescorer(end=""))
-    more = {"num_beams": beams, "num_return_sequences": beams, "max_symbols": MOST_SYMBOLS, "engine": engine}
+    right = plain_search(model, frames[0], every, beams, rescorer(end=""), best)
+    more = {"num_beams": beams, "num_return_sequences": best or beams, "max_symbols": MOST_SYMBOLS, "engine": engine}
     decoder = TransducerDecoder(
-        model, tokenizer, rescorer=rescorer(), rescorer_every="word" if every == 1 else every * 0.08, **more, **SETTINGS
+        model,
+        tokenizer,
+        rescorer=rescorer(),
+        rescorer_every="word" if every == 1 else every * 0.08,
+        rescorer_best=best,
+        **more,
+        **SETTINGS,
     )
     found = {}
     for each in decoder.decode(frames)[0]:
@@ -193,3 +202,25 @@ def test_what_has_no_effect_is_refused(tdt):
         TransducerDecoder(asr.model, asr.tokenizer, num_beams=4, rescorer_every="word")
     with pytest.raises(ValueError, match="one hypothesis only"):
         TransducerDecoder(asr.model, asr.tokenizer, strategy="greedy", rescorer=rescorer(), rescorer_every="word")
+    best = {"rescorer": rescorer(), "num_beams": 4, "rescorer_best": 2}
+    for given, message in (
+        ({"num_beams": 4, "rescorer_best": 2}, "rescorer_best given without rescorer="),
+        (best | {"num_return_sequences": 3}, r"rescorer_best should be a whole number from 3 \(num_return_sequences\) to 4"),
+        (best | {"rescorer_best": 5}, r"from 1 \(num_return_sequences\) to 4 \(num_beams\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            TransducerDecoder(asr.model, asr.tokenizer, **given)
+
+
+def test_the_best_few_of_a_wide_beam_are_read(tdt):
+    """A narrow beam prunes what the rescorer would have chosen; a wide one of which it reads as few doesn't."""
+    asr, frames, lengths = tdt
+    read, lists = [], []
+    for more in ({"num_beams": 12}, {"num_beams": 12, "rescorer_best": 3}, {"num_beams": 3}):
+        scorer = rescorer()
+        decoder = TransducerDecoder(asr.model, asr.tokenizer, rescorer=scorer, num_return_sequences=3, **SETTINGS, **more)
+        lists.append([{tuple(each.token_ids) for each in row} for row in decoder.decode(frames, lengths)])
+        read.append(scorer.read_tokens)
+    first = TransducerDecoder(asr.model, asr.tokenizer, num_beams=12, num_return_sequences=3).decode(frames, lengths)
+    assert lists[1] == [{tuple(each.token_ids) for each in row} for row in first]
+    assert lists[1] != lists[2] and read[1] < read[0]

@@ -141,6 +141,10 @@ class CTCSlots(Slots):
     def add_fused(self, slots: np.ndarray, more: np.ndarray) -> None:
         """Add scores, float32 `[N, K]`, to the hypotheses of some slots, in searches that keep several."""
 
+    def standing(self, slots: np.ndarray) -> np.ndarray:
+        """Return the scores by which the search keeps hypotheses of some slots, `[N, K]`, in searches that keep several."""
+        raise TypeError("greedy search has no such scores")
+
     def not_acoustic(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the scores of the hypotheses of some slots that aren't acoustic, in searches that keep several.
 

@@ -229,6 +229,11 @@ class CoreBeamSlots(CoreSlots):
     def live(self) -> np.ndarray:
         return native_beam.is_there(self.rows)
 
+    def standing(self, slots: np.ndarray) -> np.ndarray:
+        rows = self.rows[slots]
+        with np.errstate(invalid="ignore"):  # places without a hypothesis
+            return np.logaddexp(rows["blank_scores"], rows["token_scores"]) + rows["fused"]
+
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         places, _, scores = self._rank(slots, GOES_ON, 1)
         return places[:, 0], scores[:, 0, 0]

@@ -234,6 +234,9 @@ class BeamSlots(TensorSlots[beam.BeamState]):
     def live(self) -> np.ndarray:
         return self.heard("live")
 
+    def standing(self, slots: np.ndarray) -> np.ndarray:
+        return self.heard("scores")[slots]
+
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         scores, last_tokens, hashes = (self.heard(name)[slots] for name in ("scores", "last_tokens", "parent_hashes"))
         places = np.lexsort((hashes, last_tokens, -scores))[:, 0]  # ties go to the order of `in_order`

@@ -1,8 +1,8 @@
 """Let a rescorer take part in a search: delayed fusion (arXiv 2501.09258).
 
-Every few frames, the complete words of each hypothesis are scored, and the hypothesis's place in the beam depends on them from
-then on. What the rescorer adds, the share, is no part of the final scores: the whole texts are scored at the end, as without
-delayed fusion.
+Every few frames, the complete words of the best hypotheses (`rescorer_best`) are scored, and places in the beam depend on that
+from then on. What the rescorer adds, the share, is no part of the final scores: the whole texts are scored at the end, as
+without delayed fusion.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class DelayedFusion:
         self.blank = slots.decoder.blank_id  # a transducer's history may have blanks
         count = len(slots.frames)
         rescorer, *weights = slots.decoder.options.second_pass
+        self.best = slots.decoder.options.rescorer_best
         self.weights, self.bonuses = (np.array(per_row(name, each, count)) for name, each in zip(("weight", "bonus"), weights))
         self.texts = rescorer.growing(count)
         self.turns = np.full(count, every)
@@ -45,12 +46,18 @@ class DelayedFusion:
         self.turns[slots] += self.every
         live = self.slots.live()[slots]
         rows, places = np.nonzero(live)
+        standing = self.slots.standing(slots)[live]
         texts: list[list[str]] = [[] for _ in slots]
         for row, slot, (count, tail) in zip(rows.tolist(), slots[rows].tolist(), self.ids(slots[rows], places)):
             text = self.slots.transcripts[slot].text(count, tail)
             texts[row].append(" ".join(text.split()[:-1]))  # more tokens may continue the last word
-        shares = np.zeros(live.shape)
-        for row, (slot, scores, of_row) in enumerate(zip(slots, self._scores(slots.tolist(), texts), texts)):
+        shares, asked = np.zeros(live.shape), list[list[str]]()
+        for row, of_row in enumerate(texts):
+            order = np.argsort(-standing[rows == row], kind="stable").tolist()
+            asked.append(list(dict.fromkeys(of_row[place] for place in order))[: self.best])
+        for row, (slot, found, of_row) in enumerate(zip(slots, self._scores(slots.tolist(), asked), texts)):
+            known = dict(zip(asked[row], found))
+            scores = [known.get(text) for text in of_row]
             counts = [len(text.split()) for text in of_row]
             shares[row, live[row]] = share_of(scores, counts, self.weights[slot], self.bonuses[slot])
         return shares

@@ -222,10 +222,15 @@ class TransducerSlots(Slots):
             return np.ones((len(self.held), 1), dtype=np.bool_)
         return self.search.array("scores") > -np.inf
 
+    def _shares(self, rows: np.ndarray | slice) -> Any:
+        return 0.0 if self.delayed is None else self.search.array("shares")[rows]
+
+    def standing(self, slots: np.ndarray) -> np.ndarray:
+        return self.search.array("scores")[slots] + self._shares(slots)
+
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         scores = self.search.array("scores")[slots]
-        shares = 0.0 if self.delayed is None else self.search.array("shares")[slots]
-        places = self._ranks(scores + shares, slots).argmax(1)
+        places = self._ranks(self.standing(slots), slots).argmax(1)
         return places, scores[np.arange(len(slots)), places]
 
     def _ranks(self, scores: np.ndarray, rows: np.ndarray | slice) -> np.ndarray:
@@ -239,7 +244,7 @@ class TransducerSlots(Slots):
         models = self.models if rows == slice(None) else self.models.of(rows)
         ended = models.at_end(scores, lm_scores, states, score_eos and not self.is_greedy, self.engine)
         columns = np.stack([part.numpy() for part in (ended[0], acoustic, *ended[1:])], 2)
-        order = (-self._ranks(columns[..., 0], rows)).argsort(axis=1, kind="stable")[:, :most]
+        order = (-self._ranks(columns[..., 0] + self._shares(rows), rows)).argsort(axis=1, kind="stable")[:, :most]
         nothing = Found(-1, (-np.inf, -np.inf, 0.0, 0.0))  # if no hypothesis is possible
         return [
             [Found(place, of_place[place]) for place in places if of_place[place][0] > -np.inf] or [nothing]

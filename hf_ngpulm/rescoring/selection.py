@@ -1,0 +1,61 @@
+"""Select the sentences of a text that resemble a domain by a causal language model, as text for an n-gram model."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..common.checks import check, number
+from .rescorer import Rescorer
+
+AT_ONCE = 64  # sentences; they share what the model computes for the prompts
+
+
+def selected_sentences(
+    lm: Rescorer, texts: Sequence[str], prompts: Sequence[str], share: float, *, seed: int = 0,
+    progress: Callable[[int], object] | None = None,
+) -> list[str]:  # fmt: skip
+    """Select the sentences that become likelier after the prompts.
+
+    This is the cross-entropy difference of Moore & Lewis, "Intelligent selection of language model training data" (ACL 2010),
+    with the prompts in the model's context in place of a model of the domain: a sentence of `n` tokens (`end` included) counts
+    `(log P(sentence | prompts) - log P(sentence)) / n`.
+
+    Args:
+        lm: the model; at most `max_history` tokens of the prompts, in random order, are its context.
+        texts: the sentences.
+        prompts: sentences of the domain.
+        share: part of the sentences to keep, rounded up; above 0, at most 1.
+        seed: seed of the order of the prompts.
+        progress: called with the number of sentences read so far.
+
+    Returns:
+        The sentences with the largest differences, in the order of `texts`; of equal ones the earlier.
+
+    Raises:
+        ValueError: there are no sentences or no prompts, no prompt fits into `max_history`, the tokenizer can't write a
+            sentence, or an argument is out of range.
+    """
+    check("share", share, number(1e-6, 1, "a share above 0, at most 1"))
+    prompts = list(dict.fromkeys(filter(None, map(str.strip, prompts))))
+    if not prompts:
+        raise ValueError("there are no prompts: give some sentences of the domain, one a line")
+    if not texts:
+        raise ValueError("there are no sentences to select from: give a text, a sentence a line")
+    random.Random(seed).shuffle(prompts)
+    prompts = [text for text in prompts if len(lm.tokens(text)) <= lm.max_history]
+    if not prompts:
+        raise ValueError(f"each prompt has more than {lm.max_history} tokens (max_history); give shorter sentences, one a line")
+    differences: list[float] = []
+    for begin in range(0, len(texts), AT_ONCE):
+        some = texts[begin : begin + AT_ONCE]
+        after, alone = lm.scores([some, some], [prompts, ()])
+        sizes = [max(1, len(lm.tokens(text))) for text in some]
+        differences += [(a - b) / size for a, b, size in zip(after, alone, sizes)]
+        if progress is not None:
+            progress(len(differences))
+    order = np.argsort(-np.array(differences), kind="stable")
+    return [texts[place] for place in sorted(order[: math.ceil(share * len(texts))].tolist())]
