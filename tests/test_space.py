@@ -41,6 +41,7 @@ def text_of(parts):
     return " ".join(part for part, _ in parts)
 
 
+@pytest.mark.slow
 def test_changed_words_are_marked(app):
     assert app.marked("a red boy is her", "the red buoy is here") == (
         [("a", "changed"), ("red", None), ("boy", "changed"), ("is", None), ("her", "changed")],

@@ -478,6 +478,7 @@ def test_a_mistake_is_one_line_and_status_2(arguments, expected, capsys, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_as_a_process():
     environment = {**os.environ, "PYTHONPATH": str(bundled("hf_ngpulm").parent), "NO_COLOR": "1"}
 

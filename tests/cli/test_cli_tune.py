@@ -21,6 +21,7 @@ def saved(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_tune_and_decode_with_what_was_found(saved, tmp_path, capsys):
     output, plot = tmp_path / "points.json", tmp_path / "wer.png"
     arguments = ["tune", MODEL, CLIPS, "--lm", saved, "--limit", "5", "--num-beams", "4", "--device", "cpu"]

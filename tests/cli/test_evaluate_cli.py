@@ -18,6 +18,7 @@ def lines(capsys):
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
+@pytest.mark.slow
 def test_with_baseline_and_comparison(tmp_path, capsys):
     greedy, beam = str(tmp_path / "greedy.jsonl"), str(tmp_path / "beam.jsonl")
     command = ["evaluate", MODEL, CLIPS, "--device", "cpu", "--lm", ARPA]

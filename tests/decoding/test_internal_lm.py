@@ -32,7 +32,7 @@ def found(model, frames, *arguments, **settings):
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize("engine", ["cpu", "reference"])
+@pytest.mark.parametrize("engine", ["cpu", pytest.param("reference", marks=pytest.mark.slow)])
 def test_a_share_of_the_lms_weight_where_nothing_is_said(search, engine, lms, frames):
     model, settings = Modules(9, 8, seed=3), {**search, "engine": engine}
     lm, other = lms

@@ -234,6 +234,7 @@ def folders(ctc, plain, tmp_path_factory):
     return str(path / "tuned"), str(path / "plain")
 
 
+@pytest.mark.slow
 def test_commands(folders, capsys):
     by_hand = ["--lm-weight", "1.7", "--num-beams", "4"]  # stream has no --beta
 

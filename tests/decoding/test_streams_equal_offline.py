@@ -155,7 +155,7 @@ def test_ctc(data):
 
 
 @given(st.data())
-@settings(RELAXED, max_examples=25)
+@settings(RELAXED, max_examples=examples(25))
 def test_graphs(data):
     tokenizer = Letters(["a", "b", "ab", "|", "ba", "aa", "c", "d", "_"], blank=8)
     given_options, kinds = data.draw(options(8, (3, 8)).filter(lambda drawn: "lm" in drawn[0]))
@@ -200,7 +200,7 @@ def test_greedy_transducers(data):
 
 
 @given(st.data(), st.integers(1, 2), st.sampled_from(DURATIONS), seeds)
-@settings(RELAXED, max_examples=25)
+@settings(RELAXED, max_examples=examples(25))
 def test_networks_of_the_usual_kind(data, layers, durations, seed):
     """Which compiled loops run as a whole."""
     model = Modules(9, 8, durations, layers, (5, 7, 6), seed=seed)
@@ -208,13 +208,13 @@ def test_networks_of_the_usual_kind(data, layers, durations, seed):
 
 
 @given(st.data())
-@settings(RELAXED, max_examples=25)
+@settings(RELAXED, max_examples=examples(25))
 def test_alsd(data):
     model = data.draw(toys(DURATIONS))
     transducer(data, model, "alsd", (2, 3, 5), 6)
 
 
 @given(st.data())
-@settings(RELAXED, max_examples=25)
+@settings(RELAXED, max_examples=examples(25))
 def test_aes(data):
     transducer(data, data.draw(toys((None,))), "aes", (2, 3, 5), 6)

@@ -70,6 +70,7 @@ def test_which_words_are_right():
     assert numbers.tolist() == [0, 0, 0, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "measure"), [("ctc", "tsallis"), ("tdt", "tsallis"), ("canary", "renyi")])
 def test_a_recogniser_is_calibrated(name, measure, tmp_path):
     asr = pipeline("automatic-speech-recognition", model=MODELS[name])

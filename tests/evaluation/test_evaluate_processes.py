@@ -162,6 +162,7 @@ def test_ranks(monkeypatch):
     assert rank_and_size() == (1, 2)
 
 
+@pytest.mark.slow
 def test_two_processes_share_and_gather(tmp_path, capsys):
     """Three batches; the first process tells the figures, also without a file."""
     command = ["evaluate", MODEL, str(DEMO / "clips.jsonl"), "--limit", "5", *OPTIONS]

@@ -42,6 +42,7 @@ def entering(asr, recordings, phrases, weight, **settings):
     return found
 
 
+@pytest.mark.slow
 def test_the_curve_tells_what_enters(asr):
     recordings = read_recordings(CLIPS)[:16]
     found = tune_phrases(asr, recordings, [*SAID, *OTHERS], phrase_weight=WEIGHT, false_alarms_per_hour=300)

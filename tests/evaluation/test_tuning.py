@@ -220,6 +220,7 @@ def whisper(tmp_path_factory):
     return whisper_parts(tmp_path_factory.mktemp("tokenizer") / "tokenizer.json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, *({"num_beams": 2} | more for more in ({"chunk_length_s": 0.8}, {"language": None}))])
 def test_attention_decoders_as_in_separate_runs(settings, whisper):
     generator = np.random.default_rng(0)
@@ -330,6 +331,7 @@ def test_doubts_are_told(asr, outputs, lm, caplog):
     assert tune_weights(decoder, outputs, lm_weights=[0.8, 1.0], refine=0, least_words=10).warnings == ()
 
 
+@pytest.mark.slow
 def test_results_are_saved_and_drawn(asr, outputs, lm, tmp_path):
     decoder = CTCDecoder(asr.tokenizer, lm, 0.5, num_beams=4)
     one = tune_weights(decoder, outputs, refine=0, extend=False)  # the weight of the LM, if nothing is asked for

@@ -89,6 +89,7 @@ def test_what_is_listed_for_utterances_stays_theirs(mixed, asr):
     assert half.held_out == same.held_out and half.points == same.points
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ctc", "canary"])
 def test_long_audio_is_cut_as_evaluate_cuts_it(kind, asr, tmp_path):
     """A minute stands for an hour: what the model is given at once is bounded."""

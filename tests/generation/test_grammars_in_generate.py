@@ -28,7 +28,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["canary", "whisper"])
+@pytest.fixture(scope="module", params=[pytest.param("canary", marks=pytest.mark.slow), "whisper"])
 def asr(request, tmp_path_factory):
     if request.param == "canary":
         made = pipeline(TASK, model=str(bundled("examples/models/canary")), dtype=torch.float32)

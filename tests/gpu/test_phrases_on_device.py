@@ -54,6 +54,7 @@ def decoders(device, tokenizer, lm):
             yield TransducerDecoder(model, tokenizer, **settings, strategy=strategy, frame_seconds=0.08), 6
 
 
+@pytest.mark.slow
 def test_contexts_of_rows_and_streams(tokenizer, lm):
     for (here, size), (there, _) in zip(decoders("cpu", tokenizer, lm), decoders(DEVICE, tokenizer, lm)):
         frames = frames_of(size)

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.gpu
 SEARCHES = [(None, "greedy"), (None, "alsd"), (None, "aes"), ((0, 1, 2, 3, 4), "greedy"), ((0, 1, 2, 3, 4), "alsd")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("durations", "strategy"), sized(SEARCHES, SEARCHES[2:]))
 @pytest.mark.parametrize("with_lm", sized([False, True], [True]))
 def test_batches_equal_those_of_the_cpu(durations, strategy, with_lm, monkeypatch):

@@ -18,6 +18,7 @@ from hf_ngpulm.grammar.templates import read_templates
 HOUSE = {"name": ["alpha", "beta gamma"], "area": ["delta"], "floor": ["epsilon"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", ["kw", "gu", "lb"])
 def test_sentences_are_in_the_compiled_grammar(language, tmp_path):
     home_assistant = pytest.importorskip("home_assistant_intents")

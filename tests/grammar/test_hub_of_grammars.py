@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hub_server import HubServer
 
 from hf_ngpulm.common.bundled import bundled
@@ -24,6 +25,7 @@ print(json.dumps([url, back.reading("Go to bed").slots[0].value, back.lists == g
 """
 
 
+@pytest.mark.slow
 def test_they_are_pushed_and_pulled(tmp_path):
     with HubServer(tmp_path / "hub") as hub:
         done = hub.run(CODE, PYTHONPATH=str(bundled("hf_ngpulm").parent))

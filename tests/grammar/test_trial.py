@@ -77,6 +77,7 @@ def test_hostile_ones_are_refused(trial, name):
     assert trial(GOOD).seconds < SECONDS and trial._process is process  # the next one doesn't wait for another process
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_or_hangs_is_replaced(trial, monkeypatch):
     assert trial(GOOD).parts > 0
     trial._process.kill()
@@ -91,6 +92,7 @@ def test_a_process_that_dies_or_hangs_is_replaced(trial, monkeypatch):
     assert trial(GOOD).parts > 0
 
 
+@pytest.mark.slow
 def test_memory_is_limited():
     tokenizer = AutoTokenizer.from_pretrained(str(bundled("examples/models/ctc")))
     patient = Trial(tokenizer, 300.0, 1_000_000, memory=32 << 20)
@@ -101,6 +103,7 @@ def test_memory_is_limited():
         patient.close()
 
 
+@pytest.mark.slow
 def test_closing_ends_the_fork_that_compiles():
     """A fork that went on would hold the pipe of the answers, and the caller would wait for it."""
     tokenizer = AutoTokenizer.from_pretrained(str(bundled("examples/models/ctc")))
@@ -116,6 +119,7 @@ def test_closing_ends_the_fork_that_compiles():
         patient.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_a_fork_ends_by_itself_when_nobody_is_left_to_end_it(monkeypatch):
     """As a server that is killed leaves it, waiting without CPU time."""

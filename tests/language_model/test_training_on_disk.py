@@ -63,6 +63,7 @@ def test_arrays_are_on_disk_and_leave_nothing(tmp_path, caplog):
     assert trained.parts.automaton.num_arcs > 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["texts", "batches"])
 def test_resuming_after_a_kill(tmp_path, monkeypatch, kind):
     texts, options = zipf_texts(), {"vocab_size": 100, "order": 4}

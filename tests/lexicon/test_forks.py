@@ -54,6 +54,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_forks_while_another_thread_composes():
     support = Path(__file__).parents[1] / "support"

@@ -112,6 +112,7 @@ def test_the_same_model_twice_is_the_model(letters, words):
         assert [h[0].score for h in twice] == pytest.approx([h[0].score for h in once], abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["reference", "cpu"])
 @pytest.mark.parametrize("strategy", ["greedy", "alsd"])
 def test_words_and_tokens_together_in_transducers(letters, words, tokens, strategy, engine):

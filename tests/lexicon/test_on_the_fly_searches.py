@@ -121,10 +121,11 @@ def transducers(both, engine, strategy, durations=None, **more):
 
 
 # Without compiled loops a search for pieces, or with phrases, takes long.
-KINDS = [("letters", "reference"), ("letters", "cpu"), ("pieces", "cpu")]
+KINDS = [("letters", "cpu"), ("pieces", "cpu")]
+SLOW_KIND = ("letters", "reference")
 
 
-@pytest.mark.parametrize(("both", "engine"), KINDS, indirect=["both"])
+@pytest.mark.parametrize(("both", "engine"), [*KINDS, pytest.param(*SLOW_KIND, marks=pytest.mark.slow)], indirect=["both"])
 @pytest.mark.parametrize("strategy", ["greedy", "alsd", "aes"])
 def test_transducers(both, engine, strategy):
     lm, ours, theirs = transducers(both, engine, strategy)
@@ -164,7 +165,8 @@ def test_streams_of_ctc(both, settings, phrases):
 
 @pytest.mark.parametrize(
     ("both", "engine", "phrases"),
-    [(*kind, None) for kind in KINDS] + [(*kind, ["a bad dad"]) for kind in KINDS if kind[1] == "cpu"],
+    [(*kind, phrases) for kind in KINDS for phrases in (None, ["a bad dad"])]
+    + [pytest.param(*SLOW_KIND, None, marks=pytest.mark.slow)],
     indirect=["both"],
 )
 @pytest.mark.parametrize("strategy", ["greedy", "alsd", "aes"])

@@ -109,6 +109,7 @@ def test_saved_models_load_with_auto_classes_and_in_pipelines(kind, tmp_path):
     assert isinstance(asr(recordings(0.5)[0])["text"], str)
 
 
+@pytest.mark.slow
 def test_the_configuration_loads_before_any_model(tmp_path):
     models()["tdt"].config.save_pretrained(tmp_path)
     code = """

@@ -54,6 +54,7 @@ def own_score(asr, audio, text):
     return found
 
 
+@pytest.mark.slow
 def test_what_the_decoder_finds_much_more_probable_is_kept(asr, audios, lms, monkeypatch):
     monkeypatch.setattr(guarded, "MOST", MOST)
     monkeypatch.setattr(guarded, "MOST_PER_TOKEN", 0.0)
@@ -68,6 +69,7 @@ def test_what_the_decoder_finds_much_more_probable_is_kept(asr, audios, lms, mon
     assert heard(asr, audios, lms, lm_guard="auto", batch_size=2) == expected != fused
 
 
+@pytest.mark.slow
 def test_a_number_is_the_least_evidence(asr, audios, lms):
     fused, plain = heard(asr, audios, lms, lm_guard="off"), [asr(audio.copy())["text"] for audio in audios]
     assert heard(asr, audios, lms, lm_guard=-1e9) == fused

@@ -336,6 +336,7 @@ def long_recordings(tmp_path_factory):
 FALLBACK = {"temperature": (0.0, 0.0), "logprob_threshold": -1.0, "compression_ratio_threshold": 1.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 3}, {"generate_kwargs": FALLBACK}], ids=["greedy", "beams", "fallback"])
 def test_long_recordings(settings, long_recordings):
     """Of which some end before others; the stock pipeline can't make a batch of any two lengths."""

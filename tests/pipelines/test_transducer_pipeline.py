@@ -131,6 +131,7 @@ def test_beams_and_n_best_lists(parts, lm, audios):
         assert found == [decoder.decode(*frames_of(parts, audio))[0][0].text for audio in audios]
 
 
+@pytest.mark.slow
 def test_the_generation_config_may_name_an_lm(parts, lm, audios, tmp_path, monkeypatch):
     lm.save_pretrained(tmp_path)
     expected = [texts(pipeline(TASK, **parts, lm=lm, lm_weight=weight)(copies(audios))) for weight in (3.0, 1.0)]

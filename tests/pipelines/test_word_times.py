@@ -85,6 +85,7 @@ def test_with_a_language_model_and_in_half_precision(canary, clips):
     assert len(silence["chunks"]) == len(silence["text"].split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_long_audio_in_chunks(batch_size, canary, clips):
     """Of which each is the same clip, so that the words of all are known."""

@@ -238,6 +238,7 @@ def test_whisper_translates(whisper):
     assert any(made != plain for made, plain in both)
 
 
+@pytest.mark.slow
 def test_canary_translates_what_it_is_told_the_language_of():
     """By its prompt. The bundled one's tokenizer has no languages; here it gets some."""
     asr = load_recogniser(str(bundled("examples/models/canary")), "cpu")

@@ -363,6 +363,7 @@ def test_the_command_with_a_key_a_wyoming_address_and_logs(demo, tmp_path):
         server.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_the_command_says_where_it_is_and_that_it_stops():
     """In a line each, as a terminal has it; and with Ctrl-C before the model is loaded nothing but that."""

@@ -59,6 +59,7 @@ def run_own(own, talk):
         own.stop()
 
 
+@pytest.mark.slow
 def test_recordings_and_live_audio_follow_them(demo):
     audio = wav(hf_ngpulm.demo_recording())
 
@@ -84,6 +85,7 @@ def test_recordings_and_live_audio_follow_them(demo):
     run_with(demo, talk)
 
 
+@pytest.mark.slow
 def test_hostile_ones_are_refused_while_others_are_served(demo):
     audio = wav(hf_ngpulm.demo_recording())
     big = "#JSGF V1.0;\n" + "//" + "x" * 5000

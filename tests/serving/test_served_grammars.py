@@ -165,6 +165,7 @@ def test_home_assistant_is_told_what_its_own_recogniser_says(demo, text):
     run_with(demo, talk, voices=voices, wyoming=uri)
 
 
+@pytest.mark.slow
 def test_models_with_attention_understand_as_their_pipeline_does(demo):
     """Each client has its own grammar, in one batch; Wyoming has the first. A recording must fit into one piece."""
     asr = pipeline("automatic-speech-recognition", model=str(bundled("examples/models/canary")))

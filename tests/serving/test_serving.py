@@ -426,6 +426,7 @@ def load(demo, clients, seconds, pause):
     assert all(len(text.split()) > 3 for text in found)
 
 
+@pytest.mark.slow
 def test_many_clients_of_which_some_misbehave(demo):
     load(demo, 64, 3.0, 0.5)
 

@@ -91,6 +91,7 @@ def test_pieces_that_the_demo_lacks(demo):
     assert set(unknown) <= {"9", "ï"} and unknown
 
 
+@pytest.mark.slow
 def test_several_processes_give_the_same(letters, monkeypatch):
     monkeypatch.setattr(encoding, "BATCHES_WORTH_PROCESSES", 2)
     texts = [f"{'ABC'[i % 3] * (i % 5)} X" for i in range(40)]
