@@ -88,11 +88,19 @@ def steps(
             elif not len(audio):
                 yield RecognitionStep(None, (number,), (0.0,))
             elif recogniser.is_long(len(audio)):
-                yield from recogniser.steps_of_long(audio, number, batch_size)
+                try:
+                    yield from recogniser.steps_of_long(audio, number, batch_size)
+                except ValueError as error:
+                    yield RecognitionStep({}, (number,), (0.0,), chunked=True, refusal=error)
             else:
                 whole.append((number, audio))
         if whole:
-            yield recogniser.step_of([audio for _, audio in whole], [number for number, _ in whole])
+            of_whole = tuple(number for number, _ in whole)
+            try:
+                step = recogniser.step_of([audio for _, audio in whole], of_whole)
+            except ValueError as error:
+                step = RecognitionStep({}, of_whole, (0.0,) * len(whole), refusal=error)
+            yield step
         yield None
 
 

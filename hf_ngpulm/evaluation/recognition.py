@@ -48,6 +48,7 @@ class RecognitionStep:
     seconds: tuple[float, ...]  # length of each recording, in seconds; empty while more chunks follow
     chunked: bool = False  # whether the rows are chunks of one recording
     error: str | None = None  # why the recording can't be read
+    refusal: ValueError | None = None  # why there are no features
 
     @property
     def ends(self) -> bool:
@@ -162,7 +163,12 @@ class Recogniser:
         """Run a step and return the transcripts of its recordings. Before the last chunk of a recording, return an empty list.
 
         Add the time from features to texts to `model_seconds`, and the time of the decoder to `decoder_seconds`.
+
+        Raises:
+            ValueError: the pipeline refuses the audio, or has refused to make its features.
         """
+        if step.refusal is not None:
+            raise step.refusal
         begin = self._now()
         decoder = self._decoder_for(step)
         self.decoder_seconds += self._now() - begin

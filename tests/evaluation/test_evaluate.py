@@ -209,6 +209,25 @@ def test_a_long_recording_that_is_refused(asr, clips, monkeypatch):
     assert hypotheses(found)[::2] == hypotheses(expected)[::2]
 
 
+@pytest.mark.parametrize("chunk_seconds", [4.0, 40.0])
+def test_a_recording_whose_features_are_refused(asr, clips, monkeypatch, chunk_seconds):
+    samples = np.concatenate([read_audio(clip.audio, 16000) for clip in clips[:6]])
+    every = [Recording(str(i), samples[i:], 16000, "a") for i in range(3)]
+    options = {"batch_size": 3 if chunk_seconds > 4 else 1, "chunk_seconds": chunk_seconds}
+    expected, preprocess = evaluate(asr, every, **options), type(asr).preprocess
+
+    def refuse(self, audio, **more):
+        for count, piece in enumerate(preprocess(self, audio, **more)):
+            if len(audio) == len(samples) - 1 and count == more.get("chunk_length_s", 0) // 2:
+                raise ValueError("odd")
+            yield piece
+
+    monkeypatch.setattr(type(asr), "preprocess", refuse)
+    found = evaluate(asr, every, **options)
+    assert [u.error for u in found.utterances] == [None, "1: odd", None]
+    assert hypotheses(found)[::2] == hypotheses(expected)[::2]
+
+
 def test_bad_recordings_are_told_of(asr, clips, tmp_path):
     samples = read_audio(clips[0].audio, 16000)
     soundfile.write(tmp_path / "empty.wav", np.zeros(0), 16000)
