@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hf_ngpulm import NGramLM
+from hf_ngpulm.rescoring import load_rescorer
 
 ROOT = Path(__file__).parent.parent
 
@@ -40,3 +41,18 @@ def test_a_source_domains_model_of_a_decoder(tmp_path):
     assert done.returncode == 0, done.stderr
     made = NGramLM.from_pretrained(source)
     assert made.vocab_size == NGramLM.from_pretrained(lm).vocab_size and made.num_ngrams[3] > 50
+
+
+@pytest.mark.slow
+def test_a_small_causal_language_model(tmp_path):
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    script, text = ROOT / "examples/train_causal_lm.py", ROOT / "examples/speech/harbour_sentences.txt"
+    size = ["--epochs", "2", "--size", "64", "--layers", "1", "--vocab-size", "500"]
+    command = [sys.executable, str(script), str(text), "--output", str(tmp_path), *size]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    first, second = (float(line.split()[-3]) for line in done.stdout.splitlines())
+    assert second < first
+    said, reversed_words = text.read_text().splitlines()[0], " ".join(text.read_text().splitlines()[0].split()[::-1])
+    ((more, less),) = load_rescorer(tmp_path).scores([[said, reversed_words]])
+    assert more > less
