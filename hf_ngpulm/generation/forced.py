@@ -15,17 +15,18 @@ AT_ONCE = 8  # rows whose logits are held at a time
 
 @torch.no_grad()
 def forced_scores(
-    model: Any, encoder_outputs: Any, attention_mask: Tensor | None, prompt: Sequence[int], transcripts: Sequence[Sequence[int]]
-) -> list[float]:
-    """Return the log-probability of each row's transcript after a prompt, natural log, over all classes of the model.
+    model: Any, encoder_outputs: Any, attention_mask: Tensor | None, prompts: Sequence[Sequence[int]],
+    transcripts: Sequence[Sequence[int]],
+) -> list[float]:  # fmt: skip
+    """Return the log-probability of each row's transcript after its prompt, natural log, over all classes of the model.
 
     Args:
         model: an encoder-decoder.
         encoder_outputs, attention_mask: the encoder's outputs for the batch, and the mask of its inputs.
-        prompt: token ids with which the decoder begins, not scored.
+        prompts: the tokens of each row with which the decoder began, all of one length. They aren't scored.
         transcripts: token ids of each row, with the end of the transcript.
     """
-    log_probs, tokens, inside = _forced(model, encoder_outputs, attention_mask, [prompt] * len(transcripts), transcripts)
+    log_probs, tokens, inside = _forced(model, encoder_outputs, attention_mask, prompts, transcripts)
     return log_probs.gather(2, tokens[..., None])[..., 0].masked_fill(~inside, 0.0).sum(1).tolist()
 
 
@@ -41,9 +42,8 @@ def token_confidences(
     classes at that step (see `hf_ngpulm.search.confidence`).
 
     Args:
-        prompts: the tokens of each row with which the decoder began, all of one length.
+        model, encoder_outputs, attention_mask, prompts: as for `forced_scores`.
         transcripts: tokens of each row, without the end.
-        model, encoder_outputs, attention_mask: as for `forced_scores`.
         measure: one of `hf_ngpulm.search.confidence.MEASURES`.
     """
     found: list[list[float]] = []

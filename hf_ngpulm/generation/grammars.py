@@ -73,7 +73,7 @@ class GeneratedGrammar:
         rows = [self._transcripts(tokens) for tokens in (inside, free) if tokens is not None]
         if self.weighing.mode == "reject":
             outputs = of_rows(encoded(), len(rows[0]))
-            scores = [self._scores(outputs, attention_mask, beginning.prompt, of) for of in rows]
+            scores = [self._scores(outputs, attention_mask, beginning.prompts_of(len(of)), of) for of in rows]
         else:
             scores = [[0.0] * len(of) for of in rows]
         hypotheses = [[[self._hypothesis(*each)] for each in zip(*of)] for of in zip(rows, scores)]
@@ -85,10 +85,10 @@ class GeneratedGrammar:
         return [[token for token in row if token not in self.splitter.special] for row in tokens.tolist()]
 
     def _scores(
-        self, outputs: Any, attention_mask: Tensor | None, prompt: list[int], transcripts: list[list[int]]
+        self, outputs: Any, attention_mask: Tensor | None, prompts: list[list[int]], transcripts: list[list[int]]
     ) -> list[float]:
         ended = [[*transcript, self.end] for transcript in transcripts]
-        return forced_scores(self.model, outputs, attention_mask, prompt, ended)
+        return forced_scores(self.model, outputs, attention_mask, prompts, ended)
 
     def _hypothesis(self, token_ids: list[int], score: float) -> Hypothesis:
         text = self.splitter.text(token_ids).strip()
@@ -108,10 +108,9 @@ class Beginning(LogitsProcessor):
         self.prompts: list[list[int]] = []  # of all rows, several for beams
         self.no_timestamps = no_timestamps
 
-    @property
-    def prompt(self) -> list[int]:
-        """Return those of the first row."""
-        return self.prompts[0]
+    def prompts_of(self, recordings: int) -> list[list[int]]:
+        """Return the first tokens of each recording. They differ if Whisper detects the languages."""
+        return self.prompts[:: len(self.prompts) // recordings]
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if not self.prompts:

@@ -55,16 +55,17 @@ class OwnScores:
         model: the encoder-decoder.
         outputs: the encoder's outputs for the batch.
         attention_mask: mask of the encoder's inputs.
-        prompt: the tokens with which the decoder begins.
+        prompts: the tokens of each recording with which the decoder begins.
         end: the token that ends a transcript.
         splitter: tells which tokens are text.
     """
 
     def __init__(
-        self, model: Any, outputs: Any, attention_mask: Tensor | None, prompt: list[int], end: int, splitter: WordSplitter
-    ) -> None:
+        self, model: Any, outputs: Any, attention_mask: Tensor | None, prompts: list[list[int]], end: int,
+        splitter: WordSplitter,
+    ) -> None:  # fmt: skip
         self.model, self.outputs, self.mask = model, outputs, attention_mask
-        self.prompt, self.end, self.splitter = prompt, end, splitter
+        self.prompts, self.end, self.splitter = prompts, end, splitter
 
     def outputs_of(self, rows: Sequence[int]) -> Any:
         """Return the encoder's outputs for some recordings."""
@@ -83,7 +84,8 @@ class OwnScores:
                 for row in tokens[first : first + AT_ONCE].tolist()
             ]
             ended = [[*text, self.end] for text in texts]
-            found += zip(forced_scores(self.model, self.outputs_of(some), mask, self.prompt, ended), map(len, texts))
+            prompts = [self.prompts[row] for row in some]
+            found += zip(forced_scores(self.model, self.outputs_of(some), mask, prompts, ended), map(len, texts))
         return found
 
 

@@ -95,7 +95,7 @@ class GeneratedLooks:
             [base.token_ids, *readings_of(best, base, of_row)] if of_row else []
             for best, base, of_row in zip(bests, bases, regions)
         ]
-        ratios = self._ratios(outputs, attention_mask, beginning.prompt, readings)
+        ratios = self._ratios(outputs, attention_mask, beginning.prompts_of(len(plain)), readings)
         found, rows = [], []
         for row, (best, base, own) in enumerate(zip(bests, bases, lists)):
             rule = (own, self.thresholds, self.rate)
@@ -116,7 +116,7 @@ class GeneratedLooks:
         return torch.tensor(padded, device=plain.device), found
 
     def _ratios(
-        self, outputs: Any, attention_mask: Tensor | None, prompt: list[int], readings: list[list[list[int]]]
+        self, outputs: Any, attention_mask: Tensor | None, prompts: list[list[int]], readings: list[list[list[int]]]
     ) -> list[list[float]]:
         """Return for each row the ratios of its readings to the first of them."""
         flat = [(row, reading) for row, of_row in enumerate(readings) for reading in of_row]
@@ -126,7 +126,7 @@ class GeneratedLooks:
             of_some = type(outputs)(**{name: value[some] for name, value in outputs.items()})
             mask = None if attention_mask is None else attention_mask[some.to(attention_mask.device)]
             ended = [[*reading, self.ends[0]] for _, reading in flat[first : first + AT_ONCE]]
-            scores += forced_scores(self.model, of_some, mask, prompt, ended)
+            scores += forced_scores(self.model, of_some, mask, [prompts[row] for row in some.tolist()], ended)
         ratios, at = [], 0
         for row, of_row in enumerate(readings):
             own = torch.tensor(scores[at : at + len(of_row)], dtype=torch.float64)

@@ -216,7 +216,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
             out = run(dict(model_inputs), word_times, {**kwargs, "logits_processor": every})
         if len(out["tokens"]) != count:
             raise ValueError("confidence= takes one transcript of each recording; leave num_return_sequences out")
-        prompts = beginning.prompts[:: len(beginning.prompts) // count]
+        prompts = beginning.prompts_of(count)
         outputs, splitter = of_rows(encoded[0], count), WordSplitter(self.tokenizer)
         found = measured(self.model, outputs, mask, prompts, out["tokens"], splitter, confidence)
         forms = [best.forms for best in out["looked"]] if "looked" in out else [None] * count
@@ -246,7 +246,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
             return out
         splitter, mask = WordSplitter(self.tokenizer), model_inputs.get("attention_mask")
         outputs, end = of_rows(encoded[0], count), min(ends_of(self.model))
-        own = OwnScores(self.model, outputs, mask, beginning.prompt, end, splitter)
+        own = OwnScores(self.model, outputs, mask, beginning.prompts_of(count), end, splitter)
         if isinstance(lm_guard, str):
             first = dict(zip(guarded, own(out["tokens"][guarded], guarded)))
             rows = [row for row, (score, tokens) in first.items() if score < -limit(tokens)]  # the best score is 0

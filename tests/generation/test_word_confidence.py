@@ -12,6 +12,7 @@ import hf_ngpulm
 from hf_ngpulm import Grammar, NGramLM, NGramLogitsProcessor
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.generation import seq2seq_generate
+from hf_ngpulm.generation.forced import forced_scores
 from hf_ngpulm.generation.grammars import Beginning
 from hf_ngpulm.generation.transcripts import no_timestamps_of
 from hf_ngpulm.search.confidence import Calibration, frame_confidence
@@ -129,3 +130,21 @@ def test_a_models_own_pipeline_keeps_its_setting():
     folder = str(bundled("examples/models/canary"))
     sure = pipeline(TASK, model=folder, dtype=torch.float32, confidence="max_prob")
     assert "words" in sure(hf_ngpulm.demo_recording()) and "words" not in sure(hf_ngpulm.demo_recording(), confidence=None)
+
+
+def test_each_recording_is_scored_after_its_own_prompt(asr, clips):
+    given = asr.feature_extractor(clips, sampling_rate=16000, return_tensors="pt", padding=True, return_attention_mask=True)
+    name = asr.model.main_input_name
+    mask = given["attention_mask"] if asr.type != "seq2seq_whisper" else None
+    outputs = asr.model.get_encoder()(given[name], attention_mask=mask)
+    prompts, transcripts = [[1, 2], [3, 2], [1, 4]], [[5, 6, 7], [5], [8, 9]]
+    together = forced_scores(asr.model, outputs, mask, prompts, transcripts)
+    for row in range(3):
+        some = slice(row, row + 1)
+        one = type(outputs)(**{key: value[some] for key, value in outputs.items() if isinstance(value, torch.Tensor)})
+        alone = forced_scores(asr.model, one, None if mask is None else mask[some], prompts[some], transcripts[some])
+        assert together[row] == pytest.approx(alone[0], abs=1e-3)
+    assert forced_scores(asr.model, outputs, mask, [prompts[0]] * 3, transcripts)[1:] != pytest.approx(together[1:], abs=0.1)
+    beginning = Beginning(None)
+    beginning(torch.tensor(prompts).repeat_interleave(2, dim=0), torch.zeros(6, 4))
+    assert beginning.prompts_of(3) == prompts
