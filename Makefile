@@ -4,7 +4,7 @@ BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format docs bench gpu gpu-profile gpu-static clean
+.PHONY: help setup demo test quick test-all lint format docs bench gpu gpu-profile gpu-static clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | while IFS="$$(printf '\t')" read -r t d; do printf '  %-11s %s\n' "$$t" "$$d"; done
@@ -15,7 +15,10 @@ setup:  ## make or renew .venv
 demo: setup  ## a speech recogniser with and without a language model, on bundled clips
 	@$(BIN)/hf-ngpulm demo
 
-test: setup lint  ## linters, types and all tests but the slow ones
+test: setup  ## linters, types and all tests but the slow ones
+	@$(MAKE) --no-print-directory -j 2 lint quick
+
+quick: setup
 	$(PYTEST)
 
 test-all: setup lint  ## the slow tests too, and new examples for the property tests
