@@ -30,8 +30,8 @@ class Keys:
     Attributes:
         offsets, tokens: the distinct spellings, as arguments of `build_trie`.
         weights: float64, the largest weight of each spelling.
-        bounds, firsts, groups: for each state, the first tokens of its groups, ascending, and the groups: those of state s are at
-            bounds[s] .. bounds[s + 1] - 1.
+        bounds, firsts, groups: state s has the groups `groups[bounds[s] : bounds[s + 1]]`, and `firsts` has the first token of
+            each; the tokens ascend, and may repeat.
         users: for each group, one of the states that use it.
     """
 
@@ -76,9 +76,8 @@ class Keys:
         # A bundle has the spellings of a symbol with the same first token. One row for each arc and bundle.
         bundle_counts, which = table.bundles_of([arc[1] for arc in arcs])
         of_arc = np.repeat(np.arange(len(arcs)), bundle_counts)
-        places = (sources[of_arc] * (int(table.firsts.max()) + 1) + table.firsts[which]) * (
-            int(table.families.max()) + 1
-        ) + table.families[which]
+        places = sources[of_arc] * (int(table.firsts.max()) + 1) + table.firsts[which]
+        places = places * (int(table.families.max()) + 1) + table.families[which]
         codes = labels[of_arc] * len(table.firsts) + which
         order = np.lexsort((codes, places))
         of_arc, which, places = of_arc[order], which[order], places[order]

@@ -165,11 +165,12 @@ class Spelled:
         best: dict[tuple[int, int], float] = {}
         for kind, which, weight in places:
             best[kind, which] = max(weight, best.get((kind, which), -np.inf))
-        for kind in (BETWEEN, FREE) if len(best) > 1 and self.covering else ():
-            present = [which for of, which in best if of == kind]
-            for other in present if len(present) > 1 else ():
-                if self.covering.is_covered(other, present):
-                    del best[kind, other]
+        if len(best) > 1 and self.covering is not None:
+            for kind in (BETWEEN, FREE):
+                present = [which for of, which in best if of == kind]
+                for other in present if len(present) > 1 else ():
+                    if self.covering.is_covered(other, present):
+                        del best[kind, other]
         return best
 
     def tokens_at(self, node: int) -> list[int]:
