@@ -130,7 +130,7 @@ class Network:
         self.inlined: list[str] = []
         self.are_texts: dict[str, bool] = {}  # for each list, whether all its entries are plain texts
         self.automata: dict[Any, Any] = {}  # deterministic automata by classes of symbols; `with_lists` shares them
-        # Of one intent: states by their arcs; arcs and states by an expression's identity, which is kept, and the state after it.
+        # Of one intent: states by their arcs; arcs and states before an expression, by its identity and the state after it.
         self._states: dict[Any, int] = {}
         self._parts: dict[tuple[int, int], tuple[Expression, list[Arc]]] = {}
         self._entries: dict[tuple[int, int], int] = {}
@@ -190,10 +190,9 @@ class Network:
             raise GrammarError(f"the grammar is nested more than {MOST_DEPTH} deep; flatten it")
         match expression:
             case Words(text):
-                first, *others = text.split() or [None]
-                for word in reversed(others):
-                    target = self._state([Arc(target, sys.intern(word))])  # `reading` compares identities
-                arcs = [Arc(target, None if first is None else sys.intern(first))]
+                arcs = [Arc(target)]
+                for place, word in enumerate(reversed(text.split())):
+                    arcs = [Arc(self._state(arcs) if place else target, sys.intern(word))]  # `reading` compares identities
             case Sequence(parts):
                 for part in reversed(parts[1:]):
                     target = self._before(part, target)
@@ -217,7 +216,7 @@ class Network:
                     self.arcs[inside] = [Arc(inside, FREE), Arc(target)]
                 arcs = [Arc(inside, FREE)]
         self.depth -= 1
-        self._parts[id(expression), target] = expression, arcs
+        self._parts[id(expression), target] = expression, arcs  # an expression that is kept keeps its identity
         return arcs
 
     def _repeat(self, part: Expression, least: int, most: int | None, target: int) -> list[Arc]:
