@@ -1,6 +1,6 @@
 """Home Assistant's sentences in all languages, compiled to a recogniser's tokens: seconds, size, and what can't be written.
 
-    python benchmarks/home_assistant.py --tokenizer openai/whisper-base --seconds 30
+    python benchmarks/home_assistant.py --tokenizer openai/whisper-base
     python benchmarks/home_assistant.py --tokenizer DEMO --languages en --names 1000 --name home_assistant_1000
 
 The sentences are those of the package `home-assistant-intents`. A house's names, areas and floors are the first texts of each

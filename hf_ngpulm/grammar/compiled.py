@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 
 import torch
 
 from ..phrases.phrases import Booster, Written
 from ..text.spelling import Speller
-from .network import Network, Reading
+from .network import Network, Reading, collector_paused
 from .progress import Beginnings, Progress
 from .spelling import spelled
 from .tokens import compile_words
@@ -21,18 +18,6 @@ from .words import determinised, minimised
 # grammar. It is finite, so that a search still returns its best hypothesis if no path in the grammar is left.
 FORBIDDEN = 1e4
 WALKS, STEPS = 128, 64
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector. It would scan the objects of a large grammar repeatedly, and free none."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class CompiledGrammar(Booster):
@@ -52,7 +37,7 @@ class CompiledGrammar(Booster):
     def __init__(
         self, network: Network, speller: Speller, price: float = FORBIDDEN, strict: bool = False, engine: str = "auto"
     ) -> None:
-        with _collector_paused():
+        with collector_paused():
             symbols = spelled(network, speller, strict)
             key = frozenset(symbols.classes.items())
             if key not in network.automata:

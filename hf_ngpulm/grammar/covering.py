@@ -3,60 +3,103 @@ also continuations of the first one.
 
 If two states are possible after the same words, and one covers the other, a search can drop the covered one. Without weights,
 covering is inclusion of the states' languages. The largest simulation gives it (Milner, "An algebraic definition of simulation
-between programs", 1971): start with all pairs, and remove pairs that a symbol tells apart until none is removed.
+between programs", 1971): a pair stays unless a symbol leads from it to a pair that doesn't.
+
+Few of all pairs are ever possible together. So a pair is decided when it is asked for, from the pairs that it leads to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from .words import WordAutomaton
 
+Pair = tuple[int, int]  # a state, and the state that it may cover
 
-def covering(words: WordAutomaton, free_of: np.ndarray, is_free: Callable[[Any], bool]) -> dict[int, set[int]]:
-    """Return the covering states of each state that may follow free words. If several states have the same continuations, only
-    the first one covers the others.
+
+class Covering:
+    """Which states cover which.
 
     Args:
         words: an automaton without weights.
         free_of: int64 `[S]`, for each state the state after any number of free words; -1 if there are none or several such
-            states.
+            states. States without one cover nothing, and nothing covers them.
         is_free: returns whether all spellings of a symbol can be read as free words.
     """
-    under = _after_free_words(words, free_of)
-    column = {state: number for number, state in enumerate(under)}
-    frees = np.array([column.get(free, -1) for free in free_of[under].tolist()], dtype=np.int64)
-    pairs: dict[Any, list[tuple[int, int]]] = {}  # by symbol: the columns that read it, and their targets' columns
-    for state in under:
-        for symbol, (_, target) in words.arcs[state].items():
-            pairs.setdefault(symbol, []).append((column[state], column[target]))
-    steps = []  # for each symbol: each state's target, by an arc or by free words; the columns before it; and those after it
-    for symbol, of_symbol in pairs.items():
-        after = free_of.copy() if is_free(symbol) else np.full(len(free_of), -1)
-        for state, arcs in enumerate(words.arcs):
+
+    def __init__(self, words: WordAutomaton, free_of: np.ndarray, is_free: Callable[[Any], bool]) -> None:
+        self.words, self.free_of = words, free_of.tolist()
+        self.ends = [final is not None for final in words.finals]
+        self.is_free = {symbol: is_free(symbol) for symbol in {symbol for of in words.arcs for symbol in of}}
+        self.under = _after_free_words(words, free_of)
+        self.known: dict[Pair, bool] = {}
+
+    def is_covered(self, state: int, others: Iterable[int]) -> bool:
+        """Return whether some other state covers a state. If several states have the same continuations, only the first one
+        covers the others.
+        """
+        return state in self.under and any(
+            other != state
+            and self.covers(other, state)
+            and (other < state or other not in self.under or not self.covers(state, other))
+            for other in others
+        )
+
+    def covers(self, state: int, other: int) -> bool:
+        """Return whether all continuations of the state `other` are continuations of `state`."""
+        if (state, other) not in self.known:
+            self._decide((state, other))
+        return self.known[state, other]
+
+    def _decide(self, asked: Pair) -> None:
+        """Decide a pair: look for a pair that it leads to and that can't stay. If there is none, all pairs seen stay."""
+        before: dict[Pair, list[Pair]] = {asked: []}  # the pairs that need a pair
+        waiting = [asked]
+        while waiting:
+            pair = waiting.pop()
+            if self.known.get(pair) is False:
+                continue
+            after = self._after(*pair)
+            if after is None or any(self.known.get(each) is False for each in after):
+                falls = [pair]
+                while falls:
+                    pair = falls.pop()
+                    if self.known.get(pair) is not False:
+                        self.known[pair] = False
+                        falls += before[pair]
+                if self.known.get(asked) is False:
+                    return
+                continue
+            for each in after:
+                if each not in self.known:
+                    if each not in before:
+                        before[each] = []
+                        waiting.append(each)
+                    before[each].append(pair)
+        for pair in before:
+            self.known.setdefault(pair, True)
+
+    def _after(self, state: int, other: int) -> set[Pair] | None:
+        """Return the pairs that must stay for a pair to stay; None if it can't."""
+        free, other_free = self.free_of[state], self.free_of[other]
+        if free < 0 or other_free < 0 or (self.ends[other] and not self.ends[state]):
+            return None
+        after = {(free, other_free)}
+        arcs = self.words.arcs[state]
+        for symbol, (_, target) in self.words.arcs[other].items():
             if symbol in arcs:
-                after[state] = arcs[symbol][1]
-        steps.append((after, *np.array(of_symbol).T))
-    ends = np.array([final is not None for final in words.finals])
-    covers = (ends[:, None] | ~ends[under]) & (free_of >= 0)[:, None] & (frees >= 0)
-    covers = np.concatenate([covers, np.zeros((1, len(under)), dtype=bool)])  # row -1 is no state
-    # A pair of states stays only if the states after free words, and after each symbol, are such a pair, too.
-    before = -1
-    while int(covers.sum()) != before:
-        before = int(covers.sum())
-        covers[:-1] &= covers[free_of][:, frees]
-        for after, sources, targets in steps:
-            covers[:-1, sources] &= covers[after][:, targets]
-    numbers = np.array(under, dtype=np.int64)
-    same = covers[under] & covers[under].T
-    covers[under] &= ~same | (numbers[:, None] < numbers)
-    return {state: set(np.flatnonzero(covers[:, at]).tolist()) for state, at in column.items()}
+                after.add((arcs[symbol][1], target))
+            elif self.is_free[symbol]:
+                after.add((free, target))
+            else:
+                return None
+        return after
 
 
-def _after_free_words(words: WordAutomaton, free_of: np.ndarray) -> list[int]:
+def _after_free_words(words: WordAutomaton, free_of: np.ndarray) -> set[int]:
     """Return the states after free words, and all states that can be reached from them."""
     reachable = set(free_of[free_of >= 0].tolist())
     waiting = list(reachable)
@@ -66,4 +109,4 @@ def _after_free_words(words: WordAutomaton, free_of: np.ndarray) -> list[int]:
         after = {target for _, target in words.arcs[state].values()} | ({default[1]} if default is not None else set())
         waiting += after - reachable
         reachable |= after
-    return sorted(reachable)
+    return reachable

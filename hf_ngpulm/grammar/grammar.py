@@ -19,7 +19,7 @@ from .expressions import Expression, Value, expression_of
 from .fillers import PRICE, between_fillers
 from .jsgf import SUFFIXES, read_jsgf
 from .marked import load_yaml
-from .network import FREE, Network, Reading, Symbols
+from .network import FREE, Network, Reading, Symbols, collector_paused
 from .rhino import read_rhino
 from .rules import Evidence, Rules, evidence_of, text_and_name
 from .template_lists import glued
@@ -66,7 +66,8 @@ class Grammar:
         self.intents: dict[str | None, Expression] = {name: expression_of(of) for name, of in intents.items()}
         self.lists = {name: _entries(name, entries) for name, entries in (lists or {}).items()}
         self.evidence = evidence_of(evidence or {}, "the grammar")
-        self._network = Network(self.intents, self.lists)
+        with collector_paused():
+            self._network = Network(self.intents, self.lists)
         self._compiled: weakref.WeakKeyDictionary[Any, dict[Any, CompiledGrammar]] = weakref.WeakKeyDictionary()
         self._symbols: Symbols | None = None  # in words, for `reading`
 
@@ -78,7 +79,8 @@ class Grammar:
     @classmethod
     def from_templates(cls, source: Any, **options: Any) -> Grammar:
         """Read Home Assistant's sentence templates; see `hf_ngpulm.grammar.templates.read_templates`."""
-        return cls.of_rules(read_templates(source, **options))
+        with collector_paused():
+            return cls.of_rules(read_templates(source, **options))
 
     @classmethod
     def from_jsgf(cls, source: Any, **options: Any) -> Grammar:

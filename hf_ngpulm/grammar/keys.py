@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -10,68 +12,91 @@ from ..lexicon.trie import sorted_spellings
 from .spelling import Sequences, SpelledSymbols
 from .words import WordAutomaton
 
-FEW = 8  # lists with more spellings are stored once for all states with equal arcs for them
+FEW = 8  # symbols with more spellings after a first token are in groups of their own
+Arc: TypeAlias = "tuple[int, Any, float, int]"  # source, key of a table, weight, target
 
 
 class Keys:
-    """The sorted spellings of all arcs. The first token of each spelling is its owner.
+    """The sorted spellings of all arcs. The first token of each spelling is its group.
 
-    An owner is a state, or a group of similar lists. Several states share a group if their arcs for these lists have the same
-    weights and targets, and their free words lead to the same state.
+    A group has the spellings that continue a state with one token. States in which the same spellings with this token have the
+    same weights and targets share the group, if the same state follows free words in them. Long lists have groups of their own
+    beside the other spellings with this token, so that a word that begins like some entries doesn't repeat these entries.
+
+    Args:
+        start: number of the copy of the start state; it follows the automaton's states.
+        free_of: int64 `[start + 1]`, for each state the state after any number of free words, or -1.
 
     Attributes:
         offsets, tokens: the distinct spellings, as arguments of `build_trie`.
         weights: float64, the largest weight of each spelling.
-        shared: for each state with shared groups, their owners.
-        users: for each owner, one of the states that use it.
+        bounds, firsts, groups: state s has the groups `groups[bounds[s] : bounds[s + 1]]`, and `firsts` has the first token of
+            each; the tokens ascend, and may repeat.
+        users: for each group, one of the states that use it.
     """
 
-    def __init__(self, words: WordAutomaton, symbols: SpelledSymbols, delimiter: int | None, start: int) -> None:
-        tables = [_Table({of: pair[which] for of, pair in symbols.members.items()}, delimiter) for which in (0, 1)]
-        arcs = [
-            (state, symbol, weight, target)
+    def __init__(
+        self, words: WordAutomaton, symbols: SpelledSymbols, delimiter: int | None, start: int, free_of: np.ndarray
+    ) -> None:
+        arcs: list[Arc] = [
+            (state, (0, symbol), weight, target)
             for state, of_state in enumerate(words.arcs)
             for symbol, (weight, target) in of_state.items()
         ]
-        self.shared: dict[int, list[int]] = {}
-        self.users = [*range(start), 0]
-        families = _families({of: {each[0] for each in pair[0]} for of, pair in symbols.members.items() if len(pair[0]) > FEW})
-        readers: dict[Any, list[int]] = {}
-        for state, of_state in enumerate(words.arcs):
-            read: dict[int, list[Any]] = {}
-            for symbol, (weight, target) in of_state.items():
-                if symbol in families:
-                    read.setdefault(families[symbol], []).append((symbol, weight, target))
-            for of_family in read.values():
-                readers.setdefault((frozenset(of_family), words.defaults[state]), []).append(state)
-        moved = set()
-        for (of_family, _), states in readers.items():
-            if len(states) > 1:
-                moved |= {(state, symbol) for state in states for symbol, *_ in of_family}
-                arcs += [(len(self.users), *each) for each in of_family]
-                for state in states:
-                    self.shared.setdefault(state, []).append(len(self.users))
-                self.users.append(states[0])
-        arcs = [arc for arc in arcs if arc[:2] not in moved]
-        beginning = [(start, symbol, weight, target) for symbol, (weight, target) in words.arcs[0].items()]
-        arcs += beginning
-        parts = [table.after(of) for table, of in zip(tables, (arcs, beginning))]
+        begins = [*words.arcs[0].items()]
+        arcs += [(start, (which, symbol), weight, target) for which in (0, 1) for symbol, (weight, target) in begins]
         between = sorted({target for *_, target in arcs} | {default[1] for default in words.defaults if default is not None})
-        loops = [(state, mark) for mark in symbols.marks for state in between]
+        arcs += [(state, mark, 0.0, state) for mark in symbols.marks for state in between]
         if delimiter is not None:
-            loops += [(state, delimiter) for state in range(start + 1)]
-        targets = np.array([0 if state == start else state for state, _ in loops], dtype=np.int64)
-        targets[[state == start for state, _ in loops]] = start
-        parts.append((np.array(loops, np.int32).reshape(-1), np.full(len(loops), 2), np.zeros(len(loops)), targets))
-        tokens, lengths, weights, targets = (np.concatenate(column) for column in zip(*parts))
+            arcs += [(state, delimiter, 0.0, state) for state in range(start + 1)]
+        end = () if delimiter is None else (delimiter,)
+        known: dict[Any, Sequences] = {mark: [(mark,)] for mark in (*symbols.marks, *end)}
+        known |= {
+            (which, of): [tokens + end for tokens in pair[which]] for of, pair in symbols.members.items() for which in (0, 1)
+        }
+        rows = self._grouped(_Table(known), arcs, start, free_of)
+        tokens, lengths, weights, targets = rows
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        number, self.offsets, self.tokens = sorted_spellings(offsets, tokens.astype(np.int32))
+        number, self.offsets, self.tokens = sorted_spellings(offsets, tokens)
         order = np.argsort(number, kind="stable")
         self._targets, self._weights = targets[order], weights[order]
         count = len(self.offsets) - 1
         self._firsts = np.searchsorted(number[order], np.arange(count + 1))
         self.weights = np.maximum.reduceat(self._weights, self._firsts[:-1])
         self.is_single = np.diff(self._firsts) == 1
+
+    def _grouped(
+        self, table: _Table, arcs: list[Arc], start: int, free_of: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Group the arcs' spellings. Return those of each group: the tokens, lengths, weights and targets."""
+        names: dict[Any, int] = {}
+        free = free_of.tolist()
+        labels = np.array([names.setdefault((free[arc[0]], *arc[1:]), len(names)) for arc in arcs], dtype=np.int64)
+        sources = np.array([arc[0] for arc in arcs], dtype=np.int64)
+        # A bundle has the spellings of a symbol with the same first token. One row for each arc and bundle.
+        bundle_counts, which = table.bundles_of([arc[1] for arc in arcs])
+        of_arc = np.repeat(np.arange(len(arcs)), bundle_counts)
+        places = sources[of_arc] * (int(table.firsts.max()) + 1) + table.firsts[which]
+        places = places * (int(table.families.max()) + 1) + table.families[which]
+        codes = labels[of_arc] * len(table.firsts) + which
+        order = np.lexsort((codes, places))
+        of_arc, which, places = of_arc[order], which[order], places[order]
+        heads = np.flatnonzero(np.diff(places, prepend=-1))
+        packed = codes[order].tobytes()
+        groups: dict[bytes, int] = {}
+        ends = [*(heads * codes.itemsize).tolist(), len(packed)]
+        self.groups = np.array([groups.setdefault(packed[of:to], len(groups)) for of, to in pairwise(ends)], dtype=np.int64)
+        self.firsts = table.firsts[which[heads]]
+        states = sources[of_arc[heads]]
+        self.bounds = np.searchsorted(states, np.arange(start + 2))
+        firsts = np.unique(self.groups, return_index=True)[1]
+        self.users = states[firsts]
+        sizes = np.diff(heads, append=len(places))[firsts]
+        rows = _ranges(heads[firsts], sizes)
+        of_arc, owners, which = of_arc[rows], np.repeat(np.arange(len(groups)), sizes), which[rows]
+        weights, targets = (np.array([arc[column] for arc in arcs])[of_arc] for column in (2, 3))
+        counts, tokens, lengths = table.after(owners, which)
+        return tokens, lengths, np.repeat(weights, counts).astype(float), np.repeat(targets, counts).astype(np.int64)
 
     def single(self, forms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the target states and weights of spellings that lead to a single state each."""
@@ -88,42 +113,52 @@ class Keys:
         return sorted(best.items())
 
 
-def _families(firsts: dict[Any, set[int]]) -> dict[Any, int]:
-    """Return the family's number of each symbol. Symbols of a family, such as ranges of numbers, share most first tokens.
-    `firsts`: the first tokens of each symbol.
-    """
-    families: dict[Any, int] = {}
-    firsts_of_families: list[set[int]] = []
-    for symbol, tokens in firsts.items():
-        alike = (number for number, each in enumerate(firsts_of_families) if 2 * len(tokens & each) > len(tokens | each))
-        families[symbol] = next(alike, len(firsts_of_families))
-        if families[symbol] == len(firsts_of_families):
-            firsts_of_families.append(tokens)
-    return families
-
-
 class _Table:
-    """The concatenated spellings of all classes. If there is a delimiter, each spelling ends with it."""
+    """The concatenated spellings of all symbols, in bundles of those with the same symbol and first token.
 
-    def __init__(self, known: dict[Any, Sequences], delimiter: int | None) -> None:
-        end = () if delimiter is None else (delimiter,)
-        self.numbers = {of: number for number, of in enumerate(known)}
-        sequences = [tokens + end for each in known.values() for tokens in each]
-        self.firsts = np.concatenate([[0], np.cumsum([len(each) for each in known.values()])]).astype(np.int64)
-        self.lengths = np.array([len(each) for each in sequences], dtype=np.int64)
-        self.offsets = np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int64)
-        self.tokens = np.array([token for each in sequences for token in each], dtype=np.int32)
+    Attributes:
+        firsts: int64 `[bundles]`, the first token of each bundle.
+        families: int64 `[bundles]`, the family of each bundle. Long lists that begin with the same tokens, such as ranges of
+            numbers, are a family; family 0 has all bundles with few spellings.
+    """
 
-    def after(self, arcs: list[tuple]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the tokens, lengths, weights and targets of the arcs' spellings. Each begins with the arc's source state."""
-        numbers = np.array([self.numbers[symbol] for _, symbol, _, _ in arcs], dtype=np.int64)
-        states, weights, targets = (np.array([arc[column] for arc in arcs]) for column in (0, 2, 3))
-        counts = self.firsts[numbers + 1] - self.firsts[numbers] if len(arcs) else np.zeros(0, np.int64)
-        which = _ranges(self.firsts[numbers], counts) if len(arcs) else np.zeros(0, np.int64)
-        lengths = self.lengths[which]
-        tokens = self.tokens[_ranges(self.offsets[which], lengths)]
-        tokens = np.insert(tokens, np.cumsum(lengths) - lengths, np.repeat(states, counts)).astype(np.int32)
-        return tokens, lengths + 1, np.repeat(weights, counts).astype(float), np.repeat(targets, counts).astype(np.int64)
+    def __init__(self, known: dict[Any, Sequences]) -> None:
+        self._numbers = {of: number for number, of in enumerate(known)}
+        sequences = [tokens for each in known.values() for tokens in sorted(each)]
+        symbols = np.repeat(np.arange(len(known)), [len(each) for each in known.values()])
+        begin = np.array([tokens[0] for tokens in sequences], dtype=np.int64)
+        heads = np.flatnonzero((np.diff(symbols, prepend=-1) != 0) | (np.diff(begin, prepend=-1) != 0))
+        self.firsts = begin[heads]
+        self._bounds = np.append(heads, len(sequences))
+        self._bundles = np.searchsorted(symbols[heads], np.arange(len(known) + 1))
+        are_long = np.diff(self._bounds) > FEW
+        families: list[set[int]] = [set()]
+        of_symbols = np.zeros(len(known), dtype=np.int64)
+        for symbol in np.unique(symbols[heads[are_long]]).tolist():
+            tokens = set(self.firsts[self._bundles[symbol] : self._bundles[symbol + 1]].tolist())
+            alike = (number for number, each in enumerate(families) if 2 * len(tokens & each) > len(tokens | each))
+            of_symbols[symbol] = next(alike, len(families))
+            if of_symbols[symbol] == len(families):
+                families.append(tokens)
+        self.families = np.where(are_long, of_symbols[symbols[heads]], 0)
+        self._lengths = np.array([len(each) for each in sequences], dtype=np.int64)
+        self._offsets = np.concatenate([[0], np.cumsum(self._lengths)]).astype(np.int64)
+        self._tokens = np.array([token for each in sequences for token in each], dtype=np.int32)
+
+    def bundles_of(self, symbols: Iterable[Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Return for each symbol the number of its bundles; and the bundles of all, concatenated."""
+        numbers = np.array([self._numbers[symbol] for symbol in symbols], dtype=np.int64)
+        counts = self._bundles[numbers + 1] - self._bundles[numbers]
+        return counts, _ranges(self._bundles[numbers], counts)
+
+    def after(self, owners: np.ndarray, bundles: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the number of spellings of each bundle; and the spellings' tokens and lengths. Each begins with the owner."""
+        counts = self._bounds[bundles + 1] - self._bounds[bundles]
+        which = _ranges(self._bounds[bundles], counts)
+        lengths = self._lengths[which]
+        tokens = self._tokens[_ranges(self._offsets[which], lengths)]
+        tokens = np.insert(tokens, np.cumsum(lengths) - lengths, np.repeat(owners, counts)).astype(np.int32)
+        return counts, tokens, lengths + 1
 
 
 def _ranges(firsts: np.ndarray, counts: np.ndarray) -> np.ndarray:

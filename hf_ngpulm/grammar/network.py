@@ -3,16 +3,20 @@
 Arcs that read nothing may carry an action: they open or close a slot, or name the intent. The search follows an automaton made
 from the network without actions (`hf_ngpulm.grammar.words`, `hf_ngpulm.grammar.tokens`). Afterwards `Network.reading` finds the
 transcript's best path through the network. The path's actions give the intent and the slots.
+
+The network is made from the end of the sentences to their beginning, so that states of an intent with the same arcs are one
+state. A rule that is used a thousand times before the same words is in the network once.
 """
 
 from __future__ import annotations
 
 import copy
+import gc
 import heapq
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 from ..common.extras import needed
@@ -21,6 +25,18 @@ from .expressions import Choice, Expression, List, Number, Repeat, Sequence, Slo
 
 MOST_ARCS, MOST_NUMBERS, MOST_DEPTH = 2_000_000, 100_000, 100
 FREE_WORD = -1e-6  # weight of a free word, so that a reading prefers the grammar's words to a wildcard
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Pause the garbage collector. It would scan the objects of a large grammar repeatedly, and free none."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class Free:
@@ -44,9 +60,9 @@ class Arc(NamedTuple):
     """An arc to `target`. It reads `symbol`; None reads nothing."""
 
     target: int
-    symbol: Symbol | None
-    weight: float
-    action: Action | None
+    symbol: Symbol | None = None
+    weight: float = 0.0
+    action: Action | None = None
 
 
 class Filled(NamedTuple):
@@ -114,10 +130,16 @@ class Network:
         self.inlined: list[str] = []
         self.are_texts: dict[str, bool] = {}  # for each list, whether all its entries are plain texts
         self.automata: dict[Any, Any] = {}  # deterministic automata by classes of symbols; `with_lists` shares them
+        # Of one intent: states by their arcs; arcs and states before an expression, by its identity and the state after it.
+        self._states: dict[Any, int] = {}
+        self._parts: dict[tuple[int, int], tuple[Expression, list[Arc]]] = {}
+        self._entries: dict[tuple[int, int], int] = {}
         for intent, expression in intents.items():
-            state = self._state()
-            self._arc(0, state, action=Action("intent", intent))
-            self._add(expression, state, 1)
+            first = self._added([])  # the least number of the intent's states
+            self.arcs[0].append(Arc(first, action=Action("intent", intent)))
+            self.arcs[first] = self._from(expression, 1)
+            for kept in (self._states, self._parts, self._entries):
+                kept.clear()
 
     def with_lists(self, lists: Mapping[str, list[tuple[Any, Value]]]) -> Network:
         """Return a copy with other entries in some lists; the entries must be texts. The copy shares everything else."""
@@ -138,80 +160,79 @@ class Network:
             return self.lists[symbol.name]
         return list(number_entries(symbol))
 
-    def _state(self) -> int:
-        self.arcs.append([])
-        return len(self.arcs) - 1
-
-    def _arc(
-        self, source: int, target: int, symbol: Symbol | None = None, weight: float = 0.0, action: Action | None = None
-    ) -> None:
-        self.count += 1
+    def _added(self, arcs: list[Arc]) -> int:
+        self.count += len(arcs)
         if self.count > MOST_ARCS:
             raise GrammarError(f"the grammar has more than {MOST_ARCS:,} arcs; write repeated parts as lists")
-        symbol = sys.intern(symbol) if isinstance(symbol, str) else symbol  # `reading` compares identities
-        self.arcs[source].append(Arc(target, symbol, weight, action))
+        self.arcs.append(arcs)
+        return len(self.arcs) - 1
 
-    def _add(self, expression: Expression, source: int, target: int) -> None:
-        """Add the paths of an expression from one state to another."""
+    def _state(self, arcs: list[Arc], value: Value = None) -> int:
+        """Return the intent's state with these arcs. `value`: that of their action."""
+        key = (*arcs, repr(value))  # 1 and True are equal, and have different representations
+        if key not in self._states:
+            self._states[key] = self._added(arcs)
+        return self._states[key]
+
+    def _before(self, expression: Expression, target: int) -> int:
+        """Return the state from which the paths of an expression lead to the state `target`."""
+        key = id(expression), target
+        if key not in self._entries:
+            self._entries[key] = self._state(self._from(expression, target))
+        return self._entries[key]
+
+    def _from(self, expression: Expression, target: int) -> list[Arc]:
+        """Return the arcs of the state from which the paths of an expression lead to the state `target`."""
+        if (id(expression), target) in self._parts:
+            return self._parts[id(expression), target][1]
         self.depth += 1
         if self.depth > MOST_DEPTH:
             raise GrammarError(f"the grammar is nested more than {MOST_DEPTH} deep; flatten it")
         match expression:
             case Words(text):
-                self._chain([partial(self._arc, symbol=word) for word in text.split()], source, target)
+                arcs = [Arc(target)]
+                for place, word in enumerate(reversed(text.split())):
+                    arcs = [Arc(self._state(arcs) if place else target, sys.intern(word))]  # `reading` compares identities
             case Sequence(parts):
-                self._chain([partial(self._add, part) for part in parts], source, target)
+                for part in reversed(parts[1:]):
+                    target = self._before(part, target)
+                arcs = self._from(parts[0], target) if parts else [Arc(target)]
             case Choice(options, weights):
-                for option, weight in zip(options, weights or [0.0] * len(options), strict=True):
-                    state = self._state()
-                    self._arc(source, state, weight=weight)
-                    self._add(option, state, target)
+                each = zip(options, weights or [0.0] * len(options), strict=True)
+                arcs = [Arc(self._before(option, target), None, weight) for option, weight in each]
             case Repeat(part, least, most):
-                self._repeat(part, least, most, source, target)
+                arcs = self._repeat(part, least, most, target)
             case Slot(name, part, value):
-                first, last = self._state(), self._state()
-                self._arc(source, first, action=Action("open", name))
-                self._add(part, first, last)
-                self._arc(last, target, action=Action("close", name, value))
+                last = self._state([Arc(target, action=Action("close", name, value))], value)
+                arcs = [Arc(self._before(part, last), action=Action("open", name))]
             case List(name):
-                self._list(expression, name, source, target)
+                arcs = self._list(expression, name, target)
             case Number():
-                self._arc(source, target, expression)
+                arcs = [Arc(target, expression)]
             case Wildcard():
-                inside = self._state()
-                self._arc(source, inside, FREE)
-                self._arc(inside, inside, FREE)
-                self._arc(inside, target)
+                inside = self._states.get((FREE, target))
+                if inside is None:
+                    inside = self._states[FREE, target] = self._added([])
+                    self.arcs[inside] = [Arc(inside, FREE), Arc(target)]
+                arcs = [Arc(inside, FREE)]
         self.depth -= 1
+        self._parts[id(expression), target] = expression, arcs  # an expression that is kept keeps its identity
+        return arcs
 
-    def _chain(self, parts: list[Callable[..., None]], source: int, target: int) -> None:
-        if not parts:
-            self._arc(source, target)
-        for number, add in enumerate(parts):
-            after = target if number == len(parts) - 1 else self._state()
-            add(source, after)
-            source = after
-
-    def _repeat(self, part: Expression, least: int, most: int | None, source: int, target: int) -> None:
-        for _ in range(least):
-            after = self._state()
-            self._add(part, source, after)
-            source = after
+    def _repeat(self, part: Expression, least: int, most: int | None, target: int) -> list[Arc]:
         if most is None:
-            inside, after = self._state(), self._state()
-            self._arc(source, inside)
-            self._add(part, inside, after)
-            self._arc(after, inside)
-            self._arc(inside, target)
-            return
-        for _ in range(most - least):
-            after = self._state()
-            self._arc(source, target)
-            self._add(part, source, after)
-            source = after
-        self._arc(source, target)
+            inside = self._added([])
+            self.arcs[inside] = [*self._from(part, self._state([Arc(inside)])), Arc(target)]
+            arcs = [Arc(inside)]
+        else:
+            arcs, end = [Arc(target)], target
+            for _ in range(most - least):
+                arcs = [Arc(end), *self._from(part, self._state(arcs))]
+        for _ in range(least):
+            arcs = self._from(part, self._state(arcs))
+        return arcs
 
-    def _list(self, expression: List, name: str, source: int, target: int) -> None:
+    def _list(self, expression: List, name: str, target: int) -> list[Arc]:
         if name not in self.lists:
             raise GrammarError(f"the grammar refers to the list {name!r}, which isn't given; pass lists={{{name!r}: [...]}}")
         if not self.lists[name]:
@@ -219,17 +240,16 @@ class Network:
         if name not in self.are_texts:
             self.are_texts[name] = all(isinstance(text, str) for text, _ in self.lists[name])
         if self.are_texts[name]:
-            self._arc(source, target, expression)
-            return
+            return [Arc(target, expression)]
         if name in self.inlined:
             raise GrammarError(f"the list {name!r} contains itself: {' -> '.join([*self.inlined, name])}")
         self.inlined.append(name)
+        arcs = []
         for text, value in self.lists[name]:  # some entry is an expression, so all entries become paths
-            first, last = self._state(), self._state()
-            self._arc(source, first)
-            self._add(Words(text) if isinstance(text, str) else text, first, last)
-            self._arc(last, target, action=Action("value", None, value))
+            last = self._state([Arc(target, action=Action("value", None, value))], value)
+            arcs.append(Arc(self._before(Words(text) if isinstance(text, str) else text, last)))
         self.inlined.pop()
+        return arcs
 
     def reading(self, units: list[int], symbols: Symbols) -> Reading | None:
         """Return the transcript's reading with the largest weight; in a tie, the reading whose arcs come first. Return None if

@@ -1,6 +1,7 @@
 """Follow the spellings of an automaton of words token by token.
 
-The spellings of all arcs form one trie. Its first level has the source states; below each state are the spellings of its arcs.
+The spellings of all arcs form one trie. Its first level has groups (`hf_ngpulm.grammar.keys`): a state has one for each token
+that begins a spelling of its arcs, and below it are these spellings. States share groups.
 A *place* is a node of the trie, a state between words, or the inside of a free word, which any further token may continue.
 Several places may be possible after the same tokens.
 """
@@ -15,7 +16,7 @@ import numpy as np
 
 from ..lexicon.trie import build_trie
 from ..text.spelling import Speller
-from .covering import covering
+from .covering import Covering
 from .keys import Keys
 from .spelling import SpelledSymbols
 from .words import WordAutomaton
@@ -35,37 +36,41 @@ class Spelled:
         self.start = len(words.arcs)  # copy of the start state, whose spellings may lack the blank before the first word
         self.finals = np.array([np.nan if final is None else final for final in (*words.finals, words.finals[0])])
         self.defaults = [*words.defaults, words.defaults[0]]
-        self.keys = Keys(words, symbols, self.delimiter, self.start)
-        self.ends_of, self.shared = self.keys.ends_of, self.keys.shared
-        self.trie = build_trie(self.keys.offsets, self.keys.tokens)
-        self.child_tokens, self.child_bounds = self.trie.child_tokens.tolist(), self.trie.child_offsets.tolist()
         self._find_free()
+        self.keys = Keys(words, symbols, self.delimiter, self.start, self.free_of)
+        self.ends_of = self.keys.ends_of
+        self.trie = build_trie(self.keys.offsets, self.keys.tokens)
+        self._find_spellings()
         self._follow_free_words()
         self._measure()
 
     def _find_free(self) -> None:
-        """Find the spellings that end at nodes of the trie, and the states after a wildcard that may go on without end."""
-        trie, words = self.trie, self.words
-        first, last = trie.child_offsets[0], trie.child_offsets[1]
-        self.node_of = np.full(len(self.keys.users), -1, dtype=np.int64)
-        self.node_of[trie.child_tokens[first:last]] = trie.child_nodes[first:last]
-        at_end = trie.path_nodes[trie.path_offsets[1:] - 1]
-        self.form_at = np.full(trie.num_nodes, -1, dtype=np.int64)  # the spelling that ends at a node
-        forms = np.flatnonzero(at_end >= 0)
-        self.form_at[at_end[forms]] = forms
-        arcs = [(state, arc) for state, of_state in enumerate(words.arcs) for arc in of_state.values()]
-        is_weighted = (
-            any(weight for _, (weight, _) in arcs) or any(words.finals) or any(each and each[0] for each in self.defaults)
-        )
-        self.covering: dict[int, set[int]] = {}
-        free_of = np.full(self.start + 1, -1, dtype=np.int64)
+        """Find the states after a wildcard that may go on without end, and which states cover others."""
+        words = self.words
+        weights = [weight for of_state in words.arcs for weight, _ in of_state.values()]
+        is_weighted = any(weights) or any(words.finals) or any(each and each[0] for each in self.defaults)
+        self.covering: Covering | None = None
+        self.free_of = np.full(self.start + 1, -1, dtype=np.int64)
         if not is_weighted:
             lasting = {state for state, default in enumerate(self.defaults) if default == (0.0, state)}
             for state, default in enumerate(self.defaults):
                 if default is not None and default[1] in lasting:
-                    free_of[state] = default[1]
-            self.covering = covering(words, free_of[:-1], self._is_free)
-        self.free_of = free_of[self.keys.users]  # for each owner the state after free words, or -1
+                    self.free_of[state] = default[1]
+            self.covering = Covering(words, self.free_of[:-1], self._is_free) if lasting else None
+
+    def _find_spellings(self) -> None:
+        """Find the trie's arcs of each state's first tokens, and the spellings that end at nodes of the trie."""
+        trie, keys = self.trie, self.keys
+        first, last = trie.child_offsets[0], trie.child_offsets[1]
+        self.first_arcs = trie.child_offsets[trie.child_nodes[first:last]][keys.groups]  # a group has one first token
+        self.first_tokens, self.first_bounds = keys.firsts.tolist(), keys.bounds.tolist()
+        self.arcs_of_firsts = self.first_arcs.tolist()
+        self.child_tokens, self.child_bounds = trie.child_tokens.tolist(), trie.child_offsets.tolist()
+        self.child_nodes, self.child_forms = trie.child_nodes.tolist(), trie.child_forms.tolist()
+        at_end = trie.path_nodes[trie.path_offsets[1:] - 1]
+        self.form_at = np.full(trie.num_nodes, -1, dtype=np.int64)  # the spelling that ends at a node
+        forms = np.flatnonzero(at_end >= 0)
+        self.form_at[at_end[forms]] = forms
 
     def _is_free(self, symbol: Any) -> bool:
         """Return whether all spellings of a symbol can be read as free words."""
@@ -95,7 +100,7 @@ class Spelled:
             at = np.flatnonzero(depths == depth)
             tokens = trie.child_tokens[at].astype(np.int64)
             if depth == 1:
-                free = self.free_of[self.owners[self.parents[at]]]
+                free = self.free_of[self.keys.users[self.owners[self.parents[at]]]]
                 self.beside[at] = np.where((free < 0) | (tokens == delimiter), -1, np.searchsorted(frees, free))
                 continue
             before = self.beside[self.arc_of[self.parents[at]]]
@@ -153,18 +158,19 @@ class Spelled:
 
     def covers(self, state: int, other: int) -> bool:
         """Return whether all continuations of `other` are continuations of `state`."""
-        return state == other or state in self.covering.get(other, ())
+        return state == other or (self.covering is not None and self.covering.is_covered(other, (state,)))
 
     def reduced(self, places: list[Place]) -> dict[tuple[int, int], float]:
         """Return the places' largest weights, without places that another place covers (`grammar.covering`)."""
         best: dict[tuple[int, int], float] = {}
         for kind, which, weight in places:
             best[kind, which] = max(weight, best.get((kind, which), -np.inf))
-        for kind in (BETWEEN, FREE) if len(best) > 1 and self.covering else ():
-            present = {which for of, which in best if of == kind}
-            for other in present:
-                if not present.isdisjoint(self.covering.get(other, ())):
-                    del best[kind, other]
+        if len(best) > 1 and self.covering is not None:
+            for kind in (BETWEEN, FREE):
+                present = [which for of, which in best if of == kind]
+                for other in present if len(present) > 1 else ():
+                    if self.covering.is_covered(other, present):
+                        del best[kind, other]
         return best
 
     def tokens_at(self, node: int) -> list[int]:
@@ -174,9 +180,8 @@ class Spelled:
         return self.child_tokens[self.child_bounds[node] : self.child_bounds[node + 1]]
 
     def tokens_after(self, state: int) -> list[int]:
-        """Return the first tokens of the spellings after a state, which may contain duplicates."""
-        owners = [state, *self.shared.get(state, ())]
-        return [token for owner in owners for token in self.tokens_at(int(self.node_of[owner]))]
+        """Return the first tokens of the spellings after a state, ascending; they may repeat."""
+        return self.first_tokens[self.first_bounds[state] : self.first_bounds[state + 1]]
 
     def openings_of(self, states: Iterable[int]) -> set[int]:
         """Return the tokens with which a word after free words may begin, if the free words lead to these states."""
@@ -206,12 +211,18 @@ class Spelled:
         child = bisect_left(self.child_tokens, token, self.child_bounds[node], last)
         if child == last or self.child_tokens[child] != token:
             return []
-        return self.entered(int(self.trie.child_nodes[child]), int(self.trie.child_forms[child]), weight)
+        return self.entered(self.child_nodes[child], self.child_forms[child], weight)
 
     def begun(self, state: int, token: int, weight: float) -> list[Place]:
         """Return the places after the first token of the spellings after a state."""
-        owners = [state, *self.shared.get(state, ())]
-        return [place for owner in owners for place in self._children(int(self.node_of[owner]), token, weight)]
+        places: list[Place] = []
+        last = self.first_bounds[state + 1]
+        first = bisect_left(self.first_tokens, token, self.first_bounds[state], last)
+        while first < last and self.first_tokens[first] == token:
+            child = self.arcs_of_firsts[first]
+            places += self.entered(self.child_nodes[child], self.child_forms[child], weight)
+            first += 1
+        return places
 
     def after(self, places: Places, token: int) -> list[Place]:
         """Return the places after a token. This defines the tokens that a set of places accepts."""
@@ -220,9 +231,9 @@ class Spelled:
         begins = not is_delimiter if self.delimiter is not None else bool(self.begins[token])
         after: list[Place] = []
         compares = self.covering and begins and self.delimiter is None
-        ended = {which for kind, which, _ in places if kind != NODE} if compares else set()
+        ended = {which for kind, which, _ in places if kind != NODE} if compares else ()
         for kind, which, weight in places:
-            if kind != NODE and not ended.isdisjoint(self.covering.get(which, ())):
+            if kind != NODE and len(ended) > 1 and self.covering and self.covering.is_covered(which, ended):
                 continue  # another possible state covers this one
             if kind == NODE:
                 after += self._children(which, token, weight)

@@ -87,10 +87,6 @@ class _Compiler(Spelled):
     def _add_trie(self) -> None:
         """Add the states between words and the trie's nodes, except nodes that need a set of places."""
         trie, parents = self.trie, self.parents
-        of_states = np.full(trie.num_nodes, -1, dtype=np.int64)  # for a node of the first level, its state between words
-        has_node = np.flatnonzero(self.node_of >= 0)
-        of_states[self.node_of[has_node]] = has_node
-        sources = np.where(of_states[parents] >= 0, 1 + of_states[parents], self.first_node + parents)
         nodes, forms = trie.child_nodes, trie.child_forms
         targets = self.first_node + nodes.astype(np.int64)
         weights = self.pushed[np.maximum(nodes, 0)] - self.pushed[parents]
@@ -113,29 +109,26 @@ class _Compiler(Spelled):
                 places = self.after(self.clashes[child], int(trie.child_tokens[child]))
             weight, targets[child] = self._numbered(places)
             weights[child] = weight - self.pushed[parents[child]]
-        real = (parents > 0) & (of_states[parents] <= self.start) & ~np.isin(of_states[parents], [*self.shared])
-        self.arcs.add(sources[real], trie.child_tokens[real], weights[real], targets[real])
-        self._add_shared(weights, targets)
+        inner = trie.depths[parents] > 1
+        self.arcs.add(self.first_node + parents[inner], trie.child_tokens[inner], weights[inner], targets[inner])
+        self._add_firsts(weights[self.first_arcs], targets[self.first_arcs])
         # A sentence may end between words, or before a delimiter.
         final = np.flatnonzero(~np.isnan(self.finals) | (self.free_of[: self.start + 1] >= 0))
         self._add_finals(1 + final, np.nan_to_num(self.finals[final], nan=-self.price))
         final = np.flatnonzero(~np.isnan(self.node_finals))
         self._add_finals(self.first_node + final, self.node_finals[final] - self.pushed[final])
 
-    def _add_shared(self, weights: np.ndarray, targets: np.ndarray) -> None:
-        """Add the first tokens of shared lists to the states that read them. `weights`, `targets`: of the trie's arcs."""
-        tokens, offsets = self.trie.child_tokens, self.trie.child_offsets
-        for state, owners in self.shared.items():
-            nodes = [node for node in self.node_of[[state, *owners]].tolist() if node >= 0]
-            arcs = np.concatenate([np.arange(offsets[node], offsets[node + 1]) for node in nodes])
-            first_tokens, firsts, counts = np.unique(tokens[arcs], return_index=True, return_counts=True)
-            arc_weights, ends = weights[arcs[firsts]], targets[arcs[firsts]]
-            for place in np.flatnonzero(counts > 1).tolist():  # tokens that begin entries of several lists
-                places = self.begun(state, int(first_tokens[place]), 0.0)
-                if self.free_of[state] >= 0 and first_tokens[place] != self.delimiter:
-                    places.append((FREE, int(self.free_of[state]), 0.0))
-                arc_weights[place], ends[place] = self._numbered(places)
-            self.arcs.add(np.full(len(first_tokens), 1 + state), first_tokens, arc_weights, ends)
+    def _add_firsts(self, weights: np.ndarray, targets: np.ndarray) -> None:
+        """Add the arcs of the states between words. `weights`, `targets`: of each state's groups."""
+        states, tokens = np.repeat(np.arange(self.start + 1), np.diff(self.keys.bounds)), self.keys.firsts
+        heads = np.flatnonzero((np.diff(states, prepend=-1) != 0) | (np.diff(tokens, prepend=-1) != 0))
+        for at in heads[np.diff(heads, append=len(states)) > 1].tolist():  # several groups begin with the token
+            state, token = int(states[at]), int(tokens[at])
+            places = self.begun(state, token, 0.0)
+            if self.free_of[state] >= 0 and token != self.delimiter:
+                places.append((FREE, int(self.free_of[state]), 0.0))
+            weights[at], targets[at] = self._numbered(places)
+        self.arcs.add(1 + states[heads], tokens[heads], weights[heads], targets[heads])
 
     def _add_finals(self, sources: np.ndarray, weights: np.ndarray) -> None:
         self.arcs.add(sources, np.full(len(sources), self.vocab_size), weights, np.full(len(sources), OUTSIDE))

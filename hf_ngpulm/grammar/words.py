@@ -63,6 +63,7 @@ def _subsets(states: list[_State], start: int) -> WordAutomaton:
     frees: list[_Free] = []
     numbers_of_frees: dict[Any, int] = {}
     after_frees: dict[int, tuple[float, int]] = {}
+    arcs_of_frees: dict[int, dict[Any, tuple[float, int]]] = {}
     subsets: dict[Any, int] = {}
     waiting: deque[tuple[Subset, int, float]] = deque()
     result = WordAutomaton([], [], [])
@@ -118,24 +119,31 @@ def _subsets(states: list[_State], start: int) -> WordAutomaton:
         own, free, of_free = waiting.popleft()
         reached, final = _read(states, own)
         default = None
+        arcs: dict[Any, tuple[float, int]] = {}
         if free >= 0:
             free_set = frees[free]
             if FREE not in reached:  # no own state reads a free word, so the states after it depend on `free` alone
                 if free not in after_frees:
                     after_frees[free] = free_number(free_set.reached[FREE])
+                    arcs_of_frees[free] = {
+                        symbol: number_of(targets, after_frees[free][1], after_frees[free][0])
+                        for symbol, targets in free_set.reached.items()
+                        if symbol is not FREE
+                    }
                 default = of_free + after_frees[free][0], after_frees[free][1]
-            for symbol, targets in free_set.reached.items():
-                if symbol is FREE and default is not None:
-                    continue
+                arcs = arcs_of_frees[free]  # so do the states after a symbol that no own state reads
+                if of_free:
+                    arcs = {symbol: (of_free + weight, target) for symbol, (weight, target) in arcs.items()}
+            for symbol in free_set.reached if default is None else reached.keys() & free_set.reached.keys():
                 of_symbol = reached.setdefault(symbol, {})
-                for target, weight in targets.items():
+                for target, weight in free_set.reached[symbol].items():
                     of_symbol[target] = max(of_symbol.get(target, -1e300), of_free + weight)
             if free_set.final is not None:
                 final = max(of_free + free_set.final, -1e300 if final is None else final)
         if FREE in reached:
             default = free_number(reached.pop(FREE))
         weight, free = default or (-1e300, -1)
-        result.arcs.append({symbol: number_of(targets, free, weight) for symbol, targets in reached.items()})
+        result.arcs.append(arcs | {symbol: number_of(targets, free, weight) for symbol, targets in reached.items()})
         result.finals.append(final)
         result.defaults.append(None if default is None else number_of({}, free, weight))
     return result

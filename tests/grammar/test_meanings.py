@@ -157,3 +157,32 @@ def test_what_cannot_be_compiled_is_named(rules, message):
 def test_drawing_is_random():
     rules = Rules({None: Choice("a", "b")}, {})
     assert {each.text for each in islice(sentences(rules, random.Random(0)), 20)} == {"a", "b"}
+
+
+def test_an_intents_states_with_the_same_arcs_are_one_state():
+    words = [Words(f"word{number}") for number in range(50)]
+
+    def size(contexts):
+        rule = Choice(*words)
+        sentences = [Sequence(f"say{number}", rule, rule, "now") for number in range(contexts)]
+        return len(Network({"do": Choice(*sentences)}, {}).arcs)
+
+    assert size(100) - size(50) < 110  # the rule isn't there once more for each sentence
+
+
+def test_values_that_are_equal_but_not_the_same_stay_apart():
+    values = [1, True, 1.0, "1", None]
+    slots = [Sequence(f"say{number}", Slot("x", "now", value)) for number, value in enumerate(values)]
+    network = Network({"do": Choice(*slots)}, {})
+    texts = {f"say{number} now": value for number, value in enumerate(values)}
+    spellings = {word: {(word,): None} for text in texts for word in text.split()}
+    symbols = Symbols(spellings, lambda units, place: place, lambda units, place: place)
+    for text, value in texts.items():
+        found = network.reading(text.split(), symbols).slots[0].value
+        assert found == value and type(found) is type(value)
+
+
+def test_intents_share_no_states():
+    network = Network(dict.fromkeys(["one", "two"], Words("turn on")), {})
+    first, second = [arc.target for arc in network.arcs[0]]
+    assert {network.arcs[first][0].target}.isdisjoint({network.arcs[second][0].target})
