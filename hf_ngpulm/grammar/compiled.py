@@ -6,6 +6,7 @@ from functools import cached_property
 
 import torch
 
+from ..errors import GrammarError
 from ..phrases.phrases import Booster, Written
 from ..text.spelling import Speller
 from .network import Network, Reading, collector_paused
@@ -41,7 +42,10 @@ class CompiledGrammar(Booster):
             symbols = spelled(network, speller, strict)
             key = frozenset(symbols.classes.items())
             if key not in network.automata:
-                network.automata[key] = minimised(determinised(network, symbols.classes))
+                words = minimised(determinised(network, symbols.classes))
+                if not any(words.arcs) and not any(words.defaults):
+                    raise GrammarError("the grammar has only the empty sentence; add a sentence with a word")
+                network.automata[key] = words
             built = compile_words(network.automata[key], symbols, speller, price)
         super().__init__(built, Written({}, [], symbols.left_out), speller.vocabulary, engine)
         self.network, self.symbols, self.price = network, symbols.symbols(speller), price

@@ -55,8 +55,12 @@ class SpelledSymbols(NamedTuple):
             if place == len(units) or units[place] in between or (delimiter is None and not _begins(units[place], place)):
                 return place
             place += 1
-            while place < len(units) and units[place] not in between and not _begins(units[place], place):
-                place += 1
+            while place < len(units):
+                # Without a delimiter, a mark within a word belongs to it ("Est-ce").
+                after = place if delimiter is not None else skipped(units, place)
+                if after == len(units) or units[after] in between or _begins(units[after], after):
+                    break
+                place = after + 1
             return place
 
         def _begins(token: int, place: int) -> bool:

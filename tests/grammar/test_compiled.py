@@ -138,12 +138,17 @@ def test_letters_after_free_beginnings(letters, expression, things):
 
 
 @settings(max_examples=40, deadline=None)
-@given(expressions(True), THINGS, st.lists(st.lists(st.integers(1, 5), max_size=7), min_size=1, max_size=30))
+@given(expressions(True), THINGS, st.lists(st.lists(st.integers(1, 6), max_size=7), min_size=1, max_size=30))
 def test_any_tokens(expression, things, rows):
     """Also token sequences that the tokenizer wouldn't write."""
     network = Network({"do": expression}, {"things": [(thing, None) for thing in things]})
     compiled = CompiledGrammar(network, speller_of(pieces()))
     check_rows(compiled, [[], *(row for row in rows if row and row[0] in (1, 2, 5))])
+
+
+def test_a_grammar_without_words_is_refused():
+    with pytest.raises(GrammarError, match="only the empty sentence"):
+        CompiledGrammar(Network({"do": Optional(Words(""))}, {}), speller_of(pieces()))
 
 
 def test_slots_have_values_and_places():
