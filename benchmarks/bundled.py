@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -126,27 +127,25 @@ def recognised(ways: dict[str, tuple[Any, dict[str, Any]]], clips: list[Clip], r
     return found
 
 
-def measured(names: list[str], repeats: int) -> list[Row]:
-    lm, rows, kept = NGramLM.from_pretrained(LM), list[Row](), ("bundled_weights", "bundled_phrase_weights")
+def measured(names: list[str], repeats: int) -> Iterator[Row]:
+    lm, kept = NGramLM.from_pretrained(LM), ("bundled_weights", "bundled_phrase_weights")
     weights, phrase_weights = (json.loads((measure.RESULTS / f"{name}.json").read_text())["weights"] for name in kept)
     for name in names:
         asr, beam = recogniser(name), {"num_beams": BEAMS.get(name, 6)}
         own = {search: weights.get(f"{name}, {search}", {}) for search in searches(name, lm)}
         ways = {search: (asr, {**settings, **own[search]}) for search, settings in searches(name, lm).items()}
         found = recognised(ways, corpora.load("harbour"), repeats)
-        rows += [{"model": name, "set": "harbour", "search": search, **own[search], **found[search]} for search in ways]
+        yield from ({"model": name, "set": "harbour", "search": search, **own[search], **found[search]} for search in ways)
         for of_set in PHRASE_SETS:
             clips, boosted = corpora.load(of_set), {"phrase_weight": phrase_weights[name]}
             given = {"phrases": phrases_of(SPEECH / of_set, clips), **boosted}
             found = recognised({"beam": (asr, beam), "beam + phrases": (asr, {**beam, **given})}, clips, repeats)
-            rows.append({"model": name, "set": of_set, "search": "beam", **found["beam"]})
-            rows.append({"model": name, "set": of_set, "search": "beam + phrases", **boosted, **found["beam + phrases"]})
-    return rows
+            yield {"model": name, "set": of_set, "search": "beam", **found["beam"]}
+            yield {"model": name, "set": of_set, "search": "beam + phrases", **boosted, **found["beam + phrases"]}
 
 
-def defaults(names: list[str], repeats: int) -> list[Row]:
+def defaults(names: list[str], repeats: int) -> Iterator[Row]:
     """Error rates and times with LMs of tokens and of words, beside greedy search."""
-    rows = []
     for name in names:
         asr, text = recogniser(name), corpora.text_of("harbour")
         tokens, words = (NGramLM.train(text, asr.tokenizer, unit=unit, order=n) for unit, n in (("token", 6), ("word", 3)))
@@ -154,8 +153,7 @@ def defaults(names: list[str], repeats: int) -> list[Row]:
         ways = {"none": {}, "tokens, greedy": {"lm": tokens, **greedy}, "tokens": {"lm": tokens},
                 "words, greedy": {"lm": words, **greedy}, "words": {"lm": words}}  # fmt: skip
         found = recognised({way: (asr, settings) for way, settings in ways.items()}, corpora.load("harbour"), repeats)
-        rows += [{"model": name, "search": way, **row} for way, row in found.items()]
-    return rows
+        yield from ({"model": name, "search": way, **row} for way, row in found.items())
 
 
 def main() -> None:
@@ -175,7 +173,7 @@ def main() -> None:
         return
     args.name = "defaults" if args.defaults and args.name == "bundled" else args.name
     results = (defaults if args.defaults else measured)(args.models or list(NAMES[: 3 if args.defaults else 6]), args.repeats)
-    measure.report(results, args, {"threads": args.threads, "results": results})
+    measure.report(results, args, {"threads": args.threads}, "results")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Corpora that benchmarks decode: recordings with transcripts, speakers and splits, by a name or the path of a manifest.
 
-A manifest has a line {"audio": path, "text": transcript} per clip; "entities" (names in it), "speaker" and "split" may follow.
-Where it names no splits the first clip is "even", the second "odd", and so on. Weights are chosen on the first split that there
-is, and figures are reported of the others.
+A manifest has a line {"audio": path, "text": transcript} per clip; "entities" (names in it), "speaker", "group" (of speakers)
+and "split" may follow. Where it names no splits the first clip is "even", the second "odd", and so on. Weights are chosen on
+the first split that there is, and figures are reported of the others.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import measure
 import numpy as np
@@ -25,24 +26,32 @@ LM = (str(SPEECH / "harbour" / "lm.arpa.gz"),)  # for the bundled models
 
 @dataclass(frozen=True, eq=False)
 class Clip:
-    """A recording: samples at 16 kHz, what is said, the names in it, who says it, and the split that it belongs to."""
+    """A recording: samples at 16 kHz, what is said, the names in it, who says it, the split that it belongs to, its file."""
 
     audio: np.ndarray
     text: str
     entities: tuple[str, ...] = ()
     speaker: str = ""
     split: str = ""
+    group: str = ""
+    path: str = ""
 
     @property
     def seconds(self) -> float:
         return len(self.audio) / RATE
 
 
-def load(source: str | Path, limit: int | None = None) -> list[Clip]:
-    """Return the clips (at most `limit`) of a bundled corpus by its name, of a folder with clips.jsonl, or of a manifest."""
+def lines_of(path: str | Path, split: str | None = None) -> list[dict[str, Any]]:
+    """Return the lines of a JSON-lines file, those of a split if one is given."""
+    lines = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [line for line in lines if split in (None, line.get("split"))]
+
+
+def load(source: str | Path, limit: int | None = None, split: str | None = None, every: int = 1) -> list[Clip]:
+    """Return the clips (at most `limit`, each n-th, those of a split) of a bundled corpus by its name, of a folder with
+    clips.jsonl, or of a manifest."""
     path = SPEECH / source if (SPEECH / source).is_dir() else Path(source)
     path = path / "clips.jsonl" if path.is_dir() else path
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()][:limit]
     return [
         Clip(
             read_audio(path.parent / line["audio"], RATE),
@@ -50,8 +59,10 @@ def load(source: str | Path, limit: int | None = None) -> list[Clip]:
             tuple(line.get("entities", ())),
             line.get("speaker", line.get("voice", "")),
             line.get("split", ("even", "odd")[number % 2]),
+            line.get("group", ""),
+            str(path.parent / line["audio"]),
         )
-        for number, line in enumerate(lines)
+        for number, line in enumerate(lines_of(path, split)[:limit:every])
     ]
 
 

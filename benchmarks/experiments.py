@@ -18,13 +18,12 @@ import numpy as np
 from corpora import LM
 from recognisers import BATCH, Heard
 from torch import Tensor
-from ways import Peer, PeerProcess, Row, Stock, Way, experiment, grid, show
+from ways import Peer, PeerProcess, Row, Stock, Way, experiment, grid, show, spelled
 
 from hf_ngpulm import NGramLM, PhraseBooster
 from hf_ngpulm.audio import StreamingRecognizer
 from hf_ngpulm.compat import build_ctcdecoder
 from hf_ngpulm.formats.arpa import ArpaFile
-from hf_ngpulm.lexicon.spellings import make_lexicon
 
 Ways = Generator[Way, Row, None]  # of each way, its (last) row is sent back
 
@@ -87,10 +86,7 @@ def words(heard: Heard, args: argparse.Namespace, lm: Any) -> Ways:
     if not args.peers_python:
         return
     ask = partial(Peer, heard=heard, sizes=(1,), process=PeerProcess(args.peers_python, heard))
-    spoken = ArpaFile(args.of_model).words
-    lexicon = make_lexicon(spoken, heard.recogniser.tokenizer)
-    spelled = zip(lexicon.words, np.split(lexicon.tokens, lexicon.offsets[1:-1]), strict=True)
-    of_flashlight = {**FLASHLIGHT, "lexicon": {spoken[word]: tokens.tolist() for word, tokens in spelled}}
+    of_flashlight = {**FLASHLIGHT, "lexicon": spelled(ArpaFile(args.of_model).words, heard.recogniser.tokenizer)}
     points = grid(lm_weight=(0.5, 0.65, 0.8, 1.0), beta=(0.5, 1.5, 2.5))
     for beams in args.beams:
         settings = {"lm": args.of_model, "beam_width": beams}
@@ -211,8 +207,15 @@ def means(rows: list[Row]) -> dict[str, Any]:
     found: dict[Any, list[Row]] = {}
     for row in rows:
         found.setdefault((row["text"], row["lm_weight"], row.get("share", 0.0)), []).append(row)
-    means = [[*key, *(f"{np.mean([row[of] for row in own]):.2f}" for of in ("all", "deletions"))] for key, own in found.items()]
-    print(measure.table(["text", "lm_weight", "share", "mean WER", "mean deletions"], means))
+    columns = {"mean WER": "all", "mean deletions": "deletions"}
+    of_keys = [
+        {
+            **dict(zip(("text", "lm_weight", "share"), key)),
+            **{name: np.mean([r[of] for r in own]) for name, of in columns.items()},
+        }
+        for key, own in found.items()
+    ]
+    print(measure.table(of_keys))
     return {}
 
 

@@ -195,7 +195,7 @@ def report(parts: list[Part], outcomes: list[Outcome], out: Path, seconds: float
                 outcome.status = f"its results {path.name} can't be read: {error!r}"
                 failed.append(outcome)
     print("\n" + goals.table(reached) if reached else "\nno figures")
-    print("\n" + measure.table(["part", "", "s"], [[o.name, o.status, f"{o.seconds:.0f}"] for o in outcomes]))
+    print("\n" + measure.table([{"part": o.name, "": o.status, "s": f"{o.seconds:.0f}"} for o in outcomes]))
     kept = [{"name": o.name, "status": o.status, "seconds": o.seconds, "lines": list(o.lines)} for o in outcomes]
     figures = [{**goal._asdict(), "is_met": goal.is_met} for goal in reached]
     path = measure.save("gpu", {"seconds": seconds, "parts": kept, "goals": figures}, out)

@@ -61,11 +61,7 @@ def main() -> None:
                 call()
             return
         results: dict[str, Any] = {"subjects": {name: profiled(name, call) for name, call in calls.items()}}
-    results["counters"] = counters(args)
-    if results["counters"]:
-        measure.report(results["counters"], args, results)
-    else:
-        print("results in", measure.save(args.name, results, args.out))
+    measure.report(counters(args), args, results, "counters")
 
 
 def subjects(tiny: bool) -> dict[str, Callable[[], Any]]:
@@ -109,9 +105,8 @@ def profiled(name: str, call: Callable[[], Any]) -> dict[str, Any]:
             kernel["launches"] += 1 / runs
     busy = sum(kernel["microseconds"] for kernel in kernels.values())
     print(f"\n{name}: {1e6 * seconds:.1f} us a call, of which the GPU works {busy:.1f} us")
-    rows = [[f"{of['microseconds']:.1f}", f"{of['launches']:.1f}", kernel] for kernel, of in kernels.items()]
-    rows.sort(key=lambda row: -float(row[0]))
-    print(measure.table(["us", "launches", "kernel"], rows[:12]), flush=True)
+    rows = sorted(({**of, "kernel": kernel} for kernel, of in kernels.items()), key=lambda row: -row["microseconds"])
+    print(measure.table(rows[:12]), flush=True)
     return {"microseconds": 1e6 * seconds, "busy_microseconds": busy, "kernels": kernels}
 
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 import random
 import signal
-import sys
 import time
 import warnings
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,30 @@ def give_up(*_: Any) -> None:
     raise TimeoutError("it takes longer than --seconds")
 
 
+def rows_of(args: Any) -> Iterator[dict[str, Any]]:
+    """Yield the row of each language."""
+    tokenizer = AutoTokenizer.from_pretrained(demo_model() if args.tokenizer == "DEMO" else args.tokenizer)
+    for language in args.languages or sorted(path.stem for path in DATA.glob("*.json")):
+        contents = json.loads((DATA / f"{language}.json").read_text(encoding="utf-8"))
+        row: dict[str, Any] = {"language": language}
+        signal.setitimer(signal.ITIMER_PROF, args.seconds)
+        try:
+            begin = time.process_time()
+            grammar = Grammar.from_templates(contents, lists=house(contents, args.names))
+            read = time.process_time()
+            compiled = grammar.compiled(tokenizer)
+            row |= {"read": round(read - begin, 2), "compiled": round(time.process_time() - read, 2)}
+            unknown = sorted(set("".join(compiled.left_out.values()).replace(" ", "")))
+            row |= {"mib": round(compiled.nbytes / 2**20, 1), "left_out": len(compiled.left_out), "unknown": "".join(unknown)}
+        except (GrammarError, TimeoutError) as error:
+            row["error"] = str(error)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        yield row
+
+
 def main() -> None:
     signal.signal(signal.SIGPROF, give_up)
+    warnings.simplefilter("ignore")  # rows have what can't be written
     about = {
         "seconds": "of CPU time that a language may take",
         "languages": "(default: all)",
@@ -61,32 +83,7 @@ def main() -> None:
     options = {"tokenizer": "openai/whisper-base", "names": 0, "seconds": 100, "languages": (str,)}
     args = measure.arguments(__doc__, "home_assistant_languages", None, about, **options).parse_args()
     torch.set_num_threads(args.threads)
-    tokenizer = AutoTokenizer.from_pretrained(demo_model() if args.tokenizer == "DEMO" else args.tokenizer)
-    rows: list[dict[str, Any]] = []
-    for language in args.languages or sorted(path.stem for path in DATA.glob("*.json")):
-        contents = json.loads((DATA / f"{language}.json").read_text(encoding="utf-8"))
-        row: dict[str, Any] = {"language": language}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the row has what can't be written
-            begin = time.process_time()
-            signal.setitimer(signal.ITIMER_PROF, args.seconds)
-            try:
-                grammar = Grammar.from_templates(contents, lists=house(contents, args.names))
-                row["read"] = round(time.process_time() - begin, 2)
-                begin = time.process_time()
-                compiled = grammar.compiled(tokenizer)
-                row |= {"compiled": round(time.process_time() - begin, 2), "mib": round(compiled.nbytes / 2**20, 1)}
-                unknown = sorted(set("".join(compiled.left_out.values()).replace(" ", "")))
-                row |= {"left_out": len(compiled.left_out), "unknown": "".join(unknown)}
-            except (GrammarError, TimeoutError) as error:
-                row["error"] = str(error)
-            signal.setitimer(signal.ITIMER_PROF, 0)
-        rows.append(row)
-        print(json.dumps(row, ensure_ascii=False), file=sys.stderr, flush=True)
-        path = measure.save(args.name, {"tokenizer": args.tokenizer, "rows": rows}, args.out)
-    header = ["language", "read", "compiled", "mib", "left_out", "unknown", "error"]
-    print(measure.table(header, [[row.get(name, "") for name in header] for row in rows]))
-    print("results in", path)
+    measure.report(rows_of(args), args, {"tokenizer": args.tokenizer})
 
 
 if __name__ == "__main__":

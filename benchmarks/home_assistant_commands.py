@@ -15,6 +15,7 @@ import itertools
 import json
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,47 +44,50 @@ def plain(slots: dict[str, Any]) -> dict[str, str]:
     return {name: str(value).casefold() for name, value in slots.items()}
 
 
-def main() -> None:
-    about = {"models": "folders or names of recognisers", "most": "number of commands"}
-    options = {"models": (str,), "most": 100, "seed": 0, "modes": ("reject", "strict"), "grammars": ("lists", "free")}
-    args = measure.arguments(__doc__, "home_assistant_commands", None, about, **options).parse_args()
-    torch.set_num_threads(args.threads)
-    contents = json.loads((DATA / "en.json").read_text(encoding="utf-8"))
-    closed = HOUSE | {name: WORDS for name, entries in contents["lists"].items() if entries.get("wildcard")}
-    grammars = {name: Grammar.from_templates(contents, lists=of) for name, of in (("lists", closed), ("free", HOUSE))}
-    rules = read_templates({**contents, "skip_words": []}, closed)
-    draw, grammar = random.Random(args.seed), grammars["lists"]
+def drawn(contents: dict[str, Any], grammar: Grammar, closed: dict[str, list[str]], most: int, draw: Any) -> dict[str, Any]:
+    """Return commands, and what they mean."""
     meant: dict[str, Any] = {}
-    for sentence in sentences(rules, draw):
+    for sentence in sentences(read_templates({**contents, "skip_words": []}, closed), draw):
         words = sentence.text.split()
         if 3 <= len(words) <= 10 and all(set(word.casefold()) <= set("abcdefghijklmnopqrstuvwxyz'-") for word in words):
             found = grammar.reading(sentence.text)
             said = {slot.name: " ".join(words[slot.first : slot.last]) for slot in found.slots}
             slots = {slot.name: said[slot.name] if slot.value is None else slot.value for slot in found.slots}
             meant.setdefault(sentence.text, {"intent": found.intent, "slots": plain(slots)})
-        if len(meant) == args.most:
+        if len(meant) == most:
             break
+    return meant
+
+
+def rows_of(args: Any, grammars: dict[str, Grammar], meant: dict[str, Any], draw: Any, texts: Any) -> Iterator[dict[str, Any]]:
+    """Yield the row of each model, grammar and mode; what was heard goes into `texts`."""
     clips = [speak(text, random_voice(draw)).astype("float32") / 32_768 for text in meant]
-    rows, results = [], {"commands": meant, "heard": {}}
     for name in args.models:
         asr = pipeline("automatic-speech-recognition", model=name)
         for which, mode in itertools.product(args.grammars, args.modes):
             begin = measure.now()
             settings = {"grammar": grammars[which], "grammar_mode": mode}
             heard = [asr({"raw": clip, "sampling_rate": SAMPLING_RATE}, **settings) for clip in clips]
-            took = measure.now() - begin
-            found = [(each["intent"], plain({slot["name"]: slot["value"] for slot in each["slots"]})) for each in heard]
-            right = [intent == of["intent"] for (intent, _), of in zip(found, meant.values())]
-            whole = [intent and slots == of["slots"] for intent, (_, slots), of in zip(right, found, meant.values())]
+            seconds = round(measure.now() - begin, 1)
+            right = [each["intent"] == of["intent"] for each, of in zip(heard, meant.values())]
+            slots = (plain({slot["name"]: slot["value"] for slot in each["slots"]}) for each in heard)
+            whole = [intent and found == of["slots"] for intent, found, of in zip(right, slots, meant.values())]
+            texts[f"{Path(name).name} {which} {mode}"] = [each["text"] for each in heard]
             row = {"model": Path(name).name, "grammar": which, "mode": mode, "commands": len(clips), "intents": sum(right)}
-            row |= {"whole": sum(whole), "rejected": sum(not each["understood"] for each in heard), "seconds": round(took, 1)}
-            rows.append(row)
-            results["heard"][f"{Path(name).name} {which} {mode}"] = [each["text"] for each in heard]
-            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-            path = measure.save(args.name, {"rows": rows, **results}, args.out)
-    header = ["model", "grammar", "mode", "commands", "intents", "whole", "rejected", "seconds"]
-    print(measure.table(header, [[row[name] for name in header] for row in rows]))
-    print("results in", path)
+            rejected = sum(not each["understood"] for each in heard)
+            yield row | {"whole": sum(whole), "rejected": rejected, "seconds": seconds}
+
+
+def main() -> None:
+    about = {"models": {"required": True, "help": "folders or names of recognisers"}, "most": "number of commands"}
+    options = {"models": (str,), "most": 100, "modes": ("reject", "strict"), "grammars": ("lists", "free")}
+    args = measure.arguments(__doc__, "home_assistant_commands", None, about, **options).parse_args()
+    torch.set_num_threads(args.threads)
+    contents, draw = json.loads((DATA / "en.json").read_text(encoding="utf-8")), random.Random(0)
+    closed = HOUSE | {name: WORDS for name, entries in contents["lists"].items() if entries.get("wildcard")}
+    grammars = {name: Grammar.from_templates(contents, lists=of) for name, of in (("lists", closed), ("free", HOUSE))}
+    facts: dict[str, Any] = {"commands": drawn(contents, grammars["lists"], closed, args.most, draw), "heard": {}}
+    measure.report(rows_of(args, grammars, facts["commands"], draw, facts["heard"]), args, facts)
 
 
 if __name__ == "__main__":

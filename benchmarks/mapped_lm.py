@@ -10,11 +10,7 @@ measurement is a process of its own, and begins with no page of the model in the
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -95,11 +91,6 @@ def utterances(count: int, seed: int) -> np.ndarray:
     return logits
 
 
-def resident(field: str = "VmRSS") -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field))
-
-
 def evict(folder: Path) -> None:
     """Drop the model from the system's cache. Else resident memory would count neighbours of each page that is touched."""
     for path in folder.glob("*.safetensors"):
@@ -110,7 +101,7 @@ def evict(folder: Path) -> None:
 def one(folder: Path, mmap: bool) -> dict[str, Any]:
     data = utterances(50, 1)
     evict(folder)
-    before, anonymous = resident(), resident("RssAnon")
+    before, anonymous = measure.resident(), measure.resident("RssAnon")
     begin = time.perf_counter()
     lm = NGramLM.from_pretrained(folder, mmap=mmap)
     opened = time.perf_counter()
@@ -129,32 +120,19 @@ def one(folder: Path, mmap: bool) -> dict[str, Any]:
     for seed in range(2, 22):
         decode(utterances(50, seed))
     found |= {"seconds_of_1000_utterances": time.perf_counter() - begin}
-    found |= {"resident_bytes_after_1000_utterances": resident() - before, "anonymous_bytes": resident("RssAnon") - anonymous}
+    found |= {"resident_bytes_after_1000_utterances": measure.resident() - before}
+    found |= {"anonymous_bytes": measure.resident("RssAnon") - anonymous}
     decode(data)
     found["warm_cpu_ms_per_utterance"] = sorted(decode(data) for _ in range(15))[7] / 50 * 1e3
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--arcs", type=int, default=13)
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--here", choices=["map", "check"], help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.here:
-        print(json.dumps(one(args.folder, args.here == "map")))
-        return
+    about = {"folder": {"required": True}, "arcs": "of a state of three tokens"}
+    args = measure.arguments(__doc__, "mapped_lm", None, about, threads=None, folder=Path, arcs=13, turns=3).parse_args()
     if not (args.folder / "config.json").exists():
         generate(args.folder, args.arcs)
-    runs = []
-    for kind in ["map", "check"] * args.turns:
-        command = [sys.executable, __file__, "--folder", str(args.folder), "--here", kind]
-        runs.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1]))
-        print(runs[-1], file=sys.stderr, flush=True)
-    if args.out:
-        args.out.write_text(json.dumps({"machine": measure.machine(), "runs": runs}, indent=2) + "\n")
+    measure.report((measure.apart(one, args.folder, mmap) for mmap in [True, False] * args.turns), args, key="runs")
 
 
 if __name__ == "__main__":

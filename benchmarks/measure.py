@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
+import importlib.util
 import json
+import multiprocessing
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 
+Row = dict[str, Any]
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # benchmarks measure the package that they lie beside
 RESULTS = ROOT / "benchmarks" / "results"
@@ -48,12 +54,7 @@ def arguments(doc: str | None, name: Any, parser: Any = None, about: Any = Mappi
     """
     parser = parser or argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.description = doc
-    about = {
-        "threads": "of PyTorch on the CPU",
-        "name": "of the result file",
-        "out": "folder of it (default: results)",
-        **about,
-    }
+    about = {"threads": "of PyTorch on the CPU", "name": "of the result file", "out": "its folder (default: results)", **about}
     for option, default in {"threads": 1, "name": name, "out": Path, **options}.items():
         one = default[0] if isinstance(default, tuple) else default
         given: dict[str, Any] = {"type": one if isinstance(one, type) else type(one)} if one is not False else {}
@@ -85,9 +86,7 @@ def median_seconds(call: Callable[[], Any], seconds: float = 0.3, least: int = 5
     call(), call()
     times: list[float] = []
     while len(times) < least or sum(times) < seconds:
-        begin = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begin)
+        times.append(wall_time(call))
     return sorted(times)[len(times) // 2]
 
 
@@ -159,30 +158,19 @@ def copy_bandwidth(gibibytes: int = 4) -> float:
 
 def machine() -> dict[str, Any]:
     """What a result depends on: hardware, versions, commit and command."""
-    cpu = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        cpu = names[0] if names else cpu
-    facts: dict[str, Any] = {"cpu": cpu, "cores": os.cpu_count()}
+    names = re.findall(r"model name\s*: (.*)", cpuinfo.read_text()) if cpuinfo.exists() else []
+    facts: dict[str, Any] = {"cpu": names[0] if names else platform.machine(), "cores": os.cpu_count()}
     facts["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     facts |= {"python": platform.python_version(), "command": " ".join(["python", *map(_argument, sys.argv)])}
     for package in ("torch", "triton", "transformers"):
-        try:
-            facts[package] = __import__(package).__version__
-        except ImportError:
-            facts[package] = None
-    facts["commit"] = _commit()
-    return facts
-
-
-def _commit() -> str | None:
-    """The commit, as far as that can be told: a copy of the files may have none, and a machine no git."""
-    try:
+        found = importlib.util.find_spec(package)
+        facts[package] = found and importlib.metadata.version(package)
+    try:  # a copy of the files may have no commit, and a machine no git
         git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+        return facts | {"commit": git.stdout.strip() or None}
     except OSError:
-        return None
-    return git.stdout.strip() or None
+        return facts | {"commit": None}
 
 
 def _argument(argument: str) -> str:
@@ -201,16 +189,48 @@ def save(name: str, results: dict[str, Any], folder: Path | None = None) -> Path
     return path
 
 
-def table(header: list[str], rows: list[list[Any]]) -> str:
-    """Rows as an aligned text table."""
-    cells = [header, *([f"{c:.4g}" if isinstance(c, float) else str(c) for c in row] for row in rows)]
+def table(rows: list[Row]) -> str:
+    """Rows as an aligned text table, without the lists and dictionaries in them."""
+    shown = [{name: value for name, value in row.items() if not isinstance(value, (dict, list, tuple))} for row in rows]
+    header = list(dict.fromkeys(name for row in shown for name in row))
+    cells = [header, *([_cell(row.get(name, "")) for name in header] for row in shown)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
 
 
-def report(rows: list[dict[str, Any]], args: argparse.Namespace, results: dict[str, Any]) -> None:
-    """Print rows as a table, and save the results."""
-    header = list(dict.fromkeys(name for row in rows for name in row))
-    print(table(header, [[row.get(name, "") for name in header] for row in rows]))
-    print("results in", save(args.name, results, args.out))
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def report(rows: Iterable[Row], args: argparse.Namespace, facts: dict[str, Any] | None = None, key: str = "rows") -> list[Row]:
+    """Print rows as they come and save them with what is known so far (`facts`); return them, printed as a table."""
+    found: list[Row] = []
+    for row in rows:
+        found.append(row)
+        print(json.dumps(row), flush=True)
+        save(args.name, {**(facts or {}), key: found}, args.out)
+    print(table(found))
+    print("results in", save(args.name, {**(facts or {}), key: found}, args.out))
+    return found
+
+
+def apart(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function gives in a process of its own, whose memory is its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+def resident(field: str = "VmRSS") -> int:
+    """Return this process's memory in bytes: `VmRSS`, `RssAnon`, or the most so far, `VmHWM`."""
+    (size,) = re.findall(rf"{field}:\s*(\d+)", Path("/proc/self/status").read_text())
+    return int(size) << 10
+
+
+def interval(errors: Any, lengths: Any = None, groups: Any = None) -> list[float]:
+    """Return the bounds of the 95% interval of a rate (a bootstrap), drawing items or the groups (speakers) they are of."""
+    counts = np.stack([errors, np.ones(len(errors)) if lengths is None else lengths], 1).astype(float)
+    if groups is not None:
+        counts = np.stack([counts[[each == group for each in groups]].sum(0) for group in dict.fromkeys(groups)])
+    drawn = counts[np.random.default_rng(0).integers(0, len(counts), (2000, len(counts)))].sum(1)
+    return np.quantile(drawn[:, 0] / drawn[:, 1], (0.025, 0.975)).tolist()

@@ -115,8 +115,7 @@ def main() -> None:
             print(f"\n{workload.name}, V = {workload.vocab_size}, {each.name}: modelled cycles of warps")
             print("\n".join(f"{100 * share:6.1f}%  {place}" for share, place in each.timed.lines()))
     print(f"modelled times on an H100 at {timing.CLOCK / 1e9} GHz; instructions (of warps) ff.: of a row in a frame or step")
-    header = ["workload", "V", "batch", "kernel", "launches", "modelled us", "% of published", "% of arithmetic"]
-    print(measure.table([*header, "instructions", *COUNTS], [line for row in rows for line in lines_of(row)]))
+    print(measure.table([line for row in rows for line in lines_of(row)]))
     print("\n".join(goals({row["workload"]: row for row in rows if row["batch_size"] == GOAL_BATCH})))
     print("results in", measure.save("modelled_times", {"rows": rows}, args.out))
 
@@ -145,18 +144,18 @@ def encoder_seconds(batch_size: int) -> tuple[float, float]:
     return SECONDS * batch_size / RTFX / FASTER, ARITHMETIC * batch_size
 
 
-def lines_of(row: dict[str, Any]) -> Iterator[list[Any]]:
+def lines_of(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield lines of the table: of a row, and, where the goals are or there are no others, of its kernels."""
-    shares = ["", ""]
+    line = {"workload": row["workload"], "V": row["vocab_size"], "batch": row["batch_size"], "kernel": ""}
+    line |= {"launches": round(row["launches"]), "modelled us": round(1e6 * row["modelled_seconds"])}
     if "frames" in row and row["batch_size"] > 1:
-        shares = [f"{100 * row['modelled_seconds'] / seconds:.2f}" for seconds in encoder_seconds(row["batch_size"])]
-    named = [row["workload"], row["vocab_size"], row["batch_size"]]
-    yield [*named, "", f"{row['launches']:.0f}", f"{1e6 * row['modelled_seconds']:.0f}", *shares, *[""] * (1 + len(COUNTS))]
-    if row["batch_size"] == GOAL_BATCH:
-        for kernel in row["kernels"]:
-            figures = [f"{kernel[name]:.0f}" for name in ("instructions", *COUNTS)]
-            launched = [f"{kernel['launches']:.0f}", f"{1e6 * kernel['modelled_seconds']:.1f}"]
-            yield ["", "", "", kernel["kernel"], *launched, "", "", *figures]
+        for name, seconds in zip(("published", "arithmetic"), encoder_seconds(row["batch_size"])):
+            line[f"% of {name}"] = 100 * row["modelled_seconds"] / seconds
+    yield line
+    for kernel in row["kernels"] if row["batch_size"] == GOAL_BATCH else ():
+        line = {"kernel": kernel["kernel"], "launches": round(kernel["launches"])}
+        line["modelled us"] = round(1e6 * kernel["modelled_seconds"], 1)
+        yield line | {name: round(kernel[name]) for name in ("instructions", *COUNTS)}
 
 
 def goals(rows: dict[str, dict[str, Any]]) -> Iterator[str]:

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
-import subprocess
-import sys
 import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,25 +66,33 @@ def synthetic_outputs(text: np.ndarray, words: list[str], clips: int, rng: np.ra
     return found
 
 
-def one_way(args: argparse.Namespace) -> dict[str, Any]:
+def real(args: argparse.Namespace, way: str) -> tuple[Any, list[torch.Tensor], Callable[[], NGramLM]]:
+    """Return a tokenizer, a recogniser's outputs, and what composes a model of words."""
+    recogniser = Recogniser(args.model)
+    compose_arpa = partial(NGramLM.from_arpa, args.lm, recogniser.tokenizer, units="word", composition=way)
+    return recogniser.tokenizer, recogniser.hear(corpora.load(args.manifest)).rows, compose_arpa
+
+
+def synthesised(args: argparse.Namespace, way: str) -> tuple[Any, list[torch.Tensor], Callable[[], NGramLM]]:
+    """Return the same of a synthetic model."""
+    path = Path(tempfile.mkdtemp()) / "vocab.json"
+    path.write_text(json.dumps(CLASSES))
+    rng, size, tokenizer = np.random.default_rng(0), int(args.ngrams * 1e6), Wav2Vec2CTCTokenizer(str(path))
+    words, table = synthetic_words(rng), lm_queries.build_table(NUM_WORDS, 4, size)
+    rows = synthetic_outputs(synthetic.text_with(size, NUM_WORDS, 4)[0], words, args.clips, rng)
+    return tokenizer, rows, lambda: NGramLM(compose(table, words, tokenizer, composition=way))
+
+
+def one_way(args: argparse.Namespace, way: str) -> dict[str, Any]:
     """Return the figures of one way to compose, for this process alone."""
     torch.set_num_threads(1)
-    lms: list[NGramLM] = []
-    if args.model:
-        recogniser = Recogniser(args.model)
-        tokenizer, rows = recogniser.tokenizer, recogniser.hear(corpora.load(args.manifest)).rows
-        make = lambda: lms.append(NGramLM.from_arpa(args.lm, tokenizer, units="word", composition=args.way))  # noqa: E731
-    else:
-        path = Path(tempfile.mkdtemp()) / "vocab.json"
-        path.write_text(json.dumps(CLASSES))
-        rng, size, tokenizer = np.random.default_rng(0), int(args.ngrams * 1e6), Wav2Vec2CTCTokenizer(str(path))
-        words, table = synthetic_words(rng), lm_queries.build_table(NUM_WORDS, 4, size)
-        text, _ = synthetic.text_with(size, NUM_WORDS, 4, seed=0)
-        rows = synthetic_outputs(text[text < NUM_WORDS], words, args.clips, rng)
-        make = lambda: lms.append(NGramLM(compose(table, words, tokenizer, composition=args.way)))  # noqa: E731
-    found: dict[str, Any] = {"peak_before": peak(), "compose_seconds": measure.wall_time(make)}
-    (lm,) = lms
-    found |= {"num_ngrams": sum(lm.num_ngrams), "bytes": lm.nbytes, "peak": peak(), "decoding": [], "transcripts": []}
+    tokenizer, rows, make = (real if args.model else synthesised)(args, way)
+    found: dict[str, Any] = {"peak_before": measure.resident("VmHWM")}
+    begin = time.perf_counter()
+    lm = make()
+    found["compose_seconds"] = time.perf_counter() - begin
+    found |= {"num_ngrams": sum(lm.num_ngrams), "bytes": lm.nbytes, "peak": measure.resident("VmHWM")}
+    found |= {"decoding": [], "transcripts": [], "frames": sum(map(len, rows))}
     with torch.inference_mode():
         for num_beams in BEAMS:
             settings = {"num_beams": num_beams} | ({"beta": args.beta} if num_beams > 1 else {})
@@ -93,38 +101,26 @@ def one_way(args: argparse.Namespace) -> dict[str, Any]:
                 lm.forget()
             row: dict[str, Any] = {"num_beams": num_beams}
             for name, clips in (("half", rows[: len(rows) // 2]), ("half_warm", rows), ("warm", rows)):
-                heard: list[Any] = []
-                numbers = [list(range(at, min(at + BATCH_SIZE, len(clips)))) for at in range(0, len(clips), BATCH_SIZE)]
-                batches = [batch_of(clips, of_batch)[1:] for of_batch in numbers]
-                seconds = measure.wall_time(lambda: [heard.extend(decoder(*batch)) for batch in batches])  # noqa: B023
-                row[f"{name}_microseconds_per_frame"] = 1e6 * seconds / sum(map(len, clips))
-            found["transcripts"] += [(best.text, best.score) for best, *_ in heard]
+                places = range(0, len(clips), BATCH_SIZE)
+                batches = [batch_of(clips, list(range(len(clips)))[at : at + BATCH_SIZE])[1:] for at in places]
+                begin = time.perf_counter()
+                heard = [best for batch in batches for best, *_ in decoder(*batch)]
+                row[f"{name}_microseconds_per_frame"] = 1e6 * (time.perf_counter() - begin) / sum(map(len, clips))
+            found["transcripts"] += [(best.text, best.score) for best in heard]
             found["decoding"].append({**row, "num_states": lm.num_states, "num_arcs": lm.num_arcs, "bytes": lm.nbytes})
-    return found | {"frames": sum(map(len, rows)), "peak": peak()}
-
-
-def peak() -> int:
-    """Return the bytes that the process has taken at most so far."""
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return found | {"peak": measure.resident("VmHWM")}
 
 
 def main() -> None:
     about = {"ngrams": "millions of n-grams of the synthetic model", "clips": "sentences of synthetic outputs"}
     about |= {"model": "a CTC model, for real outputs", "manifest": "clips for it", "lm": "an ARPA file of words for it"}
-    about |= {"only": {"choices": WAYS}, "way": argparse.SUPPRESS}
+    about |= {"only": {"choices": WAYS}}
     args = measure.arguments(
         __doc__, "on_the_fly", None, about, threads=None, ngrams=5.0, clips=32, model=str, manifest="harbour", lm=str,
-        lm_weight=0.9, beta=2.0, only=str, way=str,
+        lm_weight=0.9, beta=2.0, only=str,
     ).parse_args()  # fmt: skip
-    if args.way:
-        print(json.dumps(one_way(args)))
-        return
-    facts: dict[str, Any] = {}
-    for way in [way for way in WAYS if args.only in (None, way)]:
-        command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
-        run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        facts[way] = json.loads(run.stdout.splitlines()[-1])
-    transcripts = [facts[way].pop("transcripts") for way in facts]
+    facts: dict[str, Any] = {way: measure.apart(one_way, args, way) for way in WAYS if args.only in (None, way)}
+    transcripts = [of_way.pop("transcripts") for of_way in facts.values()]
     print(json.dumps(facts))
     if len(transcripts) == 2:
         facts["same_transcripts"] = all(one[0] == other[0] for one, other in zip(*transcripts, strict=True))

@@ -10,13 +10,8 @@ the saved model.
 
 from __future__ import annotations
 
-import argparse
-import json
+import contextlib
 import re
-import resource
-import shutil
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -28,6 +23,8 @@ from typing import Any
 import measure
 import numpy as np
 from synthetic import LEXICON, SENTENCES, _draw, _lexicon
+
+from hf_ngpulm import NGramLM
 
 VOCAB = 1024
 
@@ -63,67 +60,43 @@ def stream(books: list[str], num_tokens: int, seed: int = 0) -> Iterator[tuple[n
         made += len(ids)
 
 
-def one(args: argparse.Namespace) -> dict[str, Any]:
+def one(books: list[str], tokens: int, order: int, memory: str, parent: str) -> dict[str, Any]:
     """Train once in this process."""
-    from hf_ngpulm import NGramLM
+    with tempfile.TemporaryDirectory(dir=parent) as folder:
+        most, stop = [0], threading.Event()
 
-    held, most, stop = Path(args.folder), [0], threading.Event()
+        def watch() -> None:  # the space of all files of this process, those without names included
+            while not stop.wait(1):
+                files = {}
+                for path in [*Path("/proc/self/fd").iterdir(), *Path(folder).rglob("*")]:
+                    with contextlib.suppress(OSError):
+                        found = path.stat()
+                        files[found.st_ino] = found.st_blocks * 512 if str(path.resolve()).startswith(folder) else 0
+                most[0] = max(most[0], sum(files.values()))
 
-    def watch() -> None:  # the space of all files of this process, those without names included
-        while not stop.wait(1):
-            files = {}
-            for path in [*Path("/proc/self/fd").iterdir(), *held.rglob("*")]:
-                try:
-                    found = path.stat()
-                    files[found.st_ino] = found.st_blocks * 512 if str(path.resolve()).startswith(str(held)) else 0
-                except OSError:
-                    continue
-            most[0] = max(most[0], sum(files.values()))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    begin, cpu = time.perf_counter(), time.process_time()
-    lm = NGramLM.train(
-        stream(args.books, args.tokens), vocab_size=VOCAB, order=args.order, memory=args.memory, folder=args.folder
-    )
-    lm.save_pretrained(held / "lm")
-    seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
-    stop.set()
-    watcher.join()
-    return {
-        "tokens": lm.config.training.num_tokens, "order": args.order, "memory": args.memory, "seconds": seconds,
-        "cpu_seconds": cpu, "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "disk_bytes": most[0], "num_ngrams": lm.num_ngrams, "model_bytes": lm.nbytes,
-    }  # fmt: skip
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        begin, cpu = time.perf_counter(), time.process_time()
+        try:
+            lm = NGramLM.train(stream(books, tokens), vocab_size=VOCAB, order=order, memory=memory, folder=folder)
+            lm.save_pretrained(Path(folder, "lm"))
+        finally:
+            stop.set()
+        times = {"seconds": time.perf_counter() - begin, "cpu_seconds": time.process_time() - cpu}
+        watcher.join()
+        found = {"tokens": lm.config.training.num_tokens, "order": order, "memory": memory, **times}
+        found |= {"peak_bytes": measure.resident("VmHWM"), "disk_bytes": most[0]}
+        return found | {"num_ngrams": lm.num_ngrams, "model_bytes": lm.nbytes}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--books", nargs="+", required=True)
-    parser.add_argument("--tokens", type=int, default=100_000_000)
-    parser.add_argument("--order", type=int, default=5)
-    parser.add_argument("--memory", nargs="+", default=["4G"])
-    parser.add_argument("--folder", default=tempfile.gettempdir())
-    parser.add_argument("--out", type=Path, help="results; printed without it")
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.here:
-        args.memory = args.memory[0]
-        print(json.dumps(one(args)))
-        return
-    results = []
-    for memory in args.memory:
-        folder = tempfile.mkdtemp(dir=args.folder)
-        options = ["--tokens", str(args.tokens), "--order", str(args.order), "--memory", memory, "--folder", folder]
-        command = [sys.executable, __file__, "--here", *options, "--books", *args.books]
-        try:
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-        finally:
-            shutil.rmtree(folder)
-        results.append(json.loads(done.stdout.splitlines()[-1]))
-        print(results[-1], file=sys.stderr, flush=True)
-    if args.out:
-        args.out.write_text(json.dumps({"machine": measure.machine(), "runs": results}, indent=2) + "\n")
+    about = {"books": {"required": True}, "folder": "for the runs' files"}
+    args = measure.arguments(
+        __doc__, "out_of_core", None, about, threads=None, books=(str,), tokens=100_000_000, order=5, memory=("4G",),
+        folder=tempfile.gettempdir(),
+    ).parse_args()  # fmt: skip
+    given = args.books, args.tokens, args.order
+    measure.report((measure.apart(one, *given, memory, args.folder) for memory in args.memory), args, key="runs")
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+import lm_queries
 import measure
 import numpy as np
-import synthetic
 import torch
 import transformers
 from corpora import RATE, Clip
@@ -41,9 +41,10 @@ class Sizes(NamedTuple):
     encoder: str
     decoder_width: int
     seconds: tuple[int, int]  # of clips
+    ngrams: int  # of LMs
 
 
-REAL, TINY = Sizes(1024, "110 M", 640, (5, 15)), Sizes(24, "tiny", 16, (1, 1))
+REAL, TINY = Sizes(1024, "110 M", 640, (5, 15), 400_000), Sizes(24, "tiny", 16, (1, 1), 2000)
 
 
 def ctc_encoder(name: str) -> Any:
@@ -73,11 +74,8 @@ def plain_tokenizer(vocab_size: int) -> Any:
 
 
 def random_lm(sizes: Sizes) -> NGramLM:
-    """Return an LM of order 6, of 100,000 random tokens."""
-    size = sizes.vocab_size
-    tokens, _ = synthetic.random_text(size, 100_000, np.random.default_rng(0))
-    sentences = np.split(tokens, np.flatnonzero(tokens >= size))
-    return NGramLM.train([sentence[sentence < size].tolist() for sentence in sentences], vocab_size=size, order=6)
+    """Return an LM of order 6 of random text."""
+    return lm_queries.build_model(sizes.vocab_size, 6, sizes.ngrams)
 
 
 def random_lengths(count: int, sizes: Sizes) -> list[int]:

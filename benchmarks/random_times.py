@@ -26,7 +26,6 @@ attention: `generate` from the encoder's output), as a multiple of that with the
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import sys
@@ -72,27 +71,13 @@ PERCENT = {"600 M": {"greedy + LM": 1.0, "beam 8 + LM": 3.0, "beam 32 + LM": 10.
 
 
 def ctc(args: argparse.Namespace) -> None:
-    results: dict[str, Any] = {"frames": args.frames, "percent": PERCENT, "encoders": [], "searches": []}
+    results: dict[str, Any] = {"frames": args.frames, "percent": PERCENT, "encoders": []}
     for name in PERCENT:
         model = random_models.ctc_encoder("tiny" if args.tiny else name)
         seconds = {str(size): encoder_seconds(model, size, args.frames) for size in args.batch_sizes}
         parameters = sum(parameter.numel() for parameter in model.parameters())
         results["encoders"].append({"name": name, "parameters": parameters, "seconds": seconds})
-    for vocab_size in args.vocab_sizes:
-        lm = lm_queries.build_model(vocab_size, 6, args.ngrams).to(measure.GPU)
-        for batch_size in args.batch_sizes:
-            results["searches"] += timed_searches(lm, batch_size, args.frames, args.beams)
-            measure.save(args.name, results, args.out)
-    for encoder in results["encoders"]:
-        print(f"encoder of {encoder['name']}:", ", ".join(f"B={b} {1e3 * s:.2f} ms" for b, s in encoder["seconds"].items()))
-    rows = [dict(row) for row in results["searches"]]
-    for row, encoder, kind in product(rows, results["encoders"], ("search", "whole")):
-        if row[f"{kind}_seconds"] is not None:
-            share = 100 * row[f"{kind}_seconds"] / encoder["seconds"][str(row["batch_size"])]
-            row[f"{kind}, % of {encoder['name']}"] = f"{share:.2f}"
-    measure.report(rows, args, results)
-    if any(row["whole_seconds"] is None for row in rows):
-        print("there is no native core here (python csrc/build.py), which hypotheses need: searches alone were timed")
+    measure.report(timed_searches(args, results["encoders"]), args, results, "searches")
 
 
 def encoder_seconds(model: Any, batch_size: int, frames: int) -> float:
@@ -109,27 +94,29 @@ def random_logits(batch_size: int, frames: int, vocab_size: int) -> tuple[torch.
     return random_models.peaked_logits(batch_size, frames, vocab_size), lengths, random_models.plain_tokenizer(vocab_size)
 
 
-def timed_searches(lm: NGramLM, batch_size: int, frames: int, beams: list[int]) -> list[Row]:
-    """Return rows of the table for one batch."""
-    logits, lengths, tokenizer = random_logits(batch_size, frames, lm.vocab_size)
-    greedy = {"lm": lm, "lm_weight": LM_WEIGHT, "num_beams": 1}
-    kinds = {"argmax": ({}, partial(logits.argmax, -1)), "greedy + LM": (greedy, greedy_search(lm, logits, lengths))}
-    for num_beams in beams:
-        settings = {**greedy, "num_beams": num_beams, "beta": BETA}
-        for name, skip in (("", {}), (", blank_threshold", {"blank_threshold": 0.9})):
+def timed_searches(args: argparse.Namespace, encoders: list[Row]) -> Iterator[Row]:
+    """Yield rows of the table: each search's times, and their shares of the encoders'."""
+    for vocab_size, batch_size in product(args.vocab_sizes, args.batch_sizes):
+        lm = lm_queries.build_model(vocab_size, 6, args.ngrams).to(measure.GPU)
+        logits, lengths, tokenizer = random_logits(batch_size, args.frames, vocab_size)
+        greedy = {"lm": lm, "lm_weight": LM_WEIGHT, "num_beams": 1}
+        kinds = {"argmax": ({}, partial(logits.argmax, -1)), "greedy + LM": (greedy, greedy_search(lm, logits, lengths))}
+        for num_beams, (name, skip) in product(args.beams, (("", {}), (", blank_threshold", {"blank_threshold": 0.9}))):
             search = beam_search(lm, logits, lengths, num_beams, *(skip.values() or [float("inf")]))
-            kinds[f"beam {num_beams} + LM{name}"] = settings | skip, search
-    found = []
-    for name, (settings, search) in kinds.items():
-        decoder = CTCDecoder(tokenizer, blank_id=lm.vocab_size, **settings)
-        row: Row = {"vocab_size": lm.vocab_size, "batch_size": batch_size, "search": name}
-        row["search_seconds"] = measure.graph_seconds([search], 3, count=3)
-        try:
-            row["whole_seconds"] = measure.wall_seconds(partial(decoder, logits, lengths))
-        except NativeCoreError:
-            row["whole_seconds"] = None
-        found.append(row)
-    return found
+            kinds[f"beam {num_beams} + LM{name}"] = {**greedy, "num_beams": num_beams, "beta": BETA, **skip}, search
+        for name, (settings, search) in kinds.items():
+            decoder = CTCDecoder(tokenizer, blank_id=vocab_size, **settings)
+            row: Row = {"vocab_size": vocab_size, "batch_size": batch_size, "search": name}
+            row["search_seconds"] = measure.graph_seconds([search], 3, count=3)
+            try:
+                row["whole_seconds"] = measure.wall_seconds(partial(decoder, logits, lengths))
+            except NativeCoreError:  # which hypotheses need (python csrc/build.py)
+                row["whole_seconds"] = None
+            for encoder, kind in product(encoders, ("search", "whole")):
+                if row[f"{kind}_seconds"] is not None:
+                    share = 100 * row[f"{kind}_seconds"] / encoder["seconds"][str(batch_size)]
+                    row[f"{kind}, % of {encoder['name']}"] = share
+            yield row
 
 
 # Transducers
@@ -166,14 +153,8 @@ LEAST_TURNS = 2
 
 
 def attention(args: argparse.Namespace) -> None:
-    models = args.models or (
-        MOST_ROWS_ON_CPU if args.device == "cpu" else [name for name in random_models.ATTENTION if name[-4:] != "none"]
-    )
-    rows: list[Row] = []
-    for row in (row for name in models for row in step_times(name, args)):
-        rows.append(row)
-        measure.save(args.name, {"rows": rows}, args.out)
-    measure.report(rows, args, {"rows": rows})
+    every = MOST_ROWS_ON_CPU if args.device == "cpu" else [name for name in random_models.ATTENTION if name[-4:] != "none"]
+    measure.report((row for name in args.models or every for row in step_times(name, args)), args)
 
 
 def step_times(name: str, args: argparse.Namespace) -> Iterator[Row]:
@@ -184,9 +165,7 @@ def step_times(name: str, args: argparse.Namespace) -> Iterator[Row]:
     most_rows = args.most_rows or (MOST_ROWS_ON_CPU.get(name) if args.device == "cpu" else None) or float("inf")
     sizes = [(beams, size) for beams, size in product(args.beams, args.batch_sizes) if beams * size <= most_rows]
     for place, of_batch in enumerate(sizes):
-        row = {"model": name, **compared(subject, ways, steps, *of_batch, place == 0, args)}
-        print(json.dumps(row), flush=True)
-        yield row
+        yield {"model": name, **compared(subject, ways, steps, *of_batch, place == 0, args)}
     steps.stop()
 
 
@@ -294,7 +273,11 @@ Family = tuple[str, Callable[[Any], Any], Any, Callable[[], float]]  # name, a c
 
 
 def contexts(args: argparse.Namespace) -> None:
-    found: list[Row] = []
+    if not measure.report(throughputs(args), args, {"phrases": PHRASES}, "contexts"):
+        sys.exit("nothing could be timed")
+
+
+def throughputs(args: argparse.Namespace) -> Iterator[Row]:
     for make in (of_ctc, of_transducers, of_attention):
         try:
             for name, decode, own, encoder in make(args):
@@ -303,14 +286,9 @@ def contexts(args: argparse.Namespace) -> None:
                 seconds = measure.by_turns({**calls, "encoder": encoder}, args.repeats)
                 plain, boosted, before = (seconds[part] for part in ("plain", "contexts", "encoder"))
                 row = {"family": name, "batch_size": args.batch_size, "seconds": plain, "contexts_seconds": boosted}
-                found.append({**row, "encoder_seconds": before, "throughput": (before + plain) / (before + boosted)})
-                print(json.dumps(found[-1]), flush=True)
-                measure.save(args.name, {"phrases": PHRASES, "contexts": found}, args.out)
+                yield {**row, "encoder_seconds": before, "throughput": (before + plain) / (before + boosted)}
         except NativeCoreError as error:
             print(f"{make.__name__}: left out, it needs the native core: {error}", flush=True)
-    if not found:
-        sys.exit("nothing could be timed")
-    measure.report(found, args, {"phrases": PHRASES, "contexts": found})
 
 
 def boosters(tokenizer: Any, vocab_size: int, rows: int) -> list[PhraseBooster]:

@@ -87,13 +87,26 @@ class Recogniser:
             given["attention_mask"] = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
         return self.kind_of_outputs(**given)
 
-    def hear(self, clips: list[Clip], at_once: int = BATCH) -> Heard:
-        """Return clips as this model hears them, so many at a time."""
+    def hear(self, clips: list[Clip], at_once: int = BATCH, frames: Frames | None = None) -> Heard:
+        """Return clips as this model hears them, so many at a time; with `frames`, what it makes of these."""
         rows: dict[int, Tensor] = {}
         with torch.inference_mode():
+            if frames is not None and self.family != "attention":
+                return Heard(self, clips, self._top([torch.from_numpy(frames[clip.path].astype(np.float32)) for clip in clips]))
             for numbers in by_length([clip.audio for clip in clips], 1 if self.family == "attention" else at_once):
                 rows |= zip(numbers, self.encode(self.inputs([clips[number].audio for number in numbers])))
         return Heard(self, clips, [rows[number] for number in range(len(clips))])
+
+    def _top(self, frames: list[Tensor]) -> list[Tensor]:
+        """Return what a model on a frozen Whisper makes of Whisper's frames, `[T, D]` each."""
+        subsampling, rows = self.model.encoder.subsampling, dict[int, Tensor]()
+        subsampling.heard = lambda features, mask: features
+        for numbers in by_length(frames, BATCH):
+            _, padded, lengths = batch_of(frames, numbers)
+            mask = (torch.arange(2 * padded.shape[1]) < 2 * lengths[:, None]).long()
+            rows |= zip(numbers, self.encode({self.model.main_input_name: padded, "attention_mask": mask}))
+        del subsampling.heard
+        return [rows[number] for number in range(len(frames))]
 
     def decoder(self, **settings: Any) -> Any:
         """Return a decoder with some settings, `max_active`: a search of CTC outputs in a graph."""
@@ -102,6 +115,16 @@ class Recogniser:
         if self.family == "transducer":
             return TransducerDecoder(self.model, self.processor, **settings)
         return (GraphDecoder if "max_active" in settings else CTCDecoder)(self.processor, **settings)
+
+
+class Frames(dict[str, np.ndarray]):
+    """Whisper's frames `[T, D]` of recordings by their paths, from folders of examples/train_on_whisper/features.py."""
+
+    def __init__(self, folders: list[Path]) -> None:
+        for folder in folders:
+            places = corpora.lines_of(folder / "index.jsonl")
+            data = np.memmap(folder / "frames.raw", np.float16, "r").reshape(places[-1]["end"], -1)
+            self |= {line["audio"]: data[line["start"] : line["end"]] for line in places}
 
 
 @dataclass(eq=False)

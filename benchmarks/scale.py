@@ -1,6 +1,6 @@
 """What training on a cluster costs: measured constants, and a model of the time for texts and clusters of other sizes.
 
-    python benchmarks/scale.py --tokens 1_000_000 4_000_000 16_000_000 --workers 1 2 4 --partitions 16 64 128 --out scale.json
+    python benchmarks/scale.py --tokens 1_000_000 4_000_000 16_000_000 --workers 1 2 4 --partitions 16 64 128
 
 The text is `synthetic.sentences`: token ids with the statistics of text. The steps run one after the other in one process,
 which gives their CPU time, the bytes of their results and their memory. `--workers` then times whole trainings on Ray clusters
@@ -55,19 +55,13 @@ class Measured(InProcess):
 
     def submit(self, function: Callable[..., Any], *arguments: Any, returns: int | None = None) -> Any:
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-        before, begin = memory("VmRSS"), time.process_time()
+        before, begin = measure.resident(), time.process_time()
         found = super().submit(function, *arguments, returns=returns)
         one = self.spent[function.__name__]
         one["seconds"] += time.process_time() - begin
         one["bytes"] += nbytes(found)
-        one["peak"] = max(one["peak"], memory("VmHWM") - before)
+        one["peak"] = max(one["peak"], measure.resident("VmHWM") - before)
         return found
-
-
-def memory(kind: str) -> int:
-    """Return this process's memory in bytes: `VmRSS`, or its peak `VmHWM`."""
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(kind))
-    return int(line.split()[1]) << 10
 
 
 def nbytes(value: Any) -> int:
@@ -106,7 +100,7 @@ def cpu_seconds() -> float:
     return sum(spent.get(each, 0) for each in ours) / os.sysconf("SC_CLK_TCK")
 
 
-def on_ray(path: Path, workers: int, partitions: int | None = None) -> tuple[float, float]:
+def on_ray(path: Path, workers: int, partitions: int | None = None) -> dict[str, float]:
     """Return the seconds of a training on a Ray cluster of so many CPUs, whose processes have been started, and the CPU seconds
     of all processes."""
     import ray
@@ -120,7 +114,7 @@ def on_ray(path: Path, workers: int, partitions: int | None = None) -> tuple[flo
         )
         begin, spent = time.perf_counter(), cpu_seconds()
         train(TextFiles([path], are_ids=True), **options)
-        return time.perf_counter() - begin, cpu_seconds() - spent
+        return {"seconds": time.perf_counter() - begin, "cpu_seconds": cpu_seconds() - spent}
     finally:
         ray.shutdown()
 
@@ -197,50 +191,42 @@ class Model:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Measure, and return the results."""
-    runs: list[dict[str, Any]] = []
+    found: dict[str, Any] = {"runs": [], "checked": [], "sliced": []}
+
+    def enter(kind: str, row: dict[str, Any]) -> None:
+        found[kind].append(row)
+        print(row, file=sys.stderr, flush=True)
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_tokens(folder / "warm.txt", 20_000, VOCAB)
         for tokens in sorted(args.tokens):
             write_tokens(folder / "text.txt", tokens, VOCAB)
-            runs.append(measured(folder / "text.txt", folder))
-            print(runs[-1], file=sys.stderr, flush=True)
-        alone = sum(one["seconds"] for one in runs[-1]["steps"].values()) + runs[-1]["driver_seconds"]
-        checked, sliced = [], []
-        for partitions in args.partitions:
-            seconds, cpu = on_ray(folder / "warm.txt", 2, partitions)
-            sliced.append({"partitions": partitions, "seconds": seconds, "cpu_seconds": cpu})
-            print(sliced[-1], file=sys.stderr, flush=True)
-        for workers in args.workers:
-            seconds, cpu = on_ray(folder / "text.txt", workers)
-            checked.append({"workers": workers, "seconds": seconds, "cpu_seconds": cpu, "modelled_cpu_seconds": alone})
-            print(checked[-1], file=sys.stderr, flush=True)
-    return {
-        "machine": measure.machine(), "runs": runs, "encoded_tokens_a_second": tokens_a_second(), "checked": checked,
-        "sliced": sliced,
-    }  # fmt: skip
+            enter("runs", measured(folder / "text.txt", folder))
+        most = found["runs"][-1]
+        alone = sum(one["seconds"] for one in most["steps"].values()) + most["driver_seconds"]
+        for partitions in args.partitions or ():
+            enter("sliced", {"partitions": partitions, **on_ray(folder / "warm.txt", 2, partitions)})
+        for workers in args.workers or ():
+            enter("checked", {"workers": workers, **on_ray(folder / "text.txt", workers), "modelled_cpu_seconds": alone})
+    return found | {"encoded_tokens_a_second": tokens_a_second()}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--tokens", nargs="+", type=int, default=[1_000_000, 4_000_000, 16_000_000])
-    parser.add_argument("--workers", nargs="+", type=int, default=[])
-    parser.add_argument("--partitions", nargs="+", type=int, default=[])
-    parser.add_argument("--again", type=Path, help="model from these results, without measuring")
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
+    about = {"again": "model from these results, without measuring"}
+    options = {"tokens": (1_000_000, 4_000_000, 16_000_000), "workers": (int,), "partitions": (int,), "again": Path}
+    args = measure.arguments(__doc__, "scale", None, about, **options).parse_args()
+    torch.set_num_threads(args.threads)
     results = run(args) if args.again is None else json.loads(args.again.read_text())
     ratios = [one["cpu_seconds"] / one["modelled_cpu_seconds"] for one in results["checked"]]
     overhead = float(np.mean(ratios)) if ratios else 1.0
     of_slices = [one["cpu_seconds"] / (3 * one["partitions"] ** 2) for one in results["sliced"]]
     model = Model(results["runs"], results["encoded_tokens_a_second"], overhead, of_slices[-1] if of_slices else 0.0)
+    results |= {"overhead": overhead, "powers": {name: list(powers) for name, powers in model.powers.items()}}
     rows = [{"tokens": tokens, "machines": machines, **model(tokens, machines)} for tokens, machines in MODELLED]
-    results |= {"overhead": overhead, "powers": {name: list(powers) for name, powers in model.powers.items()}, "modelled": rows}
-    if args.out:
-        args.out.write_text(json.dumps(results, indent=1) + "\n")
-    for row in rows:
-        print(" ".join(f"{name} {value:.3g}" for name, value in row.items()))
+    print(measure.table(rows))
+    if args.again is None:
+        print("results in", measure.save(args.name, results | {"modelled": rows}, args.out))
 
 
 if __name__ == "__main__":

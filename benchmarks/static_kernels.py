@@ -46,9 +46,8 @@ def main() -> None:
     assert not given.triton or Path(triton.__file__).is_relative_to(Path(given.triton).absolute()), triton.__file__
 
     rows = [resources(*found) for found in kernels(given.only, given.capabilities)]
-    shown = ("kernel", "as", "target", "warps", "registers", "stack", "spills", "shared", "programs")
     print(f"Triton {triton.__version__}; bytes; programs: that a processor's registers hold at a time")
-    print(measure.table([*shown], [[row[name] for name in shown] for row in rows]))
+    print(measure.table([{name: value for name, value in row.items() if name != "module"} for row in rows]))
     name = f"static_kernels_{triton.__version__}" if given.triton else "static_kernels"
     print("results in", measure.save(name, {"triton": triton.__version__, "kernels": rows}, given.out))
     missed = [f"{row['kernel']} ({row['as']}), {row['target']}: {goal}" for row in rows for goal in missed_goals(row)]

@@ -1,10 +1,8 @@
-"""Synthetic text and models of any size, the same on every machine.
+"""Synthetic text of any size, the same on every machine.
 
-`text_with` and `estimate`: random text in which every token has favourite successors, cut off at a number of n-grams, and an
-interpolated model of it with absolute discounting: probabilities sum to one, and prefixes and suffixes of every n-gram are
-there. `write_tokens`: streams of tokens with the statistics of text, from a lexicon of words (frequent ones short, each one to
-six tokens) by Zipf's law; two words in three are drawn from their predecessor's own short list, so that n-grams of all orders
-repeat as they do in text.
+`text_with`: random text in which every token has favourite successors, cut off at a number of n-grams. `write_tokens`: streams
+of tokens with the statistics of text, from a lexicon of words (frequent ones short, each one to six tokens) by Zipf's law; two
+words in three are drawn from their predecessor's own short list, so that n-grams of all orders repeat as they do in text.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-DISCOUNT = 0.75
 SENTENCE_LENGTH = 20  # tokens, on average
 LEXICON = 200_000
 SUCCESSORS = 64
@@ -59,46 +56,22 @@ def ngram_ids(tokens: np.ndarray, places: np.ndarray, vocab_size: int, order: in
 
 
 @functools.lru_cache(maxsize=1)
-def text_with(ngrams: int, vocab_size: int, order: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Random text, cut off where it has as many different n-grams as asked for (or up to `order - 1` fewer)."""
+def text_with(ngrams: int, vocab_size: int, order: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return random text, token ids `[L]` and lengths of sentences `[S]`, cut off where it has as many different n-grams as
+    asked for (or up to `order - 1` fewer)."""
     num_tokens = 2 * ngrams // order + 1000
     while True:
         tokens, places = random_text(vocab_size, num_tokens, np.random.default_rng(seed))
         new = np.zeros(len(tokens), np.int64)
-        for n, ids in enumerate(ngram_ids(tokens, places, vocab_size, order), start=1):
+        for ids in ngram_ids(tokens, places, vocab_size, order)[1:]:  # the unigrams are all there anyway
             values, first = np.unique(ids, return_index=True)
-            if n > 1:  # the unigrams are all there anyway
-                np.add.at(new, first[values >= 0], 1)
+            np.add.at(new, first[values >= 0], 1)
         total = vocab_size + 3 + np.cumsum(new)
         if total[-1] >= ngrams:
-            end = int(np.searchsorted(total, ngrams, side="right"))
-            return tokens[:end], places[:end]
+            tokens = tokens[: int(np.searchsorted(total, ngrams, side="right"))]
+            said = tokens < vocab_size
+            return tokens[said], np.bincount(np.cumsum(tokens == vocab_size)[said] - 1)
         num_tokens *= 2
-
-
-def estimate(tokens: np.ndarray, places: np.ndarray, vocab_size: int, order: int) -> list[dict[str, np.ndarray]]:
-    """Per order: prefix (row in the order below), token, p and backoff weight of every n-gram."""
-    all_tokens = np.arange(vocab_size + 3)
-    counts = np.bincount(tokens, minlength=vocab_size + 3).astype(float)
-    counts[vocab_size] = 0  # nobody predicts <s>
-    # Add one: unseen tokens and <unk> (V + 2) get something too.
-    probs = (counts + 1) / (counts.sum() + vocab_size + 2)
-    probs[vocab_size] = 1.0
-    tables = [{"prefix": 0 * all_tokens, "token": all_tokens, "prob": probs, "backoff": np.ones(vocab_size + 3)}]
-    ids = ngram_ids(tokens, places, vocab_size, order)
-    for n in range(2, order + 1):
-        ends = np.flatnonzero(ids[n - 1] >= 0)
-        values, first, counts = np.unique(ids[n - 1][ends], return_index=True, return_counts=True)
-        ends = ends[first]  # an occurrence of each n-gram; ids count from 0, so row = id
-        assert values[-1] == len(values) - 1
-        prefix, suffix = ids[n - 2][ends - 1], ids[n - 2][ends]
-        below = tables[-1]
-        context_counts = np.bincount(prefix, counts, len(below["prob"]))
-        types = np.bincount(prefix, minlength=len(below["prob"]))
-        below["backoff"] = np.where(types > 0, DISCOUNT * types / np.maximum(context_counts, 1), 1.0)
-        probs = (counts - DISCOUNT) / context_counts[prefix] + below["backoff"][prefix] * below["prob"][suffix]
-        tables.append({"prefix": prefix, "token": tokens[ends], "prob": probs, "backoff": np.ones(len(probs))})
-    return tables
 
 
 def sentences(num_tokens: int, vocab_size: int, seed: int = 0) -> Iterator[list[str]]:

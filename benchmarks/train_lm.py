@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +79,8 @@ def middle(results: list[dict[str, Any]]) -> dict[str, Any]:
     return failed[0] if failed else sorted(results, key=lambda result: result["seconds"])[(len(results) - 1) // 2]
 
 
-def main() -> None:
-    about = {"lmplz": "KenLM's", "memory": "GiB that a process may take", "folder": "where streams and models go"}
-    about["text"] = "a stream of so many tokens, in place of one that is made now"
-    args = measure.arguments(
-        __doc__, "train_lm_cpu", None, about, threads=None, tokens=(1_000_000,), orders=(4, 6, 10), prune="0", vocab_size=1024,
-        lmplz=str, device=("cpu",), repeats=2, memory=20, text=Path, folder=Path,
-    ).parse_args()  # fmt: skip
-    rows: list[dict[str, Any]] = []
+def rows_of(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the row of each text and order."""
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         folder = Path(name)
         for tokens in args.tokens:
@@ -99,12 +94,19 @@ def main() -> None:
                         runs.setdefault(device, []).append(ours(text, order, args, folder, device))
                     if args.lmplz:
                         runs.setdefault("lmplz", []).append(lmplz(text, order, args, folder))
-                row = {"tokens": tokens, "order": order, "prune": args.prune}
+                row: dict[str, Any] = {"tokens": tokens, "order": order, "prune": args.prune}
                 row |= {who: middle(results) for who, results in runs.items()}
-                row["all_seconds"] = {who: [result.get("seconds") for result in results] for who, results in runs.items()}
-                rows.append(row)
-                print(json.dumps(row), flush=True)
-                measure.save(args.name, {"training": rows}, args.out)
+                yield row | {"all_seconds": {who: [each.get("seconds") for each in results] for who, results in runs.items()}}
+
+
+def main() -> None:
+    about = {"lmplz": "KenLM's", "memory": "GiB that a process may take", "folder": "where streams and models go"}
+    about["text"] = "a stream of so many tokens, in place of one that is made now"
+    args = measure.arguments(
+        __doc__, "train_lm_cpu", None, about, threads=None, tokens=(1_000_000,), orders=(4, 6, 10), prune="0", vocab_size=1024,
+        lmplz=str, device=("cpu",), repeats=2, memory=20, text=Path, folder=Path,
+    ).parse_args()  # fmt: skip
+    rows = measure.report(rows_of(args), args, key="training")
     runs = [(who, found) for row in rows for who, found in row.items() if isinstance(found, dict)]
     failed = [f"{who}: {found['failed']}" for who, found in runs if "failed" in found]
     if failed:

@@ -19,6 +19,7 @@ import resource
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +77,28 @@ def compare(case: str, workers: list[Worker], seconds: float) -> dict[str, Any]:
     found: list[list[float]] = [[], []]
     for turn in range(turns):
         for which in (0, 1) if turn % 2 else (1, 0):
-            answer = workers[which].ask(case)
-            found[which].append(answer["seconds"])
+            found[which].append(workers[which].ask(case)["seconds"])
     before, after = map(statistics.median, found)
     row = {"case": case, "before_ms": 1e3 * before, "after_ms": 1e3 * after, "ratio": after / before, "turns": turns}
     row["ratio_of_least"] = min(found[1]) / min(found[0])
     row |= {"first_before_s": first[0] - before, "first_after_s": first[1] - after}
     return row | dict(zip(("peak_before_mib", "peak_after_mib"), (worker.ask(case)["peak"] for worker in workers)))
+
+
+def rows_of(args: Any, cases: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield the row of each case."""
+    workers: list[Worker] = []
+    for case in cases:
+        if args.memory or not workers:
+            for worker in workers:
+                worker.process.communicate()
+            workers = [Worker(tree, args.threads) for tree in map(Path, (args.before, args.after))]
+        try:
+            yield compare(case, workers, args.seconds)
+        except RuntimeError as error:
+            yield {"case": case, "error": str(error)}
+    for worker in workers:
+        worker.process.communicate()
 
 
 def main() -> None:
@@ -94,23 +110,8 @@ def main() -> None:
     parser = measure.arguments(__doc__, "turns", None, about, after=str(measure.ROOT), cases=("",), seconds=8.0, memory=False)
     parser.add_argument("before", help="a checkout of another version")
     args = parser.parse_args()
-    rows, workers = [], []
-    for case in [case for case in CASES if any(part in case for part in args.cases)]:
-        if args.memory or not workers:
-            for worker in workers:
-                worker.process.communicate()
-            workers = [Worker(tree, args.threads) for tree in map(Path, (args.before, args.after))]
-        try:
-            rows.append(compare(case, workers, args.seconds))
-        except RuntimeError as error:
-            rows.append({"case": case, "error": str(error)})
-        print(json.dumps(rows[-1]), flush=True)
-    for worker in workers:
-        worker.process.communicate()
-    header = ["case", "before_ms", "after_ms", "ratio", "ratio_of_least", "first_before_s", "first_after_s"]
-    header += ["peak_before_mib", "peak_after_mib"] if args.memory else []
-    print(measure.table(header, [[row.get(name, "") for name in header] for row in rows]))
-    print("results in", measure.save(args.name, {"threads": args.threads, "rows": rows}, args.out))
+    cases = [case for case in CASES if any(part in case for part in args.cases)]
+    measure.report(rows_of(args, cases), args, {"threads": args.threads})
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ from typing import Any
 
 import corpora
 import lm_queries
-import numpy as np
 import recognisers
-import synthetic
 import torch
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
@@ -106,8 +104,7 @@ built = cache(partial(lm_queries.build_model, order=6))
 
 def queries(vocab_size: int, query: str, batch_size: int) -> Call:
     lm = built(vocab_size)
-    said, _ = synthetic.random_text(vocab_size, batch_size * 100, np.random.default_rng(1))
-    states = lm.states_after(torch.from_numpy(said[said < vocab_size][: batch_size * 20].reshape(batch_size, 20)))
+    states = lm_queries.states_of(lm, lm_queries.text_of(lm, lm_queries.NGRAMS), batch_size, 0)
     arguments = [states, torch.randint(0, vocab_size, (batch_size,))][: 1 + (query == "step")]
     return lambda: [getattr(lm, query)(*arguments) for _ in range(max(1, 20_000 // (batch_size * 20)))]
 

@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from recognisers import BATCH, Heard, stock_generate
 
+from hf_ngpulm.lexicon.spellings import make_lexicon
+
 Point = dict[str, Any]
 Row = dict[str, Any]
 
@@ -136,6 +138,13 @@ def text_of(heard: Heard, tokens: list[int]) -> str:
     return heard.recogniser.tokenizer.decode(tokens, group_tokens=False, skip_special_tokens=True)
 
 
+def spelled(words: list[str], tokenizer: Any) -> dict[str, list[int]]:
+    """Return the token ids of words, for a decoder that goes along a lexicon."""
+    lexicon = make_lexicon(words, tokenizer)
+    tokens = np.split(lexicon.tokens, lexicon.offsets[1:-1])
+    return {words[word]: ids.tolist() for word, ids in zip(lexicon.words, tokens, strict=True)}
+
+
 class PeerProcess:
     """peers.py in an environment of its own, with what a model makes of clips."""
 
@@ -195,16 +204,13 @@ def show(rows: list[Row]) -> str:
     """Return rows as a table; times by batch size are ms a clip, and RTFx."""
     flat = []
     for row in rows:
-        cells = {name: value for name, value in row.items() if not isinstance(value, (dict, list, float))}
-        cells |= {name: f"{value:.2f}" for name, value in row.items() if isinstance(value, float)}
+        cells = dict(row)
         for size, seconds in row.get("decoder_seconds", {}).items():
-            cells[f"ms, batch {size}"] = f"{1e3 * seconds / row['clips']:.2f}"
-            cells[f"RTFx, {size}"] = f"{row['rtfx'][size]:.0f}"
-            cells[f"% of encoder, {size}"] = f"{100 * seconds / row['encoder_seconds'][size]:.2f}"
+            cells[f"ms, batch {size}"] = 1e3 * seconds / row["clips"]
+            cells[f"RTFx, {size}"] = row["rtfx"][size]
+            cells[f"% of encoder, {size}"] = 100 * seconds / row["encoder_seconds"][size]
         flat.append(cells)
-    header = list(dict.fromkeys(name for cells in flat for name in cells))
-    header.sort(key=lambda name: ("ms" in name) + ("RTFx" in name) + ("%" in name))  # times last
-    return measure.table(header, [[cells.get(name, "") for name in header] for cells in flat])
+    return measure.table(flat)
 
 
 # The table of experiments

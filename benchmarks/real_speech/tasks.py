@@ -44,33 +44,26 @@ import itertools
 import json
 import random
 import re
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import soundfile
-import soxr
 import torch
 import yaml
+from families import Heard, Recogniser, Row, body_of, corpora, english, grid, measure
 from transformers.utils import logging
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-import measure
-from corpora import Clip
-from recognisers import Heard, Recogniser
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.evaluation import word_errors
-from hf_ngpulm.text.normalisation import normaliser
+from hf_ngpulm.sound.files import read_audio
 
 WAYS = ("none", "prompt", "phrases", "LM", "LM + phrases")
 CONTINUED = ", continued"
 LM_WEIGHTS, PHRASE_WEIGHTS = (0.3, 0.5, 0.7, 1.0, 1.5), (0.25, 0.5, 1.0, 2.0)
-Weights = tuple[float, float]
-normalise = normaliser("whisper-en")
+Weights = dict[str, float]
 
 
 class Task:
@@ -86,12 +79,15 @@ class Task:
 
     def noisy(self, noise: str, decibels: float) -> list[np.ndarray]:
         """Return the recordings with noise."""
+        raise NotImplementedError
 
     def right(self, transcripts: list[str]) -> np.ndarray:
         """Return which of the first recordings are right as a whole, bool."""
+        raise NotImplementedError
 
     def figures(self, transcripts: list[str], part: slice) -> dict[str, float]:
         """Return what else there is to say of a part of the recordings; by the first, weights that get as many right differ."""
+        raise NotImplementedError
 
 
 def sorted_by_size(paths: list[Path], args: argparse.Namespace) -> list[Path]:
@@ -112,18 +108,18 @@ class Whisper:
         self.outputs: list[str] = []
 
     def hear(self, audio: list[np.ndarray]) -> Heard:
-        return self.recogniser.hear([Clip(samples, "") for samples in audio])
+        return self.recogniser.hear([corpora.Clip(samples, "") for samples in audio])
 
     def transcripts(self, heard: Heard, way: str, weights: Weights, num_beams: int) -> list[str]:
         """Return transcripts of what the encoder made."""
-        first, *others = way.split(" + ")
-        settings: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": self.task.longest, "max_length": None}
+        first, settings = way.removesuffix(" + phrases"), dict[str, Any](weights)
+        settings |= {"num_beams": num_beams, "max_new_tokens": self.task.longest, "max_length": None}
         if first == "prompt":
             settings["prompt_ids"] = self.prompt
-        if text_of(first) in self.task.texts:
-            settings |= {"lm": self.lm(first), "lm_weight": weights[0], "score_eos": self.args.score_eos}
-        if "phrases" in (first, *others):
-            settings |= {"phrases": self.task.phrases, "phrase_weight": weights[1]}
+        if "lm_weight" in weights:
+            settings |= {"lm": self.lm(first), "score_eos": self.args.score_eos}
+        if "phrase_weight" in weights:
+            settings["phrases"] = self.task.phrases
         return heard.decode(self.recogniser.decoder(**settings), self.args.batch_size)
 
     @functools.cache  # noqa: B019
@@ -135,16 +131,25 @@ class Whisper:
         style |= {"outputs": self.outputs} if transcripts else {}
         return NGramLM.train(self.task.texts[texts], self.recogniser.tokenizer, order=6, **style)
 
-    def choose(self, heard: Heard, way: str, num_beams: int, lm_weight: float | None) -> Weights:
-        """Return the weights that get most of some recordings right; `lm_weight` is that of the LM alone, if it is known."""
-        of_lm = (0.0,) if not way.startswith("LM") else LM_WEIGHTS if lm_weight is None else (lm_weight,)
-        candidates = list(itertools.product(of_lm, PHRASE_WEIGHTS if "phrases" in way else (0.0,)))
+    def weights_of(self, way: str, num_beams: int, tuning: Heard, chosen: dict[Any, Weights]) -> Weights:
+        """Return the weights that are given, or those that get most of some recordings right (kept in `chosen`)."""
+        first, with_phrases = way.removesuffix(" + phrases"), way.endswith("phrases")
+        of_lm = {"lm_weight": LM_WEIGHTS} if text_of(first) in self.task.texts else {}
+        of_phrases = {"phrase_weight": PHRASE_WEIGHTS} if with_phrases else {}
+        if self.args.weights:
+            given = dict(zip(("lm_weight", "phrase_weight"), self.args.weights))
+            return {name: given[name] for name in (*of_lm, *of_phrases)}
+        if of_lm and (first, num_beams) in chosen:
+            of_lm = {"lm_weight": (chosen[first, num_beams]["lm_weight"],)}
 
         def quality(weights: Weights) -> tuple[int, float]:
-            found = self.transcripts(heard, way, weights, num_beams)
+            found = self.transcripts(tuning, way, weights, num_beams)
             return int(self.task.right(found).sum()), next(iter(self.task.figures(found, slice(None)).values()))
 
-        return candidates[0] if len(candidates) == 1 else max(candidates, key=quality)
+        if (way, num_beams) not in chosen:
+            points = grid(**of_lm, **of_phrases)
+            chosen[way, num_beams] = points[0] if len(points) == 1 else max(points, key=quality)
+        return chosen[way, num_beams]
 
 
 def text_of(way: str) -> str:
@@ -152,57 +157,37 @@ def text_of(way: str) -> str:
     return way.removesuffix(CONTINUED).partition(", adapted")[0]
 
 
-def interval(right: np.ndarray) -> list[float]:
-    """Return the bounds of a share's 95% interval, by drawing recordings."""
-    means = np.random.default_rng(0).choice(right, (2000, len(right))).mean(1)
-    return [float(np.quantile(means, bound)) for bound in (0.025, 0.975)]
-
-
-def measured(task: Task, args: argparse.Namespace) -> None:
-    """Save a row for each condition, way and number of beams as soon as it is known, and print all."""
+def measured(task: Task, args: argparse.Namespace) -> Iterator[Row]:
+    """Yield a row for each condition, way and number of beams."""
     conditions: list[tuple[str, float | None]] = []
     for level in getattr(args, "decibels", ["quiet"]):
         conditions += [("quiet", None)] if level == "quiet" else [(noise, float(level)) for noise in task.noises]
-    for first, *others in (way.split(" + ") for way in args.ways):
-        if text_of(first) not in (*WAYS[:3], *task.texts) or others not in ([], ["phrases"]):
-            raise SystemExit(f"--ways: {first!r} is none of {[*WAYS[:3], *task.texts]}, or more than ' + phrases' follows it")
-    torch.set_num_threads(args.threads)
-    logging.set_verbosity_error()
-    whisper, count, rows = Whisper(task, args), args.tuning, list[dict[str, Any]]()
-    chosen: dict[tuple[str, int], Weights] = {}
-    kept: dict[Any, Heard] = {}
-    with torch.inference_mode():
-        audio = {(n, level): task.audio if level is None else task.noisy(n, level) for n, level in conditions}
-        turns = itertools.cycle(audio.values())
-        tuning = whisper.hear([next(turns)[number] for number in range(0 if args.weights else count)])
-        if any(way.endswith("to transcripts") for way in args.ways):
-            whisper.outputs = whisper.transcripts(whisper.hear(task.audio[:count]), "none", (0.0, 0.0), 1)
-        for num_beams, condition, way in itertools.product(args.beams, conditions, args.ways):
-            most = args.fewer if args.fewer and (num_beams > 1 or condition[1] is not None) else len(task.audio)
-            if (condition, most) not in kept:
-                kept[condition, most] = whisper.hear(audio[condition][count:most])
-            first, *_ = way.split(" + ")
-            if args.weights:
-                weights = (args.weights[0] * (text_of(first) in task.texts), args.weights[1] * ("phrases" in way))
-            else:
-                of_first = chosen.get((first, num_beams), (None,))[0]
-                weights = chosen.get((way, num_beams)) or whisper.choose(tuning, way, num_beams, of_first)
-            chosen[way, num_beams] = weights
-            row = {"noise": condition[0], "decibels": condition[1], "way": way, "num_beams": num_beams}
-            row |= dict(zip(("lm_weight", "phrase_weight"), weights))
-            begin = measure.now()
-            found = whisper.transcripts(kept[condition, most], way, weights, num_beams)
-            row["decoder_seconds"] = measure.now() - begin
-            all_found = [""] * count + found
-            right = task.right(all_found)[count:]
-            row |= {"recordings": len(right), "right": float(right.mean()), "interval": interval(right)}
-            rows.append({**row, **task.figures(all_found, slice(count, count + len(found)))})
-            print(json.dumps(rows[-1]), flush=True)
-            measure.save(args.name, {**task.more, "rows": rows}, args.out)
-            if args.transcripts:
-                with args.transcripts.open("w" if len(rows) == 1 else "a") as file:
-                    file.write(json.dumps({**row, "transcripts": found}) + "\n")
-    measure.report(rows, args, {**task.more, "rows": rows})
+    for first in (way.removesuffix(" + phrases") for way in args.ways):
+        if text_of(first) not in (*WAYS[:3], *task.texts):
+            raise SystemExit(f"--ways: {first!r} is none of {[*WAYS[:3], *task.texts]}; only ' + phrases' may follow")
+    whisper, count, chosen = Whisper(task, args), args.tuning, dict[Any, Weights]()
+    audio = {(n, level): task.audio if level is None else task.noisy(n, level) for n, level in conditions}
+    turns = itertools.cycle(audio.values())
+    tuning = whisper.hear([next(turns)[number] for number in range(0 if args.weights else count)])
+    if any(way.endswith("to transcripts") for way in args.ways):
+        whisper.outputs = whisper.transcripts(whisper.hear(task.audio[:count]), "none", {}, 1)
+    if args.transcripts:
+        args.transcripts.write_text("")
+    hear = functools.cache(lambda condition, most: whisper.hear(audio[condition][count:most]))
+    for num_beams, condition, way in itertools.product(args.beams, conditions, args.ways):
+        most = args.fewer if args.fewer and (num_beams > 1 or condition[1] is not None) else len(task.audio)
+        heard, weights = hear(condition, most), whisper.weights_of(way, num_beams, tuning, chosen)
+        row = {"noise": condition[0], "decibels": condition[1], "way": way, "num_beams": num_beams, **weights}
+        begin = measure.now()
+        found = whisper.transcripts(heard, way, weights, num_beams)
+        row["decoder_seconds"] = measure.now() - begin
+        all_found = [""] * count + found
+        right = task.right(all_found)[count:]
+        row |= {"recordings": len(right), "right": float(right.mean()), "interval": measure.interval(right)}
+        if args.transcripts:
+            with args.transcripts.open("a") as file:
+                file.write(json.dumps({**row, "transcripts": found}) + "\n")
+        yield {**row, **task.figures(all_found, slice(count, count + len(found)))}
 
 
 # Orders
@@ -325,12 +310,7 @@ def as_whisper_writes(sentence: str) -> str:
     return f" {sentence[0].upper()}{sentence[1:]}{mark}"
 
 
-STYLES = {
-    "LM": as_whisper_writes,
-    "LM in lower case": lambda sentence: as_whisper_writes(sentence).lower().strip(".? "),
-    "LM with numbers spelled out": lambda sentence: f" {sentence[0].upper()}{sentence[1:]}.",
-    "LM as the grammar writes": str.lower,
-}
+STYLES = {"LM": as_whisper_writes, "LM as the grammar writes": str.lower}
 
 
 # Digits
@@ -373,9 +353,9 @@ def one_after_the_other(paths: list[Path], generator: random.Random) -> np.ndarr
     """Return recordings as loud as each other, with pauses."""
     parts = []
     for path in paths:
-        samples, rate = soundfile.read(path, dtype="float32")
+        samples = read_audio(path, corpora.RATE)
         pause = np.zeros(int(generator.uniform(0.1, 0.4) * 16_000), np.float32)
-        parts += [pause, soxr.resample(samples / np.abs(samples).max() / 2, rate, 16_000)]
+        parts += [pause, samples / np.abs(samples).max() / 2]
     return np.concatenate([*parts, pause])
 
 
@@ -411,7 +391,7 @@ class Prose(Task):
         lines = (args.data / "transcription").read_text().splitlines()
         read = [re.fullmatch(r"<s> (.*) </s> \((.*)\)", line).groups() for line in lines]
         audio = [soundfile.read(args.data / f"{name}.wav", dtype="float32")[0] for _, name in read]
-        references = [normalise(text) for text, _ in read]
+        references = [english(text) for text, _ in read]
         self.audio, self.references = [*audio, np.concatenate(audio)], [*references, " ".join(references)]
         novels = [sentence for path in args.novels for sentence in sentences(path)]
         self.texts = {"LM": novels, "LM of the book": sentences(args.book)}
@@ -425,11 +405,11 @@ class Prose(Task):
         return found
 
     def right(self, transcripts: list[str]) -> np.ndarray:
-        return np.array([normalise(text) == wanted for text, wanted in zip(transcripts, self.references)])
+        return np.array([english(text) == wanted for text, wanted in zip(transcripts, self.references)])
 
     def figures(self, transcripts: list[str], part: slice) -> dict[str, float]:
         """Return the errors in all sentences, those in the window that has them all, and the words of either."""
-        found, wanted = [normalise(text) for text in transcripts[part]], self.references[part]
+        found, wanted = [english(text) for text in transcripts[part]], self.references[part]
         single, window = word_errors(wanted[:-1], found[:-1]), word_errors(wanted[-1:], found[-1:])
         figures = {"words": window.length, "errors": single.errors, "errors_in_window": window.errors}
         return {**figures, "deletions_in_window": window.deletions}
@@ -440,9 +420,7 @@ def sentences(path: Path) -> list[str]:
 
     Recordings are cut where a reader pauses: the third of the five begins in the middle of a sentence.
     """
-    text = path.read_bytes().decode("utf-8" if path.stem.endswith("-0") else "latin-1").replace("\r", "")
-    body = re.split(r"\*\*\* ?(?:START|END) OF TH.*\*\*\*", text)[1]
-    paragraphs = (" ".join(re.sub('[_"“”]', "", block).split()) for block in body.split("\n\n"))
+    paragraphs = (" ".join(re.sub('[_"“”]', "", block).split()) for block in body_of(path).split("\n\n"))
     whole = [sentence for block in paragraphs if block.endswith((".", "!", "?")) for sentence in SENTENCE.split(block)]
     clauses = [clause for sentence in whole for clause in CLAUSE.split(sentence.rstrip(".!?"))[1:]]
     return [f" {sentence}" for sentence in whole] + [f" {clause[0].upper()}{clause[1:]}." for clause in clauses]
@@ -484,4 +462,8 @@ if __name__ == "__main__":
         command = measure.arguments(None, f"real_{name}", commands.add_parser(name), ABOUT, **{**OPTIONS, **options})
         command.add_argument("data", type=Path, help="a clone of the data's repository")
     args = parser.parse_args()
-    measured(TASKS[args.task][0](args), args)
+    torch.set_num_threads(args.threads)
+    logging.set_verbosity_error()
+    task = TASKS[args.task][0](args)
+    with torch.inference_mode():
+        measure.report(measured(task, args), args, task.more)

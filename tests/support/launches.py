@@ -172,7 +172,7 @@ def main() -> None:
 
     args = measure.arguments(__doc__, "launches").parse_args()
     found = [{"search": row.name, "unit": row.unit, "launches": row.count(), "goal": row.goal} for row in rows()]
-    print(measure.table(["search", "per", "launches", "goal"], [list(row.values()) for row in found]))
+    print(measure.table(found))
     print("results in", measure.save(args.name, {"rows": found}, args.out))
 
 
