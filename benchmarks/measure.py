@@ -74,11 +74,15 @@ def now(device: str = "cpu") -> float:
     return time.process_time() if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter()
 
 
-def seconds_of(call: Callable[[], Any], device: str = "cpu") -> float:
-    """Return how long a call takes."""
+def timed(call: Callable[[], Any], device: str = "cpu") -> tuple[Any, float]:
+    """Return what a call gives, and how long it takes."""
     begin = now(device)
-    call()
-    return now(device) - begin
+    found = call()
+    return found, now(device) - begin
+
+
+def seconds_of(call: Callable[[], Any], device: str = "cpu") -> float:
+    return timed(call, device)[1]
 
 
 def median_seconds(call: Callable[[], Any], seconds: float = 0.3, least: int = 5) -> float:

@@ -49,7 +49,7 @@ def streaming(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
     runs = [Run(heard, name, {**fixed, **settings}, args) for name, settings in searches.items()]
     for step in range(WARM_UP + round(args.seconds / (args.chunk * runs[0].frame_seconds))):
         for run in runs:
-            run.step(step)
+            run.step(step >= WARM_UP)
     for run in runs:
         yield run.row()
 
@@ -59,37 +59,32 @@ class Run:
 
     def __init__(self, heard: Heard, name: str, settings: dict[str, Any], args: argparse.Namespace) -> None:
         decoder = heard.recogniser.decoder(**settings)
-        self.model, self.name, self.chunk, self.device = heard.recogniser.name, name, args.chunk, args.device
+        self.names, self.chunk, self.device = {"model": heard.recogniser.name, "decoder": name}, args.chunk, args.device
         self.frame_seconds, self.frames = decoder.frame_seconds, torch.cat(heard.rows)
         self.stream = StreamingDecoder(decoder, max_streams=args.streams)
-        self.sids = [self.stream.open() for _ in range(args.streams)]
         begins = torch.tensor([0, *map(len, heard.rows)]).cumsum(0)
-        self.at = begins[torch.linspace(0, len(heard.rows) - 1, args.streams).long()].tolist()
+        at = begins[torch.linspace(0, len(heard.rows) - 1, args.streams).long()].tolist()
+        self.at = {self.stream.open(): first for first in at}
         self.steps: list[float] = []
         self.texts: list[float] = []
 
-    def step(self, number: int) -> None:
+    def step(self, counts: bool) -> None:
         chunks = {}
-        for place, sid in enumerate(self.sids):
-            first = self.at[place] if self.at[place] + self.chunk <= len(self.frames) else 0
-            chunks[sid] = self.frames[first : first + self.chunk]
-            self.at[place] = first + self.chunk
-        begin = measure.now(self.device)
-        partials = self.stream.step(chunks)
-        middle = measure.now(self.device)
-        for partial_text in partials.values():
-            assert isinstance(partial_text.text, str)
-        if number >= WARM_UP:
-            self.steps.append(1e3 * (middle - begin))
-            self.texts.append(1e3 * (measure.now(self.device) - middle))
+        for sid, at in self.at.items():
+            first = at if at + self.chunk <= len(self.frames) else 0
+            chunks[sid], self.at[sid] = self.frames[first : first + self.chunk], first + self.chunk
+        partials, seconds = measure.timed(lambda: self.stream.step(chunks), self.device)
+        reading = measure.seconds_of(lambda: [each.text for each in partials.values()], self.device)
+        if counts:
+            self.steps.append(1e3 * seconds)
+            self.texts.append(1e3 * reading)
 
     def row(self) -> Row:
         median, quarter = statistics.median, max(1, len(self.steps) // 4)
         step, late = median(self.steps), sorted(self.steps)[int(0.95 * len(self.steps))]
-        row = {"model": self.model, "decoder": self.name, "step_ms": step, "step_ms_95": late}
+        row = {**self.names, "step_ms": step, "step_ms_95": late, "texts_ms": median(self.texts)}
         row |= {"early_ms": median(self.steps[:quarter]), "late_ms": median(self.steps[-quarter:])}
-        row |= {"texts_ms": median(self.texts), "share": step / 1e3 / (self.chunk * self.frame_seconds)}
-        return row | {"steps": len(self.steps)}
+        return row | {"share": step / 1e3 / (self.chunk * self.frame_seconds), "steps": len(self.steps)}
 
 
 # What phrases cost
@@ -327,19 +322,17 @@ def tuning(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
     settings, references = {"lm_weights": weights, "refine": 0, "extend": False}, [clip.text for clip in heard.clips]
     for beams in args.beams:
         asr = recogniser(str(heard.recogniser.source), lm=args.of_model, lm_weight=0.5, num_beams=beams)
-        found: dict[str, Any] = {}
-
-        def separately(asr: Any = asr, found: dict[str, Any] = found) -> None:
-            audio = [{"raw": clip.audio, "sampling_rate": corpora.RATE} for clip in heard.clips]
-            texts = [[result["text"] for result in asr(list(map(dict, audio)), lm_weight=weight)] for weight in weights]
-            found["wers"] = [word_errors(references, of_weight).rate for of_weight in texts]
-
         tune_weights(asr, recordings[:1], **settings, progress=False)
-        of_sweep = measure.wall_time(lambda asr=asr, f=found: f.update(sweep=tune_weights(asr, recordings, **settings)))
-        separate, sweep = measure.wall_time(separately), found["sweep"]
+        sweep, of_sweep = measure.timed(partial(tune_weights, asr, recordings, **settings))
+
+        def separately(weight: float, asr: Any = asr) -> float:
+            audio = [{"raw": clip.audio, "sampling_rate": corpora.RATE} for clip in heard.clips]
+            return word_errors(references, [result["text"] for result in asr(audio, lm_weight=weight)]).rate
+
+        rates, separate = measure.timed(lambda: list(map(separately, weights)))
         row = {"model": heard.recogniser.name, "num_beams": beams, "sweep_seconds": of_sweep, "separate_seconds": separate}
         row |= {"ratio": separate / of_sweep, "best_weight": sweep.best.setting["lm_weight"], "best_wer": sweep.best.wer}
-        yield {**row, "wer_without_lm": sweep.baseline.wer, "equal": found["wers"] == [point.wer for point in sweep.points]}
+        yield {**row, "wer_without_lm": sweep.baseline.wer, "equal": rates == [point.wer for point in sweep.points]}
 
 
 # A second pass with a causal language model
@@ -349,19 +342,9 @@ DELAYED = (0.2, 0.3, 0.4), (0.0, 0.5)  # weights and bonuses
 
 
 @experiment(
-    at_once=0,
-    lm=(str,),
-    lm_weight=float,
-    rescorer=str,
-    end="\n",
-    beams=32,
-    n_best=(8, 32),
-    split=str,
-    spread=int,
-    every=(float,),
-    best=int,
-    alone=0,
-)
+    at_once=0, lm=(str,), lm_weight=float, rescorer=str, end="\n", beams=32, n_best=(8, 32), split=str, spread=int,
+    every=(float,), best=int, alone=0,
+)  # fmt: skip
 def second_pass(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
     """What a second pass with a causal language model (--rescorer) gains over the first pass alone. The n-best lists of one
     search are scored once, 8 at a time. The rescorer's weight and the bonus per word are chosen on the even recordings, errors
@@ -374,14 +357,17 @@ def second_pass(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
     clips = [clip for clip in heard.clips if args.split in (None, clip.split)]
     clips = clips[:: max(1, len(clips) // (args.spread or len(clips)))][: args.spread]
     given = {"lm": lm} | ({"lm_weight": args.lm_weight} if args.lm_weight else {}) if lm else {}
-    decoder = heard.recogniser.decoder(num_beams=args.beams, num_return_sequences=args.beams, **given)
-    begin = measure.now()
-    rows = heard.recogniser.hear(clips, 1).rows
-    encoded, lists = measure.now(), [decoder.decode(row[None])[0] for row in rows]
+    rows, encoding = measure.timed(lambda: heard.recogniser.hear(clips, 1).rows)
     audio, references = sum(clip.seconds for clip in clips), [clip.text for clip in clips]
-    facts = {"model": heard.recogniser.name, "recordings": len(clips), "model_seconds": (encoded - begin) / audio}
-    facts["search_seconds"] = (measure.now() - encoded) / audio
-    divided = bool(getattr(decoder.options, "length_normalization", False))
+
+    def searched(some: Any, **settings: Any) -> list[Any]:
+        decoder = heard.recogniser.decoder(**given, **settings)
+        return [decoder.decode(row[None])[0] for row in some]
+
+    lists, searching = measure.timed(lambda: searched(rows, num_beams=args.beams, num_return_sequences=args.beams))
+    facts = {"model": heard.recogniser.name, "recordings": len(clips)}
+    facts |= {"model_seconds": encoding / audio, "search_seconds": searching / audio}
+    divided = heard.recogniser.family == "transducer"
     first = [hypotheses[0].text for hypotheses in lists]
 
     def told(way: str, texts: list[str], **more: Any) -> Row:
@@ -390,55 +376,55 @@ def second_pass(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
         rates = {"wer": 100 * counts.rate, "low": 100 * interval.low, "high": 100 * interval.high}
         return {**facts, "way": way, **rates, **p, **more}
 
+    def fewest(tried: dict[tuple[float, float], list[str]]) -> tuple[float, float]:
+        errors = {way: word_errors(references[::2], found).errors for way, found in tried.items()}
+        return min(errors, key=lambda way: (errors[way], way[0], abs(way[1])))
+
     yield told("first pass", first)
-    chosen: Any = None
+    of_lists = {}
     for most in args.n_best:
-        rescorer = load_rescorer(args.rescorer, end=args.end)
-        rescorer.scores([["warm up"]])
-        texts, rescorer.read_tokens = [[hypothesis.text for hypothesis in of_row[:most]] for of_row in lists], 0
-        begin = measure.now()
-        scores = together(rescorer, texts)
-        more = {"seconds": (measure.now() - begin) / audio, "tokens_read": rescorer.read_tokens}
+        rescorer, texts = fresh(args), [[hypothesis.text for hypothesis in of_row[:most]] for of_row in lists]
+        scores, seconds = measure.timed(partial(together, rescorer, texts))
         best = {way: ranked(lists, scores, *way, divided) for way in itertools.product(WEIGHTS, BONUSES)}
-        errors = {way: word_errors(references[::2], found[::2]).errors for way, found in best.items()}
-        way = min(errors, key=lambda way: (errors[way], way[0], abs(way[1])))
+        way = of_lists[most] = fewest({way: found[::2] for way, found in best.items()})
+        more = {"seconds": seconds / audio, "tokens_read": rescorer.read_tokens}
         yield told(f"{most}-best", best[way], weight=way[0], word_bonus=way[1], **more)
         said_and_found = zip(references, texts)
         oracle = [min(found, key=lambda t, s=said: word_errors([s], [t]).errors) for said, found in said_and_found]
         yield told(f"{most}-best, oracle", oracle)
-        chosen = (most, *way) if most == args.n_best[0] else chosen
-    for seconds in args.every or ():
-        rescorer, (beams, *way) = load_rescorer(args.rescorer, end=args.end), chosen
-        beams, of_rescorer = args.beams if args.best else beams, {"rescorer": rescorer, "rescorer_every": seconds}
-        of_rescorer |= {"frame_seconds": audio / sum(map(len, rows)), "rescorer_best": args.best, "num_beams": beams, **given}
+    for every in args.every or ():
+        beams = args.beams if args.best else args.n_best[0]
+        fixed = {"num_beams": beams, "frame_seconds": audio / sum(map(len, rows))}
+        fixed |= {"rescorer_every": every, "rescorer_best": args.best}
 
-        def searched(way: Any, some: Any, of_rescorer: Any = of_rescorer) -> list[str]:
-            decoder = heard.recogniser.decoder(**of_rescorer, rescorer_weight=way[0], word_bonus=way[1])
-            return [decoder.decode(row[None])[0][0].text for row in some]
+        def fused(some: Any, way: Any, rescorer: Any, fixed: Any = fixed) -> list[str]:
+            found = searched(some, rescorer=rescorer, rescorer_weight=way[0], word_bonus=way[1], **fixed)
+            return [hypotheses[0].text for hypotheses in found]
 
-        if args.best:
-            tried = itertools.product(*DELAYED)
-            way = min(tried, key=lambda way: word_errors(references[::2], searched(way, rows[::2])).errors)
-        rescorer._known.clear()
-        rescorer.scores([["warm up"]])
-        rescorer.read_tokens, begin = 0, measure.now()
-        texts = searched(way, rows)
-        more = {"seconds": (measure.now() - begin) / audio, "tokens_read": rescorer.read_tokens, "best": args.best}
-        yield told(f"{beams} beams, every {seconds} s", texts, weight=way[0], word_bonus=way[1], **more)
+        trial = fresh(args)
+        of_even = {way: fused(rows[::2], way, trial) for way in itertools.product(*DELAYED)} if args.best else {}
+        way, rescorer = fewest(of_even) if args.best else of_lists[args.n_best[0]], fresh(args)
+        texts, seconds = measure.timed(partial(fused, rows, way, rescorer))
+        more = {"seconds": seconds / audio, "tokens_read": rescorer.read_tokens, "best": args.best}
+        yield told(f"{beams} beams, every {every} s", texts, weight=way[0], word_bonus=way[1], **more)
     if args.alone:
         texts = [list(dict.fromkeys(hypothesis.text for hypothesis in of_row)) for of_row in lists[: args.alone]]
-        rescorer = load_rescorer(args.rescorer, end=args.end)  # anew: it keeps what it has scored
-        rescorer.scores([["warm up"]])
-        rescorer.read_tokens, begin = 0, measure.now()
-        these, between = together(rescorer, texts), measure.now()
-        those, single = [alone(rescorer, of_row) for of_row in texts], measure.now() - between
+        rescorer = fresh(args)
+        these, seconds = measure.timed(partial(together, rescorer, texts))
+        those, single = measure.timed(lambda: [alone(rescorer, of_row) for of_row in texts])
+        row = {"way": "text by text", "lists": len(texts), "seconds together": seconds, "seconds alone": single}
+        row |= {"tokens_read": rescorer.read_tokens}
+        row |= {"tokens alone": sum(len(rescorer.tokens(text)) for of_row in texts for text in of_row)}
         apart = max(abs(a - b) for pair in zip(these, those) for a, b in zip(*pair))
-        row = {"way": "text by text", "lists": len(texts), "seconds together": between - begin, "seconds alone": single}
-        row |= {
-            "tokens_read": rescorer.read_tokens,
-            "tokens alone": sum(len(rescorer.tokens(t)) for of_row in texts for t in of_row),
-        }
-        yield {**row, "times faster": single / (between - begin), "largest difference": apart}
+        yield {**row, "times faster": single / seconds, "largest difference": apart}
+
+
+def fresh(args: argparse.Namespace) -> Any:
+    """Return the rescorer, loaded anew: it keeps what it has scored."""
+    rescorer = load_rescorer(args.rescorer, end=args.end)
+    rescorer.scores([["warm up"]])
+    rescorer.read_tokens = 0
+    return rescorer
 
 
 def together(rescorer: Any, texts: list[list[str]]) -> list[list[float]]:

@@ -63,10 +63,10 @@ def text_with(ngrams: int, vocab_size: int, order: int, seed: int = 0) -> tuple[
     while True:
         tokens, places = random_text(vocab_size, num_tokens, np.random.default_rng(seed))
         new = np.zeros(len(tokens), np.int64)
-        for ids in ngram_ids(tokens, places, vocab_size, order)[1:]:  # the unigrams are all there anyway
+        for ids in ngram_ids(tokens, places, vocab_size, order):
             values, first = np.unique(ids, return_index=True)
             np.add.at(new, first[values >= 0], 1)
-        total = vocab_size + 3 + np.cumsum(new)
+        total = np.cumsum(new)
         if total[-1] >= ngrams:
             tokens = tokens[: int(np.searchsorted(total, ngrams, side="right"))]
             said = tokens < vocab_size
