@@ -21,11 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gpu_ctc
 import lm_queries
 import measure
+import random_models
 import torch
-from random_models import peaked_logits
 from torch.profiler import ProfilerActivity, profile
 
 from hf_ngpulm import NGramLM
@@ -70,11 +69,11 @@ def subjects(tiny: bool) -> dict[str, Callable[[], Any]]:
     lm = lm_queries.build_model(vocab_size, 6, ngrams).to(measure.GPU)
     states = lm_queries.states_of(lm, lm_queries.text_of(lm, ngrams), batch_size, 0)
     tokens = torch.randint(vocab_size, (batch_size,), device=measure.GPU)
-    logits = peaked_logits(batch_size, frames, vocab_size)
+    logits = random_models.peaked_logits(batch_size, frames, vocab_size)
     lengths = torch.full((batch_size,), frames, dtype=torch.int32, device=measure.GPU)
     calls = {"LM query scores": partial(lm.scores, states), "LM query step": partial(lm.step, states, tokens)}
-    calls["greedy CTC"] = gpu_ctc.greedy_search(lm, logits, lengths)
-    calls["CTC beam 8"] = gpu_ctc.beam_search(lm, logits, lengths, 8, float("inf"))
+    calls["greedy CTC"] = random_models.greedy_search(lm, logits, lengths)
+    calls["CTC beam 8"] = random_models.beam_search(lm, logits, lengths, 8, float("inf"))
     calls = {f"{name}, V={vocab_size}, B={batch_size}": call for name, call in calls.items()}
     return calls | {"a step of attention decoding": attention(30 if tiny else 51_865, 2 if tiny else 32, ngrams)}
 

@@ -38,7 +38,6 @@ import torch
 
 sys.path.insert(0, str(measure.ROOT))
 
-import gpu_ctc
 import launches
 import lm_queries
 import numpy as np
@@ -239,8 +238,8 @@ def of_ctc(lm: NGramLM, text: Any) -> Iterator[Workload]:
         said = torch.where(drawn < share, text[: rows * frames].view(rows, frames, 1), PARAKEET)
         logits = noise.scatter_add(2, said, torch.full(said.shape, logit)).bfloat16()
         for name, function, arguments in (
-            ("greedy + LM", ctc_greedy, gpu_ctc.greedy_search(lm, logits, lengths).args[1:]),
-            ("beam 8 + LM", ctc_beam, gpu_ctc.beam_search(lm, logits, lengths, 8, math.inf).args[1:]),
+            ("greedy + LM", ctc_greedy, random_models.greedy_search(lm, logits, lengths).args[1:]),
+            ("beam 8 + LM", ctc_beam, random_models.beam_search(lm, logits, lengths, 8, math.inf).args[1:]),
         ):
             call = partial(once, partial(function, AutomatonTensors(*lm.tensors), *arguments))
             yield Workload(f"CTC {name}{ending}", PARAKEET, call, {"search": name + ending, "frames": frames}, frames=frames)

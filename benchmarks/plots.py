@@ -26,24 +26,24 @@ CTC, WORDS = "ctc_beam_development_set", "words_development_set"
 QUIET = 30  # decibels at which the plot has quiet
 OF_A_SECOND, ERRORS = "ms of decoding for a second of audio, one thread", "word error rate, %"
 STYLES = [("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"), ((0, (5, 1, 1, 1)), "v"), ((0, (1, 3)), "x")]
-# Decoders' names in the results, the name in the plot, and what a line looks like.
+# Names in the results, the name in the plot, and what a line looks like.
 LINES = [
-    (CTC, r"greedy|beam \d+", "hf_ngpulm, token LM", "-o"),
-    (WORDS, r"hf_ngpulm, beam \d+", "hf_ngpulm, word LM", "-s"),
-    (WORDS, r"hf_ngpulm\.compat.*", "hf_ngpulm.compat, word LM", ":s"),
-    (WORDS, r"ctc-beam-decoder.*", "ctc-beam-decoder, word LM", "--v"),
-    (WORDS, r"pyctcdecode.*", "pyctcdecode, word LM", "--D"),
-    (WORDS, r"flashlight.*", "flashlight-text, word LM", "--^"),
-    (CTC, r"NeMo, .*", "NeMo, token LM", "--x"),
+    (CTC, r"greedy|beam \d+", "hf_ngpulm, token LM", "-o", "tab:blue"),
+    (WORDS, r"hf_ngpulm, beam \d+", "hf_ngpulm, word LM", "-s", "tab:green"),
+    (WORDS, r"hf_ngpulm\.compat.*", "hf_ngpulm.compat, word LM", ":s", "tab:cyan"),
+    (WORDS, r"ctc-beam-decoder.*", "ctc-beam-decoder, word LM", "--v", "0.2"),
+    (WORDS, r"pyctcdecode.*", "pyctcdecode, word LM", "--D", "0.32"),
+    (WORDS, r"flashlight.*", "flashlight-text, word LM", "--^", "0.44"),
+    (CTC, r"NeMo, .*", "NeMo, token LM", "--x", "0.56"),
 ]
 REAL_LINES = [
-    (r"none, .*", "no language model", "-x"),
-    (r"in-domain LM, .*", "hf_ngpulm, token LM", "-o"),
-    (r"word LM, 16 beams", "hf_ngpulm, word LM", "s"),
-    (r"word LM, graph", "hf_ngpulm, word LM, graph", "P"),
-    (r"ctc-beam-decoder, .*", "ctc-beam-decoder, word LM", "--v"),
-    (r"pyctcdecode, .*", "pyctcdecode, word LM", "--D"),
-    (r"flashlight, .*", "flashlight-text, word LM", "^"),
+    (r"none, .*", "no language model", "-x", "0.6"),
+    (r"in-domain LM, .*", "hf_ngpulm, token LM", "-o", "tab:blue"),
+    (r"word LM, 16 beams", "hf_ngpulm, word LM", "s", "tab:green"),
+    (r"word LM, graph", "hf_ngpulm, word LM, graph", "P", "tab:green"),
+    (r"ctc-beam-decoder, .*", "ctc-beam-decoder, word LM", "--v", "0.3"),
+    (r"pyctcdecode, .*", "pyctcdecode, word LM", "--D", "0.3"),
+    (r"flashlight, .*", "flashlight-text, word LM", "^", "0.3"),
 ]
 
 
@@ -51,7 +51,7 @@ def results(name: str) -> dict[str, Any]:
     return json.loads((measure.RESULTS / f"{name}.json").read_text())
 
 
-def decoders_of(name: str) -> list[dict[str, Any]]:
+def rows_of(name: str) -> list[dict[str, Any]]:
     found = results(name)
     return found["rows"] if "rows" in found else found["decoders"]  # as it was called before
 
@@ -63,7 +63,7 @@ def panel_of(height: float = 5.0) -> Any:
 
 
 def finish(panel: Any, name: str, **labels: Any) -> None:
-    """Label a panel, whose x axis has times unless `labels` say otherwise, and save its figure."""
+    """Label a panel and save its figure."""
     panel.set(**labels)
     if panel.get_xscale() == "log":
         panel.xaxis.set_major_formatter("{x:g}")
@@ -73,20 +73,27 @@ def finish(panel: Any, name: str, **labels: Any) -> None:
 
 def errors_against_time() -> None:
     panel = panel_of()
-    for number, (name, pattern, label, style) in enumerate(LINES):
-        rows = [row for row in decoders_of(name) if re.fullmatch(pattern, row["decoder"])]
-        if rows:
-            times = [1e3 / row["rtfx"].get("16", row["rtfx"].get("1")) for row in rows]
-            colour = ("tab:blue", "tab:green", "tab:cyan")[number] if number < 3 else str(0.2 + 0.12 * (number - 3))
-            panel.plot(times, [row["odd"] for row in rows], style, color=colour, label=label)
-    panel.axhline(decoders_of(CTC)[0]["odd"], color="0.7", linewidth=1, label="no language model")
+    for name, pattern, label, style, colour in LINES:
+        rows = [row for row in rows_of(name) if re.fullmatch(pattern, row["decoder"])]
+        times = [1e3 / row["rtfx"].get("16", row["rtfx"].get("1")) for row in rows]
+        panel.plot(times, [row["odd"] for row in rows], style, color=colour, label=label)
+    panel.axhline(rows_of(CTC)[0]["odd"], color="0.7", linewidth=1, label="no language model")
     finish(panel, "errors_against_time", xscale="log", xlabel=OF_A_SECOND, ylabel=ERRORS)
+
+
+def real_errors_against_time() -> None:
+    found, panel = results("real_speechocean_ctc"), panel_of(4.5)
+    a_second = found["clips"] / found["seconds"]
+    for pattern, label, style, colour in REAL_LINES:
+        rows = [(row["ms a clip"] * a_second, row["wer"]) for row in found["rows"] if re.fullmatch(pattern, row["way"])]
+        panel.plot(*zip(*sorted(rows, key=lambda row: -row[1])), style, color=colour, label=label)
+    finish(panel, "real_errors_against_time", xscale="log", xlabel=OF_A_SECOND, ylabel=ERRORS)
 
 
 def speed_against_batch() -> None:
     figure, panels = pyplot.subplots(1, 2, figsize=(12, 6), sharey=True, layout="constrained")
     for panel, name, title in zip(panels, (CTC, WORDS), ("LM over tokens", "LM over words")):
-        decoders = decoders_of(name)
+        decoders = rows_of(name)
         for number, decoder in enumerate(decoders):
             sizes = sorted(map(int, decoder["rtfx"]))
             (line, marker), grey = STYLES[number % len(STYLES)], str(0.7 * number / len(decoders))
@@ -97,17 +104,6 @@ def speed_against_batch() -> None:
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3, fontsize=7)
     panels[0].set_ylabel("times real time, decoding alone, one thread")
     figure.savefig(DOCS / "speed_against_batch.png", dpi=120)
-
-
-def real_errors_against_time() -> None:
-    found, panel = results("real_speechocean_ctc"), panel_of(4.5)
-    a_second = found["clips"] / found["seconds"]
-    for pattern, label, style in REAL_LINES:
-        rows = [(row["ms a clip"] * a_second, row["wer"]) for row in found["rows"] if re.fullmatch(pattern, row["way"])]
-        rows.sort(key=lambda row: -row[1])
-        colour = {"h": "tab:blue", "n": "0.6"}.get(label[0], "0.3") if "word" not in label or label[0] != "h" else "tab:green"
-        panel.plot(*zip(*rows), style, color=colour, label=label)
-    finish(panel, "real_errors_against_time", xscale="log", xlabel=OF_A_SECOND, ylabel=ERRORS)
 
 
 def orders_against_noise() -> None:
@@ -173,7 +169,7 @@ def phrases() -> None:
 
 
 def blank_scoring() -> None:
-    rows = decoders_of("blank_scoring")
+    rows = rows_of("blank_scoring")
     models = list(dict.fromkeys(row["model"] for row in rows))
     figure, axes = pyplot.subplots(1, len(models), figsize=(3.6 * len(models), 3), sharey=True, squeeze=False)
     for model, panel in zip(models, axes[0]):

@@ -23,9 +23,12 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Metaspace
 
 from hf_ngpulm import NGramLM, TransducerDecoder
+from hf_ngpulm.search import ctc_beam as beam
+from hf_ngpulm.search import ctc_greedy as greedy
 
 FEATURES_A_SECOND, SUBSAMPLING, MELS = 100, 8, 80
 TOKENS_A_SECOND = 4
+LM_WEIGHT, BETA, BEAM_THRESHOLD = 0.5, 1.5, 20.0
 SPREAD = 4.0  # standard deviation of logits
 ENCODERS = {
     "600 M": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 8, "intermediate_size": 4096},
@@ -68,6 +71,27 @@ def plain_tokenizer(vocab_size: int) -> Any:
     tokenizer = Tokenizer(WordLevel({f"▁{i}": i for i in range(vocab_size)}, unk_token="▁0"))
     tokenizer.pre_tokenizer = Metaspace()
     return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+# Searches of random CTC logits with a language model on a GPU, as kernels are called
+
+
+def greedy_search(lm: NGramLM, logits: torch.Tensor, lengths: torch.Tensor) -> Callable[[], Any]:
+    batch_size, blank = len(logits), lm.vocab_size
+    weights = torch.full((batch_size, 1), LM_WEIGHT, device=measure.GPU)
+    before = torch.full((batch_size, 2), blank, dtype=torch.int32, device=measure.GPU)
+    states = lm.initial_states(batch_size)[:, None].contiguous()
+    rules = greedy.LabelRules(weights, 3 * weights[:, 0], blank, lm.vocab_size, "stay")
+    return partial(greedy.ctc_greedy, list(lm.tensors), logits, lengths, states, before, rules)
+
+
+def beam_search(lm: NGramLM, logits: torch.Tensor, lengths: torch.Tensor, num_beams: int, skip: float) -> Callable[[], Any]:
+    batch_size, blank = len(logits), lm.vocab_size
+    weights = torch.full((batch_size, 1), LM_WEIGHT, device=measure.GPU)
+    bonuses = torch.full((batch_size,), BETA, device=measure.GPU)
+    state = beam.initial_state(num_beams, lm.initial_states(batch_size)[:, None].contiguous())
+    rules = beam.BeamRules(weights, bonuses, -3 * weights[:, 0], blank, lm.vocab_size, BEAM_THRESHOLD, skip, None)
+    return partial(beam.ctc_beam, list(lm.tensors), state, logits, lengths, rules)
 
 
 # Transducers

@@ -42,7 +42,7 @@ import numpy as np
 import random_models
 import torch
 import transformers
-from gpu_ctc import BETA, LM_WEIGHT, beam_search, greedy_search
+from random_models import BETA, LM_WEIGHT, beam_search, greedy_search
 from ways import Row, Stock, Way, show, timed
 
 from hf_ngpulm import CTCDecoder, GraphDecoder, NGramLM, NGramLogitsProcessor, PhraseBooster

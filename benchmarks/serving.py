@@ -16,10 +16,10 @@ import asyncio
 import base64
 import contextlib
 import io
+import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -28,36 +28,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import corpora
 import measure
 import numpy as np
 import soundfile
 import torch
 from aiohttp import ClientSession, ClientTimeout, FormData, TCPConnector
+from corpora import RATE
 
 from hf_ngpulm.pipelines.loading import load_pipeline
-from hf_ngpulm.sound.files import read_audio
-
-HARBOUR = measure.ROOT / "examples" / "speech" / "harbour"
-RATE = 16000
 
 
 def clips(count: int, joined: int = 1) -> list[np.ndarray]:
     """Return so many recordings, int16, each of some clips; from the first clip again where there are too few."""
-    paths = sorted((HARBOUR / "clips").glob("*.flac"))[: count * joined]
-    read = [(read_audio(path, RATE) * 32767).astype("<i2") for path in paths]
-    begins = range(0, count * joined, joined)
-    return [np.concatenate([read[(begin + of) % len(read)] for of in range(joined)]) for begin in begins]
+    read = itertools.cycle((clip.audio * 32767).astype("<i2") for clip in corpora.load("harbour"))
+    return [np.concatenate(list(itertools.islice(read, joined))) for _ in range(count)]
 
 
 @contextlib.contextmanager
 def server(args: argparse.Namespace, *options: str) -> Iterator[dict[str, str]]:
     """Give a server's addresses."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        wyoming = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-    command = [sys.executable, "-m", "hf_ngpulm.cli", "serve", str(args.model), "--port=0", "--json", f"--wyoming={wyoming}"]
+    command = [sys.executable, "-m", "hf_ngpulm.cli", "serve", str(args.model), "--port=0", "--json"]
     environment = {**os.environ, "OMP_NUM_THREADS": str(args.threads), "PYTHONPATH": str(measure.ROOT)}
-    command += [*options, *args.options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen([*command, *options, *args.options], stdout=subprocess.PIPE, text=True, env=environment)
     try:
         yield json.loads(process.stdout.readline())
         process.send_signal(signal.SIGTERM)
@@ -160,7 +153,7 @@ def recordings(args: argparse.Namespace) -> dict[str, Any]:
     return {**facts, "ratio": medians["offline"] / medians["server"], "different": different}
 
 
-if __name__ == "__main__":
+def main() -> None:
     about = {"each": "recordings that a client sends, one after another", "joined": "clips in each recording"}
     parser = measure.arguments(
         __doc__, str, None, about, threads=2, model=str(measure.ROOT / "examples" / "models" / "ctc"), streams=64, seconds=60.0,
@@ -174,3 +167,7 @@ if __name__ == "__main__":
     print(json.dumps(result, indent=1))
     name = args.name or f"serving_{args.what}_{args.model.name}" + (f"_joined_{args.joined}" if args.joined > 1 else "")
     print("results in", measure.save(name, {"model": args.model.name, **result}, args.out))
+
+
+if __name__ == "__main__":
+    main()
