@@ -164,7 +164,6 @@ def main() -> None:
     kind.add_argument("--tune-phrases", type=Path, metavar="FOLDER", help="tune the weights of phrases there")
     kind.add_argument("--defaults", action="store_true", help="measure what LMs do without any setting (name: defaults)")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     logging.getLogger("hf_ngpulm").setLevel(logging.ERROR)

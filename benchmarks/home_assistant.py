@@ -22,7 +22,6 @@ from typing import Any
 
 import home_assistant_intents
 import measure
-import torch
 from transformers import AutoTokenizer
 
 from hf_ngpulm import Grammar, demo_model
@@ -82,7 +81,6 @@ def main() -> None:
     }
     options = {"tokenizer": "openai/whisper-base", "names": 0, "seconds": 100, "languages": (str,)}
     args = measure.arguments(__doc__, "home_assistant_languages", None, about, **options).parse_args()
-    torch.set_num_threads(args.threads)
     measure.report(rows_of(args), args, {"tokenizer": args.tokenizer})
 
 

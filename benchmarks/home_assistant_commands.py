@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import measure
-import torch
 from home_assistant import DATA
 from transformers import pipeline
 
@@ -82,7 +81,6 @@ def main() -> None:
     about = {"models": {"required": True, "help": "folders or names of recognisers"}, "most": "number of commands"}
     options = {"models": (str,), "most": 100, "modes": ("reject", "strict"), "grammars": ("lists", "free")}
     args = measure.arguments(__doc__, "home_assistant_commands", None, about, **options).parse_args()
-    torch.set_num_threads(args.threads)
     contents, draw = json.loads((DATA / "en.json").read_text(encoding="utf-8")), random.Random(0)
     closed = HOUSE | {name: WORDS for name, entries in contents["lists"].items() if entries.get("wildcard")}
     grammars = {name: Grammar.from_templates(contents, lists=of) for name, of in (("lists", closed), ("free", HOUSE))}

@@ -160,7 +160,6 @@ def main() -> None:
         __doc__, str, None, about, device="cpu", orders=(3, 6, 10), vocab_sizes=(1024, 5000, 51_865, 151_936),
         batch_sizes=(1, 8, 32, 128, 256, 1024, 4096), ngrams=NGRAMS, nemo_python=str,
     ).parse_args()  # fmt: skip
-    torch.set_num_threads(args.threads)
     args.name = args.name or f"lm_queries_{args.device}"
     facts: Row = {"threads": args.threads, "models": []}
     measure.report(rows_of(args, facts), args, facts, "queries")

@@ -43,8 +43,20 @@ def has_gpu() -> bool:
     return GPU == "cpu" or torch.cuda.is_available()
 
 
+class Command(argparse.ArgumentParser):
+    """A command line of a script; PyTorch gets the threads that it says."""
+
+    def __init__(self, doc: str | None = None, **given: Any) -> None:
+        super().__init__(**{"description": doc, "formatter_class": argparse.RawDescriptionHelpFormatter, **given})
+
+    def parse_args(self, *given: Any) -> argparse.Namespace:  # type: ignore[override]
+        args = super().parse_args(*given)
+        torch.set_num_threads(getattr(args, "threads", torch.get_num_threads()))
+        return args
+
+
 def arguments(doc: str | None, name: Any, parser: Any = None, about: Any = MappingProxyType({}), **options: Any) -> Any:
-    """Return a command (an `ArgumentParser`) with its options, and what all have: threads, the result file's name and folder.
+    """Return a command with its options, and what all have: threads, the result file's name and folder.
 
     Args:
         parser: that of a subcommand.
@@ -52,18 +64,19 @@ def arguments(doc: str | None, name: Any, parser: Any = None, about: Any = Mappi
         options: by name the default, or the type if there is none; a tuple stands for several values, False for a flag, None
             for no such option.
     """
-    parser = parser or argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.description = doc
+    parser = parser or Command(doc)
     about = {"threads": "of PyTorch on the CPU", "name": "of the result file", "out": "its folder (default: results)", **about}
     for option, default in {"threads": 1, "name": name, "out": Path, **options}.items():
+        if default is None:
+            continue
         one = default[0] if isinstance(default, tuple) else default
-        given: dict[str, Any] = {"type": one if isinstance(one, type) else type(one)} if one is not False else {}
-        given |= {"default": None if isinstance(one, type) else default} if one is not False else {"action": "store_true"}
+        given: dict[str, Any] = {"action": "store_true"}
+        if one is not False:
+            given = {"type": one if isinstance(one, type) else type(one), "default": None if isinstance(one, type) else default}
         given |= {"nargs": "+"} if isinstance(default, tuple) else {}
         said = about.get(option)
         given |= said if isinstance(said, dict) else {"help": said}
-        if default is not None:
-            parser.add_argument("--" + option.replace("_", "-"), **given)
+        parser.add_argument("--" + option.replace("_", "-"), **given)
     return parser
 
 

@@ -20,14 +20,12 @@ possible, if the products of 0.6 billion parameters take half of what an H100 ca
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 os.environ["HF_NGPULM_GPU_STAND_IN"] = "1"  # measure.py installs the emulator
@@ -98,11 +96,8 @@ class Operators(launches.Launches):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", metavar="WORD", help="workloads whose name contains it")
-    parser.add_argument("--lines", action="store_true", help="lines at which warps spend their cycles")
-    parser.add_argument("--out", type=Path, help="folder for the JSON results (default: benchmarks/results)")
-    args = parser.parse_args()
+    about = {"only": "workloads whose name contains it", "lines": "lines at which warps spend their cycles"}
+    args = measure.arguments(__doc__, "modelled_times", None, about, threads=None, only="", lines=False).parse_args()
     torch.manual_seed(0)
     torch.set_grad_enabled(False)
     rows: list[dict[str, Any]] = []
@@ -116,7 +111,7 @@ def main() -> None:
     print(f"modelled times on an H100 at {timing.CLOCK / 1e9} GHz; instructions (of warps) ff.: of a row in a frame or step")
     print(measure.table([line for row in rows for line in lines_of(row)]))
     print("\n".join(goals({row["workload"]: row for row in rows if row["batch_size"] == GOAL_BATCH})))
-    print("results in", measure.save("modelled_times", {"rows": rows}, args.out))
+    print("results in", measure.save(args.name, {"rows": rows}, args.out))
 
 
 def row_of(workload: Workload, batch_size: int, ran: list[Any], operators: int, repeats: float) -> dict[str, Any]:

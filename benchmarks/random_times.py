@@ -51,12 +51,11 @@ from hf_ngpulm.generation import seq2seq_generate
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measure.Command(__doc__)
     commands = parser.add_subparsers(dest="what", required=True)
     for name, (call, result, options) in COMMANDS.items():
         measure.arguments(None, result, commands.add_parser(name), ABOUT, **options).set_defaults(call=call)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()

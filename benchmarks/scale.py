@@ -26,7 +26,6 @@ from typing import Any
 
 import measure
 import numpy as np
-import torch
 from synthetic import write_tokens
 
 from hf_ngpulm import NGramLM
@@ -216,7 +215,6 @@ def main() -> None:
     about = {"again": "model from these results, without measuring"}
     options = {"tokens": (1_000_000, 4_000_000, 16_000_000), "workers": (int,), "partitions": (int,), "again": Path}
     args = measure.arguments(__doc__, "scale", None, about, **options).parse_args()
-    torch.set_num_threads(args.threads)
     results = run(args) if args.again is None else json.loads(args.again.read_text())
     ratios = [one["cpu_seconds"] / one["modelled_cpu_seconds"] for one in results["checked"]]
     overhead = float(np.mean(ratios)) if ratios else 1.0

@@ -32,7 +32,6 @@ import corpora
 import measure
 import numpy as np
 import soundfile
-import torch
 from aiohttp import ClientSession, ClientTimeout, FormData, TCPConnector
 from corpora import RATE
 
@@ -122,7 +121,6 @@ def live(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def recordings(args: argparse.Namespace) -> dict[str, Any]:
-    torch.set_num_threads(args.threads)
     greedy = {"num_beams": 1} if args.model.name == "ctc" else {"strategy": "greedy"}  # as the server searches, by our decoders
     asr, audio = load_pipeline(str(args.model), None, None, **greedy), clips(args.streams, args.joined)
     inputs = [{"raw": samples.astype(np.float32) / 32768, "sampling_rate": RATE} for samples in audio]

@@ -9,7 +9,6 @@ With another Triton than the environment's (tests/test_tritons.py unpacks them) 
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import re
 import subprocess
@@ -34,12 +33,9 @@ SEARCHES = ("_search_kernel", "_label_kernel")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", metavar="WORD", help="kernels whose module or name contains it")
-    parser.add_argument("--capabilities", type=int, nargs="+", default=CAPABILITIES)
-    parser.add_argument("--out", type=Path, help="folder for the JSON results (default: benchmarks/results)")
-    parser.add_argument("--triton", metavar="FOLDER", help="of another Triton than the environment's")
-    given = parser.parse_args()
+    about = {"only": "kernels whose module or name contains it", "triton": "folder of another Triton than the environment's"}
+    options = {"threads": None, "only": "", "capabilities": CAPABILITIES, "triton": str}
+    given = measure.arguments(__doc__, "static_kernels", None, about, **options).parse_args()
     sys.path[:0] = [given.triton] if given.triton else []
     import triton
 
@@ -48,7 +44,7 @@ def main() -> None:
     rows = [resources(*found) for found in kernels(given.only, given.capabilities)]
     print(f"Triton {triton.__version__}; bytes; programs: that a processor's registers hold at a time")
     print(measure.table([{name: value for name, value in row.items() if name != "module"} for row in rows]))
-    name = f"static_kernels_{triton.__version__}" if given.triton else "static_kernels"
+    name = f"{given.name}_{triton.__version__}" if given.triton else given.name
     print("results in", measure.save(name, {"triton": triton.__version__, "kernels": rows}, given.out))
     missed = [f"{row['kernel']} ({row['as']}), {row['target']}: {goal}" for row in rows for goal in missed_goals(row)]
     print("\n".join(missed) if missed else "all goals met")

@@ -67,18 +67,17 @@ ABOUT: dict[str, Any] = {
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measure.Command(__doc__)
     commands = parser.add_subparsers(dest="experiment", required=True, metavar="EXPERIMENT")
     for name, experiment in EXPERIMENTS.items():
         doc = " ".join((inspect.getdoc(experiment.ways) or "").split())
         options = {"models": ("ctc",), "manifest": ("harbour",), "limit": int, "device": measure.DEVICE, **experiment.options}
-        measure.arguments(doc, name, commands.add_parser(name, help=doc), ABOUT, **options)
+        measure.arguments(None, name, commands.add_parser(name, help=doc, description=doc), ABOUT, **options)
     run(parser.parse_args(argv))
 
 
 def run(args: argparse.Namespace) -> None:
     """Run an experiment: save its rows after each model, and print them."""
-    torch.set_num_threads(args.threads)
     warnings.filterwarnings("ignore", message="Using the model-agnostic default")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

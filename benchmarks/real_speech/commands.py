@@ -127,7 +127,6 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="a clone of the benchmark's repository")
     parser.set_defaults(tuning=0, joined=1, drawn=0)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
     grammar = Grammar.from_rhino(args.data / "data/rhino/coffee_maker.yaml")
     understander, evidence = Understander(args.model, grammar, args.beams, args.batch_size), dict[str, list[float]]()
     facts: Row = {"middle": understander.bound, "evidence": evidence}

@@ -96,7 +96,6 @@ def main() -> None:
     args = parser.parse_args()
     if len(args.data) != (0 if args.bundled else 6):
         parser.error("give three manifests, each with the folder of its frames; or --bundled")
-    torch.set_num_threads(args.threads)
     recogniser, bases = Recogniser(args.model), dict[str, Any](none=None)
     if args.books:
         bases["books"] = NGramLM.from_texts([text for book in args.books for text in sentences(book)], recogniser.tokenizer)

@@ -276,7 +276,6 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("manifest", type=Path)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
     corpus = Corpus(args.manifest, args.books or [], args.lexicon, args.foreign, args.every)
     frames = Frames([args.frames]) if args.frames else None
     facts = {"clips": len(corpus.clips), "seconds": sum(clip.seconds for clip in corpus.clips)}

@@ -128,7 +128,6 @@ def main() -> None:
     parser = measure.arguments(__doc__, "real_phrases", None, about, **options)
     parser.add_argument("manifest", type=Path)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
     corpus = Corpus(args.manifest, [], None, [], args.every)
     known = {word for text in (*corpus.texts["in-domain"], *(clip.text for clip in corpus.clips)) for word in text.split()}
     words = {w for book in args.books for w in re.findall("[a-z']{3,}", book.read_text(errors="ignore").lower())}

@@ -75,7 +75,6 @@ def main() -> None:
     parser = measure.arguments(__doc__, "real_spelled", None, about, **options)
     parser.add_argument("manifest", type=Path)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
     with torch.inference_mode():
         measure.report(rows_of(args), args)
 

@@ -67,7 +67,12 @@ Weights = dict[str, float]
 
 
 class Task:
-    """Recordings, and what is right of their transcripts. Tuning is done on the first recordings."""
+    """Recordings, and what is right of their transcripts. Tuning is done on the first recordings.
+
+    `noisy(noise, decibels)` returns the recordings with noise; `right(transcripts)` which of the first recordings are right as
+    a whole, bool; `figures(transcripts, part)` what else there is to say of a part (a slice) of the recordings: by the first
+    figure weights that get as many right differ.
+    """
 
     audio: list[np.ndarray]  # at 16 kHz
     texts: dict[str, list[str]]  # of language models, by name; that of "LM" in Whisper's style
@@ -76,18 +81,6 @@ class Task:
     longest = 120  # tokens of a transcript
     noises: Any = ()  # names
     more: dict[str, Any] = MappingProxyType({})  # for the result file
-
-    def noisy(self, noise: str, decibels: float) -> list[np.ndarray]:
-        """Return the recordings with noise."""
-        raise NotImplementedError
-
-    def right(self, transcripts: list[str]) -> np.ndarray:
-        """Return which of the first recordings are right as a whole, bool."""
-        raise NotImplementedError
-
-    def figures(self, transcripts: list[str], part: slice) -> dict[str, float]:
-        """Return what else there is to say of a part of the recordings; by the first, weights that get as many right differ."""
-        raise NotImplementedError
 
 
 def sorted_by_size(paths: list[Path], args: argparse.Namespace) -> list[Path]:
@@ -274,8 +267,9 @@ class Orders(Task):
         return found
 
 
-def loudest(samples: np.ndarray, frame: int = 2048) -> float:
-    return float((samples[: len(samples) // frame * frame].reshape(-1, frame) ** 2).sum(1).max())
+def loudest(samples: np.ndarray) -> float:
+    """Return the energy of the loudest 128 ms."""
+    return float((samples[: len(samples) // 2048 * 2048].reshape(-1, 2048) ** 2).sum(1).max())
 
 
 def draw(grammar: dict[str, Any], count: int) -> list[str]:
@@ -456,13 +450,12 @@ TASKS: dict[str, tuple[type[Task], dict[str, Any]]] = {
 }  # fmt: skip
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measure.Command(__doc__)
     commands = parser.add_subparsers(dest="task", required=True)
     for name, (_, options) in TASKS.items():
         command = measure.arguments(None, f"real_{name}", commands.add_parser(name), ABOUT, **{**OPTIONS, **options})
         command.add_argument("data", type=Path, help="a clone of the data's repository")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
     logging.set_verbosity_error()
     task = TASKS[args.task][0](args)
     with torch.inference_mode():
