@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import corpora
@@ -99,15 +100,13 @@ class Way:
 class Stock(Way):
     """`generate` of Transformers for a transducer, handed the encoder's frames."""
 
+    def make(self, point: Point) -> Any:
+        return SimpleNamespace(decode=partial(stock_generate, self.heard.recogniser.model))
+
     def transcripts(self, point: Point) -> list[str]:
         # Alone: in a batch stock TDT adds tokens to rows that have ended.
-        alone = ((row[None], torch.tensor([len(row)])) for row in self.heard.rows)
-        return [text_of(self.heard, stock_generate(self.heard.recogniser.model, *row)[0].tolist()) for row in alone]
-
-    def seconds(self, point: Point, size: int) -> float:
-        model, batches = self.heard.recogniser.model, self.heard.batches(size)
-        call = lambda: [stock_generate(model, frames, lengths) for _, frames, lengths in batches]  # noqa: E731
-        return measure.seconds_of(call, self.heard.recogniser.device)
+        alone = (self.make(point).decode(row[None], torch.tensor([len(row)])) for row in self.heard.rows)
+        return [text_of(self.heard, tokens[0].tolist()) for tokens in alone]
 
 
 @dataclass(eq=False)

@@ -6,6 +6,7 @@ import json
 
 import corpora
 import experiments
+import measure
 import numpy as np
 import pytest
 import recognisers
@@ -103,3 +104,15 @@ def test_every_experiment_says_what_it_takes(name, capsys):
         sweep.main([name, "--help"])
     assert ended.value.code == 0
     assert "--models" in capsys.readouterr().out and sweep.EXPERIMENTS[name].ways.__doc__
+
+
+def test_what_is_known_when_a_run_breaks_off_is_kept(tmp_path, capsys):
+    def rows():
+        yield {"errors": 1.5, "each": [1, 2]}
+        raise KeyboardInterrupt
+
+    args = measure.arguments(None, "broken").parse_args(["--out", str(tmp_path)])
+    with pytest.raises(KeyboardInterrupt):
+        measure.report(rows(), args, {"clips": 3})
+    kept = json.loads((tmp_path / "broken.json").read_text())
+    assert (kept["clips"], kept["rows"]) == (3, [{"errors": 1.5, "each": [1, 2]}])
