@@ -11,7 +11,6 @@ import measure
 
 # On the CPU whose time is kept (see results/train_lm_cpu*.json): 10 and 100 million tokens took so many seconds at order 6.
 KEPT_TRAINING = ("train_lm_cpu", "train_lm_cpu_100m")
-LARGEST_BATCH = 128
 
 
 class Goal(NamedTuple):

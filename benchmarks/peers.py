@@ -7,13 +7,13 @@ Run with the Python of an environment that has them, and nothing of ours; the be
     pip install "nemo_toolkit[asr]==3.0.0"                                        # another one, for NeMo
     echo '{"decoder": "pyctcdecode", "lm": "words.arpa", "lm_weight": 0.5}' | python benchmarks/peers.py --outputs outputs.npz
 
-A request names a `decoder` (a key of `DECODERS`), its settings (as far as they shan't be the peer's own defaults), and how many
-times all is decoded (`repeats`). `lm` is a plain ARPA file, of words for `pyctcdecode`, `ctc-beam-decoder` and
-`flashlight-lexicon` (`lexicon`: from words to lists of token ids), of decimal token ids for the others. Weights are per natural
-logarithm whatever the decoder's own unit is. The answer has the best transcripts (`texts`, or `tokens` of transducers) and the
-median of the seconds that decoding them all takes: loading, and making the arrays that a decoder reads, are not counted;
-turning labels of CTC into text is. A decoder that was asked for before is used again, so that only the first of its times has
-the capture of CUDA graphs. `nemo-lm` times the queries of NeMo's NGPU-LM, and needs no outputs.
+A request names a `decoder` (a key of `DECODERS`) and its settings (as far as they shan't be the peer's own defaults). `lm`
+is a plain ARPA file, of words for `pyctcdecode`, `ctc-beam-decoder` and `flashlight-lexicon` (`lexicon`: from words to
+lists of token ids), of decimal token ids for the others. Weights are per natural logarithm whatever the decoder's own unit
+is. The answer has the best transcripts (`texts`, or `tokens` of transducers) and the seconds that decoding them all takes:
+loading, and making the arrays that a decoder reads, are not counted; turning labels of CTC into text is. A decoder that was
+asked for before is used again, so that only the first of its times has the capture of CUDA graphs. `nemo-lm` times the
+queries of NeMo's NGPU-LM, and needs no outputs.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ def main() -> None:
         made: dict[str, Decode] = {}
         for line in sys.stdin:
             request = json.loads(line)
-            name, repeats = request.pop("decoder"), request.pop("repeats", 1)
+            name = request.pop("decoder")
             if name == "nemo-lm":
                 print(json.dumps(nemo_lm_queries(**request)), file=answers, flush=True)
                 continue
@@ -331,12 +331,9 @@ def main() -> None:
             key = json.dumps([name, request])
             if key not in made:
                 made[key] = DECODERS[name](outputs, **request)
-            times = []
-            for _ in range(repeats):
-                begin = now(args)
-                found = made[key]()
-                times.append(now(args) - begin)
-            answer = {"texts" if outputs.pieces else "tokens": found, "seconds": statistics.median(times)}
+            begin = now(args)
+            found = made[key]()
+            answer = {"texts" if outputs.pieces else "tokens": found, "seconds": now(args) - begin}
             print(json.dumps(answer), file=answers, flush=True)
 
 

@@ -63,14 +63,6 @@ def decoding(model: str, size: int, lm: Any = None, **settings: Any) -> Call:
     return partial(heard(model).decode, decoder(model, lm, **settings), size)
 
 
-def of_words(model: str, size: int, **settings: Any) -> Call:
-    return decoding(model, size, word_lm(), **settings)
-
-
-def with_phrases(model: str, size: int, **settings: Any) -> Call:
-    return decoding(model, size, phrases=names(200), phrase_weight=1.0, **settings)
-
-
 def forgotten(model: str, size: int, **settings: Any) -> Call:
     """With a model of words that is composed on the fly, and has forgotten what was composed before."""
     lm = word_lm(model, composition="on_the_fly")
@@ -153,16 +145,19 @@ CASES: dict[str, Callable[[], Call]] = {
     **{f"ctc beam, 8 batch {size}": partial(decoding, "ctc", size, **BEAM) for size in (1, 16)},
     "ctc beam, 32 batch 16": partial(decoding, "ctc", 16, num_beams=32),
     "words, compose": lambda: partial(word_lm, composition="static"),
-    "words, beam 16 batch 16": partial(of_words, "ctc", 16, num_beams=16),
+    "words, beam 16 batch 16": lambda: decoding("ctc", 16, word_lm(), num_beams=16),
     **{
         f"on the fly, {model} {name} batch {size} forgotten": partial(forgotten, model, size, **settings)
         for model, name, settings in (*CTC_SEARCHES, ("rnnt", "greedy", {}), ("rnnt", "ALSD 6", ALSD))
         for size in (1, 16)
     },
     **{f"graph, tokens batch {size}": partial(decoding, "ctc", size, max_active=64) for size in (1, 16)},
-    "graph, words batch 16": partial(of_words, "ctc", 16, max_active=64),
+    "graph, words batch 16": lambda: decoding("ctc", 16, word_lm(), max_active=64),
     "phrases, compile 1000": lambda: partial(PhraseBooster, names(1000), heard("ctc").recogniser.tokenizer),
-    **{f"phrases, 200 {model} {name}": partial(with_phrases, model, 16, **settings) for model, name, settings in CTC_SEARCHES},
+    **{
+        f"phrases, 200 {model} {name}": partial(decoding, model, 16, phrases=names(200), phrase_weight=1.0, **settings)
+        for model, name, settings in CTC_SEARCHES
+    },
     **{
         f"transducer, {model} {name} batch {size}": partial(decoding, model, size, **settings)
         for model in ("rnnt", "tdt")

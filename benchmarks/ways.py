@@ -121,7 +121,7 @@ class Peer(Way):
 
     def ask(self, point: Point, size: int) -> dict[str, Any]:
         given = {"length_bonus" if name == "beta" else name: value for name, value in point.items()}
-        return self.process.ask(**self.fixed, **given, batch_size=size, repeats=1)
+        return self.process.ask(**self.fixed, **given, batch_size=size)
 
     def transcripts(self, point: Point) -> list[str]:
         answer = self.ask(point, max(self.sizes))
