@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # benchmarks measure the package that they lie beside
 RESULTS = ROOT / "benchmarks" / "results"
 GRAPH_CALLS = 20
+LONG = 200  # characters of a value that is kept, but not printed
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Where there is no GPU, a CPU can stand in for one, to see that benchmarks run through: it tells nothing of their times.
 STAND_IN = "HF_NGPULM_GPU_STAND_IN"
@@ -225,7 +226,7 @@ def report(rows: Iterable[Row], args: argparse.Namespace, facts: dict[str, Any] 
     found: list[Row] = []
     for row in rows:
         found.append(row)
-        print(json.dumps(row), flush=True)
+        print(json.dumps({name: value for name, value in row.items() if len(str(value)) < LONG}), flush=True)
         save(args.name, {**(facts or {}), key: found}, args.out)
     print(table(found))
     print("results in", save(args.name, {**(facts or {}), key: found}, args.out))
