@@ -64,7 +64,7 @@ def test_results_go_on_where_a_run_was_killed(tmp_path, recordings, monkeypatch)
     assert list(transcribe_into(output, transcriber, InProcess())) == []
     for foreign in ("[]\n", '{"notes": "a line without an end"}'):
         output.write_text(foreign)
-        with pytest.raises(ValueError, match="has other lines than results of recordings"):
+        with pytest.raises(ValueError, match="has lines that aren't results of recordings"):
             list(transcribe_into(output, transcriber, InProcess()))
         assert output.read_text() == foreign
 

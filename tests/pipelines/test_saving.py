@@ -101,7 +101,7 @@ def test_what_is_not_saved_is_named(lm, tmp_path, caplog):
     asr = made("ctc", lm=[lm, None], lm_weight=0.3, phrases=["harbour"], num_beams=4)
     with caplog.at_level(logging.WARNING):
         asr.save_pretrained(tmp_path)
-    assert "lm, lm_weight, num_beams, phrases: not saved with the pipeline; give them to pipeline(...) again" in caplog.text
+    assert "lm, lm_weight, num_beams, phrases: not saved with the pipeline; pass them to pipeline(...) again" in caplog.text
     assert named(tmp_path) == {} and not (tmp_path / "ngram_lm").exists()
     caplog.clear()
     made("ctc", lm=LogLinear([lm, lm], [0.5, 0.5])).save_pretrained(tmp_path)

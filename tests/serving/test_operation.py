@@ -288,8 +288,8 @@ def test_encryption(demo, certificate):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--tls-key", "x"], "give --tls-cert, too"),
-        (["--tls-cert", __file__], "no certificate with its key"),
+        (["--tls-key", "x"], "add --tls-cert"),
+        (["--tls-cert", __file__], "not a PEM certificate with its key"),
         (["--tls-cert", "nowhere.pem"], "No such file"),
         (["--api-key-file", "nowhere.txt"], "No such file"),
         (["--api-key", ""], "--api-key is empty"),
@@ -298,7 +298,7 @@ def test_encryption(demo, certificate):
         (["--lm", "a.arpa", "--also-lm", "none=y.arpa"], "other than none"),
         (["--lm", "a.arpa", "--also-lm", "default=y.arpa"], "names of their own"),
         (["--wyoming", "tcp://localhost"], "tcp://HOST:PORT"),
-        (["--wyoming", "tcp://localhost:0", "--workers", "2"], "can't share a port that the system chooses"),
+        (["--wyoming", "tcp://localhost:0", "--workers", "2"], "can't share port 0, which the system chooses"),
     ],
 )
 def test_mistakes_are_one_line(arguments, message, capsys):
