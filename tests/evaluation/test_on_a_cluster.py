@@ -141,7 +141,7 @@ def test_rows_of_json_and_parquet(tmp_path, capsys, monkeypatch):
     assert found[3]["text"] is None and "broken.wav: can't be read" in found[3]["error"]
     capsys.readouterr()
     for arguments, message in (
-        (["m.parquet", *options, "r.parquet"], "r.parquet is there already; write somewhere else, or add --overwrite"),
+        (["m.parquet", *options, "r.parquet"], "r.parquet exists already; write somewhere else, or add --overwrite"),
         (["m.parquet", *options, "r.jsonl", "--overwrite"], "--overwrite has no place with r.jsonl"),
         (["m.parquet", *options[:-1]], "m.parquet: a manifest or Parquet file; add --output results.jsonl or"),
     ):

@@ -140,11 +140,11 @@ def test_words_that_are_never_written_on_the_command_line(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["heard"], "a correction is two texts"),
-        (["a", "b", "--undo"], "--undo takes a correction out, and one to add is given too"),
+        (["heard"], "a correction has two texts"),
+        (["a", "b", "--undo"], "--undo removes a correction, but one to add is given, too"),
         (["--undo"], "has no correction to undo"),
-        (["--lm", "x"], "--lm names the language model that learns and --output the folder of the result; give both"),
-        (["--overwrite"], "--overwrite is about the folder to write; add --output"),
+        (["--lm", "x"], "--lm names the language model to mix, and --output the folder for the result; give both"),
+        (["--overwrite"], "--overwrite has no effect without a folder to write; add --output"),
         (["a", ""], "meant is empty"),
     ],
 )

@@ -104,7 +104,7 @@ def test_idle_settings_are_refused(asr):
         asr(audio, false_alarms_per_hour=1.0)
     with pytest.raises(ValueError, match="which a grammar doesn't have"):
         asr(hf_ngpulm.demo_recording(), grammar=Grammar({"stop": ["stop"]}), phrases=[Phrase("lighthouse", threshold=1.0)])
-    with pytest.raises(ValueError, match="not at a grammar"):
+    with pytest.raises(ValueError, match="not to a grammar"):
         asr(audio, phrases=["a"], false_alarms_per_hour=1.0, grammar=Grammar({"sail": ["drop the anchor"]}))
     with pytest.raises(ValueError, match="false_alarms_per_hour"):
         asr(audio, phrases=["a"], false_alarms_per_hour=-1.0)

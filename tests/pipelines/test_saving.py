@@ -146,5 +146,5 @@ def test_where_it_lies(lm, tmp_path, monkeypatch):
 
 
 def test_pushing_all_of_it(lm, tmp_path):
-    with pytest.raises(ValueError, match=r"leave the language model behind: call push_to_hub\(repo_id\)"):
+    with pytest.raises(ValueError, match=r"wouldn't upload the language model: call push_to_hub\(repo_id\)"):
         made("ctc", lm=lm).save_pretrained(tmp_path, push_to_hub=True)

@@ -175,5 +175,5 @@ def test_other_mistakes():
     small.resize_token_embeddings(20)
     with pytest.raises(ValueError, match="pass the model's own"):
         Rescorer(small, TOKENIZER)
-    with pytest.raises(ValueError, match="max_tokens: given with a Rescorer"):
+    with pytest.raises(ValueError, match="max_tokens: given beside a Rescorer"):
         load_rescorer(RESCORERS["llama"], max_tokens=4)
