@@ -1,6 +1,7 @@
 """KenLM binaries on the command line."""
 
 import json
+import re
 
 import kenlm_files
 import pytest

@@ -88,8 +88,8 @@ def test_files_of_every_kind(calls, tmp_path, capsys):
     assert all(file.startswith("WEBVTT\n\n00:00:") for file in found) and "lighthouse" in found[0]
     for arguments, message in (
         (["--format", "srt"], "--format applies to written files; add --output"),
-        (["--overwrite"], "--overwrite says of files how they are written; add --output"),
-        (["--output", "b.srt", "--timestamps", "char"], "--timestamps has no place in srt files"),
+        (["--overwrite"], "--overwrite applies to written files; add --output"),
+        (["--output", "b.srt", "--timestamps", "char"], "--timestamps has no effect on srt files"),
         (["--output", "out", "--format", "doc"], "--format should be one of"),
     ):
         assert run([*command, *arguments]) == 2 and message in capsys.readouterr().err

@@ -377,7 +377,7 @@ def test_the_command_says_where_it_is_and_that_it_stops():
         )
         server.send_signal(signal.SIGINT)
         out, errors = server.communicate(timeout=30)
-        assert (server.returncode, out, errors) == (0, "", "hf-ngpulm: stopping; what was said is finished, for up to 5 s\n")
+        assert (server.returncode, out, errors) == (0, "", "hf-ngpulm: stopping; received audio is decoded for up to 5 s\n")
     finally:
         server.kill()
 
