@@ -191,7 +191,7 @@ def _width(middle: float, other: Sequence[float], commands: Sequence[float]) -> 
 def _judged(
     asr: Any, grammar: Grammar, recordings: Sequence[Recording], batch_size: int, unreadable: list[str], tell: Any
 ) -> Iterator[_Judged]:
-    """Yield the evidence and the meaning of each piece of the recordings, without a bound on the evidence."""
+    """Recognise recordings with the grammar and no bound on the evidence. Yield the evidence and meaning of each piece."""
     rate = int(asr.feature_extractor.sampling_rate)
     read: list[tuple[Recording, float]] = []
     pieces = pieces_of(recordings, rate, read, unreadable, tell)

@@ -20,7 +20,7 @@ _EDGES = ' \t\n.,;:!?"()[]{}\u2026\u201c\u201d\u00bf\u00a1'
 class Phrase:
     """Hold one phrase with its settings.
 
-    Transcripts have exactly this `text`, whichever alias was recognised, in upper or lower case.
+    If the text or one of its aliases is recognised, in any case of letters, the transcript gets exactly this `text`.
 
     Args:
         text: the text in transcripts.

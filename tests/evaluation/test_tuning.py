@@ -366,7 +366,7 @@ def test_bad_input(asr, clips, outputs, lm):
         (asr, [{"text": "a"}], {}, r"number 0 of the dataset: audio should be a path, .* got none \(the row has text\)"),
         (asr, [{"text": "a", "audio": "nowhere.wav"}], {}, "nowhere.wav"),
         (greedy, outputs, {"betas": "0:1:1"}, "beta can't be tuned: it is a bonus of beam search: also pass num_beams="),
-        (beam, outputs, {"ilm_weights": "0:1:1"}, "ilm_weight can't be tuned: there is no internal LM"),
+        (beam, outputs, {"ilm_weights": "0:1:1"}, "ilm_weight can't be tuned: only transducers and attention decoders"),
         (beam, outputs, {"source_weights": "0:1:1"}, "source_weight can't be tuned: there is no source LM"),
         (beam, outputs, {"phrase_weights": "0:1:1"}, "phrase_weight can't be tuned: there are no phrases"),
         (beam, outputs, {"lm_weights": [-1.0]}, "lm_weight should be a number from 0 to 1000, got -1.0"),

@@ -105,7 +105,7 @@ def test_on_the_command_line(tmp_path, capsys):
     assert told("he drives a car", "vehicles move at speed") | {"terms": 0} == {"corrections": 3, "mishearings": 2, "terms": 0}
     assert run(["learn", log, "--undo"]) == 0
     shown = capsys.readouterr()
-    assert "taken out: 'he drives a car'" in shown.err
+    assert "removed: 'he drives a car'" in shown.err
     assert shown.out == "2 corrections, 2 of them mishearings\n  Kowalska  (heard as koval ska)\n"
     for _ in range(5):
         told("call the harber master", "call the harbour master")
