@@ -1,4 +1,4 @@
-"""Recognition of audio in chunks, for many streams at once."""
+"""Recognise audio in chunks, for many streams at once."""
 
 from .recognizer import StreamingRecognizer
 

@@ -1,4 +1,4 @@
-"""Buffered streaming: an encoder for whole recordings gets a window of audio around each chunk."""
+"""Stream with an encoder for whole recordings, by encoding a window of audio around each chunk (buffered streaming)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class BufferedEncoder(StreamEncoder):
         needed = [self._samples_for(frames) for frames in (_PROBE, 2 * _PROBE)]
         self.stride, rest = divmod(needed[1] - needed[0], _PROBE)
         if rest or self.stride <= 0:
-            raise ValueError(f"{type(model).__name__}'s frames aren't evenly spaced; it can't be cut in chunks")
+            raise ValueError(f"{type(model).__name__} can't be streamed: its frames aren't evenly spaced")
         self.overhang = needed[0] - _PROBE * self.stride
         seconds = self.stride / self.sampling_rate
         lengths = {"chunk_seconds": chunk_seconds, "left_seconds": left_seconds, "right_seconds": right_seconds}
@@ -80,7 +80,7 @@ class BufferedEncoder(StreamEncoder):
         chunks = [of_window[begin:end] for of_window, (begin, end) in zip(frames, cuts)]
         for sid, chunk, (_, whole) in zip(sids, chunks, cuts):
             if whole is not None and len(chunk) != self.chunk:
-                raise RuntimeError(f"{type(self.model).__name__} made {len(chunk)} frames where {self.chunk} were due")
+                raise RuntimeError(f"{type(self.model).__name__} made {len(chunk)} frames instead of {self.chunk}")
             self.done[sid] += len(chunk)
             self.audio[sid].forget((self.done[sid] - self.left) * self.stride)
         return chunks
@@ -119,7 +119,7 @@ class BufferedEncoder(StreamEncoder):
         while self._count(high) < frames:
             low, high = high, 2 * high
             if high > self.sampling_rate * MOST_SECONDS:
-                raise ValueError(f"{type(self.model).__name__} makes too few frames of audio to be cut in chunks")
+                raise ValueError(f"{type(self.model).__name__} can't be streamed: it makes too few frames from audio")
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if self._count(middle) >= frames else (middle, high)
@@ -136,7 +136,7 @@ class BufferedEncoder(StreamEncoder):
         lengths = frame_lengths(self.model, torch.tensor([size]))
         if lengths is None:
             raise ValueError(
-                f"{type(self.model).__name__} can't tell how many frames it makes (it has no "
-                "_get_feat_extract_output_lengths); it can't be cut in chunks"
+                f"{type(self.model).__name__} can't be streamed: it has no _get_feat_extract_output_lengths, which computes "
+                "the number of its frames"
             )
         return int(lengths[0])

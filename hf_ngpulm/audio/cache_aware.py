@@ -1,4 +1,4 @@
-"""Cache-aware streaming: run Nemotron's encoder chunk by chunk with the caches of its layers."""
+"""Run Nemotron's encoder chunk by chunk with the caches of its layers (cache-aware streaming)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class CacheAwareEncoder(StreamEncoder):
     which has `num_lookahead_tokens + 1` frames. Streaming in Transformers takes one recording, or several recordings that begin
     together and have whole chunks. Here, a batch may combine streams that began at different times.
 
-    With a subsampling of 8, frame t hears mel frames up to `8 t`, so the first chunk lacks 7 mel frames. These frames are set
-    to zero, and so are the outputs of convolutions at these positions. The model pads with the same zeros.
+    With a subsampling of 8, frame t depends on mel frames up to `8 t`, so the first chunk lacks 7 mel frames. These frames are
+    set to zero, and so are the outputs of convolutions at these positions. The model pads with the same zeros.
 
     Args:
         model: a `NemotronAsrStreamingForRNNT`, or `Nemotron3_5AsrForRNNT`.
         extractor: its feature extractor.
         max_streams: the number of streams to allocate caches for.
-        num_lookahead_tokens: number of frames that the first frame of a chunk hears ahead. The latency is one frame more.
+        num_lookahead_tokens: number of later frames that the first frame of a chunk depends on. The latency is one frame more.
         prompt_id: the number of the language, for models that take a language (`Nemotron3_5Asr`).
 
     Raises:
@@ -45,10 +45,10 @@ class CacheAwareEncoder(StreamEncoder):
         if (config.subsampling_conv_kernel_size, config.subsampling_conv_stride) != (3, 2):
             raise ValueError(
                 f"the encoder's subsampling has kernels of {config.subsampling_conv_kernel_size} and strides of "
-                f"{config.subsampling_conv_stride}; streaming knows 3 and 2"
+                f"{config.subsampling_conv_stride}; streaming supports 3 and 2"
             )
         if "is_last_audio_chunk" not in inspect.signature(type(extractor).__call__).parameters:
-            raise ValueError(f"{type(extractor).__name__} doesn't know the last chunk of a stream; upgrade transformers")
+            raise ValueError(f"{type(extractor).__name__} can't mark the last chunk of a stream; upgrade transformers")
         self.sampling_rate, self.hop, self.reach = extractor.sampling_rate, extractor.hop_length, extractor.n_fft // 2
         self.factor: int = config.subsampling_factor
         self.chunk = check("num_lookahead_tokens", num_lookahead_tokens, whole(0, 1 << 12)) + 1
@@ -132,7 +132,7 @@ class CacheAwareEncoder(StreamEncoder):
             audio, chunk = self.audio[sid], self.done[sid]
             first, end = self._first_mel(chunk), self._chunk_end(chunk)
             pieces.append(audio.slice(first * self.hop - self.reach, end))
-            # While the audio goes on, a chunk is full at every level.
+            # Before the audio ends, a chunk is full at every level.
             lengths = self._lengths(audio.received // self.hop if audio.ended else 1 << 40)
             of_stream, rate = [], self.factor
             for length in lengths:
@@ -160,8 +160,7 @@ class CacheAwareEncoder(StreamEncoder):
 
 
 class _Caches:
-    """The caches of a batch. The class replaces two caches of Transformers: one of keys and values, one of the convolutions'
-    padding.
+    """Holds a batch's caches in place of two caches of Transformers: for keys and values, and for padding of convolutions.
 
     Args:
         kept: the caches of all streams, by the layer's name; the first batch allocates them.
@@ -179,8 +178,8 @@ class _Caches:
     def update(self, first: Tensor, second: Any, third: Any, kwargs: Any = None) -> Any:
         """Prepend the cached keys and values to new ones, or the cached padding to the input of a convolution.
 
-        Transformers calls this method in two ways: with keys, values and a layer's number; or with the input, name and module
-        of a convolution. (The first way may add `kwargs`, which aren't needed here.)
+        Transformers calls this method in two ways: with keys, values and a layer's number (and perhaps `kwargs`, which aren't
+        needed here); or with the input, name and module of a convolution.
         """
         if isinstance(second, Tensor):
             return tuple(

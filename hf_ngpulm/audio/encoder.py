@@ -1,4 +1,4 @@
-"""Turn the audio of many streams into frames for a decoder."""
+"""Encode the audio of many streams to frames for a decoder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Samples:
             self.received += len(samples)
 
     def slice(self, begin: int, end: int) -> np.ndarray:
-        """Return the samples from `begin` to `end`, at most to the recording's end. Places before the recording give zeros."""
+        """Return the samples from `begin` to `end`, at most to the recording's end. Negative positions give zeros."""
         whole = np.concatenate([np.zeros(max(0, -begin), dtype=np.float32), *self._pieces])
         first = self._first if begin >= 0 else begin
         return whole[begin - first : max(0, min(end, self.received) - first)]
@@ -50,8 +50,8 @@ class StreamEncoder(ABC):
 
     Attributes:
         sampling_rate: rate of the audio, in hertz.
-        chunk_seconds: the length of a chunk.
-        latency_seconds: the longest delay of a frame: the length of a chunk, and of the audio that is needed after the chunk.
+        chunk_seconds: length of a chunk, in seconds.
+        latency_seconds: longest delay of a frame, in seconds: the chunk and the audio that is needed after it.
     """
 
     sampling_rate: int
@@ -70,7 +70,7 @@ class StreamEncoder(ABC):
 
     @abstractmethod
     def ready(self, sid: int) -> bool:
-        """Return whether a stream has the audio for its next frames. After the audio's end, return whether frames are left."""
+        """Return whether a stream has enough audio for its next frames; after the audio's end, whether frames are left."""
 
     @abstractmethod
     def waiting(self, sid: int) -> int:
@@ -78,8 +78,10 @@ class StreamEncoder(ABC):
 
     @abstractmethod
     def encode(self, sids: Sequence[int]) -> list[Tensor]:
-        """Encode the next chunk of streams that are all `ready`. Return each stream's next frames `[T, D]` (a transducer's) or
-        logits `[T, C]` (a CTC model's). If an error occurs, the streams stay unchanged.
+        """Encode the next chunk of streams that are all `ready`. An error leaves the streams unchanged.
+
+        Returns:
+            For each stream, its next frames `[T, D]` (transducers) or logits `[T, C]` (CTC models).
         """
 
 
@@ -89,8 +91,9 @@ def extract(extractor: Any, samples: np.ndarray) -> Any:
 
 
 def extract_batch(extractor: Any, pieces: list[np.ndarray]) -> dict[str, Tensor]:
-    """Return the features of several pieces of audio, padded to the length of the longest. The pieces are extracted one at a
-    time. This is faster than one call for all, because the spectra then fit into a core's cache.
+    """Return the features of several pieces of audio, padded to the length of the longest piece.
+
+    The extractor gets one piece at a time. This is faster than a single call, because the spectra then fit into a core's cache.
     """
     features = [extract(extractor, samples) for samples in pieces]
 

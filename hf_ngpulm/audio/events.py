@@ -1,4 +1,4 @@
-"""Events of a stream, as dictionaries for JSON, for the command line and the server. Times are seconds of the audio."""
+"""Describe the results of a stream as events, dictionaries for JSON. Times are in seconds of the stream's audio."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .recognizer import StreamingRecognizer
 
 
 def partial_event(recognizer: StreamingRecognizer, sid: int, partial: Partial) -> dict[str, Any]:
-    """Return the utterance so far.
+    """Return the event of an unfinished utterance.
 
     The event has its `text`, the part that can no longer change (`stable`), and the end of the decoded audio (`end`). For a
     stream with a grammar, it has the `intent` and `slots` so far.
@@ -31,12 +31,13 @@ def final_event(
 ) -> dict[str, Any] | None:
     """Return the event of a finished utterance; None if its transcript is empty.
 
-    For a stream with a grammar, it has what `Understanding.as_dict` has; for one with a second look, reports on its `phrases`.
+    For a stream with a grammar, the event has the entries of `Understanding.as_dict`. For a stream with a second look, it has
+    reports on `phrases`.
 
     Args:
         hypotheses: a result of `StreamingRecognizer.close` or `reset`; for a stream with a grammar, its understanding.
         begin: the start of the utterance, in seconds.
-        has_words: whether to list the words; this takes longer than the text alone.
+        has_words: whether to list the words, which takes longer than the text alone.
     """
     best = hypotheses[0] if hypotheses else None
     meant = best.as_dict(begin) if isinstance(best, Understanding) else getattr(best, "meant", {})
@@ -50,11 +51,11 @@ def final_event(
             if time is not None:
                 shown[name] = round(begin + time, 3)
         words.append(shown | ({} if word.confidence is None else {"confidence": round(word.confidence, 3)}))
-    told = {"type": "final", "text": hypothesis.text, **meant, "words": words}
+    event = {"type": "final", "text": hypothesis.text, **meant, "words": words}
     segments = getattr(hypothesis, "segments", None)  # from models that segment the text themselves
     if segments:
-        told["segments"] = segments
+        event["segments"] = segments
     reports = getattr(hypothesis, "phrases", ())
     if reports:
-        told["phrases"] = [report.as_dict(begin) for report in reports]
-    return told
+        event["phrases"] = [report.as_dict(begin) for report in reports]
+    return event

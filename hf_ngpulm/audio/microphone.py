@@ -10,7 +10,7 @@ import numpy as np
 
 from ..sound.files import Resampler
 
-MOST_QUEUED = 600  # pieces of a microphone's audio that wait to be decoded
+MOST_QUEUED = 600  # most pieces of audio that wait to be decoded
 
 
 def microphone_pieces(sampling_rate: int, seconds: float = 0.1, device: int | str | None = None) -> Iterator[np.ndarray]:
@@ -25,7 +25,7 @@ def microphone_pieces(sampling_rate: int, seconds: float = 0.1, device: int | st
         The samples of a piece, float32 `[N]`.
 
     Raises:
-        ValueError: there is no such microphone, it can't be opened, or its audio isn't decoded fast enough.
+        ValueError: there is no such microphone, it can't be opened, or the caller takes pieces too slowly.
         ModuleNotFoundError: sounddevice isn't installed.
     """
     try:
@@ -54,4 +54,4 @@ def microphone_pieces(sampling_rate: int, seconds: float = 0.1, device: int | st
                     raise ValueError("decoding is slower than real time; use a smaller model or beam")
                 yield resample(pieces.get())
     except sounddevice.PortAudioError as error:
-        raise ValueError(f"no microphone to listen to: {error}") from None
+        raise ValueError(f"the microphone can't be used: {error}") from None

@@ -1,4 +1,4 @@
-"""StreamingRecognizer: transcribe the audio of many streams."""
+"""Define `StreamingRecognizer`, which transcribes the audio of many streams."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ class StreamingRecognizer:
         language: the spoken language, for models that take a language (Nemotron 3.5).
         endpoint_seconds, endpoint_frames: as for `StreamingDecoder`.
         max_waiting_seconds: maximum undecoded audio of a stream, in seconds.
-        decoding: settings of `CTCDecoder` or `TransducerDecoder`: lm, lm_weight, num_beams, strategy ... (`rescorer` may be a
-            name; it ranks the hypotheses of ended utterances, while other streams wait.) For CTC models
-            `strategy` may be "graph": `num_beams` and `phrase_weight` then set `max_active` and `discount` of a `GraphDecoder`.
-            If you pass no weight, the weight that the LM remembers for the model applies.
+        decoding: settings of `CTCDecoder` or `TransducerDecoder`: lm, lm_weight, num_beams, strategy ... A `rescorer` may be
+            given by name; it ranks the hypotheses of ended utterances, while other streams wait. For CTC models `strategy` may
+            be "graph": `num_beams` and `phrase_weight` then set `max_active` and `discount` of a `GraphDecoder`. The default
+            weight is the one that the LM remembers for the model.
 
     Attributes:
         sampling_rate: rate of the audio, in hertz.
@@ -108,7 +108,7 @@ class StreamingRecognizer:
         if not 0 < max_waiting_seconds < math.inf:
             raise ValueError(f"max_waiting_seconds should be above 0, got {max_waiting_seconds!r}")
         if not (is_ctc(model) or is_transducer(model)):
-            raise ValueError(f"{type(model).__name__} is neither a CTC model nor a transducer, the models that can be streamed")
+            raise ValueError(f"{type(model).__name__} can't be streamed: it is neither a CTC model nor a transducer")
         self.max_waiting_seconds, self.tokenizer = max_waiting_seconds, tokenizer
         cutting = {"chunk_seconds": chunk_seconds, "left_seconds": left_seconds, "right_seconds": right_seconds}
         looking = {"num_lookahead_tokens": num_lookahead_tokens, "language": language}
@@ -141,7 +141,7 @@ class StreamingRecognizer:
         self.decoder = StreamingDecoder(decoder, max_streams, endpoint_frames, endpoint_seconds, model.device)
         self._begins: dict[int, int] = {}  # number of frames of each stream before its current utterance
         self._frames: dict[int, int] = {}  # number of frames of each stream so far
-        self._problems: dict[int, str] = {}  # why a stream can only be closed
+        self._problems: dict[int, str] = {}  # streams that can only be closed, with the reason
 
     def __repr__(self) -> str:
         seconds = {"chunk_seconds": self.chunk_seconds, "latency_seconds": self.latency_seconds}
@@ -170,12 +170,12 @@ class StreamingRecognizer:
         return sid
 
     def _with_thresholds(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Return settings of a stream in which thresholds are read from their file."""
-        given = settings.get("thresholds")
-        return settings if given is None else {**settings, "thresholds": thresholds_for(self.model, given)}
+        """Return a stream's settings, with thresholds read from their file."""
+        thresholds = settings.get("thresholds")
+        return settings if thresholds is None else {**settings, "thresholds": thresholds_for(self.model, thresholds)}
 
     def set_context(self, sid: int, phrases: Any) -> None:
-        """Replace a stream's phrases, also in mid-utterance. The next step follows the new ones.
+        """Replace a stream's phrases, also within an utterance. The next step uses the new ones.
 
         Args:
             phrases: as for `StreamingDecoder.set_contexts`; None for no phrases.
@@ -189,8 +189,8 @@ class StreamingRecognizer:
     def set_grammar(self, sid: int, grammar: Grammar) -> None:
         """Switch a stream that was opened with a grammar to another one.
 
-        If nothing has been said yet in the current utterance, a new one begins. Otherwise the new grammar is that of the next
-        utterance, which `reset` begins.
+        If the current utterance has no words yet, the new grammar applies to it. Otherwise it applies from the next utterance
+        on, which `reset` begins.
 
         Raises:
             StreamError: the stream isn't open, or was opened without a grammar.
@@ -201,15 +201,14 @@ class StreamingRecognizer:
             self.reset(sid)
 
     def unwritable(self, phrases: Any) -> dict[str, str]:
-        """Return the phrases that the tokenizer can't write, each with the part that it can't write."""
+        """Return a dictionary from the phrases that the tokenizer can't write to their unknown characters."""
         context = self.context(phrases)
         return {} if context is None else context.left_out
 
     def context(self, phrases: Any, grammar: Grammar | None = None, **settings: Any) -> Any:
-        """Compile phrases for streams; see `StreamingDecoder.context`. Also compile the grammar, which caches its compiled
-        form.
+        """Compile phrases for streams; see `StreamingDecoder.context`. Also compile the grammar, which caches the result.
 
-        Other threads may call this while a thread decodes.
+        Other threads may call this method during decoding.
         """
         if grammar is not None:
             own = self.decoder.decoder
@@ -294,7 +293,7 @@ class StreamingRecognizer:
         sids = self.ready()
         if most is not None or seconds is not None:
             sids = self._chosen(sids, len(sids) if most is None else most, math.inf if seconds is None else seconds)
-        for sid in sids:  # to the end of the queue
+        for sid in sids:  # move the streams to the end of the queue
             self._frames[sid] = self._frames.pop(sid)
         return self._step(sids)
 
@@ -385,13 +384,12 @@ def _cache_aware(
         configured = model.config.encoder_config.default_num_lookahead_tokens
         num_lookahead_tokens = getattr(processor, "default_num_lookahead_tokens", configured)
     elif supported is not None and num_lookahead_tokens not in supported:
-        raise ValueError(f"num_lookahead_tokens should be one of those the model was trained with, {supported}, "
-                         f"got {num_lookahead_tokens!r}")  # fmt: skip
+        raise ValueError(f"num_lookahead_tokens should be one of {supported}, as in training; got {num_lookahead_tokens!r}")
     prompt_id = None
     if language is not None:
         prompt_ids = getattr(processor, "prompt_dictionary", None)
         if prompt_ids is None:
-            raise ValueError(f"language={language!r}: {type(model).__name__} takes no language; leave it out")
+            raise ValueError(f"language={language!r} has no effect on {type(model).__name__}; leave it out")
         if language not in prompt_ids:
             raise ValueError(f"language should be one of {sorted(prompt_ids)}, got {language!r}")
         prompt_id = prompt_ids[language]

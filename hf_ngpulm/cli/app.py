@@ -17,28 +17,28 @@ from .options import command
 
 # Each command in a line. A command is a function in the module of its name, which is imported when the command is called.
 COMMANDS = {
-    "demo": "Transcribe bundled clips by small models of every kind: alone, with a language model, a beam, phrases.",
+    "demo": "Transcribe bundled clips with small models of every kind: alone, with a language model, a beam, phrases.",
     "train": "Train a language model: modified Kneser-Ney, as KenLM's lmplz.",
     "convert": "Convert a language model: ARPA, NeMo, KenLM binary, or saved -> saved or ARPA.",
     "interpolate": "Mix language models into one.",
-    "info": "Show what a language model consists of.",
+    "info": "Show the order, size and training of a language model.",
     "push": "Put a language model on the Hub, with a card.",
     "score": "Score sentences (natural log, </s> included), and print the perplexity of all.",
     "transcribe": "Transcribe audio files, with a language model or phrases.",
-    "learn": "Add a correction of a transcript, and show what the corrections teach.",
+    "learn": "Add a correction of a transcript, and show the phrases that the corrections teach.",
     "evaluate": "Measure error rates and speed of a recogniser on recordings with transcripts.",
     "tune": "Find the weights with which a model and an LM make the fewest errors.",
-    "stream": "Transcribe a microphone, or a file as if it were spoken now, while it is heard.",
+    "stream": "Transcribe a microphone live, or a file at the speed of speech.",
     "serve": "Serve recordings and live audio: OpenAI's API, Wyoming, and a page with a microphone.",
 }
 
 
-ADDRESS = re.compile(r"auto|local|(ray://)?[^/\s]+:[0-9]+")  # of a Ray cluster
+ADDRESS = re.compile(r"auto|local|(ray://)?[^/\s]+:[0-9]+")  # address of a Ray cluster
 
 
 def function_of(name: str) -> Callable[..., None]:
     """Import a command and return its function in the form that Typer takes."""
-    # A command's output has no progress bars of weights being loaded, and no advice for programmers.
+    # Silence progress bars of loading weights, and advice for programmers.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -50,11 +50,11 @@ class Command(TyperCommand):
     """A command whose option --ray may stand without an address, which means "auto"."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse arguments. What follows --ray is its address only if it looks like one."""
-        found: list[str] = []
+        """Parse arguments. The argument after --ray is its address only if it looks like one."""
+        completed: list[str] = []
         for arg, following in zip(args, [*args[1:], ""]):
-            found += [arg, "auto"] if arg == "--ray" and not ADDRESS.fullmatch(following) else [arg]
-        return super().parse_args(ctx, found)
+            completed += [arg, "auto"] if arg == "--ray" and not ADDRESS.fullmatch(following) else [arg]
+        return super().parse_args(ctx, completed)
 
 
 class Commands(TyperGroup):
@@ -143,7 +143,7 @@ def run(arguments: Sequence[str]) -> int:
     except (ValueError, OSError, ImportError) as error:
         return _complain(str(error))
     except Exception as error:
-        # typer's own complaints about options and arguments; their class has moved between its versions.
+        # typer's own errors about options and arguments; their class has moved between its versions.
         if hasattr(error, "format_message"):
             message = error.format_message()
             return _complain(message) if message else 2  # no message: the help was shown

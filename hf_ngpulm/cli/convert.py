@@ -33,11 +33,15 @@ def convert(
     tokenizer: TokenizerOption = None,
     vocab_size: VocabSizeOption = None,
     units: UnitsOption = "auto",
-    to: str | None = option("safetensors or arpa, if the target's name doesn't say."),
+    to: str | None = option("Format: safetensors or arpa [default: by the target's ending]."),
     out_units: str | None = option("Units of a written ARPA file: piece, id or nemo."),
     max_ngrams: MaxNGramsOption = None,
-    composition: str | None = option("For words: static, on_the_fly (for large models), or auto, by the number of n-grams."),
-    continued: float | None = option("For words: share of sentence ends after which another sentence begins, such as 0.5."),
+    composition: str | None = option(
+        "For word-level LMs: static, on_the_fly (for large models), or auto, by the number of n-grams."
+    ),
+    continued: float | None = option(
+        "For word-level LMs: share of sentence ends after which another sentence begins, such as 0.5."
+    ),
     overwrite: OverwriteOption = False,
 ) -> None:
     """Convert a language model (ARPA, NeMo, KenLM binary, or saved) to a saved model or an ARPA file.
@@ -58,7 +62,7 @@ def convert(
     options = given(words, composition=composition, continued=continued)
     if is_word_binary(source, tokenizer, vocab_size, units):
         if options:
-            raise ValueError(f"{', '.join(options)}: words are spelled in tokens with --tokenizer; add it")
+            raise ValueError(f"{', '.join(options)}: spelling words in tokens needs --tokenizer; add it")
         _convert_words(source, target, kind, out_units, max_ngrams)
         return
     lm = load(source, tokenizer, vocab_size, units, **options)
@@ -72,7 +76,7 @@ def convert(
 
 
 def _convert_words(source: str, target: str, kind: str, out_units: str | None, max_ngrams: int | None) -> None:
-    """Write the n-grams of a KenLM binary to a file, with the words that the binary contains."""
+    """Write the n-grams of a KenLM binary to an ARPA file, with the words that the binary contains."""
     if kind != "arpa":
         raise ValueError(
             f"{source}: a KenLM binary of words becomes an ARPA file (give a target that ends in .arpa); for a model of token "

@@ -30,26 +30,26 @@ PHRASE_WEIGHTS = {  # benchmarks/results/bundled.json
 }  # fmt: skip
 ORDERS, ORDERS_WEIGHT, AS_WHISPER = "orders", 0.5, "whisper-en"
 NEXT = {  # commands to try, and their use
-    "hf-ngpulm demo --model openai/whisper-tiny.en": "people's voices, with a model of the Hub",
+    "hf-ngpulm demo --model openai/whisper-tiny.en": "people's voices, with a model from the Hub",
     "hf-ngpulm train my-text.txt --tokenizer nvidia/parakeet-ctc-0.6b -o my-lm": "a language model of your text",
     "hf-ngpulm transcribe my.flac -m nvidia/parakeet-ctc-0.6b --lm my-lm": "and your recordings with it",
 }
-AFTER_ORDERS = {"hf-ngpulm tune nvidia/parakeet-ctc-0.6b my-recordings.jsonl --lm my-lm --save": "the best weight, kept in it"}
+AFTER_ORDERS = {"hf-ngpulm tune nvidia/parakeet-ctc-0.6b my-recordings.jsonl --lm my-lm --save": "the best weight, saved in it"}
 Evaluations: TypeAlias = "dict[tuple[str, str, str], library.Evaluation]"  # by set of clips, model and search
 
 
 def demo(
     *,
     model: list[str] | None = option(
-        f"Only these models: {NAMES}; or the folder or Hub id of any recogniser of English, for people's voices."
+        f"Only these models: {NAMES}; or the folder or Hub id of any English recogniser, for people's voices."
     ),
-    clips: int = option("Transcripts to show of each set.", default=3, min=0),
+    clips: int = option("Number of transcripts to show from each set.", default=3, min=0),
     as_json: JsonOption = False,
 ) -> None:
     """Transcribe bundled clips with small models of several kinds: alone, with a language model, with a beam, and with phrases.
     Works offline.
 
-    The small models only know synthetic voices. Three clips of people's voices are bundled, too, for a model of the Hub:
+    The small models only know synthetic voices. Three clips of people's voices are bundled, too, for models from the Hub:
 
     hf-ngpulm demo --model openai/whisper-tiny.en
     """
@@ -58,7 +58,7 @@ def demo(
     for_people = [name for name in chosen if name not in MODELS]
     for name in for_people:
         if "/" not in name and not os.path.isdir(name):
-            raise ValueError(f"--model {name}: there is no such model; there are {NAMES}, and those of the Hub (org/name)")
+            raise ValueError(f"--model {name}: there is no such model; there are {NAMES}, and models on the Hub (org/name)")
     small = [name for name in chosen if name in MODELS]
     lm = library.NGramLM.from_pretrained(bundled("examples/speech") / HARBOUR / "lm")
     evaluations: Evaluations = {}
@@ -74,7 +74,7 @@ def demo(
             print_json({"set": of_set, "model": name, "search": search, **_rates(evaluation), "transcripts": texts})
         return
     if clips:
-        print_line("What was said, and what was heard: [green]put right[/green], [bold red]\\[wrong][/], [yellow](missing)[/]")
+        print_line("Transcripts and hypotheses: [green]corrected[/green], [bold red]\\[wrong][/], [yellow](missing)[/]")
     for name in [*small[:1], *for_people]:
         _show_transcripts(evaluations, name, clips)
     if small:
@@ -171,8 +171,8 @@ def _show_next(after_orders: bool) -> None:
     commands = dict([*NEXT.items()][1:]) | AFTER_ORDERS if after_orders else NEXT
     print_line("\nTry next:")
     width = max(map(len, commands))
-    for command, what in commands.items():
-        print_line(Text.assemble("  ", (command.ljust(width), "bold cyan"), (f"   # {what}", "dim")))
+    for command, use in commands.items():
+        print_line(Text.assemble("  ", (command.ljust(width), "bold cyan"), (f"   # {use}", "dim")))
 
 
 def _show_rates(evaluations: Evaluations, models: list[str], lm: library.NGramLM) -> None:

@@ -18,8 +18,8 @@ from .output import interruptible, print_json, print_line, print_table, tell
 
 UNREADABLE = 3  # exit status if some audio couldn't be read
 ALONE = (
-    "accelerate has started one process only; for several on CPUs, or on one GPU, give accelerate launch --multi_gpu, too, and "
-    "leave out --cpu (or start them by MPI: mpirun -np 2 hf-ngpulm evaluate ...)"
+    "accelerate has started one process only; for several on CPUs or on one GPU, pass --multi_gpu instead of --cpu to "
+    "accelerate launch (or use MPI: mpirun -np 2 hf-ngpulm evaluate ...)"
 )
 
 
@@ -30,7 +30,7 @@ class Comparing:
     baseline: bool = options.option(
         "Also evaluate the same search without LM and phrases, and compare.", "--baseline", default=False
     )
-    compare: str | None = options.option("Results (--output) of another run on the same data, to compare with.")
+    compare: str | None = options.option("Compare with the results (--output) of another run on the same data.")
     confidence: float = options.option("Level of confidence intervals.", default=0.95)
 
 
@@ -46,17 +46,17 @@ def evaluate(
     on_cluster: options.OnCluster,
     comparing: Comparing,
     batch_size: int = options.option("Recordings decoded together.", default=16, min=1),
-    chunk_length: float = options.option("Seconds from which recordings are cut into chunks.", default=40.0, min=1),
+    chunk_length: float = options.option("Cut longer recordings into chunks of this many seconds.", default=40.0, min=1),
     normalise: options.NormaliseOption = "none",
     word_confidence: str | None = options.option(
-        "Also measure how well words' confidences fit: max_prob, gibbs, tsallis or renyi, or a file of `hf-ngpulm tune`."
+        "Also measure the calibration of word confidences: max_prob, gibbs, tsallis or renyi, or a file from `hf-ngpulm tune`."
     ),
-    output: str | None = options.option("File for results: a line of JSON a recording.", "--output", "-o"),
+    output: str | None = options.option("File for results: a line of JSON per recording.", "--output", "-o"),
     resume: bool = options.option(
-        "Go on with the results in --output; or refuse if there are any.", "--resume/--no-resume", default=True
+        "Continue from existing results in --output; --no-resume refuses them.", "--resume/--no-resume", default=True
     ),
     device: options.DeviceOption = None,
-    dtype: str | None = options.option("float32, float16 or bfloat16 [default: float32 on a CPU, else the model's]."),
+    dtype: str | None = options.option("float32, float16 or bfloat16 [default: float32 on a CPU, otherwise the model's]."),
     num_threads: int | None = options.option("Threads of the model on a CPU.", min=1),
     as_json: options.JsonOption = False,
 ) -> None:
@@ -75,7 +75,7 @@ def evaluate(
         raise ValueError(f"--confidence should lie between 0 and 1, as in 0.95, got {confidence}")
     normalisation = normalisation_of(normalise)
     earlier = None if compare is None else library.read_results(compare, normalisation)
-    processes = Processes()  # before the number of threads, which accelerate sets
+    processes = Processes()  # first, because accelerate sets the number of threads
     rank, size = processes.rank, processes.size
     if launched_alone():
         tell(ALONE)
@@ -91,14 +91,12 @@ def evaluate(
     if common or from_entities:
         settings["phrases"] = common
     if baseline and not settings.keys() & {"lm", "phrases", "rescorer", "corrections"}:
-        raise ValueError(
-            "--baseline is the same without language model and phrases, but there is neither; add --lm or --phrases"
-        )
+        raise ValueError("--baseline leaves out language model and phrases, but there are none; add --lm or --phrases")
     settings |= options.given(confidence=word_confidence)
     elsewhere = on_cluster.arguments()
     if elsewhere:
         library.refuse_idle(
-            {"--num-threads": num_threads}, "has no place with --ray, which gives each actor its CPUs; leave it out"
+            {"--num-threads": num_threads}, "has no effect with --ray, which gives each actor its CPUs; leave it out"
         )
     asr: Any = None if elsewhere and not baseline else load_recogniser(model, "cpu" if elsewhere else device, dtype, **settings)
     bars = Bars(rank == 0 and not as_json and sys.stderr.isatty())
@@ -118,17 +116,17 @@ def evaluate(
     without, less = None, {}
     try:
         with interruptible(lambda: _kept(output)):
-            found = run("evaluation", output, from_entities, {})
+            evaluation = run("evaluation", output, from_entities, {})
             if baseline:
                 less = library.without_lm(asr)
                 without = run("baseline", _baseline_path(output), False, less)
     except ConnectionError as error:
         raise (error if size == 1 else ConnectionError(f"{error}; {_kept(output)}")) from None
-    if found is None:
+    if evaluation is None:
         return
-    runs = {"evaluation": found} | ({} if without is None else {"baseline": without})
+    runs = {"evaluation": evaluation} | ({} if without is None else {"baseline": without})
     others = {"baseline": without, str(compare): earlier}
-    comparisons = {name: found.compare(other, confidence) for name, other in others.items() if other is not None}
+    comparisons = {name: evaluation.compare(other, confidence) for name, other in others.items() if other is not None}
     if as_json:
         for name, one in runs.items():
             print_json({"run": name, **one.summary(confidence)})
@@ -138,9 +136,9 @@ def evaluate(
         _show(runs, comparisons, confidence, f"{os.path.basename(model.rstrip('/'))} on {recordings.source}")
         if search := ", ".join(f"{name} {value}" for name, value in less.items() if value is not None):
             print_line(f"Without LM: the same search, {search}.")
-    for warning in found.warnings:
+    for warning in evaluation.warnings:
         tell(warning)
-    end_if_unreadable(len(found.unreadable), len(found.utterances))
+    end_if_unreadable(len(evaluation.unreadable), len(evaluation.utterances))
 
 
 def end_if_unreadable(unreadable: int, recordings: int) -> None:
@@ -153,8 +151,8 @@ def end_if_unreadable(unreadable: int, recordings: int) -> None:
 def _kept(output: str | None) -> str:
     """Return a message about the results that an interrupted run keeps."""
     if output is None:
-        return "nothing is kept; with --output results.jsonl it is, and a run goes on where it was"
-    return f"what was found is kept beside {output}: run the same command again to go on"
+        return "nothing is kept; with --output results.jsonl, a run keeps its results and can resume"
+    return f"finished results are kept beside {output}: run the same command again to resume"
 
 
 def _baseline_path(output: str | None) -> str | None:
@@ -167,21 +165,21 @@ def _baseline_path(output: str | None) -> str | None:
 
 def _refuse_existing(output: str | None, baseline: bool, size: int) -> None:
     if size > 1:
-        raise ValueError("--no-resume is for one process, as others may have begun; remove what is in --output by hand")
+        raise ValueError("--no-resume works in one process only; with several, remove the results in --output by hand")
     if output is None:
         raise ValueError("--no-resume without --output; there is nothing to resume")
     for path in (output, *([_baseline_path(output)] if baseline else [])):
         for there in (f"{path}", f"{path}.parts"):
             if os.path.exists(there):
-                raise ValueError(f"{there} exists; remove it, name another --output, or leave --no-resume out to go on with it")
+                raise ValueError(f"{there} exists; remove it, name another --output, or leave --no-resume out to continue it")
 
 
 def _show(runs: dict[str, library.Evaluation], comparisons: dict[str, library.Compared], level: float, title: str) -> None:
-    facts = [_facts(found, level) for found in runs.values()]
-    names = dict.fromkeys(name for told in facts for name in told)
-    rows = [[name, *(told.get(name, "") for told in facts)] for name in names]
+    facts = [_facts(one, level) for one in runs.values()]
+    names = dict.fromkeys(name for of_run in facts for name in of_run)
+    rows = [[name, *(of_run.get(name, "") for of_run in facts)] for name in names]
     print_table(rows, ["", *({"evaluation": "", "baseline": "without LM"}[name] for name in runs)], title)
-    print_line(f"Decoder alone: {runs['evaluation'].measured}; of one process, after warm-up.")
+    print_line(f"Decoder alone: {runs['evaluation'].measured}; in one process, after warm-up.")
     for other, compared in comparisons.items():
         of = compared.comparison
         left_out = f", {compared.alone} left out" if compared.alone else ""
@@ -191,33 +189,33 @@ def _show(runs: dict[str, library.Evaluation], comparisons: dict[str, library.Co
         )
 
 
-def _facts(found: library.Evaluation, level: float) -> dict[str, str]:
-    told = found.summary(level)
+def _facts(evaluation: library.Evaluation, level: float) -> dict[str, str]:
+    figures = evaluation.summary(level)
 
     def rate(name: str) -> str:
-        bounds = told[f"{name}_interval"]
-        return _number(told[name], 2) + ("" if bounds is None else f"  ({bounds[0]:.2f} to {bounds[1]:.2f})")
+        bounds = figures[f"{name}_interval"]
+        return _number(figures[name], 2) + ("" if bounds is None else f"  ({bounds[0]:.2f} to {bounds[1]:.2f})")
 
     rows = {
         "WER, %": rate("wer"),
-        "substitutions, deletions, insertions": ", ".join(f"{told[name]:,}" for name in library.EDITS),
+        "substitutions, deletions, insertions": ", ".join(f"{figures[name]:,}" for name in library.EDITS),
     }
     rows["CER, %"] = rate("cer")
-    if "entity_wer" in told:
+    if "entity_wer" in figures:
         rows["entity WER, %"] = rate("entity_wer")
-        shares = (told[f"entity_{name}"] for name in ("precision", "recall", "f1"))
+        shares = (figures[f"entity_{name}"] for name in ("precision", "recall", "f1"))
         rows["entity precision, recall, F1, %"] = ", ".join(_number(share, 1) for share in shares)
-    if "calibration_error" in told:
-        rows["calibration error of confidences, %"] = _number(told["calibration_error"], 1)
-    rows["x real time, model with decoder"] = _number(told["rtfx"], 1)
-    rows["x real time, decoder alone"] = _number(told["rtfx_decoder"], 1)
-    rows["recordings, seconds of audio"] = f"{told['utterances']:,}, {told['audio_seconds']:,.1f}"
-    rows["words of transcripts"] = f"{told['words']:,}"
+    if "calibration_error" in figures:
+        rows["calibration error of confidences, %"] = _number(figures["calibration_error"], 1)
+    rows["x real time, model with decoder"] = _number(figures["rtfx"], 1)
+    rows["x real time, decoder alone"] = _number(figures["rtfx_decoder"], 1)
+    rows["recordings, seconds of audio"] = f"{figures['utterances']:,}, {figures['audio_seconds']:,.1f}"
+    rows["words of transcripts"] = f"{figures['words']:,}"
     for name, count in (
-        ("without transcript", told["without_transcript"]),
-        ("of 0 s", told["without_audio"]),
-        ("ran away (cut, or the same phrase again and again)", told["runaways"]),
-        ("unreadable, skipped", len(told["unreadable"])),
+        ("without transcript", figures["without_transcript"]),
+        ("of 0 s", figures["without_audio"]),
+        ("ran away (cut, or the same phrase again and again)", figures["runaways"]),
+        ("unreadable, skipped", len(figures["unreadable"])),
     ):
         if count:
             rows[name] = f"{count:,}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from . import library
 
-KINDS = ("txt", "srt", "vtt", "json")  # of transcripts
+KINDS = ("txt", "srt", "vtt", "json")  # kinds of transcript files
 
 
 def audio_of(arguments: Iterable[str]) -> dict[str, str]:
@@ -36,7 +36,7 @@ def audio_of(arguments: Iterable[str]) -> dict[str, str]:
             matching = sorted(Path(path) for path in glob.glob(text, recursive=True) if os.path.isfile(path))
             files = [path for path in matching if path.suffix.lower() in library.EXTENSIONS or text.endswith(path.suffix)]
             if not files:
-                raise FileNotFoundError(f"{text}: there are no audio files of such a name")
+                raise FileNotFoundError(f"{text}: no audio file matches this pattern")
         else:
             names[text] = os.path.basename(text)
             continue
@@ -59,7 +59,7 @@ def transcript_files(output: str, kind: str | None, audio: dict[str, str]) -> tu
     is_folder = os.path.isdir(output) or output.endswith(("/", os.sep)) or not ending
     if not is_folder and len(audio) == 1:
         if kind is None and ending not in KINDS:
-            raise ValueError(f"--output {output}: should end in {', '.join(KINDS)}, or say with --format what it shall be")
+            raise ValueError(f"--output {output}: should end in {', '.join(KINDS)}; otherwise add --format")
         return kind or ending, [Path(output)]
     if not is_folder and ending in KINDS:
         raise ValueError(
@@ -71,19 +71,17 @@ def transcript_files(output: str, kind: str | None, audio: dict[str, str]) -> tu
     for path, name in audio.items():
         file = Path(output, name).with_suffix(f".{kind}")
         if file in files:
-            raise ValueError(f"{file}: would be written for both {files[file]} and {path}; transcribe one of them by itself")
+            raise ValueError(f"{file}: would be written for both {files[file]} and {path}; transcribe them separately")
         files[file] = path
     return kind, list(files)
 
 
 def refuse_existing(paths: Sequence[str | os.PathLike[str]], overwrite: bool) -> None:
-    """Refuse to overwrite files, or folders of models. Raises FileExistsError if a file or model exists, and `overwrite` is
-    false.
-    """
+    """Raise FileExistsError if a file, or a model in a folder, exists and `overwrite` is false."""
     if overwrite:
         return
     for path in map(Path, paths):
         inside = [path / name for name in (library.CONFIG_FILE, library.WEIGHTS_FILE)] if path.is_dir() else [path]
         there = next((file for file in inside if file.exists()), None)
         if there is not None:
-            raise FileExistsError(f"{there} is there already; write somewhere else, or add --overwrite")
+            raise FileExistsError(f"{there} exists already; write somewhere else, or add --overwrite")

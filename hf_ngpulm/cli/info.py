@@ -47,8 +47,8 @@ def _facts(lm: Any) -> tuple[dict[str, Any], dict[str, str]]:
         "n-grams": f"{total:,} of {config.unit}s  {_sum_of(lm.num_ngrams)}",
         "states, arcs": f"{lm.num_states:,}, {lm.num_arcs:,}",
         "memory": f"{lm.nbytes:,} bytes, {lm.nbytes / total:.1f} per n-gram",
-        "token ids": f"{lm.vocab_size:,}, of which {missing:,} have "
-        + ("no unigram" if config.words is None else "no place in a word"),
+        "token ids": f"{lm.vocab_size:,}; {missing:,} of them "
+        + ("have no unigram" if config.words is None else "occur in no word"),
         "tokenizer": config.tokenizer_id or "not known",
         "fingerprint": config.tokenizer_fingerprint or "none: it fits any tokenizer of that size",
         **dict(config.lines()),
@@ -59,7 +59,7 @@ def _facts(lm: Any) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _kenlm_facts(path: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the facts in a KenLM binary's header; its n-grams aren't read."""
+    """Return the facts of a KenLM binary from its header, without reading its n-grams."""
     file = library.KenLMFile(path)
     total, size = sum(file.counts), os.path.getsize(path)
     facts: dict[str, Any] = {"kenlm": file.model_type, "order": file.order, "num_ngrams": list(file.counts)}
@@ -67,7 +67,7 @@ def _kenlm_facts(path: str) -> tuple[dict[str, Any], dict[str, str]]:
     values = "whole floats"
     if file.quantised_bits is not None:
         values = f"log-probabilities in {file.quantised_bits[0]} bits, backoffs in {file.quantised_bits[1]}"
-    words = ", ".join(file.words[:5]) + ", ..." if file.has_words else "their hashes alone (build_binary -v)"
+    words = ", ".join(file.words[:5]) + ", ..." if file.has_words else "only their hashes (build_binary -v)"
     rows = {
         "file": f"KenLM binary, {file.model_type}",
         "order": str(file.order),

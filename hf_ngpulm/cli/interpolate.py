@@ -15,8 +15,8 @@ def interpolate(
     *,
     lms: list[str] = argument("Two or more language models: saved folders, Hub repo ids, .nemo files."),
     output: str = option("Folder to save the mixture to.", "--output", "-o", default=MISSING),
-    weights: str | None = option("A weight for each model, summing to 1, such as '0.7 0.3'."),
-    valid: list[str] | None = option("Or text to fit the weights to, with --tokenizer; may be repeated."),
+    weights: str | None = option("A weight for each model, such as '0.7 0.3'; they sum to 1."),
+    valid: list[str] | None = option("Text to fit the weights to, instead of --weights; needs --tokenizer; may be repeated."),
     tokenizer: TokenizerOption = None,
     max_ngrams: MaxNGramsOption = None,
     overwrite: OverwriteOption = False,
@@ -27,7 +27,7 @@ def interpolate(
     hf-ngpulm interpolate general-lm domain-lm --valid transcripts.txt --tokenizer nvidia/parakeet-ctc-0.6b -o mixed-lm
     """
     if (weights is None) == (not valid):
-        raise ValueError("name either --weights, or --valid with text to fit them to")
+        raise ValueError("add either --weights, or --valid with text to fit the weights to")
     if valid and tokenizer is None:
         raise ValueError("--valid needs --tokenizer: the folder or Hub id of the ASR model")
     refuse_existing([output], overwrite)

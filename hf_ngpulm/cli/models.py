@@ -15,7 +15,7 @@ from .options import FROM_ENTITIES, Chunks, Decoding, Rescoring, Understanding, 
 
 NORMALISATIONS = {"none": None, "basic": "whisper", "english": "whisper-en"}
 NO_RESCORER = Rescoring()
-LISTS = ("txt", "tsv", "csv", "json", "jsonl", "lst", "list")  # endings of files of phrases
+LISTS = ("txt", "tsv", "csv", "json", "jsonl", "lst", "list")  # usual endings of phrase files
 
 
 def load_tokenizer(name: str | None) -> Any:
@@ -27,12 +27,12 @@ def load_tokenizer(name: str | None) -> Any:
 
     try:
         return transformers.AutoTokenizer.from_pretrained(name)
-    except OSError as error:  # whose message doesn't always name the model
+    except OSError as error:  # its message doesn't always name the model
         raise OSError(f"the tokenizer of {name} can't be loaded: {error}") from error
 
 
 def check_folder(model: str) -> None:
-    """Refuse a path that doesn't exist and can't be a repo's id; Transformers' own message is unclear."""
+    """Raise FileNotFoundError for a path that doesn't exist and can't be a repo's id. Transformers' own message is unclear."""
     is_path = model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model
     if is_path and not os.path.exists(model):
         raise FileNotFoundError(f"{model}: no such folder (and no id of a model on the Hub, which looks like org/name)")
@@ -43,7 +43,7 @@ def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, u
     if library.format_of(source) is not library.KENLM or tokenizer is not None or vocab_size is not None:
         return False
     if units != "auto":
-        raise ValueError(f"--units {units} says how words stand for token ids; give --tokenizer or --vocab-size with it")
+        raise ValueError(f"--units {units} needs token ids; add --tokenizer or --vocab-size")
     return True
 
 
@@ -54,17 +54,17 @@ def load(
     if os.path.isfile(source) and not library.format_of(source).has_token_ids:
         if is_word_binary(source, tokenizer, vocab_size, units):
             raise ValueError(
-                f"{source}: a KenLM binary doesn't say which token ids its words are; add --tokenizer (the ASR model's) or "
-                "--vocab-size if they are tokens. A word-level one can be shown (info) or made an ARPA file (convert)"
+                f"{source}: a KenLM binary doesn't contain the token ids of its words; add --tokenizer (the ASR model's) or "
+                "--vocab-size if they are tokens. For a word-level one, use info, or convert it to an ARPA file"
             )
         if tokenizer is None and vocab_size is None:
             raise ValueError(
-                f"{source} is taken for an ARPA file, which doesn't say which token ids its units are; add --tokenizer (the "
-                "ASR model's), or --vocab-size if its units are decimal ids or NeMo's characters"
+                f"{source} looks like an ARPA file, which doesn't contain the token ids of its units; add --tokenizer (the ASR "
+                "model's), or --vocab-size if its units are decimal ids or NeMo's characters"
             )
         return library.NGramLM.from_arpa(source, load_tokenizer(tokenizer), vocab_size, units, **of_words)
     if of_words:
-        raise ValueError(f"{source}: {', '.join(of_words)} have a meaning for word-level ARPA files and KenLM binaries only")
+        raise ValueError(f"{source}: {', '.join(of_words)} apply to word-level ARPA files and KenLM binaries only")
     return library.load_language_model(source, load_tokenizer(tokenizer))
 
 
@@ -92,8 +92,11 @@ def load_streaming(
     rescoring: Rescoring = NO_RESCORER,
     log: library.CorrectionLog | None = None,
 ) -> library.StreamingRecognizer:
-    """Load the streaming recogniser that the options describe. `more_lms`: language models that streams may use in place of the
-    first one. `log`: corrections, from which the first one learns.
+    """Load the streaming recogniser that the options describe.
+
+    Args:
+        more_lms: language models that streams may use in place of `--lm`.
+        log: corrections, from which the language model of `--lm` learns.
     """
     return _streaming(load_recogniser(model, device), model, decoding, chunks, max_streams, more_lms, rescoring, log)
 
@@ -110,10 +113,10 @@ def load_serving(
 ) -> library.StreamingRecognizer | Any:
     """Load the recogniser of a server: an `AttentionRecognizer` for an encoder-decoder, otherwise a `StreamingRecognizer`."""
     asr = load_recogniser(model, device)
-    sure = given(confidence=library.confidence_for(asr.model, word_confidence))
+    confidence = given(confidence=library.confidence_for(asr.model, word_confidence))
     if not library.is_seq2seq(asr.model):
-        return _streaming(asr, model, decoding, chunks, max_streams, more_lms, rescoring, **sure)
-    asr = load_recogniser(model, device, **sure) if sure else asr
+        return _streaming(asr, model, decoding, chunks, max_streams, more_lms, rescoring, **confidence)
+    asr = load_recogniser(model, device, **confidence) if confidence else asr
     settings = given(decoding, rescoring)
     idle = [*given(chunks).keys() - {"endpoint_seconds"}, *settings.keys() & {"strategy"}]
     if idle:
@@ -133,10 +136,10 @@ def _streaming(
     if "lm" in settings:
         lms = [library.load_language_model(source, asr.tokenizer, asr.device) for source in (settings["lm"], *more_lms)]
         settings["lm"] = lms if more_lms else lms[0]
-    if log is not None and settings.get("strategy") != "graph":  # a graph is made of a language model's words
+    if log is not None and settings.get("strategy") != "graph":  # a graph has its language model's words only
         settings |= given(lm=log.language_model(settings.get("lm"), asr.tokenizer))
     if "lm" not in settings and "lm_weight" in settings:
-        raise ValueError("--lm-weight without --lm; give the language model, too")
+        raise ValueError("--lm-weight needs a language model; add --lm")
     processor = transformers.AutoProcessor.from_pretrained(model)
     return library.StreamingRecognizer(asr.model, processor, max_streams=max_streams, **settings)
 
@@ -158,22 +161,22 @@ def phrases_and_entities(given: Sequence[str] | None) -> tuple[list[Any], bool]:
 
 
 def grammar_settings(options: Understanding, may_explain: bool = False) -> dict[str, Any]:
-    """Return the settings of a pipeline or a stream, with the grammar itself. `may_explain`: whether there is something else to
-    explain. Raises ValueError if there are settings of a grammar but no grammar.
+    """Return the settings of a pipeline or a stream, with the loaded grammar. Raises ValueError if there are settings of a
+    grammar but no grammar. `may_explain`: whether `--explain` is allowed without a grammar, because of phrases.
     """
     if options.grammar is None:
         explains = None if may_explain else options.explain or None
         idle = {"--grammar-mode": options.grammar_mode, "--sensitivity": options.sensitivity, "--explain": explains}
-        library.refuse_idle(idle, "is about a grammar; add --grammar")
+        library.refuse_idle(idle, "needs a grammar; add --grammar")
         return given(explain=options.explain)
     return given(options, grammar=library.Grammar.load(options.grammar))
 
 
 def read_phrases(given: Sequence[str] | None, option: str = "--phrases") -> list[Any]:
-    """Return phrases. An argument that names a file gives its phrases; any other argument is a phrase.
+    """Return phrases. A file's name stands for the phrases in the file; any other text is a phrase.
 
     Raises:
-        FileNotFoundError: a text looks like a file's name ("names.txt"), and there is no such file.
+        FileNotFoundError: a text looks like a file's name ("names.txt"), but there is no such file.
         ValueError: a file has no phrases.
     """
     phrases: list[Any] = []
@@ -197,7 +200,7 @@ def never_written(given: Sequence[str] | None) -> list[Any]:
 
 
 def _is_like_a_file(phrase: str) -> bool:
-    """Return whether a phrase looks like a path: its folder exists, or it ends almost like a text file ("names.txtt")."""
+    """Return whether a phrase looks like a path: its folder exists, or its ending resembles a text file's ("names.txtt")."""
     folder, name = os.path.split(phrase)
     ending = os.path.splitext(name)[1][1:].lower()
     return bool(difflib.get_close_matches(ending, LISTS, n=1, cutoff=0.85)) or os.path.isdir(folder)

@@ -17,13 +17,14 @@ from ..common.cluster import Actors
 from ..decoding.described import OPTIONS
 
 FROM_ENTITIES = "from-entities"
-AT = " at this address; without one (or auto), at RAY_ADDRESS, or one that runs here, or else a new one on this machine"
+AT = " at this address. Without an address (or with auto): at RAY_ADDRESS, on a cluster that runs here, or a new local one"
 
 
 def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
     """Describe an option, as the default of a field or of a command's parameter.
 
     Args:
+        help: the help text.
         names: the option's names; by default, the field's name. A switch may have a name that turns it off.
         default: `MISSING` if the option is required.
         more: other arguments of `typer.Option`.
@@ -73,7 +74,7 @@ def argument(help: str, default: Any = MISSING) -> Any:
 
 
 def of_decoders(name: str, *names: str, **more: Any) -> Any:
-    """Describe an option that a decoder also has. `name` is the decoder's name of the option and selects the help text."""
+    """Describe an option that decoders also have. `name` is the option's name in decoders, which selects the help text."""
     return option(OPTIONS[name].line(), *names, **more)
 
 
@@ -93,24 +94,27 @@ DataArgument = Annotated[
 JsonOption = Annotated[bool, Option("--json", help="Print JSON lines.")]
 DeviceOption = Annotated[str | None, Option(help="cpu, cuda, cuda:1 ...; a GPU if there is one.")]
 TokenizerOption = Annotated[
-    str | None, Option("--tokenizer", "-t", help="Folder or Hub id of the ASR model whose token ids the LM is over.")
+    str | None, Option("--tokenizer", "-t", help="Folder or Hub id of the ASR model whose token ids the LM scores.")
 ]
 VocabSizeOption = Annotated[int | None, Option(help="Number of token ids, if there is no tokenizer.")]
 UnitsOption = Annotated[
     str, Option("--units", "--unit", help="How an ARPA file writes tokens: auto, piece, id, nemo, char, or word (whole words).")
 ]
 OverwriteOption = Annotated[bool, Option("--overwrite", help="Overwrite existing files.")]
-MaxNGramsOption = Annotated[int | None, Option("--max-ngrams", help="Prune by relative entropy to at most so many n-grams.")]
+MaxNGramsOption = Annotated[int | None, Option("--max-ngrams", help="Prune by relative entropy to this many n-grams.")]
 PhrasesOption = Annotated[
     list[str] | None,
     Option(
-        help="A file of phrases (hotwords), one a line, or a phrase; several times. For recordings with transcripts also "
+        help="A phrase to boost (hotword), or a file with one per line; may be repeated. For recordings with transcripts also "
         f"{FROM_ENTITIES}: each recording's own entities."
     ),
 ]
 NormaliseOption = Annotated[
     str | None,
-    Option(help="Of transcripts and hypotheses: none, basic or english (Whisper's), or lower, no-punctuation ... with commas."),
+    Option(
+        help="Normalisation of transcripts and hypotheses: none, basic or english (Whisper's), or a list with commas of lower, "
+        "no-punctuation ..."
+    ),
 ]
 
 
@@ -118,13 +122,15 @@ NormaliseOption = Annotated[
 class WordOptions:
     """Options for a word-level model, whose words are spelled in tokens; see `hf_ngpulm.lexicon.compose`."""
 
-    lexicon: str | None = option("For words: a file of lines with a word, a tab and the pieces of its spelling.")
-    case: str | None = option("For words: lower or upper case for their spelling; keep leaves them as they are.")
-    closed_vocabulary: bool = option("For words: forbid unknown ones.", "--closed-vocabulary", default=False)
+    lexicon: str | None = option("For word-level LMs: a file whose lines have a word, a tab and the pieces of its spelling.")
+    case: str | None = option("For word-level LMs: spell words in lower or upper case; keep leaves them unchanged.")
+    closed_vocabulary: bool = option("For word-level LMs: forbid unknown words.", "--closed-vocabulary", default=False)
     cuttings: int | None = option(
-        "For words: in how many ways each may be cut into pieces [default: 1]. Several suit merge='text'."
+        "For word-level LMs: number of ways to divide each word into pieces [default: 1]. More than one suits merge='text'."
     )
-    unk_score_offset: float | None = option("For words: score of unknown ones, added to <unk>'s, natural log [default: -10].")
+    unk_score_offset: float | None = option(
+        "For word-level LMs: score of an unknown word, added to <unk>'s, natural log [default: -10]."
+    )
 
 
 @dataclass(frozen=True)
@@ -168,17 +174,17 @@ class Rescoring:
 
 def of_log() -> Any:
     """Describe `--corrections`."""
-    return option("File of corrections to learn from, which hf-ngpulm learn makes.", parser=existing, metavar="FILE")
+    return option("File of corrections to learn from, written by hf-ngpulm learn.", parser=existing, metavar="FILE")
 
 
 @dataclass(frozen=True)
 class Boosting:
-    """Options for the phrases to boost, their weight, a second look at them, and what corrections teach."""
+    """Options for the phrases to boost, their weight, a second look at them, and corrections to learn from."""
 
     phrases: PhrasesOption = None
     phrase_weight: float | None = of_decoders("phrase_weight")
     false_alarms_per_hour: float | None = option(
-        "Look at each phrase again, and let so many in an hour of speech stay that nobody said."
+        "Check each recognised phrase a second time; accept at most about this many wrong ones per hour of speech."
     )
     thresholds: str | None = option("With --false-alarms-per-hour: this model's thresholds, as `hf-ngpulm tune` saves them.")
     corrections: str | None = of_log()
@@ -186,15 +192,15 @@ class Boosting:
 
 @dataclass(frozen=True)
 class Understanding:
-    """Options for a grammar, and for when something is in it."""
+    """Options for a grammar, and for accepting utterances as its sentences."""
 
     grammar: str | None = option(
         "Understand speech by a grammar: a file (JSGF, YAML of Rhino or Home Assistant, JSON of Vosk), or a folder."
     )
     grammar_mode: str | None = option("reject, strict, soft or free [default: reject].")
-    sensitivity: float | None = option("From 0 to 1: the higher, the more is understood [default: 0.5].", min=0, max=1)
+    sensitivity: float | None = option("From 0 to 1; a higher value accepts more utterances [default: 0.5].", min=0, max=1)
     explain: bool = option(
-        "Also tell why: with a grammar the best readings, and what was heard without it; of phrases, whether each was heard.",
+        "Add an explanation: with a grammar, the best readings and the transcript without it; with phrases, a report on each.",
         default=False,
     )
 
@@ -203,32 +209,32 @@ class Understanding:
 class Chunks:
     """Options that set how live audio is cut into chunks; see `hf_ngpulm.StreamingRecognizer`."""
 
-    chunk_seconds: float | None = option("Seconds of audio decoded at a time [default: 1.28].", "--chunk")
-    left_seconds: float | None = option("Seconds the encoder hears before a chunk [default: 4].", "--left")
-    right_seconds: float | None = option("Seconds it hears after a chunk, which the text waits for [default: 1.28].", "--right")
+    chunk_seconds: float | None = option("Seconds of audio that are decoded at a time [default: 1.28].", "--chunk")
+    left_seconds: float | None = option("Seconds before a chunk that the encoder also reads [default: 4].", "--left")
+    right_seconds: float | None = option(
+        "Seconds after a chunk that the encoder also reads; they delay the text [default: 1.28].", "--right"
+    )
     num_lookahead_tokens: int | None = option(
-        "For Nemotron, in place of --chunk, --left and --right: frames of look-ahead.", "--lookahead", min=0
+        "For Nemotron, instead of --chunk, --left and --right: frames of look-ahead.", "--lookahead", min=0
     )
     language: str | None = option("For Nemotron 3.5: the spoken language.")
-    endpoint_seconds: float = option(
-        "Seconds of silence after which an utterance has ended; 0: never.", "--endpoint", default=1.0, min=0
-    )
+    endpoint_seconds: float = option("Seconds of silence that end an utterance; 0: none do.", "--endpoint", default=1.0, min=0)
 
 
 @dataclass(frozen=True)
 class OnCluster:
-    """Options for a Ray cluster, and the actors on it that hold a recogniser each."""
+    """Options for a Ray cluster and its actors, each of which holds a recogniser."""
 
     cluster: str | None = option(
         f"Work on a Ray cluster{AT}. All machines must see model and recordings.", "--ray", metavar="[HOST:PORT]",
     )  # fmt: skip
-    actors: int | None = option("With --ray: recognisers at work [default: one a GPU, else one for each 4 CPUs].", min=1)
-    num_gpus: float | None = option("With --ray: share of a GPU that each recogniser takes, such as 0.5.", min=0)
+    actors: int | None = option("With --ray: number of recognisers [default: one per GPU, otherwise one per 4 CPUs].", min=1)
+    num_gpus: float | None = option("With --ray: share of a GPU for each recogniser, such as 0.5.", min=0)
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `evaluate`. Raises ValueError if there are actors without a cluster."""
         if self.cluster is None:
-            refuse_idle({"--actors": self.actors, "--num-gpus": self.num_gpus}, "is of a cluster; add --ray")
+            refuse_idle({"--actors": self.actors, "--num-gpus": self.num_gpus}, "needs a cluster; add --ray")
             return {}
         return {"cluster": self.cluster, "actors": Actors(self.actors, self.num_gpus)}
 
@@ -238,10 +244,32 @@ class Data:
     """Options for the recordings of a data set and the names of its fields; see `hf_ngpulm.evaluation.read_recordings`."""
 
     split: str | None = option("Split of a dataset [default: test].")
-    limit: int | None = option("Only the first so many recordings.", min=1)
+    limit: int | None = option("Read only this many recordings, the first ones.", min=1)
     audio_field: str | None = option("Field or column with the audio.")
     text_field: str | None = option("Field or column with the transcript.")
     entities_field: str = option("Field or column with entities.", default="entities")
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Options that save the results to files or to the language model."""
+
+    save: bool = option("Write the best setting to the LM's folder, for later decoding.", "--save", default=False)
+    save_to: str | None = option("Save the LM with the best setting to another folder.")
+    overwrite: OverwriteOption = False
+    output: str | None = option("JSON file for all settings and results.", "--output", "-o")
+    plot: str | None = option("Image (.png, .pdf, .svg) of error rates against weights.")
+
+
+@dataclass(frozen=True)
+class OfGrammars:
+    """Options for the least evidence of a grammar's sentences; see `hf_ngpulm.evaluation.tune_grammar`."""
+
+    grammar: str | None = option("Tune the evidence that this grammar needs: a saved folder, or a file.")
+    other: list[str] | None = option("With --grammar: ordinary speech without commands, given like DATA; may be repeated.")
+    false_accepts_per_hour: float | None = option(
+        "With --grammar: most recordings of --other that may be accepted per hour [default: 1].", min=0
+    )
 
 
 def given(*options: Any, **more: Any) -> dict[str, Any]:
@@ -286,9 +314,9 @@ def _parameters(of: Any) -> list[inspect.Parameter]:
     for name, default in defaults.items():
         kind: Any = hints[name]
         if isinstance(default, Field):
-            if told := default.metadata:
-                names = told["names"] or ([f"--{name.replace('_', '-')}"] if kind is bool else [])
-                kind = Annotated[kind, told["make"](*names, **told["more"])]
+            if described := default.metadata:
+                names = described["names"] or ([f"--{name.replace('_', '-')}"] if kind is bool else [])
+                kind = Annotated[kind, described["make"](*names, **described["more"])]
             default = inspect.Parameter.empty if default.default is MISSING else default.default
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
     return parameters

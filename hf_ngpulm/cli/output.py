@@ -20,11 +20,7 @@ def tell(message: str) -> None:
 
 @contextmanager
 def interruptible(kept: Callable[[], str]) -> Iterator[None]:
-    """Add a message to Ctrl-C within the block; the message says which work is kept.
-
-    Raises:
-        KeyboardInterrupt: with that message.
-    """
+    """Within the block, raise KeyboardInterrupt with the message that `kept` returns, which says which work is kept."""
     try:
         yield
     except KeyboardInterrupt:
@@ -35,12 +31,12 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
-def print_result(told: dict[str, Any], output: str | None, as_json: bool, show: Callable[[], None]) -> None:
-    """Write a result to the JSON file `output` if there is one. Then print it: as a line of JSON, or by calling `show`."""
+def print_result(result: dict[str, Any], output: str | None, as_json: bool, show: Callable[[], None]) -> None:
+    """Write a result to the JSON file `output`, unless it is None. Then print it, as a line of JSON or by calling `show`."""
     if output:
-        Path(output).write_text(json.dumps(told, ensure_ascii=False, indent=1), encoding="utf-8")
+        Path(output).write_text(json.dumps(result, ensure_ascii=False, indent=1), encoding="utf-8")
     if as_json:
-        print_json(told)
+        print_json(result)
     else:
         show()
 
@@ -53,9 +49,7 @@ def print_line(text: Any, **options: Any) -> None:
 def print_table(
     rows: Iterable[Sequence[str]], headings: Sequence[str] | None = None, title: str | None = None, bold: int | None = None
 ) -> None:
-    """Print a table. The first cell of a row is the row's name. Under headings, the other cells are right-aligned. `bold`:
-    number of the row to print in bold.
-    """
+    """Print a table. With headings, all columns but the first are right-aligned. `bold`: number of the row to print in bold."""
     table = Table(title=title, show_header=headings is not None)
     for i, heading in enumerate(headings or ()):
         table.add_column(heading, justify="right" if i else "left")
@@ -70,15 +64,18 @@ def percent(rate: float | None, digits: int = 1) -> str:
 
 
 def meaning(result: dict[str, Any]) -> str:
-    """Return what `Understanding.as_dict` says of the meaning, in a line, and its explanation in lines of their own."""
+    """Return a result of `Understanding.as_dict` as text: the meaning in the first line, then its explanation."""
     slots = ", ".join(f"{slot['name']}={slot['value']!r}" for slot in result["slots"])
-    what = f"{result['intent'] or 'understood'}({slots})" if result["understood"] else "not understood"
-    lines = [f"{what}, confidence {result['confidence']:.2f}"]
-    told = result.get("explanation", {})
-    if "evidence" in told:
-        lines.append(f"  evidence {told['evidence']:.2f}, understood from {told['least_evidence']:.2f}")
-    for name, of in (*(("in the grammar", each) for each in told.get("readings", ())), ("free", told.get("free"))):
-        if of is not None:
-            scores = ", ".join(f"{kind.removesuffix('_score')} {of[kind]:.2f}" for kind in of if kind.endswith("_score"))
-            lines.append(f"  {name}: {of['text']} ({scores})")
+    intent = f"{result['intent'] or 'understood'}({slots})" if result["understood"] else "not understood"
+    lines = [f"{intent}, confidence {result['confidence']:.2f}"]
+    explained = result.get("explanation", {})
+    if "evidence" in explained:
+        lines.append(f"  evidence {explained['evidence']:.2f}, understood from {explained['least_evidence']:.2f}")
+    readings = [("in the grammar", each) for each in explained.get("readings", ())]
+    for name, reading in (*readings, ("free", explained.get("free"))):
+        if reading is not None:
+            scores = ", ".join(
+                f"{kind.removesuffix('_score')} {reading[kind]:.2f}" for kind in reading if kind.endswith("_score")
+            )
+            lines.append(f"  {name}: {reading['text']} ({scores})")
     return "\n  ".join(lines)

@@ -20,25 +20,25 @@ from .output import tell
 def push(
     *,
     lm: LMArgument,
-    repo: str = argument("Where to: org/name. It is made if it isn't there."),
+    repo: str = argument("Target repo, org/name; created if it doesn't exist."),
     tokenizer: TokenizerOption = None,
     vocab_size: VocabSizeOption = None,
     units: UnitsOption = "auto",
     asr_model: str | None = option("Recogniser in the card's example [default: that of the tokenizer]."),
-    dataset: list[str] | None = option("Hub id of a dataset it was trained on, for the card; may be repeated."),
-    language: list[str] | None = option("Code of its language, such as en, for the card; may be repeated."),
-    license: str | None = option("Its licence, as the Hub names it, such as cc-by-4.0, for the card."),
-    private: bool = option("Make the repo a private one, if it isn't there.", default=False),
-    branch: str | None = option("Branch to push to [default: main]. It is made if it isn't there."),
+    dataset: list[str] | None = option("For the card: Hub id of a dataset that the LM was trained on; may be repeated."),
+    language: list[str] | None = option("For the card: code of the LM's language, such as en; may be repeated."),
+    license: str | None = option("For the card: the LM's licence as the Hub names it, such as cc-by-4.0."),
+    private: bool = option("Make a new repo private.", default=False),
+    branch: str | None = option("Branch to push to [default: main]; created if it doesn't exist."),
     pull_request: bool = option("Open a pull request.", default=False),
     message: str | None = option("The commit's message.", "--message"),
 ) -> None:
-    """Put a language model on the Hub, in one commit: config.json, model.safetensors and a card.
+    """Upload a language model to the Hub in one commit: config.json, model.safetensors and a card.
 
     hf-ngpulm push my-lm org/my-lm --license cc-by-4.0 --language en --dataset org/dataset
     hf-ngpulm push lm.arpa.gz org/my-lm --tokenizer nvidia/parakeet-ctc-0.6b
 
-    The model is loaded and checked first. A card that a person has edited is kept: the folder's card, or else the repo's.
+    The model is loaded and checked first. A card that was edited by hand is kept: the folder's card, or else the repo's.
     Without options for datasets, languages or licence, the entries of the repo's card are kept. Log in first with hf auth
     login, or set HF_TOKEN.
     """
@@ -59,7 +59,7 @@ def push(
             files[library.CARD_FILE] = str(path)
         elif there is not None and not library.is_as_written(str(there)):
             _refuse(told, f"the {library.CARD_FILE} of {repo_id}")
-            tell(f"the {library.CARD_FILE} of {repo_id} was changed by hand and stays as it is")
+            tell(f"the {library.CARD_FILE} of {repo_id} was changed by hand and is kept")
         else:
             data = {} if there is None else there.data.to_dict()
             there_already = {name: data[name] for name in ("datasets", "language", "license") if name in data}
@@ -77,9 +77,9 @@ def push(
 
 
 def _refuse(told: dict[str, Any], card: str) -> None:
-    """Refuse options that describe the card, because a person has edited it. Raises ValueError if there are such options."""
+    """Raise ValueError for options about the card, because the card was edited by hand."""
     if options := [f"--{name.replace('_', '-').removesuffix('s')}" for name in given(**told)]:
-        raise ValueError(f"{card} was changed by hand and stays as it is; write into it what {', '.join(options)} says")
+        raise ValueError(f"{card} was changed by hand and is kept; add the values of {', '.join(options)} there")
 
 
 def _card_of(api: HfApi, repo_id: str, branch: str | None) -> ModelCard | None:
@@ -95,8 +95,11 @@ def _card_of(api: HfApi, repo_id: str, branch: str | None) -> ModelCard | None:
 
 @contextmanager
 def _hub_errors(repo: str) -> Iterator[None]:
-    """Turn the Hub's errors into errors that name the remedy. Raises PermissionError if the user isn't logged in, or may not
-    write to the repo, ConnectionError if the Hub can't be reached.
+    """Replace the Hub's errors by errors that name the remedy.
+
+    Raises:
+        PermissionError: the user isn't logged in, or may not write to the repo.
+        ConnectionError: the Hub can't be reached.
     """
     try:
         yield
@@ -104,7 +107,7 @@ def _hub_errors(repo: str) -> Iterator[None]:
         if getattr(error.response, "status_code", None) in (401, 403):
             raise PermissionError(f"{repo}: {error}. Log in with a token that may write there: hf auth login") from error
         raise
-    except Exception as error:  # of its HTTP library: httpx, or requests in older versions
+    except Exception as error:  # raised by httpx, or by requests in older versions of huggingface_hub
         kinds = {kind.__name__ for kind in type(error).__mro__}
         if kinds & {"TransportError", "ConnectionError", "Timeout", "LocalEntryNotFoundError"}:
             raise ConnectionError(f"the Hub can't be reached: {error}") from error

@@ -15,11 +15,11 @@ def score(
     *,
     lm: LMArgument,
     files: list[str] | None = argument(
-        "Text, a sentence a line, or manifests, as train reads them; standard input if none.", default=None
+        "Text with one sentence per line, or manifests, as for train; without files, standard input.", default=None
     ),
     tokenizer: TokenizerOption = None,
     units: UnitsOption = "auto",
-    summary: bool = option("Print the perplexity of all only, not each sentence.", "--summary", default=False),
+    summary: bool = option("Print only the perplexity of all sentences.", "--summary", default=False),
     as_json: JsonOption = False,
 ) -> None:
     """Score sentences (natural log, </s> included), and print the perplexity of all sentences together.

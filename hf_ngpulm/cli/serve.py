@@ -30,19 +30,19 @@ class Address:
 
     host: str = option("Address to listen on; 0.0.0.0 lets other machines in.", default="127.0.0.1")
     port: int = option("0: any free port.", default=8765, min=0, max=65535)
-    wyoming: str | None = option("Address for Wyoming (Home Assistant), such as tcp://0.0.0.0:10300; it knows no keys.")
+    wyoming: str | None = option("Address for Wyoming (Home Assistant), such as tcp://0.0.0.0:10300. Wyoming has no keys.")
     workers: int = option("Processes that share the address, each with its own model and clients.", default=1, min=1, max=256)
-    api_key: list[str] | None = option(f"Key that clients must send; several times. Better from a file, or from {KEY}.")
-    api_key_file: str | None = option("File of such keys, one a line.")
+    api_key: list[str] | None = option(f"Key that clients must send; may be repeated. A file or {KEY} is safer.")
+    api_key_file: str | None = option("File with such keys, one per line.")
     tls_cert: str | None = option("Certificate for https:// and wss://, a PEM file.")
-    tls_key: str | None = option("Its key, where that is another file.")
+    tls_key: str | None = option("Key of the certificate, if it is in another file.")
     origin: list[str] | None = option(
-        "Origin (https://example.org) whose pages may connect, besides the server's own. Its name is also one of the "
-        "server's, as behind a proxy. * allows all pages. Several times."
+        "Origin (https://example.org) whose pages may connect, besides the server's own. Requests may also use its host name, "
+        "as behind a proxy. * allows all pages. May be repeated."
     )
     proxy: list[str] | None = option(
-        "Address or network of a reverse proxy, which sends clients' addresses in X-Forwarded-For; several times. Those on "
-        "this machine needn't be named."
+        "Address or network of a reverse proxy that sends clients' addresses in X-Forwarded-For; may be repeated. Proxies on "
+        "this machine needn't be listed."
     )
 
 
@@ -50,28 +50,31 @@ class Address:
 class Most:
     """Options for fields of `Limits`."""
 
-    clients: int = option("Clients with live audio at the same time.", "--max-clients", default=Limits.clients, min=1)
+    clients: int = option("Most clients with live audio at the same time.", "--max-clients", default=Limits.clients, min=1)
     clients_per_address: int = option(
-        "Clients from one IPv4 address or IPv6 network of 64 bits.",
+        "Most clients from one IPv4 address or IPv6 /64 network.",
         "--max-per-address",
         default=Limits.clients_per_address,
         min=1,
     )
-    uploads: int = option("Recordings at the same time.", "--max-uploads", default=Limits.uploads, min=1)
-    upload_bytes: int = option("Bytes of a recording.", "--max-upload", default=Limits.upload_bytes, min=1024)
+    uploads: int = option("Most recordings at the same time.", "--max-uploads", default=Limits.uploads, min=1)
+    upload_bytes: int = option("Most bytes of a recording.", "--max-upload", default=Limits.upload_bytes, min=1024)
     spool_bytes: int = option(
-        "Bytes of all current recordings; they lie in temporary files.", "--max-spool", default=Limits.spool_bytes, min=1024
+        "Most bytes of all current recordings, which are in temporary files.",
+        "--max-spool",
+        default=Limits.spool_bytes,
+        min=1024,
     )
-    audio_seconds: float = option("Seconds of a recording.", "--max-audio", default=Limits.audio_seconds, min=1)
-    beams: int = option("The largest num_beams that clients may ask for.", "--max-beams", default=Limits.beams, min=1)
-    phrases: int = option("Phrases of a client.", "--max-phrases", default=Limits.phrases, min=1)
-    corrections: int = option("Corrections of a key.", "--max-corrections", default=Limits.corrections, min=1)
+    audio_seconds: float = option("Most seconds of a recording.", "--max-audio", default=Limits.audio_seconds, min=1)
+    beams: int = option("Largest num_beams that clients may request.", "--max-beams", default=Limits.beams, min=1)
+    phrases: int = option("Most phrases of a client.", "--max-phrases", default=Limits.phrases, min=1)
+    corrections: int = option("Most corrections of a key.", "--max-corrections", default=Limits.corrections, min=1)
     phrase_bytes: int = option(
-        "Bytes of a client's phrases in all, in UTF-8.", "--max-phrase-bytes", default=Limits.phrase_bytes, min=1
+        "Most bytes of all phrases of a client, in UTF-8.", "--max-phrase-bytes", default=Limits.phrase_bytes, min=1
     )
-    message_bytes: int = option("Bytes of a client's message.", "--max-message", default=Limits.message_bytes, min=1024)
+    message_bytes: int = option("Most bytes of a client's message.", "--max-message", default=Limits.message_bytes, min=1024)
     idle_seconds: float = option(
-        "Seconds after which a silent client is closed.", "--idle", default=Limits.idle_seconds, min=0.1
+        "Seconds without a message after which a client is disconnected.", "--idle", default=Limits.idle_seconds, min=0.1
     )
 
 
@@ -80,22 +83,22 @@ class Replicas:
     """Options for a server on a Ray cluster."""
 
     cluster: str | None = option(
-        f"Serve by Ray Serve, on the machines of a Ray cluster{AT}. All machines must see the models.",
+        f"Serve with Ray Serve on a Ray cluster{AT}. All machines must see the models.",
         "--ray", metavar="[HOST:PORT]",
     )  # fmt: skip
     replicas: str | None = option(
-        "With --ray: replicas, each with its own model and clients [default: 1]; or the fewest and the most, such as 1-8: as "
-        "many as clients need."
+        "With --ray: number of replicas, each with its own model and clients [default: 1]; or a range such as 1-8, within "
+        "which Ray follows the number of clients."
     )
-    num_gpus: float | None = option("With --ray: share of a GPU that each replica takes, such as 0.5.", min=0)
+    num_gpus: float | None = option("With --ray: share of a GPU for each replica, such as 0.5.", min=0)
 
     @property
     def number(self) -> int | tuple[int, int]:
         """Return the number of replicas, or the fewest and the most. Raises ValueError for another text."""
-        found = re.fullmatch(r"([1-9][0-9]{0,4})(?:-([1-9][0-9]{0,4}))?", self.replicas or "1")
-        if found is None:
+        match = re.fullmatch(r"([1-9][0-9]{0,4})(?:-([1-9][0-9]{0,4}))?", self.replicas or "1")
+        if match is None:
             raise ValueError(f"--replicas should be a number, or the fewest and the most, as in 1-8; got {self.replicas!r}")
-        return int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))
+        return int(match[1]) if match[2] is None else (int(match[1]), int(match[2]))
 
 
 def serve(
@@ -105,32 +108,32 @@ def serve(
     chunks: Chunks,
     rescoring: Rescoring,
     also_lm: list[str] | None = option(
-        "Another language model, as NAME=LM, that clients may choose by its name (--lm is 'default'); several times."
+        "Another language model, as NAME=LM, that clients may select by name (--lm is 'default'); may be repeated."
     ),
     grammar: list[str] | None = option(
-        "A grammar, as NAME=FILE (or a folder), that clients may choose by its name; several times. Wyoming has the first."
+        "A grammar, as NAME=FILE (or a folder), that clients may select by name; may be repeated. Wyoming uses the first."
     ),
     corrections_in: str | None = option(
-        "Folder for clients' corrections (/v1/corrections), a private file for each key; they are kept only with it.",
+        "Keep clients' corrections (/v1/corrections) in this folder, in a private file for each key.",
         "--corrections",
     ),
     thresholds: str | None = option(
-        "For clients' false_alarms_per_hour: this model's thresholds, as `hf-ngpulm tune` saves them.",
+        "This model's thresholds for clients' false_alarms_per_hour, from `hf-ngpulm tune`.",
         parser=existing,
         metavar="FILE",
     ),
     word_confidence: str | None = option(
-        "How sure words are: max_prob, gibbs, tsallis or renyi, or a file of `hf-ngpulm tune` [default: max_prob; none for "
-        "encoder-decoders].",
+        "Measure of words' confidences: max_prob, gibbs, tsallis or renyi, or a file from `hf-ngpulm tune` [default: max_prob; "
+        "none for encoder-decoders].",
     ),
     served_name: list[str] | None = option(
-        "The model's name for clients, in place of its folder or id; several times. OpenAI's (whisper-1 ...) work, too."
+        "The model's name for clients, instead of its folder or id; may be repeated. OpenAI's names (whisper-1 ...) also work."
     ),
     address: Address,
     most: Most,
     on_cluster: Replicas,
-    tick: float = option("Seconds that clients' chunks wait to be decoded together.", default=0.08, min=0.001, max=10),
-    json_logs: bool = option("Write logs as lines of JSON, a line for each request.", default=False),
+    tick: float = option("Seconds that a chunk waits to share a batch with others.", default=0.08, min=0.001, max=10),
+    json_logs: bool = option("Write logs as lines of JSON, including one per request.", default=False),
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -147,17 +150,17 @@ def serve(
     named = dict(_named("--also-lm", text) for text in also_lm or ())
     grammars = dict(_named("--grammar", text) for text in grammar or ())
     if named and (decoding.lm is None or "default" in named or len(named) < len(also_lm or ())):
-        raise ValueError("--also-lm is for names of their own, besides the language model of --lm, whose name is default")
+        raise ValueError("--also-lm needs --lm, whose name is default, and different names")
     if on_cluster.cluster is None:
         of_cluster = {"--replicas": on_cluster.replicas, "--num-gpus": on_cluster.num_gpus}
-        library.refuse_idle(of_cluster, "is of a cluster; add --ray")
+        library.refuse_idle(of_cluster, "needs a cluster; add --ray")
     else:
-        not_there = {
+        local_only = {
             "--workers": None if address.workers == 1 else address.workers, "--wyoming": address.wyoming,
             "--tls-cert": address.tls_cert, "--tls-key": address.tls_key, "--json-logs": json_logs or None,
             "--port": None if address.port else 0,
         }  # fmt: skip
-        library.refuse_idle(not_there, "can't be used with --ray; leave it out")
+        library.refuse_idle(local_only, "can't be used with --ray; leave it out")
     library.certificate(address.tls_cert, address.tls_key)  # before the model is loaded
     if address.wyoming is not None:
         library.host_and_port(address.wyoming, address.workers > 1)
@@ -200,7 +203,7 @@ def _serve_on_cluster(on_cluster: Replicas, options: dict[str, Any], address: Ad
 
 
 def _in_replica(folder: str, options: dict[str, Any]) -> Any:
-    """Return the application of a replica, which works in a folder if its machine has it."""
+    """Return the application of a replica. Its working directory is `folder` if its machine has this folder."""
     with contextlib.suppress(OSError):
         os.chdir(folder)
     return application(**options)[0]
@@ -214,11 +217,11 @@ def application(
 ) -> tuple[Any, Any, library.Access]:  # fmt: skip
     """Load the recogniser and return the server's application, the recogniser, and the access rules."""
     recognizer = load_serving(model, device, decoding, chunks, limits.clients, list(lms.values()), rescoring, word_confidence)
-    known = dict(zip(["default", *lms], getattr(recognizer, "language_models", ())))
-    limits_of_looks = thresholds and library.thresholds_for(recognizer.model, thresholds)
+    named_lms = dict(zip(["default", *lms], getattr(recognizer, "language_models", ())))
+    read_thresholds = thresholds and library.thresholds_for(recognizer.model, thresholds)
     languages = [chunks.language] if chunks.language else ["en"]
-    voices = library.Voices(names, known, languages, grammars=grammars, thresholds=limits_of_looks)
-    warm_up(recognizer, **({"lm": known["default"]} if len(known) > 1 else {}))
+    voices = library.Voices(names, named_lms, languages, grammars=grammars, thresholds=read_thresholds)
+    warm_up(recognizer, **({"lm": named_lms["default"]} if len(named_lms) > 1 else {}))
     access = library.Access(origins, library.local_hosts(host, origins), proxies, keys)
     app = library.make_app(
         recognizer, limits, access, voices=voices, tick=tick, wyoming=wyoming, reuse_port=shared, corrections=corrections
@@ -229,9 +232,7 @@ def application(
 def work(
     *, port: int, tls: tuple[str | None, str | None], json_logs: bool, as_json: bool, number: int = 0, **options: Any
 ) -> None:
-    """Run a server. `options` are those of `application`. If `shared`, several processes run it, and only the first one prints
-    the address.
-    """
+    """Run a server. `options` are those of `application`. `number` is the number of this process; only process 0 prints."""
     if json_logs:
         log_json()
     app, recognizer, access = application(**options)
@@ -256,7 +257,7 @@ def work(
 
     def stopping() -> None:
         if not (number or as_json or json_logs):
-            tell(f"stopping; what was said is finished, for up to {limits.shutdown_seconds:g} s")
+            tell(f"stopping; received audio is decoded for up to {limits.shutdown_seconds:g} s")
 
     certificate = library.certificate(*tls)
     is_busy = asyncio.run(library.listen(app, host, port, limits, told, certificate, options["shared"], access, stopping))
@@ -267,7 +268,7 @@ def work(
 
 def _warn_if_open(host: str, keys: list[str]) -> None:
     if not keys and library.local_hosts(host) is None:
-        tell(f"whoever reaches {host} may use it: there is no key (--api-key-file, or {KEY})")
+        tell(f"everybody who reaches {host} may use the server: it has no keys (--api-key-file, or {KEY})")
 
 
 def _keys(given: list[str] | None, file: str | None) -> list[str]:
@@ -276,18 +277,18 @@ def _keys(given: list[str] | None, file: str | None) -> list[str]:
     if file is not None:
         in_file = Path(file).read_text(encoding="utf-8").split()
         if not in_file:
-            raise ValueError(f"{file}: holds no keys (one a line)")
+            raise ValueError(f"{file}: holds no keys (one per line)")
         keys += in_file
     if any(not key.strip() for key in keys):
-        raise ValueError("--api-key is empty; leave it out, or name a key")
+        raise ValueError("--api-key is empty; leave it out, or give a key")
     return keys
 
 
 def _named(option: str, text: str) -> tuple[str, str]:
     name, _, source = text.partition("=")
     if not name or not source or name == "none":
-        what = "LM" if option == "--also-lm" else "FILE"
-        raise ValueError(f"{option} should be NAME={what}, of a name other than none, got {text!r}")
+        source = "LM" if option == "--also-lm" else "FILE"
+        raise ValueError(f"{option} should be NAME={source} with a name other than none, got {text!r}")
     return name, source
 
 

@@ -41,11 +41,11 @@ def stream(
     audio: str | None = argument("An audio file (WAV, FLAC, Ogg, MP3 ...).", default=None),
     microphone: bool = option("Listen to a microphone, until Ctrl-C.", "--microphone", default=False),
     input_device: str | None = option("Number or name of the microphone."),
-    no_wait: bool = option("Read the file as fast as it is decoded.", "--no-wait", default=False),
+    no_wait: bool = option("Read the file as fast as it can be decoded.", "--no-wait", default=False),
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Transcribe live audio: a microphone, or a file played at the pace of speech.
+    """Transcribe live audio: a microphone, or a file played at the speed of speech.
 
     On a terminal the current line grows as you speak: bold text is final, dim text may change. Each finished utterance keeps
     its line. If the output isn't a terminal, only finished utterances are printed; --json also prints unfinished ones.
@@ -53,15 +53,15 @@ def stream(
     hf-ngpulm stream nvidia/parakeet-tdt-0.6b-v3 talk.flac --lm org/my-lm --phrases names.txt
     """
     if (audio is None) != microphone:
-        raise ValueError("give an audio file, or --microphone" if audio is None else "an audio file and --microphone: give one")
+        raise ValueError("give an audio file or --microphone" + ("" if audio is None else ", not both"))
     if (microphone and no_wait) or (input_device is not None and not microphone):
         raise ValueError("--no-wait is for files, --input-device for --microphone")
     if not boosting.phrases and boosting.corrections is None:
         idle = {"--phrase-weight": boosting.phrase_weight, "--false-alarms-per-hour": boosting.false_alarms_per_hour}
-        library.refuse_idle(idle, "without --phrases; give the phrases, too")
+        library.refuse_idle(idle, "needs phrases; add --phrases")
     log = None if boosting.corrections is None else library.CorrectionLog(boosting.corrections)
     learned: list[Any] = [] if log is None else log.phrases()
-    if boosting.false_alarms_per_hour is None:  # what is boosted only is written as it was heard
+    if boosting.false_alarms_per_hour is None:  # without a second look, an alias would be written as recognised
         learned = [phrase.text for phrase in learned]
     phrases = [*read_phrases(boosting.phrases), *learned] or None
     context = given(**{**vars(boosting), "phrases": phrases, "corrections": None})
@@ -133,6 +133,5 @@ def _show(events: Iterable[dict[str, Any]]) -> None:
                 stable, text = event["stable"], event["text"]
                 fixed = len(stable) if text.startswith(stable) else 0
                 line = Text(text[:fixed], style="bold")
-                # Only the end of a long utterance, which would fill the screen.
                 line.append(text[fixed:], style="dim")
-                live.update(line[-3 * console.width :], refresh=True)
+                live.update(line[-3 * console.width :], refresh=True)  # the last three rows of a long utterance

@@ -38,13 +38,13 @@ from .output import interruptible, print_json, print_line, print_table, tell
 class Counting:
     """Options that limit the memory and processes for counting n-grams."""
 
-    memory: str = option("Memory limit for counting and estimation; the rest is on disk.", default="4G")
+    memory: str = option("Memory limit for counting and estimation; the rest goes to disk.", default="4G")
     folder: str | None = option("Folder for the data on disk.", "--temporary")
     resume: bool = option(
-        "Keep what is counted in the folder for temporary data until the model is finished, and go on from there after a kill.",
+        "Keep the counts in the folder for temporary data until the model is finished; after a kill, continue from them.",
         "--resume", default=False,
     )  # fmt: skip
-    workers: int | None = option("Processes that encode, for slow tokenizers.")
+    workers: int | None = option("Processes that tokenise text, for slow tokenizers.")
     cluster: str | None = option(
         f"Count and estimate on a Ray cluster{AT}. --memory then limits each task. All machines must see the files.",
         "--ray", metavar="[HOST:PORT]",
@@ -56,14 +56,14 @@ class Estimation:
     """Options for the n-grams and their estimation."""
 
     order: int | None = option("Length of the longest n-grams, 1 to 12; by default 6, and 3 for words.", "--order", "-n")
-    unit: str = option("What n-grams are of: token or word.", default="token")
-    prune: str = option("Drop n-grams with at most so many occurrences: a number for each order, such as '0 0 1'.", default="0")
+    unit: str = option("Unit of the n-grams: token or word.", default="token")
+    prune: str = option("Drop n-grams with at most this many occurrences: one number per order, such as '0 0 1'.", default="0")
     max_ngrams: MaxNGramsOption = None
     fallback: bool = option(
         "Use fixed discounts if the text gives none.", "--discount-fallback/--no-discount-fallback", default=True
     )
     allow_unknown: bool = option(
-        "Go on if the tokenizer doesn't know more than 30% of the text's tokens.", "--allow-unknown", default=False
+        "Train even if more than 30% of the text's tokens are unknown.", "--allow-unknown", default=False
     )
 
     def arguments(self) -> dict[str, Any]:
@@ -79,16 +79,16 @@ class StyleOptions:
 
     normalise: str | None = option("lower, upper, no-punctuation, nfc, nfkc, whisper, whisper-en; several with commas.")
     style_of: str | None = option(
-        "Write the text in this recogniser's style (case, punctuation, numbers): its folder or Hub id, or a file of "
-        "its transcripts. --outputs shows more of the style than the tokenizer does."
+        "Rewrite the text in this recogniser's style (case, punctuation, numbers): its folder or Hub id, or a file of its "
+        "transcripts. With --outputs the style is learned more accurately."
     )
     language: str | None = option("For --style-of: the text's language, such as en, for its numbers.")
     leading_blank: bool | None = option(
-        "Write a blank before a sentence's first word [default: as Whisper does, for its tokenizers].",
+        "Write a blank before a sentence's first word [default: only for Whisper's tokenizers].",
         "--leading-blank/--no-leading-blank",
     )
     outputs: str | None = option(
-        "Transcripts by the recogniser, to compare case and punctuation with, or to learn its style from."
+        "Transcripts by the recogniser. Their case and punctuation are compared with the text's, or learned by --style-of."
     )
 
 
@@ -97,16 +97,16 @@ SAMPLES = 2000
 
 @dataclass(frozen=True)
 class Sampling:
-    """Options for text that a causal language model makes up or selects."""
+    """Options for text that is sampled from a causal language model, or selected by it."""
 
     from_lm: str | None = option(
-        "Sample text from this causal language model, too, or select text by it (--select): folder or Hub id. Needs --prompts."
+        "Folder or Hub id of a causal language model. It adds sampled text, or selects text (--select). Needs --prompts."
     )
-    prompts: str | None = option("With --from-lm: text of the domain, that samples resemble; their perplexity is printed.")
-    samples: int | None = option("With --from-lm: number of sentences [default: 2000].", min=1)
+    prompts: str | None = option("With --from-lm: a file with text of the domain. Its perplexity is printed.")
+    samples: int | None = option("With --from-lm: number of sentences to sample [default: 2000].", min=1)
     select: float | None = option(
-        "With --from-lm: in place of samples, this share of the input's sentences, those that its scores find most like the "
-        "prompts; the perplexity with all sentences is printed, too."
+        "With --from-lm: instead of sampling, train on this share of the input's sentences, those most similar to the prompts. "
+        "The perplexity with all sentences is printed, too."
     )
 
 
@@ -114,7 +114,7 @@ class Sampling:
 def train(
     *,
     inputs: list[str] | None = argument(
-        "Text (a sentence a line), JSON lines or NeMo manifests, CSV, TSV, Parquet, also compressed; patterns such as "
+        "Text (one sentence per line), JSON lines or NeMo manifests, CSV, TSV, Parquet, also compressed; patterns such as "
         "'books/*.txt'; - for standard input; a dataset's Hub id (org/name or org/name:config). Not needed with --from-lm.",
         default=None,
     ),
@@ -125,8 +125,8 @@ def train(
     writing: StyleOptions,
     sampling: Sampling,
     tokenizer: TokenizerOption = None,
-    vocab_size: int | None = option("Number of token ids: the input is lines of decimal ids, not text."),
-    field: str | None = option("Field or column with the text; usual names are found."),
+    vocab_size: int | None = option("Number of token ids, for input of decimal ids instead of text."),
+    field: str | None = option("Field or column with the text [default: the first with a usual name]."),
     split: str = option("Split of a dataset.", default="train"),
     valid: list[str] | None = option("Text to compute the perplexity of; may be repeated."),
     arpa: str | None = option("Also write an ARPA file (.arpa, .arpa.gz)."),
@@ -141,19 +141,19 @@ def train(
     Under `accelerate launch` the processes share the text.
     """
     if (tokenizer is None) == (vocab_size is None):
-        raise ValueError("name either --tokenizer (the ASR model's; the input is text) or --vocab-size (it is token ids)")
+        raise ValueError("add either --tokenizer (the ASR model's) for text, or --vocab-size for token ids")
     inputs = inputs or []
     if (sampling.from_lm is None) != (sampling.prompts is None):
-        raise ValueError("--from-lm and --prompts belong together: a language model, and text that its samples resemble")
+        raise ValueError("--from-lm and --prompts belong together: a causal language model, and text of the domain")
     if sampling.from_lm is None and not inputs:
         raise ValueError("there is no text: name files, or a causal language model to sample from (--from-lm, --prompts)")
     if sampling.from_lm is not None and tokenizer is None:
-        raise ValueError("--from-lm samples text, and --vocab-size is for token ids; give --tokenizer")
+        raise ValueError("--from-lm samples text, but --vocab-size is for token ids; add --tokenizer instead")
     if sampling.from_lm is None and (sampling.select or sampling.samples) is not None:
         raise ValueError("--select and --samples need --from-lm and --prompts: a causal language model, and text of the domain")
     if sampling.select is not None:
         if sampling.samples is not None:
-            raise ValueError("--samples makes text up, --select chooses from the input; give one of them")
+            raise ValueError("--samples adds sampled text, --select chooses from the input; give one of them")
         if not inputs:
             raise ValueError(f"--select {sampling.select} chooses from the input, but there is none: name files")
         if not 0 < sampling.select <= 1:
@@ -219,7 +219,7 @@ def train(
 
 
 def _sampled(sampling: Sampling, bars: Bars) -> list[str]:
-    """Return sentences that a language model makes up."""
+    """Return sentences that are sampled from `--from-lm`."""
     check_folder(str(sampling.from_lm))
     lm = library.load_rescorer(sampling.from_lm)
     prompts = [text for text in read_texts([str(sampling.prompts)]) if text]
@@ -227,12 +227,12 @@ def _sampled(sampling: Sampling, bars: Bars) -> list[str]:
     with bars.stage("sampling", count) as bar:
         texts = library.sampled_sentences(lm, prompts, count, progress=lambda done: bar.update(done - bar.n))
     if len(texts) < count:
-        tell(f"{sampling.from_lm} repeats itself: {len(texts):,} different sentences in place of {count:,}")
+        tell(f"{sampling.from_lm} repeats itself: {len(texts):,} different sentences instead of {count:,}")
     return texts
 
 
 def _selected(sampling: Sampling, texts: list[str], bars: Bars) -> list[str]:
-    """Return the sentences that a language model selects."""
+    """Return the sentences that `--from-lm` selects."""
     check_folder(str(sampling.from_lm))
     lm, share = library.load_rescorer(sampling.from_lm), sampling.select
     assert share is not None
@@ -262,7 +262,7 @@ def _accelerator() -> Any:
     """Return the accelerator if several processes run; otherwise None."""
     if launched_alone():
         tell(
-            "accelerate has started one process only; for several on CPUs start them by torchrun --nproc_per_node 2 -m "
+            "accelerate has started one process only; to start several on CPUs, use torchrun --nproc_per_node 2 -m "
             "hf_ngpulm.cli train ..."
         )
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
@@ -294,6 +294,6 @@ def _show(lm: library.NGramLM, training: library.Training, output: str, seconds:
     headings = ["order", "in the text", "kept", "D1", "D2", "D3+"]
     print_table(rows, headings, title=f"{output}: order {lm.order}, made in {seconds:.1f} s")
     total = sum(lm.num_ngrams)
-    told = [row for row in lm.config.lines() if row[0] in ("words", "text", "pruning", "validation perplexity")]
+    lines = [row for row in lm.config.lines() if row[0] in ("words", "text", "pruning", "validation perplexity")]
     size = ("memory", f"{lm.nbytes:,} bytes, {lm.nbytes / total:.1f} per n-gram")
-    print_table([*told, ("n-grams", f"{total:,} of {lm.config.unit}s"), size])
+    print_table([*lines, ("n-grams", f"{total:,} of {lm.config.unit}s"), size])

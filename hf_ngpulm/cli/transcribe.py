@@ -43,28 +43,28 @@ PARQUET = ".parquet"
 def transcribe(
     *,
     audio: list[str] = argument(
-        "Audio files (WAV, FLAC, Ogg, MP3 ...; with PyAV also WebM and MP4), folders of them, or patterns: 'calls/**/*.wav'. "
-        "With a .jsonl or .parquet file as output also a manifest or Parquet file."
+        "Audio files (WAV, FLAC, Ogg, MP3 ...; with PyAV also WebM and MP4), folders, or patterns such as 'calls/**/*.wav'. "
+        "If --output is a .jsonl or .parquet file, also a manifest or Parquet file."
     ),
     model: str = option("Folder or Hub id of the ASR model.", "--model", "-m", default=MISSING),
     decoding: Decoding,
     adjusted: Adjusted,
     boosting: Boosting,
-    never: list[str] | None = option("Words that are never written: a word, or a file with one a line; several times."),
+    never: list[str] | None = option("A phrase that is never written, or a file with one per line; may be repeated."),
     understanding: Understanding,
     rescoring: Rescoring,
     on_cluster: OnCluster,
     n_best: int | None = of_decoders("num_return_sequences", min=1),
     batch_size: int = option("Files decoded together.", default=8, min=1),
-    chunk_length: float = option("Cut long audio into chunks of so many seconds; 0: don't.", default=0.0, min=0),
-    timestamps: str | None = option("word or char (single tokens)."),
+    chunk_length: float = option("Cut long audio into chunks of this many seconds; 0: don't cut.", default=0.0, min=0),
+    timestamps: str | None = option("Print times: of each word, or char (single tokens)."),
     output: str | None = option(
-        "File to write: .txt, .srt, .vtt or .json; or, for several recordings, a folder. Or a .jsonl or .parquet file with a "
-        "row for each recording; a run that was killed goes on.",
+        "File to write: .txt, .srt, .vtt or .json; for several recordings, a folder. Or a .jsonl or .parquet file with a row "
+        "per recording; a killed run resumes.",
         "--output",
         "-o",
     ),
-    kind: str | None = option("Kind of file, if no ending says it: txt, srt, vtt or json [default: txt].", "--format"),
+    kind: str | None = option("Format of files in a folder: txt, srt, vtt or json [default: txt].", "--format"),
     overwrite: OverwriteOption = False,
     device: DeviceOption = None,
     as_json: JsonOption = False,
@@ -79,20 +79,18 @@ def transcribe(
     if timestamps not in (None, "word", "char"):
         raise ValueError(f"--timestamps must be word or char, got {timestamps!r}")
     if output is None:
-        library.refuse_idle(
-            {"--format": kind, "--overwrite": overwrite or None}, "says of files how they are written; add --output"
-        )
+        library.refuse_idle({"--format": kind, "--overwrite": overwrite or None}, "applies to written files; add --output")
     if kind is not None:
         library.check("--format", kind, library.one_of(*KINDS))
     elsewhere = on_cluster.arguments()
     in_rows = output is not None and output.endswith((".jsonl", PARQUET))
     if elsewhere and not in_rows:
-        raise ValueError(f"--ray writes a row for each recording; add --output results.jsonl or results.parquet (got {output})")
+        raise ValueError(f"--ray writes a row per recording; add --output results.jsonl or results.parquet (got {output})")
     if in_rows:
         idle = {"--format": kind, "--batch-size": None if batch_size == 8 else batch_size}
         if not str(output).endswith(PARQUET):
             idle["--overwrite"] = overwrite or None
-        library.refuse_idle(idle, f"has no place with {output}; leave it out")
+        library.refuse_idle(idle, f"has no effect with {output}; leave it out")
         refuse_existing([str(output)] if str(output).endswith(PARQUET) else [], overwrite)
     names = {} if in_rows else audio_of(audio)
     if source := next(filter(_is_source, names), None):
@@ -104,10 +102,10 @@ def transcribe(
         files = dict(zip(names, paths))
     subtitled = kind in ("srt", "vtt")
     if subtitled:
-        library.refuse_idle({"--timestamps": timestamps, "--n-best": n_best}, f"has no place in {kind} files; leave it out")
+        library.refuse_idle({"--timestamps": timestamps, "--n-best": n_best}, f"has no effect on {kind} files; leave it out")
     of_grammar = grammar_settings(understanding, may_explain=bool(boosting.phrases or never))
     if understanding.grammar is not None and subtitled:
-        raise ValueError(f"--grammar understands recordings as a whole, which {kind} files can't tell; leave one of them out")
+        raise ValueError(f"--grammar gives no times, which {kind} files need; leave one of them out")
     phrases = [*read_phrases(boosting.phrases), *never_written(never)] or None
     boosted = {**vars(boosting), "phrases": phrases, "num_return_sequences": n_best}
     settings = given(decoding, adjusted, rescoring, **boosted, **of_grammar)
@@ -122,10 +120,10 @@ def transcribe(
     rate = asr.feature_extractor.sampling_rate
     options: dict[str, Any] = {"chunk_length_s": chunk_length} if chunk_length else {}
     if timestamps or subtitled:
-        # Whisper segments by itself; others are cut by the times of words.
+        # Whisper gives segments itself. For other models, segments are cut by word times.
         options["return_timestamps"] = True if subtitled and asr.type == "seq2seq_whisper" else timestamps or "word"
         if not library.is_seq2seq(asr.model) and asr._forward_params.get("ngram_decoder") is None:
-            options["num_beams"] = 1  # the stock pipeline has times for some tokenizers only
+            options["num_beams"] = 1  # this project's search has times for every tokenizer, the stock pipeline doesn't
 
     def results() -> Iterator[tuple[str, dict[str, Any], float]]:
         """Yield each file's path, its result, and its length in seconds."""
@@ -177,11 +175,12 @@ def transcribe(
 
 
 def _recordings(audio: list[str]) -> library.Recordings:
-    """Return the recordings of audio files, folders and patterns, which are known by their paths, or of a manifest or Parquet
-    file."""
+    """Return the recordings of audio files, folders and patterns, with their paths as ids; or those of a single manifest or
+    Parquet file.
+    """
     if source := next(filter(_is_source, audio), None):
         if len(audio) > 1:
-            raise ValueError(f"{source}: a manifest or Parquet file stands alone; leave the others out")
+            raise ValueError(f"{source}: a manifest or Parquet file must be the only argument; leave the others out")
         return library.read_recordings(source)
     return library.listed(" ".join(audio)[:60], (library.Recording(path, Path(path)) for path in audio_of(audio)))
 
@@ -191,11 +190,11 @@ def _is_source(name: str) -> bool:
 
 
 def _transcribe_into(output: str, transcriber: library.Transcriber, elsewhere: dict[str, Any], as_json: bool) -> None:
-    """Write results into a file of JSON lines; or into a Parquet file, from lines that are beside it until all are there."""
+    """Write results to a file of JSON lines. A Parquet file is converted from such a file at the end."""
     lines, done = Path(output + ".jsonl" if output.endswith(PARQUET) else output), 0
     cluster, actors = library.cluster_of(elsewhere.get("cluster")), elsewhere.get("actors")
     with (
-        interruptible(lambda: f"{done} more transcripts are in {lines}: run the same command again to go on"),
+        interruptible(lambda: f"{done} more transcripts are in {lines}: run the same command again to resume"),
         Bars(not as_json and sys.stderr.isatty()).stage("transcribing", len(transcriber.recordings)) as bar,
     ):
         for result in library.transcribe_into(lines, transcriber, cluster, actors):
@@ -218,7 +217,7 @@ def _transcribe_into(output: str, transcriber: library.Transcriber, elsewhere: d
 
 
 def _subtitles(kind: str, result: dict[str, Any], seconds: float, of_words: bool) -> str:
-    """Return a transcript as subtitles, from the times of its words or segments. The end of the last one may be unknown."""
+    """Return a transcript as subtitles, from the times of its words or segments. An unknown last end is set to `seconds`."""
     spans = []
     for chunk in result["chunks"]:
         begin, end = chunk["timestamp"]
@@ -227,20 +226,20 @@ def _subtitles(kind: str, result: dict[str, Any], seconds: float, of_words: bool
 
 
 def _shown(result: dict[str, Any]) -> str:
-    """Return the text, followed by lines with the hypotheses and times that the user requested."""
+    """Return the text of a result, followed by a line for each other requested entry: meaning, phrases, hypotheses, times."""
     lines = [result["text"]]
     if "understood" in result:
         lines.append(f"  {meaning(result)}")
     lines += map(_explained, result.get("phrases", []))
     lines += [f"  {hypothesis['score']:9.2f}  {hypothesis['text']}" for hypothesis in result.get("hypotheses", [])]
     for chunk in result.get("chunks", []):
-        begin, end = ("-" if time is None else f"{time:.2f}" for time in chunk["timestamp"])  # where a model doesn't say
+        begin, end = ("-" if time is None else f"{time:.2f}" for time in chunk["timestamp"])  # a model may leave times out
         lines.append(f"  {begin:>7} {end:>7}  {chunk['text']}")
     return "\n".join(lines) + "\n"
 
 
 def _explained(report: dict[str, Any]) -> str:
-    """Return a line about a phrase."""
+    """Return a report on a phrase as a line."""
     at = f" at {report['start']:.2f} s" if "start" in report else ""
     weighed = ""
     if "ratio" in report:

@@ -16,9 +16,7 @@ from .evaluate import end_if_unreadable
 from .files import refuse_existing
 from .models import load, load_recogniser, load_tokenizer, normalisation_of, phrases_and_entities
 from .output import interruptible, percent, print_json, print_line, print_table, tell
-from .tune_confidence import tune_confidence
-from .tune_grammar import tune_grammar
-from .tune_phrases import tune_phrases
+from .tune_jobs import Job, tune_confidence, tune_grammar, tune_phrases
 
 MOST_SHOWN = 24
 GRID = "from:to:step, or numbers with commas"
@@ -37,57 +35,35 @@ class Grids:
         f"Weights of the phrases: {GRID} [default: tuned].", "--phrase-weights", "--phrase-weight"
     )
     ilm_weights: str | None = options.option(
-        f"For transducers and decoders: weights of the internal LM, subtracted: {GRID} [default: tuned for decoders, half "
-        "of the LM's for transducers].",
+        f"For transducers and attention decoders: weights of the subtracted internal LM: {GRID} [default: tuned for attention "
+        "decoders, in proportion to the LM's weight for transducers].",
         "--ilm-weights",
         "--ilm-weight",
     )
     source_weights: str | None = options.option(
-        f"With --source-lm: weights of that: {GRID} [default: half of the LM's].", "--source-weights", "--source-weight"
+        f"Weights of --source-lm: {GRID} [default: half of the LM's weight].", "--source-weights", "--source-weight"
     )
     rescorer_weights: str | None = options.option(
-        f"With --rescorer: weights of that: {GRID} [default: tuned].", "--rescorer-weights", "--rescorer-weight"
+        f"Weights of --rescorer: {GRID} [default: tuned].", "--rescorer-weights", "--rescorer-weight"
     )
     word_bonuses: str | None = options.option(
-        f"With --rescorer: bonuses for each word: {GRID} [default: tuned].", "--word-bonuses", "--word-bonus"
-    )
-
-
-@dataclass(frozen=True)
-class Keep:
-    """Options that save the results to files or to the language model."""
-
-    save: bool = options.option("Write the best setting to the LM's folder, to decode by.", "--save", default=False)
-    save_to: str | None = options.option("Or save the LM with it to another folder.")
-    overwrite: options.OverwriteOption = False
-    output: str | None = options.option("JSON file to write all settings and results to.", "--output", "-o")
-    plot: str | None = options.option("Image (.png, .pdf, .svg) of error rates against weights.")
-
-
-@dataclass(frozen=True)
-class OfGrammars:
-    """Options for the evidence that a grammar needs; see `hf_ngpulm.evaluation.tune_grammar`."""
-
-    grammar: str | None = options.option("Find how much evidence this grammar needs: a saved folder, or a file.")
-    other: list[str] | None = options.option("With --grammar: ordinary speech without commands, as DATA; several times.")
-    false_accepts_per_hour: float | None = options.option(
-        "With --grammar: so many recordings of --other an hour may be taken for commands [default: 1].", min=0
+        f"With --rescorer: bonuses per word: {GRID} [default: tuned].", "--word-bonuses", "--word-bonus"
     )
 
 
 @dataclass(frozen=True)
 class OfSpeech:
-    """Options for what ordinary speech tells; see `hf_ngpulm.evaluation.tune_phrases` and `tune_confidence`."""
+    """Options for tuning on ordinary speech; see `hf_ngpulm.evaluation.tune_phrases` and `tune_confidence`."""
 
     false_alarms_per_hour: float | None = options.option(
-        "With --phrases: find thresholds of a second look that lets so many in that nobody said.", min=1e-6
+        "With --phrases: fit thresholds of a second look that accepts about this many wrong phrases per hour.", min=1e-6
     )
     word_confidence: str | None = options.option(
         "Calibrate the confidences of words by this measure: max_prob, gibbs, tsallis or renyi."
     )
 
 
-# What is tuned in place of weights, by the option that asks for it; and other options that have an effect on it.
+# Options that tune something else than weights; and for each, the other options that have an effect on it.
 JOBS = {
     "grammar": {"other", "false_accepts_per_hour", "overwrite"},
     "false_alarms_per_hour": {"phrases", "phrase_weights"},
@@ -101,28 +77,30 @@ def tune(
     model: options.ModelArgument,
     data: Annotated[str | None, Argument(metavar="[DATA]", help=DATA)] = None,
     grids: Grids,
-    of_grammars: OfGrammars,
+    of_grammars: options.OfGrammars,
     of_speech: OfSpeech,
-    keep: Keep,
+    keep: options.Keep,
     search: options.SearchOptions,
     fields: options.Data,
     source_lm: str | None = options.of_decoders("source_lm"),
     rescorer: str | None = options.of_decoders("rescorer"),
     phrases: options.PhrasesOption = None,
     corrections: str | None = options.of_log(),
-    by: str = options.option("What to choose by: wer, cer or entity_wer.", default="wer"),
+    by: str = options.option("Rate to minimise: wer, cer or entity_wer.", default="wer"),
     normalise: options.NormaliseOption = "none",
-    refine: int = options.option("How often steps are halved around the best.", default=2, min=0, max=10),
-    held_out: float = options.option(
-        "Share of the utterances that are only reported on, not tuned on, such as 0.5.", default=0.0
+    refine: int = options.option(
+        "Number of refinements, each of which halves the steps around the best value.", default=2, min=0, max=10
     ),
-    batch_size: int = options.option("Recordings that the model is given together.", default=8, min=1),
+    held_out: float = options.option(
+        "Share of the utterances that aren't tuned on; their errors are reported. Such as 0.5.", default=0.0
+    ),
+    batch_size: int = options.option("Number of recordings in a batch of the model.", default=8, min=1),
     memory: str = options.option("Memory limit for the model's outputs; the rest goes to disk.", default="2G"),
     device: options.DeviceOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Find the weights with which a model and an LM make the fewest errors, how much evidence grammars and phrases need,
-    or what confidences mean.
+    """Find the weights with which a model and an LM make the fewest errors. Or tune the evidence that grammars and phrases
+    need, or calibrate confidences.
 
     hf-ngpulm tune nvidia/parakeet-ctc-0.6b dev.jsonl --lm my-lm --num-beams 8 --save --plot wer.png
     hf-ngpulm tune nvidia/parakeet-ctc-0.6b commands.jsonl --grammar orders --other speech.jsonl --save
@@ -135,13 +113,13 @@ def tune(
     Saved weights apply wherever this model decodes with this LM and no weight is given. The exit status is 3 if some audio
     could not be read; the weights are then tuned and saved without that audio.
 
-    With --grammar, DATA are commands and may be left out. What is saved applies to all models of the family (CTC, transducer,
-    attention) that use the grammar: --sensitivity 0.5 means the bound that was found.
+    With --grammar, DATA are commands and may be left out. The saved bound applies to all models of the family (CTC, transducer,
+    attention) that use the grammar: --sensitivity 0.5 stands for it.
 
-    With --word-confidence, DATA is speech with transcripts, on which confidences become the probability that a word is right.
+    With --word-confidence, DATA is speech with transcripts. A calibrated confidence is the probability that a word is right.
 
-    With --phrases and --false-alarms-per-hour, DATA is ordinary speech with transcripts. Phrases that a transcript has count as
-    said, all others are false alarms.
+    With --phrases and --false-alarms-per-hour, DATA is ordinary speech with transcripts. Recognised phrases that the transcript
+    doesn't contain are false alarms.
     """
     asked = options.given(
         grids, of_grammars, of_speech, source_lm=source_lm, rescorer=rescorer, phrases=phrases, corrections=corrections,
@@ -153,26 +131,24 @@ def tune(
     if job is not None:
         idle = {_flag(name): True for name in sorted(asked.keys() - JOBS[job] - {job})}
         library.refuse_idle(idle, f"has no effect with {_flag(job)}; leave it out")
-        how: Any = keep, search, fields, batch_size, device, as_json
+        shared = Job(model, data, keep, search, fields, batch_size, device, as_json)
         if job == "grammar":
-            tune_grammar(model, data, of_grammars, *how)
+            tune_grammar(shared, of_grammars)
         elif job == "false_alarms_per_hour":
-            tune_phrases(model, data, phrases, grids.phrase_weights, asked[job], *how)
+            tune_phrases(shared, phrases, grids.phrase_weights, asked[job])
         else:
-            tune_confidence(model, data, asked[job], phrases, normalise, *how)
+            tune_confidence(shared, asked[job], phrases, normalise)
         return
     of_none = {"--other": of_grammars.other, "--false-accepts-per-hour": of_grammars.false_accepts_per_hour}
-    library.refuse_idle(of_none, "is about a grammar; add --grammar")
+    library.refuse_idle(of_none, "needs a grammar; add --grammar")
     if data is None:
         raise ValueError("name the recordings to tune on: hf-ngpulm tune MODEL DATA")
     if search.lm is None and not phrases and rescorer is None and corrections is None:
-        raise ValueError("name what to weigh: --lm, --phrases, --corrections or --rescorer")
+        raise ValueError("there is nothing to weigh: add --lm, --phrases, --corrections or --rescorer")
     if (keep.save or keep.save_to) and search.lm is None:
         raise ValueError("--save and --save-to write to a language model: add --lm")
     if keep.save and not os.path.isdir(str(search.lm)):
-        raise ValueError(
-            f"--save writes to the LM's folder, but {search.lm} isn't one; name a folder to save it to: --save-to FOLDER"
-        )
+        raise ValueError(f"--save writes to the LM's folder, but {search.lm} isn't one; name a folder: --save-to FOLDER")
     refuse_existing([keep.save_to] if keep.save_to else [], keep.overwrite)
     if keep.plot:
         if not keep.plot.lower().endswith((".png", ".pdf", ".svg")):  # now, not after an hour
@@ -182,7 +158,7 @@ def tune(
     recordings: Any = library.read_recordings(data, **vars(fields))
     settings = options.given(search, source_lm=source_lm, rescorer=rescorer)
     if search.lm is not None:
-        # Any weight will do; it keeps earlier tuned ones out.
+        # An explicit weight keeps settings out that the LM remembers.
         settings |= {"lm": load(search.lm, model), "lm_weight": 0.5}
     base: Any = settings.get("lm")
     common, from_entities = phrases_and_entities(phrases)
@@ -251,4 +227,4 @@ def _show(result: library.TuningResult, folder: str | None) -> None:
             f"{percent(getattr(result.held_out_baseline, by))}."
         )
     if folder is not None:
-        print_line(f"Saved in {folder}: this model with this LM decodes so from now on.")
+        print_line(f"Saved in {folder}: this model with this LM decodes with these weights from now on.")

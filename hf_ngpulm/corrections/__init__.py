@@ -1,4 +1,4 @@
-"""Learn from corrections: phrases, their mishearings, and a small language model, from pairs of what was heard and meant."""
+"""Learn phrases, their mishearings and a small language model from users' corrections of transcripts."""
 
 from .lessons import learned_phrases, mined_aliases
 from .log import Correction, CorrectionLog

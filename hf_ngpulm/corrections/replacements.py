@@ -1,7 +1,7 @@
-"""Align what was heard with what was meant, and find what sounds alike in the places that differ.
+"""Align a recognised text with the meant text, and decide which differing words sound alike.
 
-Words that both texts share are fixed first. Between them, groups of up to `MOST_WORDS` words of one text stand for groups of
-the other, so that the sum of the groups' distances in sound is least.
+Words that both texts share are aligned first. In the regions between them, groups of up to `MOST_WORDS` words of one text are
+aligned with groups of the other, so that the sum of the groups' distances in sound is least.
 """
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ from ..phrases.phrase import folded
 from ..text.sounds import distances, readings, unlikeness
 
 MOST_WORDS = 4
-# So unlike may a word and its mishearing be: 73% of a recogniser's replacements of one word are, and 4% of random pairs.
+# Largest distance in sound of a word and its mishearing. 73% of a recogniser's replacements of one word are within it, and 4%
+# of random pairs.
 SOUND_ALIKE = 0.5
-_PER_WORD = 0.1  # so that of equally good groups the smallest count
-_MOST_REGION = 12  # words of a region; a longer one was written anew
-_MOST_CELLS = 400_000  # steps to compare the sounds in all regions of a text; one of 12 English words takes as many
+_PER_WORD = 0.1  # cost of each further word of a group, so that smaller groups are preferred among equals
+_MOST_REGION = 12  # words of a region; longer regions count as rewritten
+_MOST_CELLS = 400_000  # steps to compare the sounds in all regions of a text; a region of 12 English words takes as many
 
 
 class Replacement(NamedTuple):
-    """Hold words that were heard, and the words that were meant instead; with `alike`, both sound alike."""
+    """Hold words of the recognised text and the words that were meant instead."""
 
     heard: str
     meant: str
-    alike: bool
+    alike: bool  # whether both sound alike
 
 
 class Aligned(NamedTuple):
     """Hold an alignment, from left to right.
 
     Args:
-        right: runs of words that were heard rightly.
-        places: the places of these words in what was heard and in what was meant.
-        replaced: words in place of others.
+        right: runs of correct words.
+        places: for each correct word, its place in the recognised text and in the meant text.
+        replaced: the replacements between correct words.
     """
 
     right: list[list[str]]
@@ -47,44 +48,44 @@ class Aligned(NamedTuple):
 def align(heard: str, meant: str) -> Aligned:
     """Align two texts by words. Marks around words and case don't count as differences.
 
-    If comparing all sounds would take more than `_MOST_CELLS` steps, what differs counts as rewritten, and isn't compared.
+    Regions beyond a total of `_MOST_CELLS` steps aren't compared and count as rewritten.
     """
     ours, theirs = heard.split(), meant.split()
-    found, cells = Aligned([], [], []), 0
+    aligned, cells = Aligned([], [], []), 0
     ends = -1, -1
     for i, j in [*shared_words(folded(ours), folded(theirs)), (len(ours), len(theirs))]:
         mine, other = ours[ends[0] + 1 : i], theirs[ends[1] + 1 : j]
         if mine and other:
             region = _Region.of(mine, other)
             cells += region.cells
-            found.replaced.extend(region.groups() if cells <= _MOST_CELLS else [region.anew()])
+            aligned.replaced.extend(region.groups() if cells <= _MOST_CELLS else [region.rewritten()])
         if (i, j) != (len(ours), len(theirs)):
-            if mine or other or not found.right:
-                found.right.append([])
-            found.right[-1].append(theirs[j])
-            found.places.append((i, j))
+            if mine or other or not aligned.right:
+                aligned.right.append([])
+            aligned.right[-1].append(theirs[j])
+            aligned.places.append((i, j))
         ends = i, j
-    return found
+    return aligned
 
 
 def shared_words(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the places of words that two texts share: as many as there can be in the same order, the last ones of equals."""
+    """Return the places of a longest common subsequence of words. Among equally long ones, later places are preferred."""
     numbers = {word: n for n, word in enumerate(dict.fromkeys((*ours, *theirs)))}
     mine, other = (np.array([numbers[word] for word in words], dtype=np.int64) for words in (ours, theirs))
     lengths = np.zeros((len(ours) + 1, len(theirs) + 1), dtype=np.int64)  # of the longest common subsequence of beginnings
     for i, word in enumerate(mine):
         longer = np.maximum(lengths[i, 1:], lengths[i, :-1] + (other == word))
         np.maximum.accumulate(longer, out=lengths[i + 1, 1:])
-    i, j, found = len(ours), len(theirs), []
+    i, j, places = len(ours), len(theirs), []
     while i and j:
         if ours[i - 1] == theirs[j - 1]:
             i, j = i - 1, j - 1
-            found.append((i, j))
+            places.append((i, j))
         elif lengths[i - 1, j] >= lengths[i, j - 1]:
             i -= 1
         else:
             j -= 1
-    return found[::-1]
+    return places[::-1]
 
 
 def sound_alike(heard: str, meant: str) -> bool:
@@ -93,11 +94,12 @@ def sound_alike(heard: str, meant: str) -> bool:
 
 
 class _Region(NamedTuple):
-    """Hold words in place of others; neither text has any of the other's.
+    """Hold differing words of both texts between two shared words.
 
     Args:
-        ours, theirs: the readings of groups of up to `MOST_WORDS` words, by their first word and their number.
-        cells: steps that it takes to compare all of them.
+        heard, meant: the words of each text.
+        ours, theirs: the readings of groups of up to `MOST_WORDS` of these words, by first word and number of words.
+        cells: number of steps to compare all groups.
     """
 
     heard: Sequence[str]
@@ -114,36 +116,36 @@ class _Region(NamedTuple):
         sizes = [sum(len(text) for texts in each.values() for text in texts) for each in spans]
         return cls(heard, meant, *spans, sizes[0] * sizes[1])
 
-    def anew(self) -> Replacement:
-        """Return the region as one replacement, which isn't compared."""
+    def rewritten(self) -> Replacement:
+        """Return the region as one replacement, without comparing its words."""
         return Replacement(" ".join(self.heard), " ".join(self.meant), False)
 
     def groups(self) -> list[Replacement]:
-        """Return groups of words in place of others, so that the sum of their distances is least."""
+        """Return the replacements with the least sum of distances."""
         distance = self._distances()
-        # The least cost of the first i and j words, and the sizes of the last group.
+        # For the first i and j words: the least cost, and the sizes of the last groups.
         best: dict[tuple[int, int], tuple[float, int, int]] = {(0, 0): (0.0, 0, 0)}
         for i in range(len(self.heard) + 1):
             for j in range(len(self.meant) + 1):
                 for a in range(min(i, MOST_WORDS) + 1):
                     for b in range(min(j, MOST_WORDS) + 1):
-                        # Words that are left out or put in come one by one.
+                        # Words that are deleted or inserted form no groups.
                         if (a and b) or a + b == 1:
                             cost = best[i - a, j - b][0] + distance[i - a, a][j - b, b] + _PER_WORD * max(a + b - 2, 0)
                             if (i, j) not in best or cost < best[i, j][0]:
                                 best[i, j] = cost, a, b
         i, j = len(self.heard), len(self.meant)
-        found: list[Replacement] = []
+        replacements: list[Replacement] = []
         while i or j:
             _, a, b = best[i, j]
             if a and b:
                 pair = " ".join(self.heard[i - a : i]), " ".join(self.meant[j - b : j])
-                found.append(Replacement(*pair, sound_alike(*pair)))
+                replacements.append(Replacement(*pair, sound_alike(*pair)))
             i, j = i - a, j - b
-        return found[::-1]
+        return replacements[::-1]
 
     def _distances(self) -> dict[tuple[int, int], dict[tuple[int, int], float]]:
-        """Return the distance of each group to each other one, by the closest readings."""
+        """Return the distance between each group of `heard` and each group of `meant`, by their closest readings."""
         flat = [[text for texts in spans.values() for text in texts] for spans in (self.ours, self.theirs)]
         starts = [np.cumsum([0, *map(len, spans.values())])[:-1] for spans in (self.ours, self.theirs)]
         closest = np.minimum.reduceat(np.minimum.reduceat(distances(*flat), starts[0]), starts[1], 1)

@@ -413,8 +413,8 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: check(name, value, KINDS[name]) if name in KINDS else value for name, value in given.items()}
 
 
-def takes(kind: type[Options], but: Sequence[str] = ()) -> Callable[[Function], Function]:
-    """Return a decorator for functions with `**options`, which adds the options (except those in `but`) to the signature.
+def takes(kind: type[Any], but: Sequence[str] = ()) -> Callable[[Function], Function]:
+    """Return a decorator for functions with `**options`, which adds a dataclass's fields (except `but`) to the signature.
 
     `help` and `generate` read the signature.
     """

@@ -1,7 +1,7 @@
 """Compute error rates of words, characters and entities with confidence intervals; evaluate recognisers; tune weights.
 
-The functions need `jiwer`, and the metrics WER, CER and EntityWER need `evaluate` (`pip install 'hf-ngpulm[eval]'`). Both are
-imported on first use.
+The functions need `jiwer`. The metrics WER, CER and EntityWER also need `evaluate`. Both packages come with
+`pip install 'hf-ngpulm[eval]'` and are imported on first use.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .phrases import LookPoint, PhraseTuning, tune_phrases
     from .results import Clock, Compared, Evaluation, Scores, Utterance, read_results
     from .transcribing import Transcriber, TranscriptionStep, transcribe_into
-    from .tuning import TuningPoint, TuningResult, tune_weights
+    from .tuning import Grids, TuningPoint, TuningResult, tune_weights
 
 __all__ = [
     "CER",
@@ -42,6 +42,7 @@ __all__ = [
     "ErrorCounts",
     "Evaluation",
     "GrammarTuning",
+    "Grids",
     "Interval",
     "LookPoint",
     "OperatingPoint",
@@ -72,4 +73,4 @@ __all__ = [
 ]
 
 
-__getattr__ = attributes_of(__name__, __file__)  # these need more than numpy and jiwer
+__getattr__ = attributes_of(__name__, __file__)  # the names above under TYPE_CHECKING need more than numpy and jiwer

@@ -1,7 +1,8 @@
-"""Measure how well words' confidences fit, and calibrate them.
+"""Measure and fit the calibration of word confidences.
 
-The expected calibration error is the mean distance between the confidence of words and the share of them that is right, over
-`BINS` bins of equal width, weighted by their words (Guo et al., "On calibration of modern neural networks", ICML 2017).
+The expected calibration error compares the mean confidence in a bin with the share of correct words in it. It is the mean of
+these distances over `BINS` bins of equal width, weighted by the number of words (Guo et al., "On calibration of modern neural
+networks", ICML 2017).
 """
 
 from __future__ import annotations
@@ -16,19 +17,23 @@ from ..search.confidence import Calibration, logit
 from ..text.normalisation import normaliser
 
 BINS = 10
-_PRIOR = 1e-3  # weight of the squares of slope and offset, so that there is always a solution
+_PRIOR = 1e-3  # weight of the squared slope and offset; without this penalty, separable data has no solution
 _STEPS = 50
 
 
 def judged_words(utterances: Sequence[Any], normalise: Any = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the confidences of all words of scored utterances, whether each is right, and the number of its utterance:
-    float64, bool and int64, each `[words]`.
+    """Compare the words of scored utterances with the transcripts.
 
-    A word is right if the alignment with the fewest errors has it in the transcript.
+    A word is correct if the alignment with the fewest errors matches it with a word of the transcript.
 
     Args:
-        utterances: of an `Evaluation`.
-        normalise: as for `word_errors`. Words that it removes are left out; of a word that becomes several, all must be right.
+        utterances: those of an `Evaluation`.
+        normalise: as for `word_errors`. A word that normalisation removes is left out. A word that normalisation splits is
+            correct if all its parts are.
+
+    Returns:
+        For each word its confidence, whether it is correct, and the number of its utterance: float64, bool and int64
+        `[words]`.
     """
     clean = normaliser(normalise)
     confidences: list[float] = []
@@ -50,35 +55,33 @@ def judged_words(utterances: Sequence[Any], normalise: Any = None) -> tuple[np.n
 
 
 def _aligned(said: list[str], heard: list[str]) -> list[bool]:
-    """Return whether each word that was heard was said."""
+    """Return for each hypothesis word whether the alignment matches it with a reference word."""
     if not said or not heard:
         return [False] * len(heard)
     with needed("eval", "error rates"):
         import jiwer
-    found = [False] * len(heard)
+    matched = [False] * len(heard)
     for chunk in jiwer.process_words(" ".join(said), " ".join(heard)).alignments[0]:
         if chunk.type == "equal":
-            found[chunk.hyp_start_idx : chunk.hyp_end_idx] = [True] * (chunk.hyp_end_idx - chunk.hyp_start_idx)
-    return found
+            matched[chunk.hyp_start_idx : chunk.hyp_end_idx] = [True] * (chunk.hyp_end_idx - chunk.hyp_start_idx)
+    return matched
 
 
 def calibration_error(confidences: np.ndarray, right: np.ndarray) -> float:
-    """Return the expected calibration error, from 0 to 1, of at least one word."""
+    """Return the expected calibration error, from 0 to 1. The arrays are those of `judged_words`, with at least one word."""
     bins = np.minimum((confidences * BINS).astype(np.int64), BINS - 1)
     sums = [np.bincount(bins, weights, BINS) for weights in (confidences, right.astype(np.float64))]
     return float(np.abs(sums[0] - sums[1]).sum() / len(right))
 
 
 def fitted_calibration(confidences: np.ndarray, right: np.ndarray, measure: str) -> Calibration:
-    """Return the calibration that makes it the likeliest which words are right (logistic regression, Newton's method).
+    """Fit the slope and offset of a calibration by logistic regression on correct and wrong words (Newton's method).
 
     Raises:
         ValueError: all words are right, or all are wrong.
     """
     if right.all() or not right.any():
-        raise ValueError(
-            f"{int(right.sum())} of {len(right)} words are right; confidences need some right and some wrong words"
-        )
+        raise ValueError(f"{int(right.sum())} of {len(right)} words are right; calibration needs both right and wrong words")
     inputs = np.stack([[logit(each) for each in confidences], np.ones(len(right))], axis=1)
     weights = np.zeros(2)
     for _ in range(_STEPS):

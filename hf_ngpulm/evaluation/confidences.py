@@ -21,29 +21,29 @@ from .recordings import Recording
 
 
 class ConfidenceBin(NamedTuple):
-    """Hold words with similar confidences: the lowest and the highest confidence of the bin, their number, their mean
-    confidence, and the share of them that is right.
-    """
+    """Describe the words whose confidences lie in one bin."""
 
-    low: float
+    low: float  # bounds of the bin
     high: float
-    words: int
-    confidence: float
-    right: float
+    words: int  # number of words in the bin
+    confidence: float  # their mean confidence
+    right: float  # share of them that is correct
 
 
 @dataclass(frozen=True)
 class ConfidenceTuning:
-    """Hold what `tune_confidence` found.
+    """Hold the result of `tune_confidence`.
 
     Args:
         model: the recogniser.
-        calibration: for `confidence=` of pipelines and decoders.
-        before, after: expected calibration error of the measure itself, and of calibrated confidences. The latter is of words
-            of each half of the utterances, by a calibration of the other half.
-        bins: calibrated confidences of the same words, in bins of equal width.
-        words, right: number of words that were heard, and of those of them that are right.
-        unreadable: recordings that couldn't be read.
+        calibration: the fitted calibration, a value for `confidence=` of pipelines and decoders.
+        before: expected calibration error of the uncalibrated measure.
+        after: expected calibration error of calibrated confidences, by two-fold cross-validation: a calibration fitted to one
+            half of the utterances is applied to the other half.
+        bins: the confidences of that cross-validation, in bins of equal width.
+        words: number of words in the hypotheses.
+        right: number of these words that are correct.
+        unreadable: ids of recordings that couldn't be read.
     """
 
     model: ModelIdentity
@@ -56,13 +56,13 @@ class ConfidenceTuning:
     unreadable: tuple[str, ...]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the calibration to a file, in which those of other recognisers stay."""
+        """Write the calibration to a file. The file's calibrations of other recognisers are kept."""
         save_of_model(path, NAME, KINDS, self.model, self.calibration._asdict())
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        told = {"model": self.model.name, "calibration": self.calibration._asdict()}
-        return {**vars(self), **told, "bins": [each._asdict() for each in self.bins]}
+        bins = [each._asdict() for each in self.bins]
+        return {**vars(self), "model": self.model.name, "calibration": self.calibration._asdict(), "bins": bins}
 
 
 def tune_confidence(
@@ -74,29 +74,29 @@ def tune_confidence(
     batch_size: int = 8,
     report: Callable[[str], None] | None = None,
 ) -> ConfidenceTuning:
-    """Calibrate the confidences of a recogniser's words, so that of words with a confidence of 0.8, 80% are right.
+    """Calibrate a recogniser's word confidences: of the words with a confidence of 0.8, 80% are then correct.
 
         tuning = tune_confidence(asr, read_recordings("dev.jsonl"))
         tuning.save("calibration.json")
         asr = pipeline(..., confidence="calibration.json")
 
     Args:
-        asr: a speech recognition pipeline; its language models, phrases and search are used.
+        asr: a speech recognition pipeline, with its language models, phrases and search.
         recordings: speech with transcripts.
-        measure: the measure that is calibrated, see `hf_ngpulm.search.confidence`.
+        measure: name of the confidence measure to calibrate, see `hf_ngpulm.search.confidence`.
         normalise: as for `word_errors`.
-        batch_size: recordings that the model is given together.
-        report: is told of recordings that can't be read.
+        batch_size: number of recordings in a batch of the model.
+        report: called with a line about each recording that can't be read.
 
     Raises:
-        ValueError: no recording can be scored; or no word is right, or none is wrong.
+        ValueError: no recording can be scored; or all words are correct, or all are wrong.
     """
     check("measure", measure, one_of(*MEASURES))
-    found = evaluate(asr, list(recordings), batch_size=batch_size, normalise=normalise, report=report, confidence=measure)
-    assert found is not None  # there is one process
-    confidences, right, numbers = judged_words(found.utterances, found.normalise)
+    scored = evaluate(asr, list(recordings), batch_size=batch_size, normalise=normalise, report=report, confidence=measure)
+    assert scored is not None  # there is one process
+    confidences, right, numbers = judged_words(scored.utterances, scored.normalise)
     if not len(right):
-        raise ValueError("no word was heard in recordings with transcripts")
+        raise ValueError("no word was recognised in the recordings with transcripts")
     calibration = fitted_calibration(confidences, right, measure)
     calibrated, halves = np.zeros(len(right)), numbers % 2 == 0
     for half in (halves, ~halves):
@@ -107,7 +107,7 @@ def tune_confidence(
     before, after = (calibration_error(each, right) for each in (confidences, calibrated))
     return ConfidenceTuning(
         ModelIdentity.of(asr.model), calibration, before, after, tuple(_bins(calibrated, right)), len(right), int(right.sum()),
-        tuple(each.id for each in found.unreadable),
+        tuple(each.id for each in scored.unreadable),
     )  # fmt: skip
 
 

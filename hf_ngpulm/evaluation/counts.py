@@ -106,7 +106,7 @@ def pairs(references: Iterable[str], hypotheses: Iterable[str], normalise: Norma
 
 
 def share(part: float, whole: float) -> float:
-    """Return a ratio; NaN for 0 / 0."""
+    """Return `part / whole`; NaN if `whole` is 0."""
     return part / whole if whole else math.nan
 
 

@@ -29,8 +29,8 @@ from .recordings import Recording, Recordings, listed
 from .results import Clock, Evaluation, Scores, Utterance, read_results, summary_path
 
 FORMAT = 2  # version of the files; results with another version aren't resumed
-SHOWN = 8
-FOREIGN = 0.02  # a larger share of letters that the model can't write causes a warning
+SHOWN = 8  # letters in that warning
+FOREIGN = 0.02  # share of letters missing from the model's tokenizer above which a warning is given
 Report = Callable[[str], None]
 
 
@@ -64,8 +64,9 @@ def evaluate(
     *Several processes* (`accelerate launch`, torchrun, MPI): each takes its share of the batches, and `accelerate` gathers the
     results. If a process dies, the launcher stops the others.
 
-    *Resuming*: with `output`, each process appends its results to a file in the folder `OUTPUT.parts`, until all are in
-    `output`. If a run was killed, the same call, with any number of processes that see the folder, computes the missing ones.
+    *Resuming*: with `output`, each process appends its results to a file in the folder `OUTPUT.parts`. The first process joins
+    them in `output` at the end. After a killed run, the same call computes only the missing results. The number of processes
+    may differ, but all must see the folder.
 
     Args:
         model: a pipeline of Transformers ("automatic-speech-recognition") made after hf_ngpulm was imported, or the folder or
@@ -82,8 +83,8 @@ def evaluate(
             an `error`.
         progress: called with the number of recordings that this process has transcribed.
         cluster: address of a Ray cluster whose actors transcribe, or "auto" (see `TrainingOptions`). Each actor loads the model
-            by its name; all machines must see the recordings. This process puts the results together.
-        actors: how many actors there are, and their share of a GPU.
+            by its name, and all machines must see the recordings. This process collects the results.
+        actors: number of actors, and the share of a GPU that each takes.
         settings: settings that replace those of the model's pipeline: `lm`, `lm_weight`, `phrases`, `phrase_weight`,
             `num_beams`, `strategy`, `beta`, `ilm_weight` ...
 
@@ -93,13 +94,13 @@ def evaluate(
     Raises:
         ValueError: no recording has a transcript, or none can be read; or the pipeline refuses a setting.
         SettingsMismatchError: `output` has results with other settings.
-        ConnectionError: another process has ended; what was found is kept in `OUTPUT.parts`.
+        ConnectionError: another process has ended. Finished results are kept in `OUTPUT.parts`.
     """
     check("batch_size", batch_size, whole())
     if not 1 <= chunk_seconds < float("inf"):
         raise ValueError(f"chunk_seconds should be 1 or more, got {chunk_seconds!r}")
     processes = Processes()
-    normaliser(normalise)  # refuses an unknown name before hours of work
+    normaliser(normalise)  # raises for an unknown name before hours of work
     recordings = _recordings(data)
     described = [recordings.described(number) for number in range(len(recordings))]
     if not any(recording.text is not None for recording in described):
@@ -135,14 +136,16 @@ def evaluate(
 def _of_all(
     run: _Evaluating | _OnCluster, recordings: Recordings, processes: Processes, parts: Parts | None
 ) -> tuple[Records | None, bool]:
-    """Recognise this process's share of the batches that have no results yet. Return the records of all processes in the first
-    process, None in the others; and whether there were results.
+    """Recognise this process's share of the batches that have no results yet.
+
+    Returns:
+        The records of all processes (None in processes other than the first), and whether some are from an earlier run.
     """
     rank, size = processes.rank, processes.size
     is_done = parts is not None and parts.output.exists()
-    # Each process refuses results with other settings, before any writes its own.
-    found = {} if parts is None or is_done else parts.found()
-    is_done, done = processes.of_first((is_done, set(found)))
+    # Every process checks the settings of earlier results before any process writes new ones.
+    earlier = {} if parts is None or is_done else parts.records()
+    is_done, done = processes.of_first((is_done, set(earlier)))
     if is_done and parts is not None:
         return _saved(parts) if rank == 0 else None, True
     every = batches(recordings, run.about["batch_size"], run.about["chunk_seconds"])
@@ -155,12 +158,12 @@ def _of_all(
         if parts is not None:
             parts.close()
     records = dict(processes.of_all(list(new.items())))
-    return records | found if rank == 0 else None, bool(done)
+    return records | earlier if rank == 0 else None, bool(done)
 
 
 @dataclass
 class _Evaluating:
-    """The work of one process."""
+    """Recognises batches of recordings in this process."""
 
     recogniser: Recogniser
     recordings: Recordings
@@ -177,12 +180,12 @@ class _Evaluating:
         chunk_seconds: float, entities_as_phrases: bool, report: Report = lambda message: None,
         progress: Callable[[int], Any] | None = None,
     ) -> _Evaluating:  # fmt: skip
-        """Load the model, if it isn't one already. The arguments are those of `evaluate`."""
+        """Load the model if `model` is a name. The arguments are those of `evaluate`."""
         if isinstance(model, str | os.PathLike):
             more: dict[str, Any] = {"phrases": []} if entities_as_phrases else {}
             model, settings = load_pipeline(os.fspath(model), device, dtype, **(more | settings)), {}
         if isinstance(model, NGramPipeline) and settings.get("lm") is not None:
-            # Once; its content identifies it.
+            # Load it once, since `_about` needs its content.
             settings = settings | {"lm": loaded_models(settings["lm"], model.tokenizer, model.device)}
         every = map(recordings.described, range(len(recordings)))
         entities = [recording.entities for recording in every] if entities_as_phrases else None
@@ -205,9 +208,9 @@ class _Evaluating:
         return Clock(wall, self.recogniser.model_seconds, self.recogniser.decoder_seconds, self.waiting, warm_up)
 
     def records_of(self, chosen: Iterable[list[int]], parts: Parts | None = None) -> Records:
-        """Recognise batches and return their records. Also write them to this process's file, if there is one."""
+        """Recognise batches of recordings (lists of numbers). Return the records, and append them to the file of `parts`."""
         recogniser = self.recogniser
-        found: Records = {}
+        finished: Records = {}
         pending: list[dict[str, Any]] = []
         before = recogniser.model_seconds, recogniser.decoder_seconds  # at the end of the last recording
         refused = -1  # number of the last recording that the recogniser refused
@@ -218,10 +221,10 @@ class _Evaluating:
                 if step is None:
                     if parts is not None:
                         parts.write(pending)
-                    found |= {record["number"]: record for record in pending}
+                    finished |= {record["number"]: record for record in pending}
                     pending = []
                     if self.progress is not None:
-                        self.progress(len(found))
+                        self.progress(len(finished))
                 elif step.inputs is None:
                     pending += self._records(step, [Heard("", None)], (0.0, 0.0))
                 elif step.numbers[0] != refused:
@@ -231,7 +234,7 @@ class _Evaluating:
                         heard = recogniser(step)
                     except ValueError as error:
                         numbers = sorted(set(step.numbers))
-                        if len(numbers) > 1:  # each by itself
+                        if len(numbers) > 1:  # try each recording alone
                             alone = replace(self, progress=None)
                             pending += alone.records_of([number] for number in numbers).values()
                         else:
@@ -247,10 +250,10 @@ class _Evaluating:
                             pending += self._records(step, heard, [new - old for new, old in zip(now, before)])
                             before = now
                 asked = time.perf_counter()
-        return found
+        return finished
 
     def _records(self, step: RecognitionStep, heard: Sequence[Heard], spent: Sequence[float]) -> Iterator[dict[str, Any]]:
-        """Yield the records of recordings that a step has finished. Its time is divided in proportion to their lengths."""
+        """Yield the records of the recordings that a step finishes. Divide the time `spent` in proportion to their lengths."""
         seconds = sum(step.seconds) or 1.0
         for number, one, length in zip(dict.fromkeys(step.numbers), heard, step.seconds):
             record = {"number": number, "id": self.recordings.described(number).id}
@@ -263,7 +266,7 @@ class _Evaluating:
 
 
 class _OnCluster:
-    """The work of a cluster, whose results come together in this process."""
+    """Has the actors of a cluster recognise batches, and collects the records in this process."""
 
     def __init__(
         self, made: tuple[Any, ...], cluster: Cluster, actors: Actors, report: Report, progress: Callable[[int], Any] | None
@@ -275,34 +278,36 @@ class _OnCluster:
         self.tokenizer = tokenizer_of(os.fspath(made[0]))
 
     def records_of(self, chosen: list[list[int]], parts: Parts | None = None) -> Records:
-        """As `_Evaluating.records_of`."""
-        found: Records = {}
+        """Recognise batches as `_Evaluating.records_of` does."""
+        finished: Records = {}
         for records in self.cluster.each(self.worker, chosen, self.actors):
             for record in records:
                 if "error" in record:
                     self.report(f"{record['error']}; skipped")
             if parts is not None:
                 parts.write(records)
-            found |= {record["number"]: record for record in records}
+            finished |= {record["number"]: record for record in records}
             if self.progress is not None:
-                self.progress(len(found))
-        return found
+                self.progress(len(finished))
+        return finished
 
     def clock(self) -> None:
-        """Return None: the time is that of many processes."""
+        """Return None, because many processes share the work."""
 
 
 @dataclass
 class _Worker:
-    """Recognises batches of recordings. The model is loaded at the first call, so that a worker can be sent to machines."""
+    """Recognises batches in an actor. The first call loads the model, so that a worker can be pickled and sent."""
 
     made: tuple[Any, ...]  # arguments of `_Evaluating.of`
     about: dict[str, Any] | None = None  # the settings of the first worker
     run: _Evaluating | None = None
 
     def __call__(self, numbers: list[int] | None) -> Any:
-        """Return the records of a batch; for None, the settings, with this machine's device and dtype. Raises ValueError if the
-        settings differ from those of the first worker.
+        """Return the records of a batch; for None, return the settings, which name this machine's device and dtype.
+
+        Raises:
+            ValueError: the settings differ from those of the first worker.
         """
         if self.run is None:
             self.run = _Evaluating.of(*self.made)
@@ -370,8 +375,10 @@ def _digest_of(tensors: Iterable[tuple[str, Any]]) -> str:
 
 
 def _saved(parts: Parts) -> Records:
-    """Return the records of a finished run. The records don't depend on transcripts and normalisation, so both may have changed
-    since then. Raises ValueError if the output isn't the result of an evaluation with the same settings and recordings.
+    """Return the records of a finished run. Transcripts and normalisation may have changed since: records don't depend on them.
+
+    Raises:
+        ValueError: the output isn't the result of an evaluation with the same settings and recordings.
     """
     path = summary_path(parts.output)
     if not path.exists():
@@ -383,7 +390,7 @@ def _saved(parts: Parts) -> Records:
     if len(saved.utterances) != parts.settings["recordings"]:
         raise ValueError(
             f"{parts.output}: has {len(saved.utterances)} lines for {parts.settings['recordings']} recordings; "
-            "somebody has changed it: remove the file to begin anew"
+            "the file was changed: remove it to begin anew"
         )
     return {number: vars(utterance) for number, utterance in enumerate(saved.utterances)}
 

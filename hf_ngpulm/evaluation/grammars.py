@@ -1,7 +1,7 @@
-"""Find how much evidence a grammar needs, so that few recordings of other speech are taken for its sentences.
+"""Choose the least evidence at which a grammar accepts an utterance.
 
-The evidence (see `hf_ngpulm.decoding.understanding`) of ordinary speech and of commands is computed once. A bound on it says
-what is understood: the lower it is, the fewer commands are missed, and the more other speech is accepted.
+The evidence (see `hf_ngpulm.decoding.understanding`) of ordinary speech and of commands is computed once. A lower bound on it
+misses fewer commands but accepts more ordinary speech.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from .loading import pieces_of
 from .recordings import Recording
 from .significance import highest_mean
 
-WIDTHS = np.geomspace(0.02, 5.0, 200)  # of curves, nats per token
-SHOWN = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # false accepts of the points of a curve
+WIDTHS = np.geomspace(0.02, 5.0, 200)  # candidate widths of the confidence curve, nats per token
+SHOWN = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # numbers of false accepts in `GrammarTuning.curve`
 
 
 class OperatingPoint(NamedTuple):
-    """Hold a bound on the evidence, and its errors on some recordings.
+    """Hold a bound on the evidence and the errors that it causes.
 
     Args:
         least_evidence: the bound, nats per token.
-        false_accepts: recordings of other speech that are understood.
-        missed: commands that aren't.
+        false_accepts: number of recordings of other speech that are accepted.
+        missed: number of commands that are rejected.
     """
 
     least_evidence: float
@@ -43,19 +43,19 @@ class OperatingPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class GrammarTuning:
-    """Hold what `tune_grammar` found.
+    """Hold the result of `tune_grammar`. Recordings are named by their ids.
 
     Args:
         family: "ctc", "transducer" or "attention".
-        evidence: the curve of confidence, for `Grammar.with_evidence`.
-        chosen: the bound, and its errors on the recordings.
-        curve: the same for other bounds, the highest first.
+        evidence: the confidence curve, a value for `Grammar.with_evidence`.
+        chosen: the chosen bound and its errors.
+        curve: other bounds and their errors, the highest bound first.
         hours: hours of other speech.
-        accepted: the recordings of other speech that are understood.
+        accepted: recordings of other speech that are accepted.
         commands: number of commands.
-        missed: commands that aren't understood.
-        wrong: commands with texts or intents that are understood as something else.
-        left_out: commands whose texts aren't in the grammar. They count nowhere.
+        missed: commands that are rejected.
+        wrong: commands that are accepted with another meaning than their text or intent.
+        left_out: commands whose texts aren't in the grammar. No figure counts them.
         unreadable: recordings that couldn't be read.
     """
 
@@ -73,7 +73,7 @@ class GrammarTuning:
 
     @property
     def highest_rate(self) -> float:
-        """Return the upper end of the 95% interval of false accepts an hour, as of rare, independent events (Poisson)."""
+        """Return the 95% upper bound of the false accepts per hour, which are assumed to be independent (Poisson)."""
         return highest_mean(self.chosen.false_accepts) / self.hours
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,26 +100,27 @@ def tune_grammar(
     batch_size: int = 8,
     report: Callable[[str], None] | None = None,
 ) -> GrammarTuning:
-    """Find the bound on the evidence at which so many recordings of other speech an hour are taken for commands.
+    """Find the bound on the evidence that accepts at most `false_accepts_per_hour` recordings of other speech.
 
         tuning = tune_grammar(asr, grammar, read_recordings("speech.jsonl"), read_recordings("commands.jsonl"))
         grammar.with_evidence({tuning.family: tuning.evidence}).save_pretrained("orders")
 
-    With that curve, `sensitivity=0.5` means this bound. The width of the curve is fitted to commands and other speech (maximum
-    likelihood, both weighing the same); without commands it stays as it was.
+    Afterwards `sensitivity=0.5` stands for this bound. The width of the confidence curve is fitted to commands and other speech
+    by maximum likelihood, with equal weight for both. Without commands the grammar's width is kept.
 
     Args:
-        asr: a speech recognition pipeline; its language models, phrases and search are used.
+        asr: a speech recognition pipeline, with its language models, phrases and search.
         grammar: the grammar.
-        other: ordinary speech without commands, one utterance a recording, as they reach the recogniser. Recordings of more
-            than 30 s are cut at quiet places, into pieces of at most 10 s.
-        commands: commands. A text is a sentence of the grammar, or the name of its intent.
-        false_accepts_per_hour: the most recordings of other speech that may be understood, per hour of it.
-        batch_size: recordings that the model is given together.
-        report: is told of recordings that can't be read or have no place in the grammar.
+        other: ordinary speech without commands, one utterance per recording. Recordings of more than 30 s are cut at quiet
+            places, into pieces of at most 10 s.
+        commands: recordings of commands. The text is a sentence of the grammar, or the name of the intent.
+        false_accepts_per_hour: the most recordings of other speech that may be accepted per hour of such speech.
+        batch_size: number of recordings in a batch of the model.
+        report: called with a line about recordings that can't be read, and about commands that aren't in the grammar.
 
     Raises:
-        ValueError: no other speech can be read; or more of it than allowed are sentences of the grammar, so no bound helps.
+        ValueError: no other speech can be read; or too many recordings of it are sentences of the grammar, so that every bound
+            accepts them.
     """
     check("false_accepts_per_hour", false_accepts_per_hour, number(0))
     check("batch_size", batch_size, whole())
@@ -129,7 +130,7 @@ def tune_grammar(
     spoken, said = (list(_judged(asr, grammar, each, batch_size, unreadable, tell)) for each in (other, commands))
     hours = sum(each.seconds for each in spoken) / 3600
     if not hours:
-        raise ValueError("other speech has no recording that can be read; without it no bound can be found")
+        raise ValueError("no recording of other speech can be read; tuning needs some")
     left_out = [each for each in said if each.text is not None and _meaning_of(grammar, each.text) is None]
     if left_out:
         tell(f"{len(left_out)} commands aren't in the grammar and are left out, such as {left_out[0].id}: {left_out[0].text!r}")
@@ -140,8 +141,8 @@ def tune_grammar(
     if chosen is None:
         inside = [each for each in spoken if each.evidence >= 0]
         raise ValueError(
-            f"{len(inside)} recordings of other speech are sentences of the grammar, such as {inside[0].id}, but only "
-            f"{allowed} may be understood in {hours:.2f} hours; leave them out, or allow more false accepts"
+            f"{len(inside)} recordings of other speech are sentences of the grammar (the first is {inside[0].id}), but only "
+            f"{allowed} may be accepted in {hours:.2f} hours; leave them out, or allow more false accepts"
         )
     before = grammar.evidence.get(family, EVIDENCE[family])
     evidence = Evidence(chosen.least_evidence, _width(chosen.least_evidence, heard, meant) if meant else before.width)
@@ -157,13 +158,19 @@ def tune_grammar(
 
 
 def best_bound(other: Sequence[float], commands: Sequence[float], allowed: int) -> OperatingPoint | None:
-    """Return the bound with the fewest missed commands of those that at most `allowed` recordings of other speech reach.
+    """Return the bound that misses the fewest commands and accepts at most `allowed` recordings of other speech.
 
-    It is in the middle between the best recording of other speech that is refused, and what is accepted next; just above the
-    former if nothing is. None: too many recordings of other speech have the highest evidence, 0.
+    The bound lies halfway between the highest rejected evidence of other speech and the lowest accepted evidence. If nothing is
+    accepted, the bound lies just above the former.
+
+    Args:
+        other, commands: evidence of each recording, nats per token.
+
+    Returns:
+        None if more than `allowed` recordings of other speech have the highest possible evidence, 0.
     """
     heard, meant = sorted(other), sorted(commands)
-    refused = -math.inf  # the best that has to be
+    refused = -math.inf  # the highest evidence that must be rejected
     if allowed < len(heard):
         refused = heard[len(heard) - 1 - allowed]
     if refused >= 0:
@@ -174,7 +181,7 @@ def best_bound(other: Sequence[float], commands: Sequence[float], allowed: int) 
 
 
 def _width(middle: float, other: Sequence[float], commands: Sequence[float]) -> float:
-    """Return the width with which the curve gives commands high confidences and other speech low ones."""
+    """Return the width of the confidence curve with the highest likelihood for commands and other speech."""
     heard, meant = (np.array([each for each in of if each > -math.inf]) for of in (other, commands))
     losses = [np.logaddexp(0, (middle - meant) / width).sum() / max(len(meant), 1)
               + np.logaddexp(0, (heard - middle) / width).sum() / max(len(heard), 1) for width in WIDTHS]  # fmt: skip
@@ -184,26 +191,26 @@ def _width(middle: float, other: Sequence[float], commands: Sequence[float]) -> 
 def _judged(
     asr: Any, grammar: Grammar, recordings: Sequence[Recording], batch_size: int, unreadable: list[str], tell: Any
 ) -> Iterator[_Judged]:
-    """Yield what recordings mean if they are understood at all."""
+    """Recognise recordings with the grammar and no bound on the evidence. Yield the evidence and meaning of each piece."""
     rate = int(asr.feature_extractor.sampling_rate)
     read: list[tuple[Recording, float]] = []
     pieces = pieces_of(recordings, rate, read, unreadable, tell)
-    for place, found in enumerate(asr(pieces, grammar=grammar, sensitivity=1.0, explain=True, batch_size=batch_size)):
+    for place, result in enumerate(asr(pieces, grammar=grammar, sensitivity=1.0, explain=True, batch_size=batch_size)):
         recording, seconds = read[place]
-        slots = {slot["name"]: slot["value"] for slot in found["slots"]}
-        # Two searches for the same transcript agree but for rounding.
-        evidence = round(found["explanation"].get("evidence", -math.inf), 2)
-        yield _Judged(recording.id, seconds, evidence, (found["intent"], slots), recording.text)
+        slots = {slot["name"]: slot["value"] for slot in result["slots"]}
+        # The free search and the search in the grammar round differently: rounded, equal transcripts have the evidence 0.
+        evidence = round(result["explanation"].get("evidence", -math.inf), 2)
+        yield _Judged(recording.id, seconds, evidence, (result["intent"], slots), recording.text)
 
 
 def _meaning_of(grammar: Grammar, text: str) -> tuple[Any, Any] | None:
-    """Return the intent and the slots of a text, and None as slots if it is the name of an intent; None if it is neither."""
+    """Return the intent and slots of a sentence of the grammar; for the name of an intent, its name and None; else None."""
     reading = grammar.reading(text)
     if reading is not None:
         return reading.intent, {slot.name: slot.value for slot in reading.slots}
     return (text, None) if text in grammar.intents else None
 
 
-def _is_meant(grammar: Grammar, found: _Judged) -> bool:
-    wanted, (intent, slots) = _meaning_of(grammar, found.text or ""), found.meaning
+def _is_meant(grammar: Grammar, judged: _Judged) -> bool:
+    wanted, (intent, slots) = _meaning_of(grammar, judged.text or ""), judged.meaning
     return wanted is not None and wanted[0] == intent and wanted[1] in (None, slots)

@@ -31,14 +31,14 @@ def pieces_of(
     recordings: Iterable[Recording], rate: int, read: list[tuple[Recording, float]], unreadable: list[str],
     report: Callable[[str], None],
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Yield recordings as a pipeline takes them. Those of more than `LONG` seconds are cut at quiet places, into pieces of at
-    most `PIECE` seconds.
+    """Yield the samples of recordings as inputs of a pipeline. Recordings of more than `LONG` seconds are cut at quiet places,
+    into pieces of at most `PIECE` seconds. Unreadable recordings are left out.
 
     Args:
-        rate: sampling rate of the pipeline.
-        read: gets the recording of each piece, and the piece's length in seconds.
-        unreadable: gets the ids of recordings that can't be read, which are left out.
-        report: is told of these.
+        rate: sampling rate of the pipeline, hertz.
+        read: a list to which the recording and the length in seconds of each piece are added.
+        unreadable: a list to which the ids of unreadable recordings are added.
+        report: called with a line about each unreadable recording.
     """
     for recording in recordings:
         audio = audio_or_error(recording, rate)
@@ -58,8 +58,8 @@ def batches(recordings: Sequence[Recording], batch_size: int, longest: float) ->
 
     Args:
         recordings: the recordings, whose headers are read for their lengths.
-        batch_size: recordings in a batch.
-        longest: length in seconds; a longer recording gets its own batch.
+        batch_size: number of recordings in a batch.
+        longest: length in seconds above which a recording gets its own batch.
     """
     window = BATCHES_PER_WINDOW * batch_size
     for first in range(0, len(recordings), window):
@@ -76,8 +76,11 @@ def batches(recordings: Sequence[Recording], batch_size: int, longest: float) ->
 def steps(
     recordings: Sequence[Recording], chosen: Iterable[list[int]], recogniser: Recogniser, batch_size: int
 ) -> Iterator[RecognitionStep | None]:
-    """Load batches of recordings and make their features; yield the steps of each batch, and None after each batch. `chosen`:
-    for each batch, the numbers of its recordings. `batch_size`: number of chunks of a long recording in a step.
+    """Load batches of recordings and make their features. Yield the steps of each batch, and None after each batch.
+
+    Args:
+        chosen: for each batch, the numbers of its recordings.
+        batch_size: number of chunks of a long recording in a step.
     """
     for numbers in chosen:
         whole: list[tuple[int, np.ndarray]] = []
@@ -105,7 +108,7 @@ def steps(
 
 
 def ahead(items: Iterator[T], most: int = AHEAD) -> Generator[T, None, None]:
-    """Yield items that another thread makes, at most `most` of them ahead. To end the thread early, close the generator."""
+    """Yield items that another thread makes, up to `most` of them in advance. Closing the generator ends the thread."""
     end: Any = object()
     with ThreadPoolExecutor(1, "ahead") as thread:
         made = deque(thread.submit(next, items, end) for _ in range(most))

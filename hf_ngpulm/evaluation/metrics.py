@@ -37,7 +37,7 @@ class WER(evaluate.Metric):
 
     def _compute(self, predictions: list[str], references: list[str], normalise: Normalisation = None) -> dict[str, Any]:
         counts = word_errors(references, predictions, normalise)
-        return {"wer": counts.rate, **_told(counts, "words")}
+        return {"wer": counts.rate, **_edits(counts, "words")}
 
 
 class CER(evaluate.Metric):
@@ -48,7 +48,7 @@ class CER(evaluate.Metric):
 
     def _compute(self, predictions: list[str], references: list[str], normalise: Normalisation = None) -> dict[str, Any]:
         counts = character_errors(references, predictions, normalise)
-        return {"cer": counts.rate, **_told(counts, "characters")}
+        return {"cer": counts.rate, **_edits(counts, "characters")}
 
 
 class EntityWER(evaluate.Metric):
@@ -87,13 +87,13 @@ class EntityWER(evaluate.Metric):
     def _compute(
         self, predictions: list[str], references: list[str], entities: list[list[str]], normalise: Normalisation = None
     ) -> dict[str, Any]:
-        found = entity_errors(references, predictions, entities, normalise)
-        results: dict[str, Any] = {name: getattr(found, name) for name in ("entity_wer", "other_wer", "wer")}
-        results |= {name: getattr(found.matches, name) for name in ("precision", "recall", "f1")}
-        for part, counts in (("entity", found.entities), ("other", found.others)):
-            results |= {f"{part}_{name}": number for name, number in _told(counts, "words").items()}
+        errors = entity_errors(references, predictions, entities, normalise)
+        results: dict[str, Any] = {name: getattr(errors, name) for name in ("entity_wer", "other_wer", "wer")}
+        results |= {name: getattr(errors.matches, name) for name in ("precision", "recall", "f1")}
+        for kind, counts in (("entity", errors.entities), ("other", errors.others)):
+            results |= {f"{kind}_{name}": number for name, number in _edits(counts, "words").items()}
         names = ("true_positives", "false_positives", "false_negatives")
-        return results | {name: getattr(found.matches, name) for name in names}
+        return results | {name: getattr(errors.matches, name) for name in names}
 
 
 def _info(description: str, inputs: dict[str, Any] | None = None) -> evaluate.MetricInfo:
@@ -102,7 +102,6 @@ def _info(description: str, inputs: dict[str, Any] | None = None) -> evaluate.Me
     return evaluate.MetricInfo(description=description, citation="", inputs_description=described, features=features)
 
 
-def _told(counts: ErrorCounts, units: str) -> dict[str, int]:
-    return {name: getattr(counts, name) for name in ("substitutions", "deletions", "insertions", "hits")} | {
-        units: counts.length
-    }
+def _edits(counts: ErrorCounts, units: str) -> dict[str, int]:
+    names = ("substitutions", "deletions", "insertions", "hits")
+    return {**{name: getattr(counts, name) for name in names}, units: counts.length}

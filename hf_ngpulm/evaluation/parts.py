@@ -1,8 +1,8 @@
-"""The results of an evaluation that isn't finished, in files that survive if its processes are killed.
+"""Store the results of an unfinished evaluation in files, so that a killed run can resume.
 
 Each process has a file in the folder `results.jsonl.parts/`. Its first line has the settings; each further line has the result
 of a recording. A process appends the lines of a batch at once. All files together show which recordings are done, whatever the
-number of processes was. An incomplete last line, from a process that was killed, is dropped.
+number of processes was. The incomplete last line of a killed process is dropped.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Records = dict[int, dict[str, Any]]  # results of recordings, by the recordings'
 
 
 class SettingsMismatchError(ValueError):
-    """Raised if existing results have other settings."""
+    """Existing results have other settings."""
 
 
 class Parts:
-    """The files of an evaluation beside its `output`. All have the same `settings`."""
+    """The files of unfinished results beside an evaluation's `output`. All have the same `settings`."""
 
     def __init__(self, output: str | os.PathLike[str], settings: dict[str, Any], rank: int = 0) -> None:
         self.output, self.settings = Path(output), settings
@@ -36,44 +36,42 @@ class Parts:
         self.path = self.folder / f"{rank:05}.jsonl"
         self._file: IO[bytes] | None = None
 
-    def found(self) -> Records:
+    def records(self) -> Records:
         """Return the records in all files. Raises SettingsMismatchError if a file has other settings, ValueError if a file
         isn't part of an evaluation, or is damaged.
         """
-        found: Records = {}
+        records: Records = {}
         for path in sorted(self.folder.glob("[0-9]*.jsonl")) if self.folder.is_dir() else ():
             content = path.read_bytes()
             lines = content[: content.rfind(b"\n") + 1].splitlines()
             try:
-                if lines:  # else a process has just made the file
+                if lines:  # a process may have just created the file
                     self.check(json.loads(lines[0])["settings"], path)
                 for record in map(json.loads, lines[1:]):
-                    found.setdefault(record["number"], record)
+                    records.setdefault(record["number"], record)
             except SettingsMismatchError:
                 raise
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(
                     f"{path}: not a part of an evaluation, or damaged ({error}); remove the folder to begin anew"
                 ) from None
-        return found
+        return records
 
     def check(self, settings: dict[str, Any], path: Path) -> None:
-        """Refuse results with other settings. Raises SettingsMismatchError if `settings` differ from the settings of this
-        evaluation.
-        """
+        """Raise SettingsMismatchError if the `settings` of the results in `path` differ from this evaluation's settings."""
         ours, theirs = json.loads(json.dumps(self.settings)), settings
         if ours == theirs:
             return
         names = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
-        told = "; ".join(f"{name} is {_short(theirs.get(name))} there and {_short(ours.get(name))} here" for name in names)
+        changes = "; ".join(f"{name} is {_short(theirs.get(name))} there and {_short(ours.get(name))} here" for name in names)
         remedy = f"the folder {self.folder}" if path.parent == self.folder else f"the file {path}"
         raise SettingsMismatchError(
-            f"{path}: holds results of other settings ({told}); name another output, or remove {remedy} to begin anew"
+            f"{path}: holds results of other settings ({changes}); name another output, or remove {remedy} to begin anew"
         )
 
     def open(self) -> None:
-        """Open and lock this process's file. Drop its last line if that is incomplete. Raises ValueError if another process has
-        locked the file.
+        """Open and lock this process's file. Drop an incomplete last line. Raises ValueError if another process has locked the
+        file.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self._file = open(self.path, "a+b")  # noqa: SIM115

@@ -1,7 +1,8 @@
-"""Find the thresholds at which a second look at phrases lets few in that nobody said.
+"""Fit the thresholds with which a second look rejects phrases that nobody said.
 
-All phrases that a recogniser proposes in ordinary speech are weighed once (see `hf_ngpulm.decoding.second_look`). Those that
-the transcripts don't have are false alarms. Thresholds are fitted to their ratios, for any number of false alarms an hour.
+The second look computes a likelihood ratio for each phrase that a recogniser proposes in ordinary speech (see
+`hf_ngpulm.decoding.second_look`). A proposed phrase that the transcript doesn't contain is a false alarm. The thresholds are
+fitted to the ratios of false alarms, for any number of false alarms per hour.
 """
 
 from __future__ import annotations
@@ -24,21 +25,22 @@ from .loading import pieces_of
 from .recordings import Recording
 from .significance import highest_mean
 
-SHOWN = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # false alarms an hour of the points of a curve
-# The bonus decides what is weighed, not what enters.
+SHOWN = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # false alarms per hour in `PhraseTuning.curve`
+# Default phrase weights by family. The weight decides which phrases are proposed; the thresholds decide which are accepted.
 LOOK_WEIGHT = {"ctc": 3.0, "transducer": 3.0, "attention": 1.5}
 _LOW = 1e6
-_EVERYTHING = Thresholds(-_LOW, 0.0, 0.0, 1.0)  # lets all in, and says how many tokens a phrase was heard as
+# Accepts every phrase. The threshold that is reported for a phrase of n tokens is -_LOW - n, which tells n.
+_EVERYTHING = Thresholds(-_LOW, 0.0, 0.0, 1.0)
 
 
 class LookPoint(NamedTuple):
-    """Hold a setting of a second look, and its errors on some recordings.
+    """Hold a setting of the second look and its errors on the recordings.
 
     Args:
         false_alarms_per_hour: the setting.
-        threshold: of a phrase of as many tokens as the weighed ones have on average, natural log.
-        false_alarms: phrases that it lets in but nobody said.
-        heard: phrases of the transcripts that are heard.
+        threshold: threshold of a phrase of average length in tokens, natural log.
+        false_alarms: number of accepted phrases that nobody said.
+        heard: number of recognised phrases that the transcripts contain.
     """
 
     false_alarms_per_hour: float
@@ -49,19 +51,19 @@ class LookPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class PhraseTuning:
-    """Hold what `tune_phrases` found.
+    """Hold the result of `tune_phrases`.
 
     Args:
         model: the recogniser.
-        thresholds: those that were fitted, for `thresholds=` of pipelines and `hf_ngpulm.PhraseDecoder`.
-        chosen: the requested setting.
-        curve: other settings.
+        thresholds: the fitted thresholds, a value for `thresholds=` of pipelines and `hf_ngpulm.PhraseDecoder`.
+        chosen: the requested setting and its errors.
+        curve: other settings and their errors.
         hours: hours of speech.
         phrases: number of phrases in the list.
-        said: how often the transcripts have phrases.
-        heard_anyway: how many of these are heard without the second look.
+        said: number of occurrences of phrases in the transcripts.
+        heard_anyway: number of these occurrences that are recognised without the second look.
         weighed: number of false alarms that the thresholds are fitted to.
-        unreadable: recordings that couldn't be read.
+        unreadable: ids of recordings that couldn't be read.
     """
 
     model: ModelIdentity
@@ -76,26 +78,28 @@ class PhraseTuning:
     unreadable: tuple[str, ...]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the thresholds to a file, in which those of other recognisers stay."""
+        """Write the thresholds to a file. The file's thresholds of other recognisers are kept."""
         save_of_model(path, NAME, KINDS, self.model, self.thresholds._asdict())
 
     @property
     def highest_rate(self) -> float:
-        """Return the upper end of the 95% interval of false alarms an hour, as of rare, independent events (Poisson)."""
+        """Return the 95% upper bound of the false alarms per hour, which are assumed to be independent (Poisson)."""
         return highest_mean(self.chosen.false_alarms) / self.hours
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         points = {"chosen": self.chosen._asdict(), "curve": [point._asdict() for point in self.curve]}
-        told = {**vars(self), "model": self.model.name, "thresholds": self.thresholds._asdict(), **points}
-        return {**told, "highest_rate": self.highest_rate}
+        names = {"model": self.model.name, "thresholds": self.thresholds._asdict()}
+        return {**vars(self), **names, **points, "highest_rate": self.highest_rate}
 
 
 class _Weighed(NamedTuple):
-    ratio: float
+    """A phrase that the second look has judged."""
+
+    ratio: float  # log-likelihood ratio
     tokens: float
-    phrases: int  # that entered or didn't together
-    said: bool
+    phrases: int  # number of phrases in its region, which are accepted or rejected together
+    said: bool  # whether the transcript contains it
 
     def enters(self, thresholds: Thresholds, rate: float, size: int) -> bool:
         limit = thresholds.of(rate, size, self.tokens)
@@ -119,15 +123,15 @@ def tune_phrases(
         asr = pipeline(..., phrases=[...], false_alarms_per_hour=1, thresholds="thresholds.json")
 
     Args:
-        asr: a speech recognition pipeline; its language models and search are used.
-        recordings: ordinary speech with transcripts. Phrases of the list that a transcript has are no false alarms there, and
-            show how many are heard. Recordings without a transcript are left out. Those of more than 30 s are cut.
-        phrases: one list of phrases. The longer it is, the less speech is needed: the thresholds hold for lists of any length.
-        phrase_weight: factor of the bonuses; default: 3, for encoder-decoders 1.5. It should be high, as it decides which
-            phrases are weighed.
+        asr: a speech recognition pipeline, with its language models and search.
+        recordings: ordinary speech with transcripts. Phrases in a transcript measure recall; all other recognised phrases are
+            false alarms. Recordings without a transcript are left out. Recordings of more than 30 s are cut.
+        phrases: one list of phrases. A longer list needs less speech. The fitted thresholds hold for lists of any length.
+        phrase_weight: factor of the bonuses; default: 3, for encoder-decoders 1.5. A high weight gives more false alarms to
+            fit to.
         false_alarms_per_hour: the setting to report on.
-        batch_size: recordings that the model is given together.
-        report: is told of recordings that are left out.
+        batch_size: number of recordings in a batch of the model.
+        report: called with a line about each recording that is left out.
 
     Raises:
         ValueError: no recording has a transcript and can be read; or there are too few false alarms to fit thresholds to.
@@ -150,7 +154,7 @@ def tune_phrases(
         looked[read[place][0].id] += [each for each in result["phrases"] if each["heard"]]
     hours = sum(seconds for _, seconds in read) / 3600
     if not hours:
-        raise ValueError("no recording has a transcript and can be read; without speech no thresholds can be found")
+        raise ValueError("no recording has a transcript and can be read; fitting thresholds needs some speech")
     weighed: list[_Weighed] = []
     said = heard_anyway = 0
     for recording in {each.id: each for each, _ in read}.values():
@@ -174,23 +178,23 @@ def tune_phrases(
 
 
 def _weigh(reports: Sequence[dict[str, Any]], wanted: Counter[str], weighed: list[_Weighed]) -> int:
-    """Add the phrases of a recording that were weighed, and return how many of those that were said are heard without.
+    """Add the judged phrases of a recording to `weighed`. Return how many spoken phrases need no second look.
 
     Args:
-        reports: on the phrases that a look which lets all in has found.
-        wanted: how often each phrase was said.
+        reports: the pipeline's reports on phrases of the recording, with the thresholds `_EVERYTHING`.
+        wanted: number of occurrences of each phrase in the transcript.
     """
     left = wanted.copy()
     for each in reports:
         if "ratio" not in each:
             left[each["text"]] -= 1
     anyway = (wanted - (+left)).total()
-    found = sorted((each for each in reports if "ratio" in each), key=lambda each: -each["ratio"])
-    for ratio, group in groupby(found, key=lambda each: each["ratio"]):  # a region has one ratio
+    judged = sorted((each for each in reports if "ratio" in each), key=lambda each: -each["ratio"])
+    for ratio, group in groupby(judged, key=lambda each: each["ratio"]):  # a region has one ratio
         of_region = list(group)
         for each in of_region:
-            if each["threshold"] < -_LOW / 2 and math.isfinite(ratio):  # others have thresholds of their own
-                tokens = -each["threshold"] - _LOW  # of the shortest one, whose threshold is the highest
+            if each["threshold"] < -_LOW / 2 and math.isfinite(ratio):  # otherwise the phrase has its own threshold
+                tokens = -each["threshold"] - _LOW  # of the region's shortest phrase, which has the highest threshold
                 weighed.append(_Weighed(ratio, tokens, len(of_region), left[each["text"]] > 0))
                 left[each["text"]] -= 1
     return anyway

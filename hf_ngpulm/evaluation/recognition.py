@@ -25,8 +25,8 @@ from ..pipelines import CTCNGramPipeline, Seq2SeqNGramPipeline, TransducerNGramP
 SHORTEST = 0.1  # seconds; shorter audio is padded with silence, because some models make no frame from it
 QUIET, HOP = 0.1, 0.01  # seconds: audio is cut in the quietest window of length QUIET; windows begin every HOP
 LONGEST = 40.0  # seconds; longer recordings are cut
-LONGEST_PROMPT = 8  # tokens before a transcript; some limits count them
-# Only of use with a language model, or a rescorer.
+LONGEST_PROMPT = 8  # most tokens before a transcript; some limits of `generate` count them
+# Settings that need a language model or a rescorer.
 SUBTRACTED = (
     "beta", "ilm_weight", "source_lm", "source_weight", "lm_guard", "rescorer", "rescorer_weight", "word_bonus",
     "rescorer_best", "rescorer_every",
@@ -40,10 +40,9 @@ MEASURED = {
 
 @dataclass(frozen=True)
 class RecognitionStep:
-    """A batch for the model, or a recording without audio."""
+    """A batch for the model, or one recording without readable audio."""
 
-    # the model's inputs, [B, T, ...]; None for a recording without audio, or one that can't be read
-    inputs: dict[str, Any] | None
+    inputs: dict[str, Any] | None  # the model's inputs, [B, T, ...]; None for a recording that is empty or can't be read
     numbers: tuple[int, ...]  # the number of each row's recording; the same for all rows if `chunked`
     seconds: tuple[float, ...]  # length of each recording, in seconds; empty while more chunks follow
     chunked: bool = False  # whether the rows are chunks of one recording
@@ -58,14 +57,12 @@ class RecognitionStep:
 
 @dataclass(frozen=True)
 class Heard:
-    """A transcript, its score (natural log; None if the decoder has none), whether it was cut at the limit of tokens, and its
-    words with their confidences, if they have any.
-    """
+    """A recording's hypothesis."""
 
     hypothesis: str
-    score: float | None
-    cut: bool = False
-    confidences: list[tuple[str, float]] | None = None
+    score: float | None  # natural log; None if the decoder gives no score
+    cut: bool = False  # whether the limit of tokens has cut it
+    confidences: list[tuple[str, float]] | None = None  # of each word; None unless they were requested
 
     @classmethod
     def of(cls, best: Any) -> Heard:
@@ -78,8 +75,8 @@ class Recogniser:
 
     Args:
         pipeline: a pipeline of a class of `hf_ngpulm.pipelines`.
-        settings: `lm`, `lm_weight`, `num_beams` ...; they replace the pipeline's own settings.
-        entities: the entities of each recording, which are boosted in addition to the common phrases; or None.
+        settings: `lm`, `lm_weight`, `num_beams` ...; they override the pipeline's own settings.
+        entities: phrases to boost in each recording, in addition to the common phrases; or None.
         chunk_seconds: length of chunks, in seconds; longer recordings are cut.
 
     Raises:
@@ -124,7 +121,7 @@ class Recogniser:
         self._parts: list[Heard] = []
         self.model_seconds = self.decoder_seconds = 0.0
 
-    # The loading thread calls these methods.
+    # Methods of the loading thread
 
     def is_long(self, samples: int) -> bool:
         return samples > self.chunk_seconds * self.sampling_rate
@@ -157,12 +154,12 @@ class Recogniser:
             audio = np.pad(audio, (0, least - len(audio)))
         yield from self.pipeline.preprocess(audio, **chunks, ngram_decoder=self.decoder)
 
-    # The thread that runs the model calls these methods.
+    # Methods of the thread that runs the model
 
     def __call__(self, step: RecognitionStep) -> list[Heard]:
-        """Run a step and return the transcripts of its recordings. Before the last chunk of a recording, return an empty list.
+        """Run a step and return the transcripts of its recordings; return an empty list if more chunks follow.
 
-        Add the time from features to texts to `model_seconds`, and the time of the decoder to `decoder_seconds`.
+        `model_seconds` grows by the time from features to texts, `decoder_seconds` by the decoder's part of it.
 
         Raises:
             ValueError: the pipeline refuses the audio, or has refused to make its features.
@@ -186,8 +183,8 @@ class Recogniser:
         return self._now() - begin
 
     def check_settings(self) -> None:
-        """Recognise faint noise. Raises ValueError if that is refused, because of the settings."""
-        self._frames, self._parts = [], []  # of a recording that was refused
+        """Recognise faint noise. Raises ValueError if the pipeline refuses it, which means that its settings are wrong."""
+        self._frames, self._parts = [], []  # drop the chunks of a refused recording
         self.warm_up(self.step_of([faint_noise(self.sampling_rate)], ()))
 
     def _decoder_for(self, step: RecognitionStep) -> Any:
@@ -241,8 +238,10 @@ class Recogniser:
 
     @contextmanager
     def _decoder_timed(self) -> Iterator[None]:
-        """Measure the decoder's time. For CTC models and transducers it is the time of the pipeline's `_decode`. For
-        encoder-decoders it is the whole time except the encoder's forward pass.
+        """Add the time that the decoder takes within the block to `decoder_seconds`.
+
+        For CTC models and transducers it is the time of the pipeline's `_decode`. For encoder-decoders it is the whole time
+        except the encoder's forward pass.
         """
         pipeline, begin, of_encoder = self.pipeline, self._now(), 0.0
 
@@ -282,7 +281,7 @@ def faint_noise(sampling_rate: int) -> np.ndarray:
 def without_lm(pipeline: Any) -> dict[str, Any]:
     """Return settings for the same search without language model and phrases.
 
-    A graph contains its language model. So for a `GraphDecoder` the settings set the weights to 0.
+    The language model of a `GraphDecoder` is part of its graph, so its settings set the weights to 0.
     """
     decoder, given = pipeline._forward_params.get("ngram_decoder"), pipeline._ngram_settings or {}
     if isinstance(decoder, GraphDecoder):

@@ -36,11 +36,11 @@ class Fields(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of a manifest or dataset: its values, its place for error messages, and the folder for relative paths."""
+    """A row of a manifest or dataset."""
 
     values: dict[str, Any]
-    where: str
-    folder: Path
+    where: str  # the row's place, for error messages
+    folder: Path  # base of relative paths
 
 
 def read_recordings(
@@ -56,13 +56,16 @@ def read_recordings(
     """Return the recordings and transcripts of a manifest, folder or dataset.
 
     Args:
-        source: one of these: a manifest: JSON lines (`.jsonl`, `.json`, `.ndjson`) or a table with a header (`.tsv`, `.csv`).
-            Fields: the audio ("audio", or NeMo's "audio_filepath", "file_name", "path", "file", "wav"; paths are relative to
-            the manifest), the transcript (see `text_field`), and optionally entities (a list; in tables separated by ";" or a
-            JSON list), "id", and NeMo's "offset" and "duration" in seconds; a folder of audio files, also in subfolders, with
-            `metadata.jsonl` or `metadata.csv` (Hugging Face's audiofolder), LibriSpeech's `*.trans.txt`, or a `.txt` beside
-            each file; a folder saved by `datasets`, a Parquet file, or a folder of these; the id of a dataset on the Hub,
-            `org/name` or `org/name:config`.
+        source: one of these:
+
+            - a manifest: JSON lines (`.jsonl`, `.json`, `.ndjson`) or a table with a header (`.tsv`, `.csv`). Fields: the audio
+              ("audio", "audio_filepath" as in NeMo, "file_name", "path", "file" or "wav"; paths are relative to the manifest),
+              the transcript (see `text_field`), and optionally "entities" (a list; in tables a JSON list, or phrases separated
+              by ";"), "id", and NeMo's "offset" and "duration" in seconds
+            - a folder of audio files, also in subfolders, with `metadata.jsonl` or `metadata.csv` (Hugging Face's audiofolder),
+              LibriSpeech's `*.trans.txt`, or a `.txt` beside each file
+            - a folder saved by `datasets`, a Parquet file, or a folder of Parquet files
+            - the id of a dataset on the Hub, `org/name` or `org/name:config`
         split: split of a dataset; by default "test", or the only split. For a folder of audio: a subfolder.
         config: configuration of a dataset on the Hub.
         audio_field, text_field, entities_field: fields or columns. By default the transcript is the first existing field of
@@ -144,9 +147,7 @@ def _json(text: str, where: str) -> Any:
 
 
 def _recording(row: Row, fields: Fields, root: Path | None = None) -> Recording:
-    """Return the recording of a manifest's row. `root`: base folder for ids that are made from paths; None for the folder of
-    the manifest.
-    """
+    """Return the recording of a manifest's row. Paths that serve as ids are relative to `root`; None leaves them unchanged."""
     values = row.values
     candidates = AUDIO_FIELDS if fields.audio is None else (fields.audio,)
     name = next((values[field] for field in candidates if field in values), None)
@@ -155,16 +156,16 @@ def _recording(row: Row, fields: Fields, root: Path | None = None) -> Recording:
             f"{row.where}: none of the fields {', '.join(candidates)} has a file's name; there are "
             f"{', '.join(map(repr, values)) or 'none'}. Name the one with the audio (audio_field)"
         )
-    part = _part(row)
+    offset, duration = _span(row)
     identity = values.get("id")
     if identity in (None, ""):
         identity = name if root is None else (row.folder / name).relative_to(root).as_posix()
-        identity += f"@{part[0]:g}" if part[0] else ""
+        identity += f"@{offset:g}" if offset else ""
     path = row.folder / Path(name).expanduser()
-    return Recording(str(identity), path, None, _text(row, fields), _entities(row, fields), *part)
+    return Recording(str(identity), path, None, _text(row, fields), _entities(row, fields), offset, duration)
 
 
-def _part(row: Row) -> tuple[float, float | None]:
+def _span(row: Row) -> tuple[float, float | None]:
     """Return the offset and duration of a row. A duration without an offset is the duration of the whole file, as in NeMo's
     manifests.
     """
@@ -183,15 +184,15 @@ def _text(row: Row, fields: Fields) -> str | None:
 
 def _entities(row: Row, fields: Fields) -> tuple[str, ...]:
     values, where = row.values, row.where
-    found = values.get(fields.entities)
-    if found is None and fields.entities != "entities" and fields.entities not in values:
+    phrases = values.get(fields.entities)
+    if phrases is None and fields.entities != "entities" and fields.entities not in values:
         raise ValueError(f"{where}: no field {fields.entities!r} with entities; there are {', '.join(map(repr, values))}")
-    if isinstance(found, str):  # in a table
-        found = _json(found, where) if found.lstrip().startswith("[") else found.split(";")
-    found = [] if found is None else found
-    if not isinstance(found, list | tuple | np.ndarray) or not all(isinstance(phrase, str) for phrase in found):
-        raise ValueError(f"{where}: entities should be a list of texts, got {str(found)[:60]!r}")
-    return tuple(phrase.strip() for phrase in found if phrase.strip())
+    if isinstance(phrases, str):  # in a table
+        phrases = _json(phrases, where) if phrases.lstrip().startswith("[") else phrases.split(";")
+    phrases = [] if phrases is None else phrases
+    if not isinstance(phrases, list | tuple | np.ndarray) or not all(isinstance(phrase, str) for phrase in phrases):
+        raise ValueError(f"{where}: entities should be a list of texts, got {str(phrases)[:60]!r}")
+    return tuple(phrase.strip() for phrase in phrases if phrase.strip())
 
 
 def _seconds(row: Row, name: str) -> float | None:
@@ -217,11 +218,11 @@ def audio_files(folder: Path) -> list[Path]:
 
 def _files_in(folder: Path) -> list[Path]:
     """Return all files in a folder and its subfolders, except hidden files and folders, sorted by name."""
-    found = []
+    paths = []
     for root, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [Path(root, name) for name in sorted(files) if not name.startswith(".")]
-    return found
+        paths += [Path(root, name) for name in sorted(files) if not name.startswith(".")]
+    return paths
 
 
 def _is_audio(path: Path) -> bool:
@@ -283,7 +284,7 @@ def _dataset(name: str, fields: Fields, split: str | None, config: str | None, l
     def made(number: int, values: dict[str, Any]) -> Recording:
         row = Row(values, f"{name}, row {number}", folder)
         content = _content(row, audio) if audio in values else (b"", None)
-        return Recording(names[number], *content, _text(row, fields), _entities(row, fields), *_part(row))
+        return Recording(names[number], *content, _text(row, fields), _entities(row, fields), *_span(row))
 
     def described(number: int) -> Recording:
         return made(number, texts[number] if texts.column_names else {})

@@ -57,11 +57,11 @@ class Recordings(Sequence[Recording]):
     """A sequence of recordings. The recordings of a dataset are read on access.
 
     Args:
-        source: name of the recordings' source, for messages.
+        source: name of the source, for messages.
         rows: recordings, or a sequence whose items `made` turns into recordings.
         fingerprint: a hash that identifies the data.
-        made: function that makes a recording from a number and a row; None if rows are recordings.
-        described: function that makes a recording without audio from its number; None if reading audio takes no time.
+        made: function that makes a recording from its number and row; None if rows are recordings.
+        described: function that makes a recording without audio from its number; None if rows don't hold audio.
     """
 
     def __init__(
@@ -93,8 +93,10 @@ class Recordings(Sequence[Recording]):
 
 
 def listed(source: str, recordings: Iterable[Recording], limit: int | None = None) -> Recordings:
-    """Return recordings as `Recordings` with unique ids and a fingerprint that doesn't depend on transcripts. Raises ValueError
-    if there are no recordings.
+    """Return the first `limit` recordings with unique ids and a fingerprint, which doesn't depend on transcripts.
+
+    Raises:
+        ValueError: there are no recordings.
     """
     rows: list[Recording] = []
     taken: set[str] = set()
@@ -112,9 +114,9 @@ def listed(source: str, recordings: Iterable[Recording], limit: int | None = Non
 def unique(name: str, taken: set[str]) -> str:
     """Add a name to `taken` and return the name. If it is taken already, use "name#2", "name#3" ... instead."""
     names = itertools.chain([name], (f"{name}#{number}" for number in itertools.count(2)))
-    found = next(each for each in names if each not in taken)
-    taken.add(found)
-    return found
+    free = next(each for each in names if each not in taken)
+    taken.add(free)
+    return free
 
 
 def load_audio(recording: Recording, sampling_rate: int) -> np.ndarray:

@@ -30,14 +30,14 @@ class Utterance:
         id: the id of the recording.
         reference: its transcript; None if it is unknown.
         hypothesis: the recognised text; None if there is an error.
-        score: the hypothesis's score (natural log), if the decoder has one.
-        audio_seconds: length, in seconds.
+        score: the hypothesis's score (natural log); None if the decoder gives no score.
+        audio_seconds: length of the audio, in seconds.
         model_seconds: the recording's share of its batch's time from features to text, in proportion to its length.
         decoder_seconds: the recording's share of the time in the decoder, a part of `model_seconds`.
         entities: important phrases in the transcript.
-        error: why the audio couldn't be read, or the recogniser refused it.
+        error: reason why the audio couldn't be read, or why the recogniser refused it.
         cut: whether the hypothesis was cut at the limit of tokens.
-        confidences: the hypothesis's words with their confidences; empty if none were asked for.
+        confidences: the hypothesis's words with their confidences; empty unless they were requested.
     """
 
     id: str
@@ -60,23 +60,23 @@ class Utterance:
 
     @property
     def scored(self) -> bool:
-        """Return whether error rates count the utterance, because it has a transcript and a hypothesis."""
+        """Return whether the utterance has both a transcript and a hypothesis, so that error rates count it."""
         return self.reference is not None and self.hypothesis is not None
 
     def line(self) -> dict[str, Any]:
         """Return the utterance as a line of a results file, a dictionary for JSON."""
         names = ("id", "reference", "hypothesis", "score", "audio_seconds", "model_seconds")
-        found = {name: getattr(self, name) for name in names} | {"decode_seconds": self.decoder_seconds}
+        line = {name: getattr(self, name) for name in names} | {"decode_seconds": self.decoder_seconds}
         if self.entities:
-            found["entities"] = list(self.entities)
-        return found | {name: getattr(self, name) for name in ("error", "cut", "confidences") if getattr(self, name)}
+            line["entities"] = list(self.entities)
+        return line | {name: getattr(self, name) for name in ("error", "cut", "confidences") if getattr(self, name)}
 
     @classmethod
     def from_line(cls, line: dict[str, Any]) -> Utterance:
         """Make an utterance from a line of a results file."""
-        found = {field.name: line[field.name] for field in fields(cls) if field.name in line}
-        found |= {"id": str(line["id"]), "entities": tuple(line.get("entities", ()))}
-        return cls(**found, decoder_seconds=line.get("decode_seconds", 0.0))
+        values = {field.name: line[field.name] for field in fields(cls) if field.name in line}
+        values |= {"id": str(line["id"]), "entities": tuple(line.get("entities", ()))}
+        return cls(**values, decoder_seconds=line.get("decode_seconds", 0.0))
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ class Scores:
     @property
     def counts(self) -> dict[str, ErrorCounts]:
         """Return the errors behind each rate: "wer", "cer" and, with entities, "entity_wer"."""
-        found = {"wer": self.words, "cer": self.characters}
-        return found if self.entities is None else {**found, "entity_wer": self.entities.entities}
+        counts = {"wer": self.words, "cer": self.characters}
+        return counts if self.entities is None else {**counts, "entity_wer": self.entities.entities}
 
     @property
     def wer(self) -> float:
@@ -143,7 +143,7 @@ class Clock:
         model: time from features to text, including `decoder`.
         decoder: time in the decoder.
         waiting: time in which the model waits for the thread that loads audio and makes features.
-        warm_up: time of an extra first run of the first step; no other figure includes it.
+        warm_up: time of an extra first run of the first step, which no other figure includes.
     """
 
     wall: float
@@ -166,7 +166,7 @@ class Evaluation:
         utterances: the utterances in the order of the data.
         scores: their errors.
         settings: all settings that the results depend on.
-        measured: a description of the work that the decoder's time includes; it differs between model families.
+        measured: the work that the decoder's time includes, in words; it depends on the model's family.
         normalise: normalisation of the texts.
         clock: the time; None if some results are from an earlier run or another process.
         warnings: reasons why the figures may be unreliable.
@@ -187,7 +187,7 @@ class Evaluation:
 
     @property
     def unreadable(self) -> tuple[Utterance, ...]:
-        """Return the utterances whose audio couldn't be read, or was refused."""
+        """Return the utterances with an error: their audio couldn't be read, or the recogniser refused it."""
         return tuple(utterance for utterance in self.utterances if utterance.error is not None)
 
     @property
@@ -254,7 +254,7 @@ class Evaluation:
     def summary(self, level: float = 0.95) -> dict[str, Any]:
         """Return the figures as a dictionary for JSON. Rates are in percent; a missing rate is None."""
         scores = self.scores
-        told: dict[str, Any] = {
+        figures: dict[str, Any] = {
             "utterances": len(self.utterances),
             "scored": len(self.scored),
             "without_transcript": self.without_transcript,
@@ -267,20 +267,20 @@ class Evaluation:
         }
         for name in scores.counts:
             interval = self.interval(name, level)
-            told[name] = _percent(getattr(scores, name))
-            told[f"{name}_interval"] = None if interval is None else [_percent(interval.low), _percent(interval.high)]
+            figures[name] = _percent(getattr(scores, name))
+            figures[f"{name}_interval"] = None if interval is None else [_percent(interval.low), _percent(interval.high)]
         if scores.entities:
-            told["other_wer"] = _percent(scores.entities.other_wer)
-            told["entity_words"] = scores.entities.entities.length
-            told |= {f"entity_{name}": _percent(rate) for name, rate in scores.of_matches.items()}
+            figures["other_wer"] = _percent(scores.entities.other_wer)
+            figures["entity_words"] = scores.entities.entities.length
+            figures |= {f"entity_{name}": _percent(rate) for name, rate in scores.of_matches.items()}
         if self.calibration_error is not None:
-            told["calibration_error"] = _percent(self.calibration_error)
+            figures["calibration_error"] = _percent(self.calibration_error)
         speeds = {name: getattr(self, name) for name in ("rtfx", "rtfx_decoder")}
-        told |= {name: None if math.isnan(speed) else speed for name, speed in speeds.items()}
-        told["decoder_measured"] = self.measured
+        figures |= {name: None if math.isnan(speed) else speed for name, speed in speeds.items()}
+        figures["decoder_measured"] = self.measured
         if self.clock is not None:
-            told["seconds"] = {name: round(value, 4) for name, value in vars(self.clock).items()}
-        return told | {"warnings": list(self.warnings)}
+            figures["seconds"] = {name: round(value, 4) for name, value in vars(self.clock).items()}
+        return figures | {"warnings": list(self.warnings)}
 
     def save(self, path: str | os.PathLike[str], level: float = 0.95) -> None:
         """Write a line of JSON per utterance to `path`, and settings and figures to NAME.summary.json in the same folder."""
@@ -320,14 +320,14 @@ class Compared:
 
     def summary(self) -> dict[str, Any]:
         """Return the figures as a dictionary for JSON, with rates in percent."""
-        found = self.comparison
+        comparison = self.comparison
         return {
             "wer": _percent(self.wer),
             "other_wer": _percent(self.other_wer),
-            "difference": _percent(found.difference),
-            "difference_interval": [_percent(found.low), _percent(found.high)],
-            "confidence": found.level,
-            "p_value": found.p_value,
+            "difference": _percent(comparison.difference),
+            "difference_interval": [_percent(comparison.low), _percent(comparison.high)],
+            "confidence": comparison.level,
+            "p_value": comparison.p_value,
             "utterances": self.utterances,
             "left_out": self.alone,
         }

@@ -102,12 +102,12 @@ def _table(name: str, counts: ErrorCounts) -> np.ndarray:
         raise ValueError(f"{name} should be counts of several utterances, got {counts!r} of a single one")
     table = np.array([(each.errors, each.length) for each in counts.utterances], dtype=np.int64)
     if not table[:, 1].any():
-        raise ValueError(f"{name} has no words in its references, so that there is no error rate to tell of")
+        raise ValueError(f"{name} has no words in its references, so there is no error rate")
     return table
 
 
 def highest_mean(count: int) -> float:
-    """Return the upper end of the 95% interval of a mean, after so many rare, independent events (Poisson)."""
+    """Return the one-sided 95% upper bound of a Poisson distribution's mean, after `count` events were observed."""
     mean = float(count)
     while _poisson(count, mean) > 0.05:
         mean += 0.01 * max(count, 1)
@@ -115,7 +115,7 @@ def highest_mean(count: int) -> float:
 
 
 def _poisson(count: int, mean: float) -> float:
-    """Return the probability of at most `count` events if there are `mean` on average."""
+    """Return the probability of at most `count` events under a Poisson distribution with the given mean."""
     return sum(math.exp(-mean + each * math.log(mean) - math.lgamma(each + 1)) for each in range(count + 1)) if mean else 1.0
 
 
@@ -131,7 +131,7 @@ def _drawn(table: np.ndarray, resamples: int, seed: int) -> np.ndarray:
     drawn = np.concatenate(sums)
     drawn = drawn[drawn[:, 1] > 0]
     if not len(drawn):
-        raise ValueError(f"nothing was said in any of {resamples} draws; use more resamples")
+        raise ValueError(f"none of {resamples} draws has a word in its references; use more resamples")
     return drawn
 
 

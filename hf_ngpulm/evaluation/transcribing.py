@@ -1,7 +1,7 @@
 """Transcribe any number of recordings on a cluster, or as a step of a pipeline of jobs. Results are lines of JSON.
 
-Recordings are divided into groups of neighbours, and a group into batches by its seconds of audio. Groups and batches don't
-depend on who transcribes them, so transcripts don't either.
+Groups are runs of consecutive recordings, and each group is divided into batches of limited duration. Both are independent of
+the number of workers, so the transcripts are, too.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from .loading import audio_or_error
 from .recognition import SHORTEST, faint_noise
 from .recordings import Recordings
 
-GROUP = 64  # recordings, of which batches are made
+GROUP = 64  # recordings in a group
 BATCH_SECONDS = 240.0
-ROWS = 65536  # that are written to Parquet at a time
+ROWS = 65536  # rows that are written to Parquet at a time
 OPEN = ("slots", "explanation")  # results whose types depend on the grammar
-BEGIN = b'{"audio": '  # of each line
+BEGIN = b'{"audio": '  # the beginning of each line
 
 
 class Transcriber:
-    """Transcribes groups of recordings. The model is loaded at the first group, so that this object can be sent to machines.
+    """Transcribes groups of recordings. The first group loads the model, so that a transcriber can be pickled and sent.
 
     Args:
         model: folder or Hub id of the recogniser.
         recordings: all recordings.
         settings: settings of the pipeline: `lm`, `num_beams` ... and `device`, `dtype`.
         options: options of its calls: `return_timestamps`, `chunk_length_s`.
-        batch_seconds: seconds of audio in a batch, with the silence that pads it.
+        batch_seconds: most seconds of audio in a batch, including padding.
     """
 
     def __init__(
@@ -55,32 +55,40 @@ class Transcriber:
         self._asr: Any = None
 
     def groups(self, done: set[str], rank: int = 0, world_size: int = 1) -> list[list[int]]:
-        """Return every `world_size`-th group of numbers of recordings, without groups whose ids are all among `done`."""
+        """Return every `world_size`-th group, from group `rank` on, as lists of recordings' numbers. Groups whose ids are all
+        among `done` are left out.
+        """
         every = range(len(self.recordings))
         groups = [list(every[first : first + GROUP]) for first in range(GROUP * rank, len(every), GROUP * world_size)]
         return [group for group in groups if any(self.recordings.described(number).id not in done for number in group)]
 
     def __call__(self, group: list[int]) -> list[dict[str, Any]]:
-        """Return a result for each recording of a group: its id as "audio", and what the pipeline returns; or "error", a line
-        that says why it can't be read, or is refused. Raises ValueError if the pipeline refuses the settings."""
+        """Return a result for each recording of a group.
+
+        A result has the recording's id as "audio" and the entries that the pipeline returns. If a recording can't be read or is
+        refused, its result has the reason as "error" instead.
+
+        Raises:
+            ValueError: the pipeline refuses the settings.
+        """
         if self._asr is None:
             self._asr = load_pipeline(self.model, **self.settings)
         asr, options = self._asr, dict(self.options)
         if options.get("return_timestamps") and not is_seq2seq(asr.model) and asr._forward_params.get("ngram_decoder") is None:
-            options["num_beams"] = 1  # the stock pipeline has times for some tokenizers only
+            options["num_beams"] = 1  # this project's search has times for every tokenizer, the stock pipeline doesn't
         rate = asr.feature_extractor.sampling_rate
         ids = {number: self.recordings.described(number).id for number in group}
-        found: dict[str, dict[str, Any]] = {}
+        results: dict[str, dict[str, Any]] = {}
         samples: dict[int, np.ndarray] = {}
         for number in group:
             audio = audio_or_error(self.recordings[number], rate)
             if isinstance(audio, str) or not len(audio):
-                found[ids[number]] = {"error": audio if len(audio) else f"{ids[number]}: holds no samples"}
+                results[ids[number]] = {"error": audio if len(audio) else f"{ids[number]}: holds no samples"}
             else:
                 samples[number] = audio
         for batch in batches_by_seconds({number: len(each) / rate for number, each in samples.items()}, self.batch_seconds):
-            found |= transcribed(asr, {ids[number]: samples[number] for number in batch}, len(batch), options)
-        return [{"audio": id, **found[id]} for id in ids.values()]
+            results |= transcribed(asr, {ids[number]: samples[number] for number in batch}, len(batch), options)
+        return [{"audio": id, **results[id]} for id in ids.values()]
 
 
 def transcribe_into(
@@ -93,15 +101,15 @@ def transcribe_into(
 ) -> Iterator[dict[str, Any]]:
     """Append the result of each recording to a file as a line of JSON, and yield the results.
 
-    Recordings that have a line already are left out, so a killed run can be started again. The results of recordings that can't
-    be read, or that the recogniser refuses, have "error".
+    A killed run can be started again: recordings that have a line already are left out. The results of recordings that can't be
+    read, or that the recogniser refuses, have "error".
 
     Args:
-        share: which groups of recordings are meant, and of how many such shares, if several processes have a file each.
-        beside: files of other processes; recordings that have a line there are left out, too.
+        share: (rank, world size) if several processes divide the groups among them, each with a file of its own.
+        beside: files of the other processes. Recordings that have a line there are left out, too.
 
     Raises:
-        ValueError: a file has something else than results.
+        ValueError: a file has lines that aren't results.
     """
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     with open(output, "a+b") as file:
@@ -120,8 +128,8 @@ def transcribe_into(
 
 
 def _done(path: str | os.PathLike[str], content: bytes) -> tuple[set[str], int]:
-    """Return the ids of the recordings that have a line in a file's content, and the bytes of all whole lines. A killed run may
-    have left half a line after them. Raises ValueError if there is anything else.
+    """Return the ids of the results in a file's content, and the size in bytes of its complete lines. The last line may be
+    incomplete, from a killed run. Raises ValueError if there is anything else.
     """
     whole = content[: content.rfind(b"\n") + 1]
     rest = content[len(whole) :]
@@ -130,20 +138,22 @@ def _done(path: str | os.PathLike[str], content: bytes) -> tuple[set[str], int]:
             raise ValueError
         return {json.loads(line)["audio"] for line in whole.splitlines()}, len(whole)
     except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{path}: has other lines than results of recordings; name another file") from None
+        raise ValueError(f"{path}: has lines that aren't results of recordings; name another file") from None
 
 
 class TranscriptionStep:
-    """A step of a pipeline of jobs, in the shape that datatrove's executors call: each of `world_size` tasks transcribes its
-    share of the recordings into `folder/RANK.jsonl`. Recordings that have a line in any file of the folder are left out, so a
-    killed run may go on with another `world_size`. On Slurm, call `run(None, SLURM_PROCID, SLURM_NTASKS)`.
+    """A step of a pipeline of jobs, with the interface that datatrove's executors expect.
+
+    Each of `world_size` tasks transcribes its share of the recordings into `folder/RANK.jsonl`. Recordings that have a line in
+    any file of the folder are left out, so a killed run can resume with another `world_size`. On Slurm, call
+    `run(None, SLURM_PROCID, SLURM_NTASKS)`.
     """
 
     def __init__(self, transcriber: Transcriber, folder: str | os.PathLike[str]) -> None:
         self.transcriber, self.folder = transcriber, folder
 
     def run(self, data: Iterable[Any] | None = None, rank: int = 0, world_size: int = 1) -> Iterator[Any]:
-        """Yield `data` unchanged, and then the results of this task's recordings that have none yet."""
+        """Yield `data` unchanged, then transcribe this task's remaining recordings and yield their results."""
         yield from data or ()
         output = Path(self.folder, f"{rank:05}.jsonl")
         beside = [path for path in Path(self.folder).glob("[0-9]*.jsonl") if path != output]
@@ -153,10 +163,10 @@ class TranscriptionStep:
 
 
 def transcribed(asr: Any, audio: Mapping[str, np.ndarray], batch_size: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Return what a pipeline says of samples `[N]`, by their names; of those that it refuses, "error", a line that says why.
+    """Return a pipeline's results for samples `[N]`, by name. The result of refused samples has the reason as "error".
 
     Raises:
-        ValueError: the pipeline refuses any audio, because of its settings.
+        ValueError: the pipeline refuses even faint noise, so its settings are wrong.
     """
     rate = asr.feature_extractor.sampling_rate
 
@@ -174,11 +184,12 @@ def transcribed(asr: Any, audio: Mapping[str, np.ndarray], batch_size: int, opti
 
 
 def write_parquet(lines: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
-    """Write the results in a file of lines as a Parquet file, in their order. A result without a column has null there; columns
-    in `OPEN` are JSON.
+    """Convert a file of results, a line of JSON each, to a Parquet file in the same order.
+
+    A result without a column has null there. The columns in `OPEN` contain JSON.
 
     Raises:
-        ValueError: the lines' values don't fit into columns.
+        ValueError: the values of a column have no common type.
         ImportError: pyarrow isn't installed.
     """
     with needed("eval", "Parquet files"):
@@ -206,11 +217,11 @@ def write_parquet(lines: str | os.PathLike[str], output: str | os.PathLike[str])
 
 
 def batches_by_seconds(seconds: dict[int, float], most: float) -> Iterator[list[int]]:
-    """Yield batches of recordings of similar length, the longest first. A batch's number of recordings times its longest is at
-    most `most` seconds, but it has one recording at least.
+    """Yield batches of recordings of similar length, the longest first.
 
     Args:
-        seconds: length of each recording, by its number.
+        seconds: length of each recording in seconds, by its number.
+        most: most seconds in a batch: its number of recordings times its longest length. A longer recording is a batch alone.
     """
     batch: list[int] = []
     for number in sorted(seconds, key=lambda number: (-seconds[number], number)):

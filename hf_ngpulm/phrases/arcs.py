@@ -20,7 +20,7 @@ from .phrases import Booster, Phrases, Written, write
 
 
 class ArcBooster(Booster):
-    """Give a discount to those arcs of a language model that spell phrases.
+    """Give a discount to the arcs of a language model that spell phrases.
 
     The method is that of Nigmatulina et al. ("Implementing contextual biasing in GPU decoder for online ASR", Interspeech
     2023), who apply it in a decoding graph. A phrase is followed from the empty context, token by token, as far as the LM has
@@ -28,9 +28,9 @@ class ArcBooster(Booster):
     only a few hundred integers, `arcs`. A small separate automaton answers the queries, so an `ArcBooster` can be used like a
     `PhraseBooster` (`phrases=`).
 
-    An `ArcBooster` boosts only n-grams that the LM contains. A name that is new to the LM gains little. Words that merely
-    resemble the phrase also gain little. An unfinished phrase keeps its discounts. Use a `PhraseBooster` for names that the
-    LM's text may lack. Use an `ArcBooster` for phrases that occur in the text and are now likelier than usual.
+    An `ArcBooster` boosts only n-grams that the LM contains, so a name that is new to the LM gains little, and so do words that
+    merely resemble the phrase. An unfinished phrase keeps its discounts. Use an `ArcBooster` for phrases of the LM's training
+    text that are likelier than usual, and a `PhraseBooster` for names that this text may lack.
 
     Args:
         phrases: texts, or pairs of a text and a discount, or a mapping.
@@ -67,7 +67,7 @@ class ArcBooster(Booster):
         speller = speller_of(tokenizer, lm.vocab_size)
         phrases = phrases if isinstance(phrases, Mapping) else list(phrases)
         if any(map(is_never, phrases.items() if isinstance(phrases, Mapping) else phrases)):
-            raise ValueError("an ArcBooster can't say that a phrase is never written (weight -inf); a PhraseBooster can")
+            raise ValueError("an ArcBooster doesn't support phrases that are never written (weight -inf); use a PhraseBooster")
         written = write(phrases, discount, speller, False, case, 1, normalise, strict)
         contexts, arcs, seen = _followed(written, lm)
         super().__init__(_discounting(contexts, lm.vocab_size), written, speller.vocabulary, engine)
@@ -76,8 +76,11 @@ class ArcBooster(Booster):
 
 
 def _followed(written: Written, lm: NGramLM) -> tuple[dict[tuple[int, ...], float], set[int], dict[str, int]]:
-    """Follow phrases through a language model. Returns a dictionary from n-grams (an arc's context and token) to their largest
-    discount; the arcs; and the number of followed tokens of each phrase.
+    """Follow phrases through a language model.
+
+    Returns:
+        A dictionary from n-grams (an arc's context and token) to their largest discount; the arcs; and the number of followed
+        tokens of each phrase.
     """
     tensors = lm.tensors
     offsets, tokens, targets = (t.cpu().numpy() for t in (tensors.arc_offsets, tensors.arc_tokens, tensors.arc_targets))

@@ -27,9 +27,9 @@ class Spellings(NamedTuple):
     tokens: np.ndarray  # int64 [L], all spellings concatenated
     lengths: np.ndarray  # int64 [N], at least 1 each
     payments: np.ndarray  # float64 [L], payments for a match up to and including a token
-    bonuses: np.ndarray  # float64 [N], bonus of a complete one
-    bounded: np.ndarray  # bool [N], whether a word must end after it
-    initial: np.ndarray  # bool [N], whether it matches only at the beginning of a transcript
+    bonuses: np.ndarray  # float64 [N], bonus of the complete spelling
+    bounded: np.ndarray  # bool [N], whether a word must end after the spelling
+    initial: np.ndarray  # bool [N], whether the spelling matches only at the beginning of a transcript
 
     @property
     def firsts(self) -> np.ndarray:
@@ -165,7 +165,7 @@ def build_trie(spellings: Spellings, radix: int, boundary: np.ndarray) -> _Phras
 
 
 def _word_ends(trie: _PhraseTrie, radix: int, boundary: np.ndarray) -> tuple[int, np.ndarray, np.ndarray, _States, _Arcs]:
-    """Return states to insert between complete phrases and their backoff states.
+    """Return the states to insert between complete phrases and their backoff states.
 
     If a phrase must end with a word, it keeps its bonus if the next token begins a word, and loses it otherwise. A backoff
     weight can't depend on the next token. So a state is inserted between the phrase and its backoff state. It has arcs for the
@@ -174,9 +174,9 @@ def _word_ends(trie: _PhraseTrie, radix: int, boundary: np.ndarray) -> tuple[int
     state. That state has arcs for all tokens that continue a match.
 
     Returns:
-        The kind of tokens with arcs, which are tokens that begin words (1) or all others (0); the nodes of such phrases; the
-        backoff state of each of these nodes; and the inserted states with their arcs. The inserted states have numbers after
-        the trie's nodes, and ranks after other states of their depth.
+        The kind of tokens with arcs: tokens that begin words (1), or all others (0); the nodes of these phrases; the backoff
+        state of each of these nodes; and the inserted states with their arcs. The inserted states have numbers after the trie's
+        nodes, and ranks after other states of their depth.
     """
     rare = int(2 * np.count_nonzero(boundary) <= len(boundary))
     rare_tokens = np.flatnonzero(boundary == bool(rare))
@@ -229,14 +229,14 @@ def _word_ends(trie: _PhraseTrie, radix: int, boundary: np.ndarray) -> tuple[int
 def _follow(
     trie: _PhraseTrie, states: np.ndarray, tokens: np.ndarray, radix: int, boundary: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the scores and next states of tokens read in states."""
+    """Return the score of each token in its state, and the next state, following backoff arcs as needed."""
     scores, targets = np.zeros(len(states)), np.zeros(len(states), np.int64)
     left, current = np.arange(len(states)), states
     while len(left):
-        found = _find(trie.keys, current * radix + tokens[left])
-        extends = found > 0
-        scores[left[extends]] += trie.weights[found[extends]]
-        targets[left[extends]] = found[extends]
+        children = _find(trie.keys, current * radix + tokens[left])
+        extends = children > 0
+        scores[left[extends]] += trie.weights[children[extends]]
+        targets[left[extends]] = children[extends]
         fails = ~extends & (current > 0)
         scores[left[fails]] += (
             trie.kept[boundary[tokens[left[fails]]].astype(np.int64), current[fails]] - trie.paid[current[fails]]

@@ -18,9 +18,10 @@ from .automaton import Spellings, phrase_automaton
 from .phrase import NEVER, Forms
 from .phrases import MOST_TOKENIZATIONS, Booster, Phrases, Written, write
 
-# In vocabularies up to this size pieces are so short that a phrase is often the beginning of another word.
+# In vocabularies up to this size, pieces are so short that a phrase is often the beginning of another word.
 SMALL_VOCABULARY = 8192
-# The bonus of what is never written (natural log): it outweighs any other score, and sums of it are exact enough in float32.
+# The bonus of a phrase that is never written (natural log). It outweighs any other score, and its sums are exact enough in
+# float32.
 NEVER_BONUS = -1e4
 
 
@@ -39,7 +40,7 @@ class PhraseBooster(Booster):
         phrases: texts, pairs of a text and a weight, `Phrase` objects, or a mapping from texts to weights.
         tokenizer: the ASR model's tokenizer, or a processor that has it.
         weight: bonus of phrases without their own weight (natural log), per token or per phrase, see `weight_per`. A negative
-            weight suppresses a phrase; with the weight -inf of its own it is never written.
+            weight suppresses a phrase. A phrase whose own weight is -inf is never written.
         weight_per: "token": a phrase earns its weight times the number of its tokens. "phrase": a phrase earns its weight.
         growth: raises the bonus of later tokens: the d-th token earns 1 + growth * ln(d) times the bonus of the first token
             (with `weight_per="phrase"` the total stays the same).
@@ -88,7 +89,7 @@ class PhraseBooster(Booster):
         if whole_words is None:
             whole_words = are_whole_words(speller)
         elif whole_words and not speller.has_words:
-            raise ValueError("whole_words=True: the tokenizer has no marks of where words begin; leave it out")
+            raise ValueError("whole_words=True: the tokenizer's pieces don't mark where words begin; leave it out")
         written = write(phrases, weight, speller, whole_words, case, tokenizations, normalise, strict)
         built = _automaton_of(_with_bonuses(written, weight_per, growth, end_bonus), speller, whole_words)
         super().__init__(built, written, speller.vocabulary, engine)
@@ -97,16 +98,16 @@ class PhraseBooster(Booster):
 class GraphBooster(Booster):
     """Boost phrases in a graph decoder, including phrases that its language model has never seen.
 
-    As in a `PhraseBooster`, each token earns the phrase's discount at once, and a phrase that is left unfinished repays
-    everything. In addition, a token in a phrase costs at most ln(V) in the language model, the cost if all V tokens were
-    equally likely. For this, the token earns the part of the model's cost above ln(V).
+    As in a `PhraseBooster`, each token earns the phrase's discount at once, and an unfinished phrase repays everything. In
+    addition, a token in a phrase costs at most ln(V) in the language model, the cost if all V tokens were equally likely: the
+    token also earns the part of the model's cost above ln(V).
 
     Args:
         phrases: a dictionary from texts to discounts.
         tokenizer: the ASR model's tokenizer.
         lm: the language model, or None.
         lm_weight: the language model's weight in the search.
-        forms: what is written for the phrases.
+        forms: the texts that are written for the phrases.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class GraphBooster(Booster):
 
 
 def are_whole_words(speller: Speller) -> bool:
-    """Return whether phrases of a vocabulary are whole words, unless one says otherwise."""
+    """Return the default of `whole_words`: whether phrases must end where words end."""
     return speller.has_words and speller.vocabulary.size <= SMALL_VOCABULARY
 
 
@@ -150,9 +151,9 @@ def _with_bonuses(written: Written, weight_per: str, growth: float, end_bonus: f
 
 
 def _never(spellings: Spellings, never: np.ndarray) -> Spellings:
-    """Return spellings, those with the mask `never` with the bonus of what is never written.
+    """Replace the bonus of the spellings in the mask `never`, bool `[N]`, by `NEVER_BONUS`.
 
-    It is paid at the end: with the last token, or with the token after the word if longer words may begin with these tokens.
+    It is paid with the last token, or with the token after the word if longer words may begin with these tokens.
     """
     payments = np.where(np.repeat(never, spellings.lengths), 0.0, spellings.payments)
     last = np.cumsum(spellings.lengths) - 1
@@ -179,8 +180,8 @@ def _with_payments(written: Written, lm: NGramLM | None, lm_weight: float) -> Sp
     payments[places < free[:, None]] = 0.0
     payments = payments.cumsum(1)
     bonuses = payments[np.arange(len(spellings)), lengths - 1] if len(spellings) else np.zeros(0)
-    found = Spellings(tokens[inside], lengths, payments[inside], bonuses, bounded.astype(bool), initial.astype(bool))
-    return _never(found, never[[spelling.phrase for spelling in spellings]] if spellings else np.zeros(0, bool))
+    paid = Spellings(tokens[inside], lengths, payments[inside], bonuses, bounded.astype(bool), initial.astype(bool))
+    return _never(paid, never[[spelling.phrase for spelling in spellings]] if spellings else np.zeros(0, bool))
 
 
 def _lengths(written: Written) -> np.ndarray:

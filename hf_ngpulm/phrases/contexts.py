@@ -34,14 +34,16 @@ class BoosterCache(Generic[BoosterT]):
         self.nbytes = 0
 
     def found_or(self, key: Any, make: Callable[[], BoosterT], most: int, beside: Any = None) -> BoosterT:
-        """Return the booster of a key; make it if it isn't cached. Drop the oldest beyond `most` boosters or `MOST_BYTES`."""
+        """Return the booster of a key; make it if it isn't cached. Then drop the oldest boosters beyond `most` or `MOST_BYTES`.
+        `beside`: an object that the entry keeps alive.
+        """
         with LOCK:
             if key in self.made:
                 self.made.move_to_end(key)
                 return self.made[key][0]
         made = make()
         with LOCK:
-            if key not in self.made:  # another thread may have made it meanwhile
+            if key not in self.made:  # another thread may have added it meanwhile
                 self.made[key] = made, beside
                 self.nbytes += made.nbytes
             while len(self.made) > 1 and (len(self.made) > most or self.nbytes > MOST_BYTES):
@@ -101,14 +103,20 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": BoosterCach
         return PhraseBooster(key, self.tokenizer, vocab_size=self.vocab_size)
 
     def prepare(self, context: Any) -> None:
-        """Check a booster and compute its fingerprint, ahead of a search that can't wait."""
+        """Check a booster and compute its fingerprint in advance, so that a search doesn't wait for it."""
         if isinstance(context, Booster):
             self.booster(context)
             _ = context.fingerprint
 
     def of_rows(self, phrases: Any, batch_size: int) -> list[Booster | None]:
-        """Return the boosters of a batch. `phrases`: one context for all rows, or a list with one per row. Raises ValueError if
-        the list's length isn't the batch size, TypeError if the list mixes texts with contexts.
+        """Return the booster of each row of a batch; None for a row without phrases.
+
+        Args:
+            phrases: one context for all rows, or a list with one per row.
+
+        Raises:
+            ValueError: the list's length isn't the batch size.
+            TypeError: the list mixes texts with contexts.
         """
         if not is_per_row(phrases):
             return [_of_some(self.booster(phrases))] * batch_size
@@ -117,8 +125,11 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": BoosterCach
 
 
 class GraphContexts(WithoutCaches, caches={"_kept": BoosterCache}):
-    """Make the phrase automata that a graph search queries beside the language model's automaton. `boosters`: `Contexts`, which
-    checks that a booster fits the decoder. `discount`: discount of phrases without their own discount (natural log).
+    """Make the phrase automata that a graph search queries beside the language model's automaton.
+
+    Args:
+        boosters: the `Contexts` that check whether a booster fits the decoder.
+        discount: discount of phrases without their own discount (natural log).
     """
 
     def __init__(self, boosters: Contexts, discount: float) -> None:
@@ -127,9 +138,7 @@ class GraphContexts(WithoutCaches, caches={"_kept": BoosterCache}):
         self._kept: BoosterCache[GraphBooster] = BoosterCache()
 
     def with_discount(self, discount: float) -> GraphContexts:
-        """Return a copy with another discount. It shares the cache. Raises ValueError if the discount is below 0, or isn't a
-        finite number.
-        """
+        """Return a copy with another discount and the same cache. Raises ValueError if the discount isn't finite or below 0."""
         check("discount", discount, AT_LEAST_0)
         selected = copy.copy(self)
         selected.discount = discount
@@ -159,8 +168,11 @@ class GraphContexts(WithoutCaches, caches={"_kept": BoosterCache}):
         )
 
     def of_rows(self, phrases: Any, models: Sequence[NGramLM | None], lm_weights: Sequence[float]) -> list[Booster | None]:
-        """Return the automaton for each row of a batch. `phrases`: one context for all rows, or a list with one (or None) per
-        row. `models`, `lm_weights`: the language model of each row, and its weight.
+        """Return the automaton for each row of a batch; None for a row without phrases.
+
+        Args:
+            phrases: one context for all rows, or a list with one (or None) per row.
+            models, lm_weights: the language model of each row, and its weight.
         """
         contexts = [phrases] * len(models)
         if is_per_row(phrases):
@@ -197,8 +209,8 @@ def _check_rows(contexts: Sequence[Any], batch_size: int) -> None:
     texts = [context for context in contexts if isinstance(context, str)]
     if texts:
         raise TypeError(
-            f"phrases has lists or None in it, so each item is what one recording gets; {texts[0]!r} is a text: write "
-            f"[{texts[0]!r}] for a recording's list, or leave the others out of the list that all recordings share"
+            f"phrases contains lists or None, so each item should be one recording's list, but {texts[0]!r} is a text: write "
+            f"[{texts[0]!r}], or pass a list of texts only, which all recordings share"
         )
 
 
@@ -224,7 +236,7 @@ def has_thresholds(phrases: Any) -> bool:
 
 
 def is_any(phrases: Any) -> bool:
-    """Return whether `phrases` holds phrases or contexts. The result is True for a list with a context per row, even if all
-    contexts are empty. So a row is searched in the same way in any batch.
+    """Return whether `phrases` contains phrases or contexts. A list of contexts counts even if all of them are empty, so that a
+    row is searched in the same way in any batch.
     """
     return phrases is not None and not (isinstance(phrases, Sequence | Mapping) and not phrases)

@@ -1,4 +1,4 @@
-"""Read files of phrases: plain lists, and those of FluidAudio, NeMo and sherpa-onnx."""
+"""Read files of phrases: plain lists, and the formats of FluidAudio, NeMo and sherpa-onnx."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any
 
 from .phrase import Phrase
 
-# sherpa-onnx's hotwords: "PHRASE :1.5 #0.35 @WHAT IS WRITTEN", all parts but the first optional.
+# sherpa-onnx's hotwords: "PHRASE :WEIGHT #THRESHOLD @WRITTEN FORM"; only the phrase is required.
 _SHERPA = re.compile(r"^(?P<said>.*?\S)(?:\s+:(?P<weight>[\d.]+))?(?:\s+#(?P<threshold>[\d.]+))?(?:\s+@(?P<text>\S.*))?$")
 
 
 def read_phrase_file(path: str | os.PathLike[str]) -> list[str | Phrase]:
-    """Read phrases from a file. Its content tells the format; see `FORMATS`.
+    """Read phrases from a file. The format is detected from its lines; see `FORMATS`.
 
     Raises:
-        ValueError: the file holds no phrases, or isn't in its format.
+        ValueError: the file holds no phrases, or a line doesn't follow the detected format.
     """
     text = Path(path).read_text(encoding="utf-8")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    found = next(read for is_it, read in FORMATS if is_it(lines))(text, lines, os.fspath(path))
-    if not found:
-        raise ValueError(f"{path}: holds no phrases (one a line)")
-    return found
+    phrases = next(read for matches, read in FORMATS if matches(lines))(text, lines, os.fspath(path))
+    if not phrases:
+        raise ValueError(f"{path}: holds no phrases (one per line)")
+    return phrases
 
 
 def _plain(text: str, lines: list[str], name: str) -> list[Any]:
@@ -39,7 +39,7 @@ def _fluid_audio(text: str, lines: list[str], name: str) -> list[Any]:
     try:
         content = json.loads(text)
         terms = content["terms"] if isinstance(content, dict) else content
-        found = [
+        phrases = [
             Phrase(term["text"], term.get("weight"), None, term.get("aliases") or (), term.get("language")) for term in terms
         ]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -47,9 +47,10 @@ def _fluid_audio(text: str, lines: list[str], name: str) -> list[Any]:
         raise ValueError(message) from None
     if isinstance(content, dict) and "minSimilarity" in content:
         warnings.warn(
-            f"{name}: minSimilarity compares letters, and is left out; false_alarms_per_hour compares likelihoods", stacklevel=3
+            f"{name}: minSimilarity compares letters and is ignored; use false_alarms_per_hour, which compares likelihoods",
+            stacklevel=3,
         )
-    return found
+    return phrases
 
 
 def _nemo(text: str, lines: list[str], name: str) -> list[Any]:
@@ -59,24 +60,24 @@ def _nemo(text: str, lines: list[str], name: str) -> list[Any]:
 
 
 def _sherpa(text: str, lines: list[str], name: str) -> list[Any]:
-    found = []
+    phrases = []
     for line in lines:
         match = _SHERPA.match(line)
-        assert match is not None  # any line does
+        assert match is not None  # every line matches
         said, weight, threshold, written = match.group("said", "weight", "threshold", "text")
         said = said.replace(" ", "").replace("▁", " ").strip() if "▁" in said else said
         try:
-            # A threshold there is a mean probability; it isn't comparable with a likelihood ratio.
+            # sherpa-onnx's threshold is a mean probability, which can't be compared with a likelihood ratio.
             number = None if weight is None else float(weight)
         except ValueError:
             raise ValueError(f"{name}: {weight!r} in {line!r} should be a number") from None
         if threshold is not None:
-            warnings.warn(f"{name}: the threshold #{threshold} is a probability, and is left out", stacklevel=3)
-        found.append(Phrase(written or said, number, None, () if written in (None, said) else (said,)))
-    return found
+            warnings.warn(f"{name}: the threshold #{threshold} is a probability and is ignored", stacklevel=3)
+        phrases.append(Phrase(written or said, number, None, () if written in (None, said) else (said,)))
+    return phrases
 
 
-# For each format: whether lines are in it, and its reader. The first that fits counts.
+# For each format: a function that detects it in lines, and its reader. The first match counts.
 FORMATS: list[tuple[Callable[[list[str]], bool], Callable[[str, list[str], str], list[Any]]]] = [
     (lambda lines: bool(lines) and lines[0][0] in "[{", _fluid_audio),
     (lambda lines: any("▁" in line or re.search(r"\s[:#][\d.]+(\s|$)|\s@\S", line) for line in lines), _sherpa),

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from ..common.checks import WEIGHT, Kind, check, either
 from ..text.respelled import AUTO, HOMOPHONES, LANGUAGE, NEAR, sounding_like
 
-NEVER = -math.inf  # the weight of what is never written
+NEVER = -math.inf  # the weight of a phrase that is never written
 OR_NEVER = either(WEIGHT, Kind("-inf (never written)", lambda value: isinstance(value, float) and value == NEVER))
-# What may stand before or after a word, and isn't part of it.
+# Characters around a word that aren't part of it.
 _EDGES = ' \t\n.,;:!?"()[]{}\u2026\u201c\u201d\u00bf\u00a1'
 
 
@@ -20,20 +20,22 @@ _EDGES = ' \t\n.,;:!?"()[]{}\u2026\u201c\u201d\u00bf\u00a1'
 class Phrase:
     """Hold one phrase with its settings.
 
-    A transcript has `text` as it is here, whichever alias was heard, in any case of letters.
+    If the text or one of its aliases is recognised, in any case of letters, the transcript gets exactly this `text`.
 
     Args:
-        text: what is written.
-        weight: its bonus (natural log, see `hf_ngpulm.PhraseBooster`); None for that of the list. -inf: it is never written.
-        threshold: the least log-likelihood ratio (natural log) of a second look (see `hf_ngpulm.PhraseDecoder`); None for the
-            threshold that suits the length of the phrase and of the list. -inf always keeps the phrase.
-        aliases: other spellings, for example as it sounds: `Phrase("n8n", aliases=["n eight n", "enate en"])`. "homophones" are
-            the spellings of the same sounds, so that the list decides between them, "auto" also those within a phone that is
-            easily misheard (see `hf_ngpulm.text.respelled.sounding_like`).
-        language: the language in which the phrase is said, such as "de", for aliases by sound; None for English.
+        text: the text in transcripts.
+        weight: bonus of the phrase (natural log, see `hf_ngpulm.PhraseBooster`); None for the list's weight. A phrase with the
+            weight -inf is never written.
+        threshold: the least log-likelihood ratio (natural log) in a second look (see `hf_ngpulm.PhraseDecoder`); None computes
+            the threshold from the lengths of phrase and list. -inf always keeps the phrase.
+        aliases: other spellings, for example by sound: `Phrase("n8n", aliases=["n eight n", "enate en"])`. "homophones" stands
+            for all spellings of the same sounds. "auto" adds spellings in which one phone differs that is easily misheard (see
+            `hf_ngpulm.text.respelled.sounding_like`).
+        language: the language of the phrase, such as "de", for "homophones" and "auto"; None for English.
 
     Raises:
-        TypeError: an argument has another type. ValueError: a weight isn't a finite number, or a threshold isn't a number.
+        TypeError: an argument has another type.
+        ValueError: a weight isn't a finite number, or a threshold isn't a number.
     """
 
     text: str
@@ -57,7 +59,7 @@ class Phrase:
             check(f"the weight of {self.text!r}", self.weight, OR_NEVER)
         if self.weight == NEVER and self.threshold is not None:
             raise ValueError(
-                f"{self.text!r} is never written (weight=-inf), so its threshold means nothing; leave one of them out"
+                f"{self.text!r} is never written (weight=-inf), so its threshold has no effect; leave one of them out"
             )
         if self.threshold is not None and not float(self.threshold) == self.threshold:
             raise ValueError(f"the threshold of {self.text!r} should be a number, got {self.threshold!r}")
@@ -69,15 +71,15 @@ def is_never(item: Any) -> bool:
 
 
 class Match(NamedTuple):
-    """Hold a phrase found in a transcript: the words `first .. last - 1`."""
+    """Hold a phrase that occurs in a transcript."""
 
-    first: int
-    last: int
-    text: str
+    first: int  # number of its first word
+    last: int  # number of the word after it
+    text: str  # the text to write for it
 
 
 class Forms:
-    """Find phrases among words. `spoken`: a dictionary from folded words to what is written for them."""
+    """Find phrases among words, and rewrite them. `spoken`: a dictionary from folded words to the text to write for them."""
 
     def __init__(self, spoken: Mapping[tuple[str, ...], str] | None = None) -> None:
         self.spoken = dict(spoken or {})
@@ -92,8 +94,8 @@ class Forms:
     def of(cls, phrases: Any, every: bool = False) -> Forms:
         """Return the forms of the `Phrase` objects among phrases; with `every`, also those of texts and pairs.
 
-        If two phrases share a form, a phrase's own text counts before aliases, and the first phrase before later ones. For what
-        is never written, nothing is written.
+        If two phrases share a form, a phrase's own text has priority over aliases, and an earlier phrase over later ones. A
+        phrase that is never written is replaced by nothing.
         """
         phrases = list(phrases.items() if isinstance(phrases, Mapping) else phrases)
         never = {folded(text.split()) for item in phrases if is_never(item) for text in texts_of(item)}
@@ -101,7 +103,7 @@ class Forms:
         others: dict[tuple[str, ...], str] = {}
         for item in phrases:
             texts = texts_of(item)
-            # A longer phrase may have words in it that are never written alone.
+            # A text that contains a never-written phrase needs a form of its own, so that it is kept.
             if not isinstance(item, Phrase) and not every and not (never and _has_any(folded(texts[0].split()), never)):
                 continue
             for into, text in ((own, texts[0]), *((others, alias) for alias in texts[1:])):
@@ -111,7 +113,7 @@ class Forms:
         return cls({**others, **own, **{words: "" for words in never if all(words) and words}})
 
     def found(self, words: Sequence[str]) -> list[Match]:
-        """Return the phrases among words, from left to right. Where several begin, the longest counts."""
+        """Return the phrases among words, from left to right. If several begin at a word, the longest counts."""
         matches: list[Match] = []
         folds, place = folded(words), 0
         while place < len(folds):
@@ -127,7 +129,7 @@ class Forms:
         return matches
 
     def written(self, text: str) -> str:
-        """Return a transcript with what is to be written for its phrases. Everything else stays, spaces included."""
+        """Return a transcript in which each phrase is replaced by its text. Everything else, including spaces, is unchanged."""
         spans, end = [], 0
         for word in text.split():
             end = text.index(word, end) + len(word)
@@ -140,7 +142,7 @@ class Forms:
 
 
 def texts_of(item: Any) -> list[str]:
-    """Return the text of an item of a list of phrases, and its aliases."""
+    """Return the text and the aliases of an item of a list of phrases."""
     return [item.text, *item.aliases] if isinstance(item, Phrase) else [item if isinstance(item, str) else item[0]]
 
 
@@ -149,7 +151,7 @@ def _has_any(words: tuple[str, ...], spans: Iterable[tuple[str, ...]]) -> bool:
 
 
 def folded(words: Iterable[str]) -> tuple[str, ...]:
-    """Return words in the form in which they are compared."""
+    """Return words without case and the marks around them, for comparison."""
     return tuple(stripped(word).casefold() for word in words)
 
 
@@ -159,7 +161,7 @@ def stripped(word: str) -> str:
 
 
 def edged(wanted: str, heard: str) -> str:
-    """Return a phrase with the punctuation that stands around what was heard."""
+    """Return `wanted` with the punctuation around `heard`."""
     core = stripped(heard)
     before = heard[: len(heard) - len(heard.lstrip(_EDGES))]
     return f"{before}{wanted}{heard[len(before) + len(core) :]}"

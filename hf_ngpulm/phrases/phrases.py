@@ -36,7 +36,7 @@ class Written(NamedTuple):
 
 
 def check_factor(booster: Booster | None, phrase_weight: float) -> None:
-    """Raise ValueError if a factor would turn what is never written into a bonus."""
+    """Raise ValueError if a negative factor would favour phrases that are never written."""
     if phrase_weight < 0 and booster is not None and booster.never_writes:
         raise ValueError(
             f"phrase_weight={phrase_weight} would favour the phrases that are never written; pass a number of at least 0"
@@ -49,7 +49,7 @@ class Booster(BackoffAutomaton):
     Attributes:
         phrases, left_out: see `Written`.
         never_writes: whether any phrase is never written.
-        forms: what is written for `Phrase` objects; empty without them.
+        forms: the texts to write for `Phrase` objects; empty without such objects.
         vocabulary: the tokenizer's vocabulary.
     """
 
@@ -63,7 +63,7 @@ class Booster(BackoffAutomaton):
 
     @property
     def is_empty(self) -> bool:
-        """Return whether no token has a score, so that a row does as well without the booster."""
+        """Return whether there are no phrases, so that a search needs no booster."""
         return not self.phrases
 
     @property
@@ -72,11 +72,7 @@ class Booster(BackoffAutomaton):
         return self.vocabulary.pieces
 
     def check_tokenizer(self, tokenizer: Any) -> None:
-        """Refuse a tokenizer that isn't the tokenizer of the phrases.
-
-        Raises:
-            TokenizerMismatchError: the tokenizer's ids have other pieces.
-        """
+        """Raise TokenizerMismatchError if the ids of a tokenizer have other pieces than those of the phrases' tokenizer."""
         check_tokenizer(
             self.vocab_size, self.vocabulary.fingerprint, self.vocabulary.tokenizer_id, tokenizer, "the phrase booster"
         )
@@ -112,38 +108,38 @@ def write(
     names = list(checked)
     spellings, unknown = speller.spell(texts, whole_words, case, tokenizations)
     never = [n for n, name in enumerate(names) if checked[name] == NEVER and n not in unknown]
-    # In any case, and in all ways to divide it into tokens: as many as there may be.
+    # A phrase that is never written needs all cases of letters, and as many tokenizations as possible.
     others, _ = speller.spell([texts[n] for n in never], whole_words, "any", MOST_TOKENIZATIONS)
     spellings += [spelling._replace(phrase=never[spelling.phrase]) for spelling in others]
-    left_out = {names[n]: what for n, what in unknown.items()}
+    left_out = {names[n]: letters for n, letters in unknown.items()}
     if left_out:
-        few = ", ".join(f"{name!r} ({what!r})" for name, what in list(left_out.items())[:5])
-        message = f"the tokenizer can't write {len(left_out)} of {len(names)} phrases (unknown to it in brackets): {few}"
+        few = ", ".join(f"{name!r} ({letters!r})" for name, letters in list(left_out.items())[:5])
+        message = f"the tokenizer can't write {len(left_out)} of {len(names)} phrases (unknown characters in brackets): {few}"
         if strict:
             raise ValueError(f"{message}; leave them out, or write them differently (see case= and normalise=)")
         warnings.warn(message, stacklevel=3)
     longest = max(spellings, key=lambda spelling: len(spelling.tokens), default=None)
     if longest is not None and len(longest.tokens) > MOST_TOKENS:
         raise ValueError(
-            f"a phrase may have {MOST_TOKENS} tokens, but {names[longest.phrase][:60]!r}... has {len(longest.tokens)}"
+            f"a phrase may have at most {MOST_TOKENS} tokens, but {names[longest.phrase][:60]!r}... has {len(longest.tokens)}"
         )
     return Written(checked, spellings, left_out, Forms.of(phrases))
 
 
 def checked_phrases(phrases: Phrases, weight: float) -> dict[str, float]:
-    """Return a dictionary from phrases and their aliases to weights. A duplicate gets the larger weight, but what is never
-    written has the weight -inf in any case.
+    """Return a dictionary from phrases and their aliases to weights. A duplicate gets the larger weight, or -inf if any of its
+    weights is -inf.
     """
     if isinstance(phrases, str):
         raise TypeError(f"phrases should be a list of texts, got the text {phrases!r}; write [{phrases!r}]")
-    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
     items: Iterable[Any] = phrases.items() if isinstance(phrases, Mapping) else phrases
     for number, item in enumerate(items):
         if isinstance(item, Phrase):
             if item.threshold is not None:
                 raise ValueError(
-                    f"the threshold of {item.text!r} is for a second look: pass false_alarms_per_hour= to the pipeline, or use "
-                    "a PhraseDecoder; or leave it out"
+                    f"the threshold of {item.text!r} needs a second look: pass false_alarms_per_hour= to the pipeline, or use "
+                    "a PhraseDecoder; otherwise leave it out"
                 )
             own = weight if item.weight is None else item.weight
             texts = [item.text, *item.aliases]
@@ -154,11 +150,10 @@ def checked_phrases(phrases: Phrases, weight: float) -> dict[str, float]:
             if not text.strip():
                 raise ValueError(f"phrase {number} is empty: {text!r}; leave it out")
             if not text.isascii() and _SURROGATE.search(text):
-                message = f"phrase {number} has half of a surrogate pair in it, which isn't text: {text!a}; write it anew"
-                raise ValueError(message)
-            before = found.get(text, own)
-            found[text] = NEVER if NEVER in (own, before) else max(own, before)
-    return found
+                raise ValueError(f"phrase {number} has half of a surrogate pair in it, which isn't text: {text!a}; correct it")
+            before = weights.get(text, own)
+            weights[text] = NEVER if NEVER in (own, before) else max(own, before)
+    return weights
 
 
 def _pair(item: Any, number: int) -> tuple[str, float]:

@@ -15,7 +15,12 @@ from .automaton import Spellings
 def total_bonus(
     token_ids: Sequence[int], spellings: Spellings, begins_word: Sequence[bool], start_token: int | None = None
 ) -> float:
-    """Return the sum of bonuses in one transcript. The other arguments are those of `phrase_automaton`."""
+    """Return the sum of the bonuses in one transcript.
+
+    Args:
+        token_ids: the transcript.
+        spellings, begins_word, start_token: as for `phrase_automaton`.
+    """
     tokens = ([] if start_token is None else [start_token]) + list(token_ids)
     firsts = [sum(spellings.lengths[:n]) for n in range(len(spellings.lengths))]
     total = 0.0

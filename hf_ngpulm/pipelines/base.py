@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -74,19 +74,19 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         phrases: phrases to boost (hotwords): a list of texts, or of pairs of a text and a weight, or a
             `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
         phrase_weight: factor of the phrases' bonuses (default 1); a list or a tensor has one per recording.
-        corrections: a `hf_ngpulm.CorrectionLog`, or the path of its file, which must exist. At each call, what it teaches by
-            then is added to `lm` and `phrases`.
-        false_alarms_per_hour: looks at each phrase again, and lets so many in an hour of speech stay that nobody said (see
-            `hf_ngpulm.PhraseDecoder`).
-        thresholds: with `false_alarms_per_hour`: where that limit lies for this model: a file that `hf-ngpulm tune --phrases`
-            has written, or `hf_ngpulm.decoding.thresholds.Thresholds`. The default is fitted to the family of models.
+        corrections: a `hf_ngpulm.CorrectionLog`, or the path of its file, which must exist. Each call adds the phrases and the
+            language model that the log has learned so far to `phrases` and `lm`.
+        false_alarms_per_hour: checks each recognised phrase in a second look, and accepts at most about this many wrong ones
+            per hour of speech (see `hf_ngpulm.PhraseDecoder`).
+        thresholds: this model's thresholds for `false_alarms_per_hour`: a file that `hf-ngpulm tune --phrases` has written, or
+            `hf_ngpulm.decoding.thresholds.Thresholds`. The default is fitted to the family of models.
         explain: with phrases, whether results have `phrases`, with a report on each phrase; with a grammar, whether they have
-            an `explanation`: the best readings with their scores, and the free transcript's.
+            an `explanation`: the best readings and the free transcript, with their scores.
         rescorer: a causal language model that reranks all hypotheses of the beam: a Hub id, a folder, or a
             `hf_ngpulm.Rescorer`. With a rescorer `num_beams="auto"` means 8.
-        rescorer_weight: weight of its log-probabilities (default 0.3).
-        word_bonus: bonus for each word, in the rescored sum (default 0).
-        rescorer_best: number of hypotheses that the rescorer reads, the best ones of a wider beam (CTC models, transducers).
+        rescorer_weight: weight of the rescorer's log-probabilities (default 0.3).
+        word_bonus: bonus for each word in the rescored score (default 0).
+        rescorer_best: number of hypotheses that the rescorer reads, the best of a wider beam (CTC models, transducers).
         rescorer_every: seconds of audio after which the rescorer also ranks the hypotheses during the search, or "word" (see
             `hf_ngpulm.CTCDecoder`). Encoder-decoders take "word" only.
         num_return_sequences: number of transcripts in the list `hypotheses` of each result, with their scores, if it is above 1
@@ -95,9 +95,10 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         grammar_mode: "reject" (default), "strict", "soft" or "free", see `hf_ngpulm.decoding.understanding.GrammarDecoder`.
         sensitivity: from 0 to 1 (default 0.5): with `grammar_mode="reject"` an utterance is understood if its confidence is at
             least 1 - sensitivity.
-        confidence: a measure (see `hf_ngpulm.search.confidence`); the chunks of `return_timestamps` then have a `confidence`
-            (encoder-decoders also have `words`). A `hf_ngpulm.search.confidence.Calibration`, or a file that `hf-ngpulm tune
-            --word-confidence` has written, makes it the probability that the word is right.
+        confidence: a measure of words' confidences (see `hf_ngpulm.search.confidence`). The chunks of `return_timestamps` then
+            have a `confidence`, and results of encoder-decoders have `words`. With a
+            `hf_ngpulm.search.confidence.Calibration`, or a file that `hf-ngpulm tune --word-confidence` has written, the
+            confidence is the probability that the word is correct.
 
     Raises:
         ValueError: the length of a list isn't the number of recordings; a setting of language models is passed without a
@@ -105,8 +106,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
-    # `settings` names the settings of the family's decoder. With one of `reasons`, decoding takes place here instead of in the
-    # stock pipeline.
+    # Names of the family's settings. With one of `reasons`, this class decodes instead of the stock pipeline.
     settings: ClassVar[tuple[str, ...]] = (
         "lm",
         "lm_weight",
@@ -119,8 +119,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     reasons: ClassVar[tuple[str, ...]] = ("lm", "phrases")
     of_an_lm: ClassVar[frozenset[str]] = frozenset({"lm_weight", "source_lm", "source_weight"})
     takes_what_lms_come_with: ClassVar[bool] = False
-    writes_aliases: ClassVar[bool] = True  # as their phrases
-    # Settings whose names `generate` uses, too, so that the stock pipeline would pass them on.
+    writes_aliases: ClassVar[bool] = True  # whether transcripts have a phrase's text in place of its alias
+    # Settings whose names `generate` also uses, so that the stock pipeline would pass them on.
     shared_with_generation: ClassVar[tuple[str, ...]] = ()
 
     def __new__(cls, model: Any = None, *args: Any, **kwargs: Any) -> NGramPipeline:
@@ -152,14 +152,14 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
                 kwargs.setdefault("lm_weight", weight)
         if kwargs.get("lm") is not None and kwargs.get("decoder") is not None:
             # If pyctcdecode is installed, `pipeline` makes a decoder for models whose repos have one.
-            logger.warning("lm= is given, and decodes; the decoder of pyctcdecode is left aside")
+            logger.warning("lm= replaces the decoder of pyctcdecode that the model's repo has")
             del kwargs["decoder"]
         super().__init__(model, *args, **kwargs)
 
     def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         kwargs = with_our_names(kwargs) | self.__dict__.pop("_held", {})
         given = {name: kwargs.pop(name) for name in self.settings if name in kwargs}
-        unset = {name for name, value in given.items() if value is None and name in SETTINGS}  # as if never given
+        unset = {name for name, value in given.items() if value is None and name in SETTINGS}  # None means the default
         search = self._search_given(kwargs)
         if isinstance(given.get("phrases"), Iterator):  # an iterator is exhausted after one call
             given["phrases"] = list(given["phrases"])
@@ -168,14 +168,14 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         foreign = sorted(kwargs.keys() & of_others)
         if foreign:
             raise ValueError(f"{', '.join(foreign)}: no settings for {type(self.model).__name__}; leave them out")
-        if "custom_generate" not in kwargs:  # which may have settings of its own
+        if "custom_generate" not in kwargs:  # a custom strategy may have settings of its own
             refuse_unknown(kwargs, list(dict.fromkeys((*self.settings, "num_beams"))), self.model)
         preprocess, forward, postprocess = super()._sanitize_parameters(**kwargs)
         constructing = not hasattr(self, "_forward_params")
-        learns = (self._ngram_settings or {}).get("corrections") is not None  # from what was added since the last call
+        learns = (self._ngram_settings or {}).get("corrections") is not None  # the log may have grown since the last call
         if given or learns or (search and self._ngram_settings) or (constructing and self._decodes_always):
-            settings = {name: value for name, value in {**(self._ngram_settings or {}), **given}.items() if name not in unset}
-            given = {name: value for name, value in given.items() if name not in unset}
+            settings = _without({**(self._ngram_settings or {}), **given}, unset)
+            given = _without(given, unset)
             if isinstance(settings.get("rescorer"), str | os.PathLike):
                 settings["rescorer"] = load_rescorer(settings["rescorer"], self.device)
             settings = with_log(settings)
@@ -201,7 +201,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return preprocess, forward, postprocess
 
     def _search_given(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return a call's arguments that choose the search and aren't in `settings`; `_search` has the constructor's."""
+        """Return the arguments of a call that choose the search without being `settings`. `_search` has the constructor's."""
         return {}
 
     def _of_generation(self, tuned: dict[str, Any]) -> dict[str, Any]:
@@ -226,10 +226,10 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             if given.get("explain") and settings.get("phrases") is None:
                 raise ValueError("explain given without grammar= or phrases=; pass one of them too")
             return self._ngram_decoder(settings, given)
-        refuse_idle({"rescorer=": settings.get("rescorer")}, "ranks transcripts, a grammar meanings; leave one of them out")
-        refuse_idle({OF_LOOKS[0]: settings.get(OF_LOOKS[0])}, "looks at phrases, not at a grammar; leave it out")
+        refuse_idle({"rescorer=": settings.get("rescorer")}, "can't be combined with grammar=; leave one of them out")
+        refuse_idle({OF_LOOKS[0]: settings.get(OF_LOOKS[0])}, "applies to phrases, not to a grammar; leave it out")
         if settings.get("phrases") is not None and has_thresholds(settings["phrases"]):
-            raise ValueError("a phrase's threshold is for a second look, which looks at no grammar; leave the threshold out")
+            raise ValueError("a phrase's threshold needs a second look, which a grammar doesn't have; leave the threshold out")
         if not isinstance(grammar, Grammar):
             raise TypeError(f"grammar should be a hf_ngpulm.Grammar (Grammar.load reads files), got {grammar!r}")
         weighing = {"mode": "reject" if mode is None else mode, "sensitivity": sensitivity, "explain": explain}
@@ -239,32 +239,32 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         """Return a decoder with a grammar. `weighing`: fields of `Weighing`."""
         decoder = self._ngram_decoder(settings, given)
         if decoder is None:
-            decoder = self._made({name: value for name, value in settings.items() if name not in self.of_an_lm})
+            decoder = self._made(_without(settings, self.of_an_lm))
         return GrammarDecoder(decoder, grammar, **weighing)
 
     def _ngram_decoder(self, settings: dict[str, Any], given: dict[str, Any]) -> Any:
         """Return the decoder for the pipeline's and a call's settings."""
-        # No recording has an LM; that is no mistake if each one said so.
+        # A list of None only is allowed: no recording has an LM, and settings of LMs are dropped.
         none_each = isinstance(settings.get("lm"), list) and all(lm is None for lm in settings["lm"])
         if none_each:
-            settings, given = {name: value for name, value in settings.items() if name != "lm"}, {}
+            settings, given = _without(settings, {"lm"}), {}
         reasons = [name for name in self.reasons if settings.get(name) is not None]
         if settings.get("phrases") is None:
             named = [name for name in ("phrase_weight", *OF_LOOKS) if given.get(name)]
             if named:
                 raise ValueError(f"{', '.join(named)} given without phrases=; pass the phrases too")
             of_phrases = {"phrase_weight", *OF_LOOKS}
-            settings, given = ({k: v for k, v in part.items() if k not in of_phrases} for part in (settings, given))
+            settings, given = _without(settings, of_phrases), _without(given, of_phrases)
         if settings.get("confidence") is not None:
             settings = {**settings, "confidence": confidence_for(self.model, settings["confidence"])}
-        # The pipeline's weights of a model that a call leaves out have no effect; those from this call are a mistake.
+        # If a call leaves out a model, the pipeline's weights of this model are dropped; the call's own weights are an error.
         for model, weights in (
             ("source_lm", {"source_weight"}),
             ("rescorer", {"rescorer_weight", "word_bonus", "rescorer_best", "rescorer_every"}),
         ):
             if settings.get(model) is None:
                 left_out = {model} | (weights - given.keys())
-                settings, given = ({k: v for k, v in part.items() if k not in left_out} for part in (settings, given))
+                settings, given = _without(settings, left_out), _without(given, left_out)
         if settings.get("lm") is None and not (self._decodes_always and not given.keys() & self.of_an_lm):
             others = " or ".join(f"{name}=" for name in self.reasons if name != "confidence")
             for idle, missing in (
@@ -273,7 +273,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             ):
                 if idle:
                     raise ValueError(f"{', '.join(sorted(idle))} given without {missing} too")
-            settings = {name: value for name, value in settings.items() if name not in self.of_an_lm}
+            settings = _without(settings, self.of_an_lm)
         if not reasons and not self._decodes_always:
             return None
         if self.type == "ctc_with_lm" or type(self) is NGramPipeline:
@@ -286,7 +286,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         if not phrases:
             return self._made(settings)
         if all(settings.get(name) is None for name in {"lm", *self.reasons} - {"phrases"}):
-            settings["phrases"] = NO_PHRASES  # what there is to decode for
+            settings["phrases"] = NO_PHRASES  # the decoder needs a reason to decode; `with_phrases` then sets the real phrases
         if look.get("thresholds") is not None and look.get(OF_LOOKS[0]) is None:
             raise ValueError("thresholds given without false_alarms_per_hour=; pass that too")
         if any(look.values()) or has_thresholds(phrases[0]):
@@ -299,7 +299,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return self._made(settings).with_phrases(*phrases)
 
     def _looking(self, decoder: Any, phrases: Any, phrase_weight: Any, look: dict[str, Any]) -> Any:
-        """Return a decoder that looks at phrases again. `look`: the settings `OF_LOOKS`."""
+        """Return a decoder with a second look at phrases. `look`: the settings `OF_LOOKS`."""
         return PhraseDecoder(decoder, phrases, phrase_weight, **look)
 
     @property
@@ -338,14 +338,14 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
 
     @property
     def _align_to(self) -> float:
-        # The stock pipeline takes a frame for a sample if the config has no ratio. Its greedy results stay.
+        # Without a ratio in the config, the stock pipeline treats a frame as a sample. Its greedy results are kept that way.
         return self._samples_per_frame if self.type == "ctc_with_lm" else super()._align_to
 
     @cached_property
     def _samples_per_frame(self) -> float:
-        # Stock `_align_to` doesn't know every model, and `hop_length` isn't every extractor's step (Granite stacks frames,
-        # MCTCT means milliseconds): the extractor and the model themselves know.
-        # Divisible by any extractor's step and any model's stride (2^12 x 3^2 x 5^2); small enough for lengths in float32.
+        # The stock `_align_to` doesn't know every model, and `hop_length` isn't every extractor's step (Granite stacks frames,
+        # MCTCT means milliseconds). So the ratio is measured with the extractor and the model. The probe's length is divisible
+        # by any extractor's step and any model's stride (2^12 x 3^2 x 5^2), and small enough for lengths in float32.
         probe = 921_600
         inputs = [self._input_length(samples) for samples in (probe // 16, probe // 8)]
         lengths = frame_lengths(self.model, 16 * (inputs[1] - inputs[0]) * torch.tensor([1, 2]))
@@ -359,15 +359,15 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return inputs[self.model.main_input_name].shape[1]
 
     def frames(self, inputs: Iterable[Any], batch_size: int = 1, chunk_length_s: float | None = None) -> Iterator[Tensor]:
-        """Yield the decoder's input for each recording, to decode it repeatedly; for CTC models and transducers.
+        """Yield the decoder's input for each recording, to decode it several times; for CTC models and transducers.
 
         Args:
             inputs: recordings, in any form that a call takes.
             batch_size: as for a call. (The padding in a batch affects the outputs of most models.)
             chunk_length_s: as for a call.
 
-        Returns:
-            For each recording `[T, ...]`, on the CPU, in the precision of the model: logits, or an encoder's projected frames.
+        Yields:
+            Logits, or an encoder's projected frames, `[T, ...]` on the CPU, in the precision of the model.
         """
         itself = {"ngram_decoder": FramesThemselves()}
         params = ({**given, **itself} for given in (self._preprocess_params, self._forward_params, self._postprocess_params))
@@ -387,7 +387,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             ValueError: `push_to_hub` is set, which would upload the pipeline without the language model.
         """
         if kwargs.get("push_to_hub") and self._ngram_settings:
-            raise ValueError("push_to_hub= would leave the language model behind: call push_to_hub(repo_id) of the pipeline")
+            raise ValueError("push_to_hub= wouldn't upload the language model: call push_to_hub(repo_id) of the pipeline")
         super().save_pretrained(save_directory, *args, **kwargs)
         save_settings(self._ngram_settings or {}, Path(save_directory))
 
@@ -409,7 +409,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         ngram_decoder: Any = None,
     ) -> Iterator[dict[str, Any]]:
         if ngram_decoder is not None and chunk_length_s:
-            # Whole frames, so that chunks fit together without a gap.
+            # Round to whole frames, so that chunks fit together without a gap.
             frame = self._samples_per_frame / cast(Any, self.feature_extractor).sampling_rate
             strides = chunk_length_s / 6 if stride_length_s is None else stride_length_s
             left, right = (strides, strides) if isinstance(strides, int | float) else strides
@@ -437,10 +437,10 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         out: dict[str, Any] = {}
         if stride is None:
             out["hypotheses"] = self._decode(of_recordings(ngram_decoder, recordings), frames, lengths)
-        else:  # a chunk: its frames wait for those of the rest
+        else:  # chunks: `postprocess` decodes the frames of a whole recording
             ratio = 1 / self._samples_per_frame
             strides = rescale_stride([stride] if isinstance(stride, tuple) else stride, ratio)
-            if lengths is not None:  # in a batch with longer chunks it is padded, by rounding even within `total`
+            if lengths is not None:  # a chunk is padded beside longer ones, and because of rounding even within `total`
                 ends = [min(total - right, length) for (total, _, right), length in zip(strides, lengths.tolist())]
                 strides = [(end, left, 0) for (_, left, _), end in zip(strides, ends)]
             out["frames"] = frames
@@ -461,7 +461,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             hypotheses: Any = self._decode(decoder, torch.cat(pieces, dim=1), None)
         else:
             hypotheses = model_outputs[0]["hypotheses"]
-        if isinstance(hypotheses[0], list):  # a batch of one, which the stock pipeline doesn't take apart
+        if isinstance(hypotheses[0], list):  # the stock pipeline doesn't unpack a batch of one
             (hypotheses,) = hypotheses
         if isinstance(ngram_decoder, FramesThemselves):
             return {"frames": hypotheses[0]}
@@ -478,11 +478,15 @@ def settings_of(options: type[Options]) -> list[str]:
 
 
 class FramesThemselves:
-    """A stand-in for a decoder. Its method `decode` returns the frames of each row instead of hypotheses."""
+    """Stands in for a decoder, but its method `decode` returns the frames of each row instead of hypotheses."""
 
     def decode(self, frames: Tensor, lengths: Tensor | None) -> list[list[Tensor]]:
         ends = [frames.shape[1]] * len(frames) if lengths is None else lengths.tolist()
         return [[row[:end].clone()] for row, end in zip(frames, ends)]
+
+
+def _without(settings: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in names}
 
 
 def _same(a: Any, b: Any) -> bool:

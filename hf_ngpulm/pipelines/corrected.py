@@ -1,4 +1,4 @@
-"""Add what corrections teach to a pipeline's settings."""
+"""Add phrases and a language model from corrections to a pipeline's settings."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ _OF_AN_LM = ("lm", "lm_weight", "source_lm", "source_weight")
 
 
 def with_log(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings in which the path of a log's file has become the log, which keeps what it has learned. Raises
-    FileNotFoundError if there is no such file.
-    """
+    """Return settings in which the log replaces the path of its file. Raises FileNotFoundError if there is no such file."""
     path = settings.get("corrections")
     if not isinstance(path, str | os.PathLike):
         return settings
     log = CorrectionLog(path)
-    if not log.path.is_file():  # else a mistyped path would be an empty log
+    if not log.path.is_file():  # otherwise a mistyped path would be an empty log
         raise FileNotFoundError(f"corrections: there is no file {log.path}; pass CorrectionLog(path) to begin a new log")
     return {**settings, "corrections": log}
 
 
 def taught(settings: Mapping[str, Any], tokenizer: Any, aliases: bool) -> dict[str, Any]:
-    """Return settings in which `corrections`, a log, has become part of `lm` and `phrases`; in a graph, which is made of a
-    language model's words, only of the latter.
+    """Return settings in which the log `corrections` is replaced by additions to `lm` and `phrases`.
 
-    Settings of language models are left out as long as there is none. `aliases`: whether phrases keep their aliases, which a
-    family that writes them as they are heard mustn't boost.
+    A graph consists of a language model's words, so with `strategy="graph"` only `phrases` change. Settings of language models
+    are left out as long as there is no language model.
+
+    Args:
+        tokenizer: the recogniser's tokenizer.
+        aliases: whether phrases keep their aliases. A family that writes an alias as it was recognised mustn't boost it.
 
     Raises:
-        TypeError: `corrections` is no log, or phrases are compiled already.
+        TypeError: `corrections` isn't a log, or phrases are compiled already.
     """
     log = settings.get("corrections")
     if log is None:
@@ -54,5 +55,5 @@ def taught(settings: Mapping[str, Any], tokenizer: Any, aliases: bool) -> dict[s
 
 def _with(phrases: Any, learned: list[Any]) -> list[Any]:
     if isinstance(phrases, Booster):
-        raise TypeError("corrections= adds phrases, and a PhraseBooster takes no more; pass the phrases themselves")
+        raise TypeError("corrections= can't add phrases to a PhraseBooster; pass the phrases themselves")
     return [*(phrases.items() if isinstance(phrases, Mapping) else phrases or ()), *learned]

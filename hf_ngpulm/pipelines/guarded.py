@@ -1,6 +1,6 @@
-"""Leave a language model out of recordings that it doesn't know, in encoder-decoders (see `hf_ngpulm.decoding.guard`).
+"""Decode recordings of encoder-decoders without a language model that doesn't fit them (see `hf_ngpulm.decoding.guard`).
 
-An LM of other speech makes a decoder write what the decoder itself finds improbable. So with `lm_guard="auto"` recordings with
+An LM of other speech leads to transcripts that the decoder itself finds improbable. So with `lm_guard="auto"` recordings with
 an improbable transcript are decoded again without the LM. The new transcript is kept if the decoder's own log-probability of it
 is higher by more than `MOST` nats, and by more than `MOST_PER_TOKEN` nats for each token of the first one. If `lm_guard` is a
 number, it is the least evidence of an LM, in nats per token, as for other models.
@@ -24,7 +24,7 @@ AT_ONCE = 32  # transcripts that are scored at a time
 
 
 def lms_of(processor: NGramLogitsProcessor, count: int) -> list[Any]:
-    """Return the language model that takes part in the search of each of `count` recordings; None if there is none."""
+    """Return the language model for each of `count` recordings; None for a recording without one, or with the weight 0."""
     fusion = processor.fusion
     models = [fusion.of_all] * count if fusion.per_row is None else fusion.per_row
     weights = fusion.weight.tolist() if isinstance(fusion.weight, Tensor) else [fusion.weight] * count
@@ -32,7 +32,7 @@ def lms_of(processor: NGramLogitsProcessor, count: int) -> list[Any]:
 
 
 def without_lms(processor: NGramLogitsProcessor) -> NGramLogitsProcessor:
-    """Return a copy in which the language models, and what is subtracted for them, count nothing."""
+    """Return a copy in which the language models and the scores that are subtracted for them have the weight 0."""
     subtracted = {} if processor.fusion.source is None else {"source_weight": 0.0}
     return processor.with_weights(0.0, ilm_weight=0.0, **subtracted)
 
@@ -49,15 +49,15 @@ def unsuited(processor: NGramLogitsProcessor, tokens: Tensor, least: float, spli
 
 
 class OwnScores:
-    """Score transcripts by the decoder itself, with their ends (teacher forcing).
+    """Scores transcripts and their ends with the decoder alone (teacher forcing).
 
     Args:
         model: the encoder-decoder.
         outputs: the encoder's outputs for the batch.
         attention_mask: mask of the encoder's inputs.
-        prompts: the tokens of each recording with which the decoder begins.
+        prompts: for each recording, the tokens before its transcript.
         end: the token that ends a transcript.
-        splitter: tells which tokens are text.
+        splitter: the splitter that distinguishes text from special tokens.
     """
 
     def __init__(
@@ -72,10 +72,13 @@ class OwnScores:
         return type(self.outputs)(**{name: value[list(rows)] for name, value in self.outputs.items()})
 
     def __call__(self, tokens: Tensor, rows: Sequence[int]) -> list[tuple[float, int]]:
-        """Return log-probabilities, natural log, and numbers of text tokens of transcripts, int64 `[N, L]`, of the recordings
-        `rows`.
+        """Return the log-probability (natural log) and the number of text tokens of each transcript.
+
+        Args:
+            tokens: the transcripts, int64 `[N, L]`.
+            rows: the recording of each transcript.
         """
-        found: list[tuple[float, int]] = []
+        scores: list[tuple[float, int]] = []
         for first in range(0, len(rows), AT_ONCE):
             some = list(rows[first : first + AT_ONCE])
             mask = None if self.mask is None else self.mask[some]
@@ -85,10 +88,10 @@ class OwnScores:
             ]
             ended = [[*text, self.end] for text in texts]
             prompts = [self.prompts[row] for row in some]
-            found += zip(forced_scores(self.model, self.outputs_of(some), mask, prompts, ended), map(len, texts))
-        return found
+            scores += zip(forced_scores(self.model, self.outputs_of(some), mask, prompts, ended), map(len, texts))
+        return scores
 
 
 def limit(tokens: int) -> float:
-    """Return how much log-probability a language model may cost a transcript with a number of tokens."""
+    """Return the most log-probability (natural log) that a language model may cost a transcript of `tokens` tokens."""
     return max(MOST, MOST_PER_TOKEN * tokens)

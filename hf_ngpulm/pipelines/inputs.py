@@ -1,4 +1,4 @@
-"""Read recordings that the stock pipeline can't read. It needs ffmpeg for files, and torchaudio for other sampling rates."""
+"""Read recordings that the stock pipeline can't read: it needs ffmpeg for files, and torchaudio for other sampling rates."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from ..sound.files import RATES, decode_audio, resample
 def readable(inputs: Any, rate: int) -> Any:
     """Return a recording in a form that the stock pipeline can read.
 
-    Inputs that the stock pipeline can read give the same samples as in the stock pipeline. `hf_ngpulm.sound.files` reads other
-    inputs.
+    Inputs that the stock pipeline can read keep its samples. `hf_ngpulm.sound.files` reads all other inputs.
 
     Args:
-        inputs: any input of a call of the pipeline, a path, or a dictionary with `bytes` or `path` as in undecoded data sets.
+        inputs: any input that the pipeline accepts, a path, or a dictionary with `bytes` or `path` as in undecoded data sets.
         rate: the model's sampling rate in hertz.
 
     Raises:
@@ -70,7 +69,7 @@ def _read(source: str | os.PathLike[str] | bytes, rate: int) -> np.ndarray | str
 
 
 def _resampled(inputs: dict[str, Any], rate: int) -> dict[str, Any]:
-    """Return a dictionary with its samples and strides converted to another sampling rate. Other entries stay."""
+    """Return a copy of a dictionary with its samples and strides converted to another sampling rate."""
     key = "raw" if inputs.get("raw") is not None else "array"
     given = check("sampling_rate", inputs["sampling_rate"], whole(*RATES))
     samples = torch.as_tensor(inputs.get(key)).detach().cpu().numpy()
@@ -88,4 +87,4 @@ def _resampled(inputs: dict[str, Any], rate: int) -> dict[str, Any]:
 
 
 def _missing(name: str, program: str, error: ImportError) -> ImportError:
-    return ImportError(f"{name}: to be read takes {program}, or {error.name}: pip install 'hf-ngpulm[audio]'", name=error.name)
+    return ImportError(f"{name}: reading it needs {program}, or {error.name}: pip install 'hf-ngpulm[audio]'", name=error.name)

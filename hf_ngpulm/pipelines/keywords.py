@@ -30,8 +30,8 @@ ELSEWHERE = {
 
 
 def with_our_names(given: dict[str, Any]) -> dict[str, Any]:
-    """Return settings under this package's names; names of a generation config are replaced. Raises ValueError if both names
-    are given.
+    """Replace the names that settings have in a generation config by this package's names. Raises ValueError if a setting is
+    given under both.
     """
     for theirs, ours in ALIASES.items():
         if theirs in given:
@@ -43,15 +43,15 @@ def with_our_names(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_unknown(given: Iterable[str], ours: Sequence[str], model: Any) -> None:
-    """Refuse names that neither the pipeline nor its model's `generate` takes. Raises ValueError if a name is unknown; the
-    error names the nearest setting.
+    """Raise ValueError for a name that neither the pipeline nor its model's `generate` accepts; the error names the nearest
+    setting.
     """
     known = {*ours, *OF_THE_STOCK_PIPELINE, *vars(GenerationConfig())}
     unknown = set(given) - known
     for name in sorted(unknown - _names_of(model) if unknown else ()):
         meant = [our for our, others in ELSEWHERE.items() if name.lower() in others and our in known]
         meant += difflib.get_close_matches(name, [*ours, *OF_THE_STOCK_PIPELINE], n=1, cutoff=0.6)
-        hint = f"{meant[0]} may be meant" if meant else f"there are {', '.join(ours)}, and those of generate"
+        hint = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(ours)}, and the settings of generate"
         raise ValueError(f"{name}: there is no such setting; {hint}")
 
 

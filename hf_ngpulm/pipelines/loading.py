@@ -12,8 +12,12 @@ from .registration import register
 
 
 def load_pipeline(model: str, device: str | None = None, dtype: Any = None, **settings: Any) -> Any:
-    """Load a speech recognition pipeline; see `device_and_dtype`. `model`: a folder, or an id on the Hub. `device`, `dtype`: as
-    for `device_and_dtype`. `settings`: settings of `NGramPipeline`.
+    """Load a speech recognition pipeline.
+
+    Args:
+        model: a folder, or an id on the Hub.
+        device, dtype: as for `device_and_dtype`.
+        settings: settings of `NGramPipeline`.
     """
     register()
     device, kind = device_and_dtype(device, dtype)
@@ -34,9 +38,9 @@ def device_and_dtype(device: str | None, dtype: Any) -> tuple[str, dict[str, Any
         device = f"cuda:{local_rank() % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # the latter of a build without CUDA
+    except (RuntimeError, AssertionError) as error:  # a torch build without CUDA raises AssertionError
         why = str(error).partition("\n")[0]
-        raise ValueError(f"the device {device!r} can't be used here ({why}); take cpu, or leave it out") from None
+        raise ValueError(f"the device {device!r} can't be used here ({why}); pass cpu, or leave it out") from None
     if isinstance(dtype, str):
         named = getattr(torch, dtype, None)
         if not isinstance(named, torch.dtype) or not named.is_floating_point:

@@ -1,4 +1,4 @@
-"""Look at phrases a second time in encoder-decoders, which search with Transformers' `generate`."""
+"""Check recognised phrases in a second look, for encoder-decoders, which search with Transformers' `generate`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ AT_ONCE = 16
 
 
 class GeneratedLooks:
-    """Look at the phrases of a logits processor a second time (see `hf_ngpulm.decoding.second_look`).
+    """Checks the phrases of a logits processor in a second look (see `hf_ngpulm.decoding.second_look`).
 
-    The acoustic score of a reading is the model's log-probability of its tokens and of their end (teacher forcing).
+    The acoustic score of a reading is the model's log-probability of its tokens and of the end token (teacher forcing).
 
     Args:
         processor: the processor of the language models, without phrases.
@@ -48,12 +48,12 @@ class GeneratedLooks:
     ) -> None:  # fmt: skip
         if not model.config.is_encoder_decoder:
             raise ValueError(
-                f"a second look at phrases takes an encoder-decoder; {type(model).__name__} takes phrases without "
+                f"a second look at phrases needs an encoder-decoder; with {type(model).__name__} leave out "
                 "false_alarms_per_hour=, explain= and thresholds"
             )
         ilm_weight = processor.options.ilm_weight
         if processor.fusion.source is not None or isinstance(ilm_weight, Tensor) or ilm_weight:
-            raise ValueError("a second look at phrases knows no subtracted scores; leave out ilm_weight= and source_lm=")
+            raise ValueError("a second look at phrases can't subtract scores; leave out ilm_weight= and source_lm=")
         self.rate = None if rate is None else check("false_alarms_per_hour", rate, RATE)
         usual = THRESHOLDS.get(model.config.model_type, THRESHOLDS["attention"])
         self.explain, self.thresholds = explain, usual if thresholds is None else thresholds
@@ -73,13 +73,16 @@ class GeneratedLooks:
         return changed
 
     def looked(self, generate: Generate, attention_mask: Tensor | None) -> tuple[Tensor, list[Hypothesis]]:
-        """Return the tokens of a batch's recordings, int64 `[B, L]`, and hypotheses with their texts and reports.
+        """Recognise a batch with and without phrases, and keep the phrases that pass the second look.
 
-        The encoder runs once, in the first of two calls.
+        The encoder runs only in the first of the two calls of `generate`.
 
         Args:
-            generate: returns the tokens of the batch, int64 `[B, L]`, for a list of logits processors.
+            generate: function that returns the tokens of the batch, int64 `[B, L]`, for a list of logits processors.
             attention_mask: mask of the encoder's inputs.
+
+        Returns:
+            The tokens of the recordings, int64 `[B, L]`, and hypotheses with their texts and reports.
         """
         beginning = Beginning(no_timestamps_of(self.model))
         with encoder_outputs_of(self.model) as encoded:
@@ -96,7 +99,7 @@ class GeneratedLooks:
             for best, base, of_row in zip(bests, bases, regions)
         ]
         ratios = self._ratios(outputs, attention_mask, beginning.prompts_of(len(plain)), readings)
-        found, rows = [], []
+        results, rows = [], []
         for row, (best, base, own) in enumerate(zip(bests, bases, lists)):
             rule = (own, self.thresholds, self.rate)
             entering, reports = entering_of(best, matches[row], regions[row], ratios[row], *rule)
@@ -106,19 +109,18 @@ class GeneratedLooks:
                 (token_ids,) = readings_of(best, base, entering, joined=True)
                 tokens = self._tokens(plain[row].tolist(), token_ids)
             if self.explain:
-                known = {report.text for report in reports}
-                reports += [PhraseReport(text, False) for text in own.texts if text not in known]
-            result = self._hypothesis(token_ids, reports).written(own.written)
-            found.append(result)
+                reported = {report.text for report in reports}
+                reports += [PhraseReport(text, False) for text in own.texts if text not in reported]
+            results.append(self._hypothesis(token_ids, reports).written(own.written))
             rows.append(tokens)
         longest = max(map(len, rows))
         padded = [[*tokens, *[self.ends[0]] * (longest - len(tokens))] for tokens in rows]
-        return torch.tensor(padded, device=plain.device), found
+        return torch.tensor(padded, device=plain.device), results
 
     def _ratios(
         self, outputs: Any, attention_mask: Tensor | None, prompts: list[list[int]], readings: list[list[list[int]]]
     ) -> list[list[float]]:
-        """Return for each row the ratios of its readings to the first of them."""
+        """Return for each row the log-likelihood ratios of its readings to its first reading."""
         flat = [(row, reading) for row, of_row in enumerate(readings) for reading in of_row]
         scores: list[float] = []
         for first in range(0, len(flat), AT_ONCE):
@@ -137,7 +139,7 @@ class GeneratedLooks:
         return ratios
 
     def _tokens(self, row: list[int], token_ids: list[int]) -> list[int]:
-        """Return a row of `generate` with other text tokens."""
+        """Return a row of `generate` with its text tokens replaced by `token_ids`."""
         text = [place for place, token in enumerate(row) if token not in self.splitter.special]
         first, last = (text[0], text[-1] + 1) if text else (len(row), len(row))
         while not text and first and row[first - 1] in self.ends:
@@ -146,14 +148,14 @@ class GeneratedLooks:
 
     def _hypothesis(self, tokens: Sequence[int], reports: Sequence[PhraseReport] = ()) -> Hypothesis:
         token_ids = [token for token in tokens if token not in self.splitter.special]
-        nowhere = [0] * len(token_ids)  # there are no times
+        frames = [0] * len(token_ids)  # tokens have no times
         text = self.splitter.text(token_ids)
-        return Hypothesis(text, token_ids, 0.0, 0.0, 0.0, nowhere, nowhere, splitter=self.splitter, phrases=tuple(reports))
+        return Hypothesis(text, token_ids, 0.0, 0.0, 0.0, frames, frames, splitter=self.splitter, phrases=tuple(reports))
 
 
 @contextlib.contextmanager
 def encoder_returns(model: Any, outputs: Any) -> Iterator[None]:
-    """Make the model's encoder return these outputs within the block; copies, since `generate` changes them in place."""
+    """Make the model's encoder return copies of `outputs` within the block. `generate` changes the copies in place."""
     encoder = model.get_encoder()
     encoder.forward = lambda *_, **__: type(outputs)(**outputs)
     try:

@@ -1,4 +1,4 @@
-"""Decode some recordings of a batch by themselves, and put the outputs together."""
+"""Split a batch's inputs into parts that are decoded separately, and join their outputs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ def rows_of(model_inputs: dict[str, Any], rows: Sequence[int]) -> dict[str, Any]
     def some(values: Any) -> Any:
         if isinstance(values, Tensor):
             return values[list(rows)]
-        return [values[row] for row in rows] if isinstance(values, list) else values  # not in a batch of one
+        return [values[row] for row in rows] if isinstance(values, list) else values  # a batch of one has no lists
 
     return {name: some(values) for name, values in model_inputs.items()}
 
 
 def rejoined(outs: Sequence[dict[str, Any]], parts: Sequence[Sequence[int]], tokenizer: Any) -> dict[str, Any]:
-    """Return the outputs of a batch's rows in their order, from the outputs of parts of the batch.
+    """Join the outputs of a batch's parts in the order of the batch's rows.
 
     Args:
         outs: the outputs of each part, by name.
-        parts: the rows of each part; -1 for outputs to leave out. If a row is in several parts, the last one counts.
+        parts: the batch's rows in each part; -1 leaves an output out. If a row is in several parts, the last one counts.
+        tokenizer: the recogniser's tokenizer, whose padding token fills shorter rows.
     """
     places = {row: (part, place) for part, rows in enumerate(parts) for place, row in enumerate(rows) if row >= 0}
     if len(places) == 1:
@@ -47,6 +48,6 @@ def rejoined(outs: Sequence[dict[str, Any]], parts: Sequence[Sequence[int]], tok
 
 
 def _split(values: Any, count: int) -> list[Any]:
-    """Return the values of each of `count` recordings; with `num_return_sequences` each has several."""
+    """Divide values evenly among `count` recordings; with `num_return_sequences` each recording has several."""
     each = len(values) // count
     return [values[first : first + each] for first in range(0, len(values), each)]

@@ -25,7 +25,7 @@ RECORDING = "ngram_recording"  # key in the model's inputs and outputs
 
 @dataclass(frozen=True)
 class Numbered:
-    """Hold a recording of a call, and its index."""
+    """Hold a recording and its index in the call."""
 
     audio: Any
     number: int
@@ -39,8 +39,8 @@ class NumberedInputs:
         counts: the number of values of each listed setting.
 
     Raises:
-        ValueError: the number of recordings isn't the number of values. The error comes at once, or at the end of inputs
-            without a length.
+        ValueError: the number of recordings isn't the number of values. For inputs without a length, this is raised at their
+            end.
     """
 
     def __init__(self, inputs: Iterable[Any], counts: dict[str, int]) -> None:
@@ -49,7 +49,7 @@ class NumberedInputs:
             self._check(len(inputs))
         elif len(set(counts.values())) > 1:
             listed = " and ".join(f"{name} {count}" for name, count in counts.items())
-            raise ValueError(f"different numbers of values, though each should have one per recording: {listed}")
+            raise ValueError(f"each list should have one value per recording, but the lengths differ: {listed}")
 
     def __iter__(self) -> Iterator[Numbered]:
         number = -1
@@ -60,7 +60,7 @@ class NumberedInputs:
         self._check(number + 1)
 
     def __len__(self) -> int:
-        return len(self.inputs)  # type: ignore[arg-type]  # as of any generator, an error if there is none
+        return len(self.inputs)  # type: ignore[arg-type]  # a TypeError for generators is right
 
     def _check(self, recordings: int, qualified: str = "") -> None:
         for name, count in self.counts.items():
@@ -78,14 +78,14 @@ def numbered(pieces: Iterable[dict[str, Any]], number: int | None) -> Iterator[d
 
 def numbers_in(model_inputs: dict[str, Any]) -> list[int] | None:
     """Remove the numbers of a batch's recordings (or of a single recording) from its inputs, and return them."""
-    found = model_inputs.pop(RECORDING, None)
-    return [found] if isinstance(found, int) else found
+    numbers = model_inputs.pop(RECORDING, None)
+    return [numbers] if isinstance(numbers, int) else numbers
 
 
 def listed_values(settings: dict[str, Any]) -> dict[str, Sequence[Any] | Tensor]:
     """Return the settings that have a value per recording."""
-    found = {name: as_list(name, settings[name]) for name, as_list in PER_ITEM.items() if name in settings}
-    return {name: values for name, values in found.items() if values is not None}
+    lists = {name: as_list(name, settings[name]) for name, as_list in PER_ITEM.items() if name in settings}
+    return {name: values for name, values in lists.items() if values is not None}
 
 
 def _objects(name: str, value: Any) -> list[Any] | None:

@@ -12,7 +12,7 @@ _as_saved: WeakSet[torch.nn.Module] = WeakSet()
 
 
 def noting_precision(auto_class: Any) -> Any:
-    """Return a wrapper of an auto class, which records models that it loads in their saved precision."""
+    """Return a subclass of an auto class that records the models that it loads in their saved precision."""
 
     class Noting(auto_class):
         noted = auto_class

@@ -16,7 +16,7 @@ def register() -> None:
     """Replace the stock pipeline class by this package's subclass. Also register this package's models."""
     models.register()
     stock = PIPELINE_REGISTRY.supported_tasks[TASK]
-    # The stock task loads TDT models, but no RNN-T by its auto class.
+    # The stock task has no auto class for RNN-T.
     classes = tuple(dict.fromkeys(getattr(kind, "noted", kind) for kind in (*stock["pt"], AutoModelForRNNT)))
     # `register_pipeline` would do the same, but warns that the task already exists.
     PIPELINE_REGISTRY.supported_tasks[TASK] = {**stock, "pt": tuple(map(noting_precision, classes)), "impl": NGramPipeline}

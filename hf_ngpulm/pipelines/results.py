@@ -1,4 +1,4 @@
-"""Write a decoder's hypotheses as a pipeline's results."""
+"""Convert a decoder's hypotheses to a pipeline's results."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..decoding.understanding import GrammarDecoder
 
 
 def result_of(decoder: Any, hypotheses: Sequence[Any], timestamps: str | None) -> dict[str, Any]:
-    """Return a recording's result in the stock pipeline's format, with what this package adds to it.
+    """Return a recording's result in the stock pipeline's format, with this package's additional entries.
 
     Args:
-        decoder: the decoder of the hypotheses; a `GrammarDecoder` has understandings in place of hypotheses.
-        hypotheses: those of the recording, best first.
-        timestamps: as for the pipeline: "word", "char", or None for none.
+        decoder: the decoder that made the hypotheses.
+        hypotheses: the recording's hypotheses, best first; with a `GrammarDecoder`, its understandings.
+        timestamps: "word", "char", or None for no times, as for the pipeline.
     """
     if isinstance(decoder, GrammarDecoder):
         return {**_shown(hypotheses[0].hypothesis, timestamps, True), **hypotheses[0].as_dict()}

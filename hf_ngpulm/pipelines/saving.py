@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 def save_settings(settings: Mapping[str, Any], folder: Path) -> None:
     """Save a language model and its weight in the folder of a saved recogniser; warn about settings that can't be saved.
 
-    The model's name and the weight go to the generation config, or to the config of a model that doesn't generate. Pipelines
-    and strategies of `generate` read them there.
+    The model's name and the weight are written to the generation config, or to the config of a model that doesn't generate.
+    Pipelines and strategies of `generate` read them from there.
 
     Args:
         settings: the pipeline's settings, by name.
@@ -37,10 +37,10 @@ def save_settings(settings: Mapping[str, Any], folder: Path) -> None:
             saved["lm_weight"] = float(weight)
     left = sorted(name for name in settings.keys() - saved.keys() if settings[name] is not None)
     if left:
-        logger.warning("%s: not saved with the pipeline; give them to pipeline(...) again", ", ".join(left))
+        logger.warning("%s: not saved with the pipeline; pass them to pipeline(...) again", ", ".join(left))
     file = next(path for name in ("generation_config.json", "config.json") if (path := folder / name).is_file())
     config = json.loads(file.read_text(encoding="utf-8"))
-    # The former entry named another model, or a folder beside the recogniser's origin.
+    # An earlier entry may name another model, or a folder beside the original recogniser.
     if saved or str(config.get("ngram_lm", "")).startswith(BESIDE):
         named = {f"ngram_{name}": value for name, value in saved.items()}
         config = {name: value for name, value in config.items() if name not in REPLACED} | named

@@ -1,4 +1,4 @@
-"""Seq2SeqNGramPipeline: the stock speech recognition pipeline, with a language model in a decoder's `generate`."""
+"""Define Seq2SeqNGramPipeline: the stock speech recognition pipeline, with a language model in a decoder's `generate`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .guarded import OwnScores, limit, lms_of, unsuited, without_lms
 from .looks import GeneratedLooks, encoder_returns
 from .parts import rejoined, rows_of
 from .per_item import numbers_in
-from .word_times import encoder_outputs_of, put_together, timed_words
+from .word_times import encoder_outputs_of, joined, timed_words
 
 SHORT = 8.0  # seconds; longer recordings may hold several sentences
 
@@ -44,9 +44,10 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     handles everything else: settings of `generate` such as `num_beams` (5, unless the model's generation config differs), long
     audio, and Whisper's `return_timestamps`. `num_beams="auto"` is 2.
 
-    With a language model, the beams of recordings of up to 8 s are ranked with `length_penalty=0`, unless the call, or the
-    model's generation config, has another one than 1. Divided by their lengths, scores prefer transcripts that repeat what the
-    LM finds likely. Longer recordings may hold several sentences, and undivided scores lose the last ones.
+    With a language model, the beams of recordings of up to 8 s are ranked with `length_penalty=0`, unless the call or the
+    model's generation config sets another one than 1. The reason: scores that are divided by their lengths prefer transcripts
+    that repeat likely words. Longer recordings may hold several sentences, and with undivided scores the last ones would be
+    lost.
 
     `return_timestamps="word"` also works with encoder-decoders other than Whisper; the times come from cross-attention (see
     `hf_ngpulm.generation.alignment`). Each word of chunked long audio (`chunk_length_s`) then occurs once, from the chunk that
@@ -56,16 +57,17 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
     Args:
         ilm_weight, prompt_context, unscored, score_eos, engine: as for `hf_ngpulm.NGramLogitsProcessor`.
-        lm_guard: "auto" (default) decodes recordings again without the LM if their transcript is improbable, and keeps what the
-            decoder itself finds much more probable; a number is the least evidence of the LM, in nats per token (see
-            `hf_ngpulm.decoding.guard`); "off" never does. Only for recordings of one window, without a second look at phrases.
+        lm_guard: "auto" (default) decodes a recording with an improbable transcript again without the LM, and keeps the new
+            transcript if the decoder itself finds it much more probable. A number is the least evidence of the LM, in nats per
+            token (see `hf_ngpulm.decoding.guard`). "off" never decodes again. The guard applies to recordings of one window,
+            without a second look at phrases.
 
-    With `confidence`, results have `words` with a `text` and a `confidence` each: how sure the decoder itself is of a word,
-    whatever language model chose it ("max_prob": the probability of the word's most improbable token). Recordings are taken as
-    a whole then, of one window; with `return_timestamps="word"` (not Whisper's) chunks have a `confidence`.
+    With `confidence`, results have `words` with a `text` and a `confidence` each. The confidence is the decoder's own, without
+    the language model ("max_prob": the probability of the word's least probable token). Recordings must then fit into one
+    window, without chunks. With `return_timestamps="word"` (not for Whisper) chunks have a `confidence`, too.
 
-    `rescorer` reranks the beams of `generate`, in Whisper those of each window. It takes part in the search with
-    `rescorer_every="word"`.
+    `rescorer` reranks the beams of `generate`; for Whisper, the beams of each window. With `rescorer_every="word"` it takes
+    part in the search.
     """
 
     serves = staticmethod(is_seq2seq)
@@ -106,16 +108,16 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         return parameters
 
     def _parameters(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        if self.type != "seq2seq" or "return_timestamps" not in kwargs:  # Whisper's are the stock pipeline's
+        if self.type != "seq2seq" or "return_timestamps" not in kwargs:  # the stock pipeline has Whisper's timestamps
             return super()._sanitize_parameters(**kwargs)
         timestamps, name = kwargs.pop("return_timestamps"), type(self.model).__name__
         if timestamps and not self.model.config.is_encoder_decoder:
             raise ValueError(
-                f"return_timestamps={timestamps!r}: {name} has no cross-attention, from which word times are computed; "
-                "CTC models, transducers, Whisper, Canary and other encoder-decoders have them"
+                f"return_timestamps={timestamps!r}: {name} has no cross-attention to compute word times from; use a CTC model, "
+                "a transducer, or an encoder-decoder such as Whisper or Canary"
             )
         if timestamps and timestamps != "word":
-            raise ValueError(f"return_timestamps={timestamps!r}: {name} gives times of words; pass 'word'")
+            raise ValueError(f"return_timestamps={timestamps!r}: {name} only supports 'word'")
         parameters = super()._sanitize_parameters(**kwargs)
         for part in parameters[1:]:
             part["word_times"] = bool(timestamps)
@@ -144,7 +146,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         rate, explain, thresholds = (look[name] for name in OF_LOOKS)
         return GeneratedLooks(decoder, phrases, phrase_weight, rate, explain, self.model, self.tokenizer, thresholds)
 
-    # The stock parameters stay; `ngram_decoder` goes to `_forward`, which generates.
+    # The stock parameters are unchanged. `ngram_decoder` goes to `_forward`, which generates.
 
     def preprocess(self, inputs: Any, *args: Any, ngram_decoder: Any = None, **kwargs: Any) -> Iterator[dict[str, Any]]:
         for piece in self._pieces(inputs, *args, **kwargs):
@@ -162,14 +164,14 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     ) -> dict[str, Any]:
         if second_pass is not None:
             grammar = ngram_decoder if isinstance(ngram_decoder, GeneratedGrammar) else None
-            refuse_idle({"grammar=": grammar}, "finds meanings, rescorer= ranks transcripts; leave one of them out")
+            refuse_idle({"grammar=": grammar}, "can't be combined with rescorer=; leave one of them out")
             strategy = {"custom_generate": seq2seq_generate, "processor": self.tokenizer, "lm": False}
             kwargs = {**strategy, **kwargs, **second_pass.settings}
         recordings = numbers_in(self._turned(model_inputs))
         if tuned_beams is not None:
             kwargs["num_beams"] = tuned_beams
         if isinstance(ngram_decoder, GeneratedGrammar):
-            refuse_idle({"confidence=": confidence}, "is of words, grammar= finds meanings; leave one of them out")
+            refuse_idle({"confidence=": confidence}, "can't be combined with grammar=; leave one of them out")
             return self._understood(of_recordings(ngram_decoder, recordings), model_inputs, word_times, kwargs)
         if ngram_decoder is None:
             if confidence is None:
@@ -198,35 +200,35 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         self, run: Callable[..., dict[str, Any]], confidence: Any, model_inputs: dict[str, Any], word_times: bool,
         kwargs: dict[str, Any],
     ) -> dict[str, Any]:  # fmt: skip
-        """Return the outputs of a batch that `run` returns, with transcripts whose words have confidences, as `measured`."""
+        """Return the outputs of `run` for a batch, and as `measured` the transcripts with confidences of their words."""
         if not self.model.config.is_encoder_decoder:
-            raise ValueError(f"confidence= takes an encoder-decoder; {type(self.model).__name__} is none, leave it out")
+            raise ValueError(f"confidence= needs an encoder-decoder; leave it out with {type(self.model).__name__}")
         given = self._given_as(model_inputs)
         is_whisper, count = self.type == "seq2seq_whisper", len(model_inputs[given])
         is_long = is_whisper and model_inputs[given].shape[-1] > cast(Any, self.feature_extractor).nb_max_frames
         if is_long or "stride" in model_inputs or (is_whisper and kwargs.get("return_timestamps")):
             raise ValueError(
-                "confidence= takes recordings of one window as a whole: cut longer ones, and leave out chunk_length_s and "
+                "confidence= needs recordings that fit into one window: cut longer ones, and leave out chunk_length_s and "
                 "Whisper's return_timestamps"
             )
-        # After a timestamp Whisper would decode another window.
+        # Timestamps are forbidden: after one, Whisper would decode another window.
         beginning, mask = Beginning(no_timestamps_of(self.model)), model_inputs.get("attention_mask")
         with encoder_outputs_of(self.model) as encoded:
             every = [beginning, *(kwargs.get("logits_processor") or ())]
             out = run(dict(model_inputs), word_times, {**kwargs, "logits_processor": every})
         if len(out["tokens"]) != count:
-            raise ValueError("confidence= takes one transcript of each recording; leave num_return_sequences out")
+            raise ValueError("confidence= supports one transcript per recording; leave num_return_sequences out")
         prompts = beginning.prompts_of(count)
         outputs, splitter = of_rows(encoded[0], count), WordSplitter(self.tokenizer)
-        found = measured(self.model, outputs, mask, prompts, out["tokens"], splitter, confidence)
+        transcripts = measured(self.model, outputs, mask, prompts, out["tokens"], splitter, confidence)
         forms = [best.forms for best in out["looked"]] if "looked" in out else [None] * count
-        return {**out, "measured": [each.written(own) if own else each for each, own in zip(found, forms)]}
+        return {**out, "measured": [each.written(own) if own else each for each, own in zip(transcripts, forms)]}
 
     def _guarded(
         self, processor: NGramLogitsProcessor, ranking: dict[str, Any], model_inputs: dict[str, Any], word_times: bool,
         kwargs: dict[str, Any],
     ) -> dict[str, Any]:  # fmt: skip
-        """Return a batch's outputs, without the language model of recordings that it doesn't know (see `.guarded`).
+        """Return a batch's outputs. Recordings that the language model doesn't fit are decoded without it (see `.guarded`).
 
         `ranking`: settings of `generate` for recordings with a language model.
         """
@@ -264,7 +266,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         return rejoined([out, again], [range(count), kept], self.tokenizer)
 
     def _leaves_ranking(self, kwargs: dict[str, Any]) -> bool:
-        """Return whether beams are searched, and nobody chose how their lengths count."""
+        """Return whether the search has beams, and neither the call nor the model's config sets a `length_penalty`."""
         if self._length_penalty is not None or kwargs.get("length_penalty") is not None:
             return False
         prepare = getattr(self, "_prepare_generate_kwargs", None)  # from Transformers 5.23 on
@@ -291,7 +293,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         return inputs
 
     def _generated(self, model_inputs: dict[str, Any], word_times: bool, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return a batch's outputs: what the stock pipeline returns, and words with times if they are asked for."""
+        """Return the stock pipeline's outputs for a batch; with `word_times`, also words with times."""
         if not word_times:
             return AutomaticSpeechRecognitionPipeline._forward(self, model_inputs, **kwargs)
         mask, stride = (model_inputs.get(name) for name in ("attention_mask", "stride"))
@@ -299,7 +301,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         with encoder_outputs_of(self.model) as encoded:
             out = AutomaticSpeechRecognitionPipeline._forward(self, model_inputs, **kwargs)
         if len(out["tokens"]) != rows:
-            raise ValueError("return_timestamps: num_return_sequences gives several transcripts of a recording; leave it out")
+            raise ValueError("return_timestamps supports one transcript per recording; leave num_return_sequences out")
         splitter = WordSplitter(self.tokenizer)
         words = timed_words(self.model, splitter, encoded[-1], mask, length, out["tokens"], self._step_seconds)
         return {**out, "words": words, "stride": stride}
@@ -307,25 +309,25 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     def _understood(
         self, grammar: GeneratedGrammar, model_inputs: dict[str, Any], word_times: bool, kwargs: dict[str, Any]
     ) -> dict[str, Any]:
-        """Return a batch's outputs with the meanings of its recordings, as `understandings`."""
+        """Return a batch's outputs, with the meanings of its recordings as `understandings`."""
         generate, last = self._generating("grammar=", model_inputs, word_times, kwargs)
         with encoder_outputs_of(self.model) as encoded:
-            found, *_ = grammar.understood(generate, lambda: encoded[0], model_inputs.get("attention_mask"))
-        return {**last, "understandings": found}
+            understandings, *_ = grammar.understood(generate, lambda: encoded[0], model_inputs.get("attention_mask"))
+        return {**last, "understandings": understandings}
 
     def _looked(
         self, looks: GeneratedLooks, ranking: dict[str, Any], model_inputs: dict[str, Any], word_times: bool,
         kwargs: dict[str, Any],
     ) -> dict[str, Any]:  # fmt: skip
-        """Return a batch's outputs with the hypotheses of its recordings, as `looked`."""
+        """Return a batch's outputs, with the hypotheses of its recordings as `looked`."""
         generate, last = self._generating("a second look at phrases", model_inputs, word_times, {**kwargs, **ranking})
-        tokens, found = looks.looked(generate, model_inputs.get("attention_mask"))
-        return {**last, "tokens": tokens, "looked": found}
+        tokens, hypotheses = looks.looked(generate, model_inputs.get("attention_mask"))
+        return {**last, "tokens": tokens, "looked": hypotheses}
 
     def _generating(self, what: str, model_inputs: dict[str, Any], word_times: bool, kwargs: dict[str, Any]) -> Any:
-        """Return a function from logits processors to the tokens of a batch, and a dictionary with its last outputs."""
+        """Return a function from logits processors to the tokens of a batch, and a dictionary that holds its last outputs."""
         if word_times or kwargs.get("return_timestamps") or "stride" in model_inputs:
-            raise ValueError(f"{what} takes recordings as a whole: leave out return_timestamps and chunk_length_s")
+            raise ValueError(f"{what} needs whole recordings without times: leave out return_timestamps and chunk_length_s")
         last: dict[str, Any] = {}
 
         def generate(processors: list[Any]) -> Any:
@@ -373,39 +375,37 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         if isinstance(ngram_decoder, GeneratedGrammar):
             (output,) = model_outputs
             understanding = _only(output.pop("understandings"))
-            told = AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
-            return {**told, **understanding.as_dict()}
+            result = AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
+            return {**result, **understanding.as_dict()}
         if isinstance(ngram_decoder, GeneratedLooks):
             (output,) = model_outputs
             best = _only(output.pop("looked"))
-            told = AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
+            result = AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
             if best.forms:
-                told["text"] = best.forms.written(told["text"])
-            return {**told, "phrases": [report.as_dict() for report in best.phrases]} if ngram_decoder.explain else told
+                result["text"] = best.forms.written(result["text"])
+            return {**result, "phrases": [report.as_dict() for report in best.phrases]} if ngram_decoder.explain else result
         if not word_times:
             return AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
         pieces = []
         for output in model_outputs:
             words, stride = output.pop("words"), output.pop("stride")
-            batch_of_one = bool(words) and isinstance(words[0], list)  # which isn't taken apart
+            batch_of_one = bool(words) and isinstance(words[0], list)  # the stock pipeline doesn't unpack it
             pieces.append((words[0] if batch_of_one else words, stride[0] if isinstance(stride, list) else stride))
         result = AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
-        found = put_together(pieces, cast(Any, self.feature_extractor).sampling_rate)
+        timed = joined(pieces, cast(Any, self.feature_extractor).sampling_rate)
         if len(pieces) > 1:  # the stock pipeline would repeat the overlaps of chunks
-            result["text"] = cast(Any, self.tokenizer).decode([token for word in found for token in word.token_ids])
-        result["chunks"] = [{"text": word.text, "timestamp": (word.start, word.end)} for word in found]
+            result["text"] = cast(Any, self.tokenizer).decode([token for word in timed for token in word.token_ids])
+        result["chunks"] = [{"text": word.text, "timestamp": (word.start, word.end)} for word in timed]
         return result
 
 
 def _only(value: Any) -> Any:
-    """Return what a recording has. The stock pipeline doesn't take a batch of one apart."""
+    """Return a recording's value, which is in a list of one if the stock pipeline hasn't unpacked a batch of one."""
     return value[0] if isinstance(value, list) else value
 
 
 def _settled(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments in which a number replaces `num_beams="auto"`, which `generate` doesn't know. Raises ValueError if
-    `num_beams` is another text.
-    """
+    """Return arguments in which a number replaces `num_beams="auto"`. Raises ValueError if `num_beams` is another text."""
     if isinstance(kwargs.get("generate_kwargs"), dict):
         kwargs = {**kwargs, "generate_kwargs": _settled(kwargs["generate_kwargs"])}
     kwargs = AttentionOptions.settled(kwargs)
@@ -415,12 +415,12 @@ def _settled(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_rows(kwargs: dict[str, Any], rows: list[int]) -> dict[str, Any]:
-    """Return settings for some recordings. Those of a rescorer may be tensors with a value per recording."""
+    """Return settings for some recordings. The rescorer's settings may be tensors with a value per recording."""
     return {name: value[rows] if name in OF_RESCORER and isinstance(value, Tensor) else value for name, value in kwargs.items()}
 
 
 def _beams_in(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the number of beams for `generate`; None if it isn't given."""
+    """Return the setting `num_beams` for `generate`; empty if it isn't given."""
     config = kwargs.get("generation_config")
     within = (kwargs.get("generate_kwargs") or {}).get("num_beams")
     found = [kwargs.get("num_beams"), within, getattr(config, "num_beams", None)]

@@ -1,4 +1,4 @@
-"""TransducerNGramPipeline: the stock speech recognition pipeline, with a language model or a beam for RNN-T and TDT."""
+"""Define TransducerNGramPipeline: the stock speech recognition pipeline, with a language model or a beam for transducers."""
 
 from __future__ import annotations
 
@@ -51,6 +51,6 @@ class TransducerNGramPipeline(NGramPipeline):
         idle = sorted(kwargs.keys() - set(_FOR_THE_ENCODER) - {"return_timestamps", "return_language"})
         if idle:
             raise ValueError(
-                f"{', '.join(idle)}: settings of generate, which {'=, '.join(self.reasons)}= replace; leave them out"
+                f"{', '.join(idle)}: settings of generate, which isn't used with {'=, '.join(self.reasons)}=; leave them out"
             )
         return super()._frames(model_inputs, **for_encoder)

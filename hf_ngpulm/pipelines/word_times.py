@@ -1,4 +1,4 @@
-"""Compute word times of encoder-decoders. Tokens are aligned with the encoder's frames, and the words of chunks are merged."""
+"""Compute word times of encoder-decoders: align tokens with the encoder's frames, and join the words of chunks."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class TimedWord:
 @contextlib.contextmanager
 def encoder_outputs_of(model: Any) -> Iterator[list[Any]]:
     """Collect the outputs of the model's encoder within the block, so that the encoder needn't run again."""
-    kept: list[Any] = []
-    hook = model.get_encoder().register_forward_hook(lambda *given: kept.append(given[-1]))
+    outputs: list[Any] = []
+    hook = model.get_encoder().register_forward_hook(lambda *arguments: outputs.append(arguments[-1]))
     try:
-        yield kept
+        yield outputs
     finally:
         hook.remove()
 
@@ -48,11 +48,11 @@ def timed_words(
         seconds: duration of a step, in seconds.
     """
     frames = encoded[0].shape[1]
-    # Models' claims about their encoders' strides aren't always true.
+    # Computed, because the strides in models' configs aren't always true.
     stride = max(round(length / frames), 1)
     lengths = [length] * len(tokens) if attention_mask is None else attention_mask.sum(-1).tolist()
-    beams = len(encoded[0]) // len(tokens)  # `generate` has repeated the rows for them, in place
-    found = []
+    beams = len(encoded[0]) // len(tokens)  # `generate` has repeated the rows for beams in place
+    words_of_rows = []
     for row, (ids, steps) in enumerate(zip(tokens.tolist(), lengths)):
         first = beams * row
         one = type(encoded)(**{name: value[first : first + 1] for name, value in encoded.items() if isinstance(value, Tensor)})
@@ -64,26 +64,26 @@ def timed_words(
         times = [round(min(start * stride, steps) * seconds, 6) for start in starts]
         of_text = [ids[position] for position in text]
         words = splitter.words(of_text)
-        found.append([TimedWord(word, of_text[first:last], times[first], times[last]) for word, first, last in words])
-    return found
+        words_of_rows.append([TimedWord(word, of_text[first:last], times[first], times[last]) for word, first, last in words])
+    return words_of_rows
 
 
-def put_together(pieces: Iterable[tuple[list[TimedWord], tuple[int, int, int] | None]], rate: int) -> list[TimedWord]:
-    """Return the words of a chunked recording. Each chunk gives the words whose middle is outside the chunk's overlaps.
+def joined(pieces: Iterable[tuple[list[TimedWord], tuple[int, int, int] | None]], rate: int) -> list[TimedWord]:
+    """Return the words of a chunked recording. Each chunk contributes the words whose middle is outside its overlaps.
 
     Args:
         pieces: the words and the stride of each chunk. The stride is the number of samples of the chunk, of its left overlap
             and of its right overlap. It is None for a recording that wasn't cut.
         rate: number of samples per second.
     """
-    found, begin, last = [], 0.0, 0.0  # start of the chunk's own part in seconds
+    timed, begin, last = [], 0.0, 0.0  # `begin`: start of the chunk without its left overlap, in seconds
     for words, stride in pieces:
         total, left, right = (each / rate for each in stride or (0, 0, 0))
         for word in words:
             middle = (word.start + word.end) / 2
             if (not left or middle >= left) and (not right or middle < total - right):
-                # Chunks may time a word at their seam differently; times don't go back.
+                # Two chunks may give a word at their border different times; times never decrease.
                 start, last = (max(last, round(begin + time - left, 6)) for time in (word.start, word.end))
-                found.append(TimedWord(word.text, word.token_ids, start, last))
+                timed.append(TimedWord(word.text, word.token_ids, start, last))
         begin += total - left - right
-    return found
+    return timed

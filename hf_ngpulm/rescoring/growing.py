@@ -1,4 +1,4 @@
-"""Score texts that grow: each token is read once, however often the texts before and after it are scored."""
+"""Score texts that grow during a search. The model reads each token once, however many calls score the texts with it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from torch import Tensor
 
 from .tree import tree_of
 
-PROBE_ERROR = 0.01  # of scores after a cache, relative to how scores of different texts differ
-SLACK = 64  # nodes that no text needs any more are dropped once they outnumber the others by this
+PROBE_ERROR = 0.01  # largest error of scores from a cache, relative to the difference between scores of different texts
+SLACK = 64  # unneeded nodes are dropped once they outnumber the needed ones by this
 
 
 class GrowingTree:
-    """Hold the texts of one utterance as a tree, and what the model has computed for it.
+    """Hold the texts of one utterance as a tree, with the model's outputs and its key-value cache.
 
     A node is a token that follows the tokens above it. Node 0 is the last token of the context. Each node that the model has
     read has a place in `keys` and `values`.
 
     Attributes:
         nodes: number of each node, by its parent and its token.
-        tokens, depths: of each node.
-        seen: for each node, the places of all nodes above it; with its own place once the node has been read.
+        tokens, depths: token and depth of each node.
+        seen: for each node that the model has read, the places of all nodes above it and its own; otherwise empty.
         edges: log-probability of a token after a node.
-        log_probs: `[V]` of the nodes at which texts end, since more may follow there.
-        keys, values: for each layer, `[H, L, D]`.
+        log_probs: log-probabilities `[V]` of the next token, only for the nodes at which texts end and may grow.
+        keys, values: the cache of each layer, `[H, L, D]`.
     """
 
     def __init__(self, context: Sequence[int]) -> None:
@@ -45,7 +45,7 @@ class GrowingTree:
         return self.keys[0].shape[1] if self.keys else 0
 
     def path(self, sequence: Sequence[int]) -> list[int]:
-        """Return the nodes of a sequence, which are added if they are new: one more than the sequence has tokens."""
+        """Return the nodes of a sequence from node 0 on, one more than it has tokens. New nodes are added."""
         path = [0]
         for token in sequence:
             node = self.nodes.setdefault((path[-1], token), len(self.tokens))
@@ -57,8 +57,8 @@ class GrowingTree:
         return path
 
     def missing(self, sequences: Sequence[Sequence[int]], paths: Sequence[list[int]]) -> list[int]:
-        """Return the nodes that must be read to score sequences, parents first. Scores that follow from known outputs are
-        filled in.
+        """Return the nodes that the model must read to score sequences, parents first. Edges that follow from stored
+        `log_probs` are filled in.
         """
         nodes: dict[int, None] = {}
         for sequence, path in zip(sequences, paths):
@@ -72,15 +72,13 @@ class GrowingTree:
         return sorted(nodes, key=lambda node: self.depths[node])
 
     def placed(self, nodes: Sequence[int], above: dict[int, int]) -> Iterator[tuple[int, ...]]:
-        """Yield the places that each of some nodes sees, its own included, and give the nodes their places. `above`: parents
-        of nodes.
-        """
+        """Give nodes the next places. Yield for each node the places that it sees, its own included. `above`: their parents."""
         for place, node in enumerate(nodes, start=self.length):
             self.seen[node] = (*(self.seen[above[node]] if node else ()), place)
             yield self.seen[node]
 
     def extend(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Append the keys and values, `[H, N, D]`, that each layer has computed for the latest places."""
+        """Append the keys and values `[H, N, D]` of each layer for the latest places."""
         if not self.keys:
             self.keys, self.values = [key.clone() for key, _ in layers], [value.clone() for _, value in layers]
             return
@@ -91,7 +89,7 @@ class GrowingTree:
         return {node: parent for (parent, _), node in self.nodes.items()}
 
     def keep(self, ends: set[int]) -> None:
-        """Drop nodes that aren't above `ends`, the last nodes of texts that may grow, if there are many such nodes."""
+        """Drop the nodes that aren't above `ends`, the last nodes of texts that may grow. A few such nodes are kept."""
         self.log_probs = {node: values for node, values in self.log_probs.items() if node in ends}
         above = self.parents()
         alive = set(ends) | {0}
@@ -126,7 +124,7 @@ class GrowingTexts:
         self.trees = [GrowingTree([rescorer.first]) for _ in range(rows)]
         names = inspect.signature(rescorer.model.forward).parameters
         self._cache = next((name for name in ("past_key_values", "cache") if name in names), None)
-        if rescorer.reads_on is None:  # known from then on, as each search makes an object of this class
+        if rescorer.reads_on is None:  # stored in the rescorer, because each search makes an object of this class
             rescorer.reads_on = rescorer.shares_prefixes and self._cache is not None and self._can_read_on()
         self.reads_on = rescorer.reads_on
 
@@ -140,29 +138,29 @@ class GrowingTexts:
         Args:
             rows: the utterances.
             texts: the texts of all hypotheses of each utterance. Only these can grow in later calls.
-            ended: whether the texts are complete. Then `end` counts, and the rescorer remembers the scores.
+            ended: whether the texts are complete. If so, the scores include `end`, and the rescorer remembers them.
         """
         rescorer = self.rescorer
         end = rescorer._end if ended else []
         sequences = [[rescorer.tokens(text, end) for text in of_row] for of_row in texts]
-        found = self._scored([self.trees[row] for row in rows], sequences)
+        scores = self._scored([self.trees[row] for row in rows], sequences)
         if ended:
-            rescorer.remember({((rescorer.first,), text): score for both in zip(texts, found) for text, score in zip(*both)})
-        return found
+            rescorer.remember({((rescorer.first,), text): score for both in zip(texts, scores) for text, score in zip(*both)})
+        return scores
 
     def _scored(self, trees: Sequence[GrowingTree], sequences: list[list[list[int]]]) -> list[list[float]]:
         paths = [[tree.path(each) for each in of_row] for tree, of_row in zip(trees, sequences)]
         (self._read if self.reads_on else self._read_whole)(trees, sequences, paths)
-        found = [
+        scores = [
             [sum(tree.edges[edge] for edge in zip(path, sequence)) for path, sequence in zip(of_paths, of_row)]
             for tree, of_paths, of_row in zip(trees, paths, sequences)
         ]
         for tree, of_row in zip(trees, paths):
             tree.keep({path[-1] for path in of_row})
-        return found
+        return scores
 
     def _can_read_on(self) -> bool:
-        """Return whether the model continues a tree from its cache as it reads the tree at once."""
+        """Return whether the model's scores are the same with its cache and without."""
         rescorer, read = self.rescorer, self.rescorer.read_tokens
         few, more = [[5, 6], [7]], [[5, 6, 8, 9], [5, 6, 9, 8], [7, 9, 8]]
         few, more = ([[token % rescorer.vocab_size for token in each] for each in some] for some in (few, more))
@@ -171,11 +169,11 @@ class GrowingTexts:
             tree = GrowingTree([rescorer.first])
             try:
                 scores.append([self._scored([tree], [some])[0] for some in (few, more)])
-            except (ValueError, RuntimeError, TypeError, IndexError, AttributeError):  # such as of another kind of cache
+            except (ValueError, RuntimeError, TypeError, IndexError, AttributeError):  # the model may need another cache
                 return False
-        right, found = (np.array(some[1]) for some in scores)
+        right, cached = (np.array(some[1]) for some in scores)
         rescorer.read_tokens = read
-        return bool(np.abs(found - right).max() <= PROBE_ERROR * np.abs(right - right[::-1]).max())
+        return bool(np.abs(cached - right).max() <= PROBE_ERROR * np.abs(right - right[::-1]).max())
 
     def _read_whole(self, trees: Any, sequences: Any, paths: Any) -> None:
         for tree, of_row, of_paths in zip(trees, sequences, paths):
@@ -186,7 +184,7 @@ class GrowingTexts:
                     tree.edges |= dict(zip(edges, values.tolist()))
 
     def _read(self, trees: Any, sequences: Any, paths: Any) -> None:
-        """Read nodes of trees, many at once, and enter the scores of the tokens that follow them."""
+        """Read the missing nodes of trees in batches, and store the scores of the tokens that follow them."""
         needed = [tree.missing(*both) for tree, *both in zip(trees, sequences, paths)]
         followers: list[dict[int, list[int]]] = []
         for tree, of_row, of_paths in zip(trees, sequences, paths):
@@ -205,7 +203,7 @@ class GrowingTexts:
             while waiting and (not batch or (len(batch) + 1) * min(len(waiting[0][1]), most) <= most):
                 number, nodes = waiting.pop(0)
                 batch.append((number, nodes[:most]))
-                if len(nodes) > most:  # the rest reads on from these
+                if len(nodes) > most:  # the next batch continues from these
                     waiting.insert(0, [number, nodes[most:]])
                     break
             self._read_batch([(trees[number], nodes, followers[number], ends[number]) for number, nodes in batch])

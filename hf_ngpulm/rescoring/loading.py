@@ -1,4 +1,4 @@
-"""Load causal language models by name. A model that can't be used is refused in one line."""
+"""Load causal language models by name."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def load_rescorer(source: Any, device: torch.device | str | None = None, dtype: 
     """Load a causal language model with its tokenizer.
 
     Args:
-        source: a Hub id, a folder, or a `.gguf` file (read by the package `gguf`). A `Rescorer` is returned as it is.
-        device: default: the CPU.
-        dtype: default: float32 on a CPU; elsewhere bfloat16, or float16 if the device lacks that.
+        source: a Hub id, a folder, or a `.gguf` file (read by the package `gguf`). A `Rescorer` is returned unchanged.
+        device: device of the model; by default the CPU.
+        dtype: type of the weights; by default float32 on a CPU, elsewhere bfloat16, or float16 if the device lacks that.
         settings: arguments of `Rescorer`.
 
     Raises:
@@ -29,7 +29,7 @@ def load_rescorer(source: Any, device: torch.device | str | None = None, dtype: 
     """
     if isinstance(source, Rescorer):
         if settings:
-            raise ValueError(f"{', '.join(settings)}: given with a Rescorer; make the Rescorer with them")
+            raise ValueError(f"{', '.join(settings)}: given beside a Rescorer; pass them when you make it")
         return source
     if not isinstance(source, str | os.PathLike):
         raise ValueError(f"rescorer should be a Hub id, a folder or a hf_ngpulm.Rescorer, got {type(source).__name__}")
@@ -43,8 +43,8 @@ def load_rescorer(source: Any, device: torch.device | str | None = None, dtype: 
     config = AutoConfig.from_pretrained(name, **more)
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ValueError(
-            f"{source} is a model of the type {config.model_type!r}, which is no causal language model; pass one, such as "
-            "GPT-2, Llama or SmolLM2"
+            f"{source} is a model of the type {config.model_type!r}, which isn't a causal language model; pass GPT-2, Llama or "
+            "SmolLM2, for example"
         )
     dtype = _precision(device) if dtype is None else dtype
     with torch.device("meta"):
@@ -56,15 +56,15 @@ def load_rescorer(source: Any, device: torch.device | str | None = None, dtype: 
             f"only {free / 1e9:.1f} GB are free on {device}; pass a smaller model, dtype=torch.bfloat16, or another device"
         )
     verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # its report on weights is many lines long
+    logging.set_verbosity_error()  # otherwise Transformers prints a long report on weights
     try:
-        model, found = cast(Any, AutoModelForCausalLM).from_pretrained(name, dtype=dtype, output_loading_info=True, **more)
+        model, report = cast(Any, AutoModelForCausalLM).from_pretrained(name, dtype=dtype, output_loading_info=True, **more)
     finally:
         logging.set_verbosity(verbosity)
-    if found["missing_keys"]:  # an encoder without a head would get a random one
+    if report["missing_keys"]:  # Transformers gives an encoder without a head a random one
         raise ValueError(
-            f"{source} has no weights {', '.join(sorted(found['missing_keys'])[:3])}, so it wasn't saved as a causal language "
-            "model; pass one, such as GPT-2, Llama or SmolLM2"
+            f"{source} has no weights {', '.join(sorted(report['missing_keys'])[:3])}, so it wasn't saved as a causal language "
+            "model; pass GPT-2, Llama or SmolLM2, for example"
         )
     model.to(device)
     return Rescorer(model, AutoTokenizer.from_pretrained(name, **more), **settings)

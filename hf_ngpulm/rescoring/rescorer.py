@@ -18,34 +18,34 @@ from ..common.shown import shown
 from .growing import GrowingTexts
 from .tree import Tree, trees_of
 
-REMEMBERED = 1 << 16  # scores
-# The largest error of the probes, relative to the error of a model that reads the wrong tokens.
+REMEMBERED = 1 << 16  # number of cached scores
+# The largest error in a probe, relative to the error of a model that reads the wrong tokens.
 PROBE_ERROR = 0.05
 
 
-class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.Lock}):
+class Rescorer(WithoutCaches, caches={"_cached": OrderedDict, "_lock": threading.Lock}):
     """Score texts with a causal language model of Transformers, many at once.
 
     The score of a text is the log-probability (natural log) of its tokens and of `end`, after the model's first token (`bos`,
-    or else `eos`) and the history. Each text is tokenised by itself. A list's texts are read as a tree, in which
-    each shared prefix is read once; several trees form a batch. Models that can't read trees (those without four-dimensional
-    attention masks) read each text separately; see `shares_prefixes`. Scores equal those of single texts to within
-    rounding (about 1e-4 in float32). The latest 65,536 scores are kept.
+    or else `eos`) and the history. Each text is tokenised alone. The model reads the texts of a list as a tree, in which each
+    shared prefix occurs once; several trees form a batch. Models without four-dimensional attention masks can't read trees and
+    read each text separately; see `shares_prefixes`. Scores equal those of single texts to within rounding (about 1e-4 in
+    float32). The latest 65,536 scores are cached.
 
     Args:
         model: a causal language model of Transformers.
         tokenizer: the model's tokenizer.
-        max_tokens: the most tokens, padding included, that the model reads at once; this limits memory. A longer text is read
-            alone.
+        max_tokens: the most tokens, including padding, in a batch; this limits memory. A longer text is a batch alone.
         style: a function that writes a transcript in the model's style (case, punctuation) before it is scored. By
             default transcripts are scored unchanged.
-        end: text after each text and each transcript of the history; its score counts. Pass `tokenizer.eos_token` for a model
-            that was trained on separate sentences, "" for transcripts that may stop in mid-sentence.
+        end: text that is appended to each text and each transcript of the history, and included in the score. Pass
+            `tokenizer.eos_token` for a model that was trained on separate sentences, "" for transcripts that may stop in
+            mid-sentence.
         max_history: the most tokens of history; older transcripts are left out.
 
     Attributes:
         shares_prefixes: whether the model reads trees.
-        reads_on: whether the model continues a tree from what it has computed before; None until a search asks.
+        reads_on: whether the model continues a growing tree from its key-value cache; None before the first search.
         read_tokens: number of tokens that the model has read so far, without padding.
 
     Raises:
@@ -67,7 +67,7 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
         self.max_tokens = check("max_tokens", max_tokens, whole())
         self.max_history = check("max_history", max_history, whole(0))
         self.name = str(getattr(model, "name_or_path", "") or type(model).__name__)
-        self._known: OrderedDict[Any, float] = OrderedDict()
+        self._cached: OrderedDict[Any, float] = OrderedDict()  # scores by context and text
         self._lock = threading.Lock()
         self.read_tokens = 0
         self.vocab_size = model.get_input_embeddings().num_embeddings
@@ -77,7 +77,7 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
             )
         first = next((each for each in (tokenizer.bos_token_id, tokenizer.eos_token_id) if each is not None), None)
         if first is None:
-            raise ValueError(f"the tokenizer of {self.name} has neither bos_token nor eos_token to begin with; set one of them")
+            raise ValueError(f"the tokenizer of {self.name} has neither bos_token nor eos_token; set one of them")
         self.first = int(first)
         self._end = self._ids(end) if end else []
         self._refuse_encoder()
@@ -108,36 +108,37 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
         """
         history = [()] * len(lists) if history is None else history
         if len(history) != len(lists):
-            raise ValueError(f"history is of {len(history)} lists, but there are {len(lists)}; pass one for each list")
+            raise ValueError(f"got {len(history)} histories for {len(lists)} lists of texts; pass a history for each list")
         contexts = [self._context(before) for before in history]
         keys = [[(context, text) for text in texts] for context, texts in zip(contexts, lists)]
-        found: dict[Any, float] = {}
+        scores: dict[Any, float] = {}
         with self._lock:
             for key in (key for of_list in keys for key in of_list):
-                if key in self._known:
-                    found[key] = self._known[key]
-                    self._known.move_to_end(key)
-        missing, new = list[list[Any]](), set(found)
+                if key in self._cached:
+                    scores[key] = self._cached[key]
+                    self._cached.move_to_end(key)
+        missing, included = list[list[Any]](), set(scores)
         for of_list in keys:
-            missing.append([key for key in dict.fromkeys(of_list) if key not in new])
-            new.update(of_list)
-        found |= self._computed([of_list for of_list in missing if of_list])
-        self.remember({key: found[key] for of_list in missing for key in of_list})
-        return [[found[key] for key in of_list] for of_list in keys]
+            missing.append([key for key in dict.fromkeys(of_list) if key not in included])
+            included.update(of_list)
+        new = self._computed([of_list for of_list in missing if of_list])
+        self.remember(new)
+        scores |= new
+        return [[scores[key] for key in of_list] for of_list in keys]
 
     def growing(self, rows: int) -> GrowingTexts:
-        """Return an object that scores the texts of some utterances while they grow, for a search that is still going on."""
+        """Return an object that scores the hypotheses of `rows` utterances while a search extends them."""
         return GrowingTexts(self, rows)
 
     def remember(self, scores: Mapping[Any, float]) -> None:
-        """Keep scores of texts, by their context and text."""
+        """Cache scores by context and text. The oldest scores beyond `REMEMBERED` are dropped."""
         with self._lock:
-            self._known |= scores
-            while len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)
+            self._cached |= scores
+            while len(self._cached) > REMEMBERED:
+                self._cached.popitem(last=False)
 
     def tokens(self, text: str, end: Sequence[int] | None = None) -> list[int]:
-        """Return the tokens of a text that are scored, those of `end` (default: of the rescorer's own) included."""
+        """Return the token ids of a text, in its style, and of the text after it. `end`: token ids in place of `self.end`'s."""
         ids = self._ids(text if self.style is None else self.style(text)) + list(self._end if end is None else end)
         most = getattr(self.model.config, "max_position_embeddings", None)
         if most is not None and len(ids) + self.max_history + 1 > most:
@@ -158,8 +159,8 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
             ]
             which = f"{''.join(alone)!r} in {text!r}" if alone else repr(text)
             raise ValueError(
-                f"the tokenizer of {self.name} has no token for {which[:200]}; pass style=, a function that writes texts in "
-                'its characters (and end="" if that is meant), or another model'
+                f"the tokenizer of {self.name} has no token for {which[:200]}; pass style=, a function that writes texts with "
+                'its characters (and end="" if the character is of end), or another model'
             )
         return ids
 
@@ -176,13 +177,13 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
         return (self.first, *ids)
 
     def _computed(self, lists: list[list[tuple[tuple[int, ...], str]]]) -> dict[Any, float]:
-        """Return the scores of lists of keys; a list has one context."""
+        """Return the score of each key, a context and a text. All keys of a list have the same context."""
         trees: list[tuple[list[Any], Tree]] = []
-        found: dict[Any, float] = {}
+        scores: dict[Any, float] = {}
         for keys in lists:
             context = keys[0][0]
             sequences = [self.tokens(text) for _, text in keys]
-            found |= {key: 0.0 for key, ids in zip(keys, sequences) if not ids}  # an empty text without an end
+            scores |= {key: 0.0 for key, ids in zip(keys, sequences) if not ids}  # an empty text without an end
             some = [number for number, ids in enumerate(sequences) if ids]
             of_some = [sequences[number] for number in some]
             most = self.max_tokens if self.shares_prefixes else 0
@@ -191,9 +192,9 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
         trees.sort(key=lambda each: len(each[1].tokens))
         for batch in self._batches([tree for _, tree in trees]):
             for (keys, tree), values in zip(trees, self._edge_scores(batch)):
-                found |= {key: float(values[path].sum()) for key, path in zip(keys, tree.paths)}
+                scores |= {key: float(values[path].sum()) for key, path in zip(keys, tree.paths)}
             trees = trees[len(batch) :]
-        return found
+        return scores
 
     def _batches(self, trees: Sequence[Tree]) -> Iterator[Sequence[Tree]]:
         """Yield batches of trees in the given order, which is ascending by size."""
@@ -213,14 +214,14 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
             self.read_tokens += len(tree.tokens)
         more = self._of_trees(trees, width) if self.shares_prefixes else {}
         logits = self.model(input_ids=torch.from_numpy(tokens).to(self.device), **more).logits
-        found = []
+        scores = []
         for tree, of_row in zip(trees, logits):
             nodes, followers = torch.from_numpy(tree.edges).to(self.device).unbind(1)
             least = int(tree.edges[:, 0].min())  # the outputs of the context aren't needed
             rest = of_row[least : len(tree.tokens)].float()
-            scores = rest[nodes - least, followers] - rest.logsumexp(1)[nodes - least]
-            found.append(scores.double().cpu().numpy())
-        return found
+            of_tree = rest[nodes - least, followers] - rest.logsumexp(1)[nodes - least]
+            scores.append(of_tree.double().cpu().numpy())
+        return scores
 
     def _of_trees(self, trees: Sequence[Tree], width: int) -> dict[str, Tensor]:
         """Return the attention mask, `[B, 1, L, L]`, and the positions, `[B, L]`, of a batch of trees."""
@@ -232,12 +233,17 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
         return self.masked(kept, positions)
 
     def masked(self, kept: np.ndarray, positions: np.ndarray) -> dict[str, Tensor]:
-        """Return the arguments of the model for tokens that see some others, bool `[B, 1, L, all]`, at positions `[B, L]`."""
+        """Return the model's attention mask and position ids.
+
+        Args:
+            kept: whether a token attends to another one, bool `[B, 1, L, all]`.
+            positions: the position of each token, int64 `[B, L]`.
+        """
         dtype = self.model.dtype
         mask = torch.zeros(kept.shape, dtype=dtype).masked_fill_(torch.from_numpy(~kept), torch.finfo(dtype).min)
         return {"attention_mask": mask.to(self.device), "position_ids": torch.from_numpy(positions).to(self.device)}
 
-    # Probes: what the model does, not what its name says.
+    # Probes: they test what the model does, because its class or name doesn't tell.
 
     @torch.inference_mode()
     def _probe(self, rows: list[list[int]], **more: Any) -> Tensor:
@@ -246,13 +252,13 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
         return self.model(input_ids=tokens, **more).logits.float()
 
     def _refuse_encoder(self) -> None:
-        """Raise an error if later tokens change the outputs of earlier ones."""
+        """Raise ValueError if later tokens change the outputs of earlier ones."""
         logits = self._probe([[5, 6, 7, 8], [5, 6, 9, 10]])
         earlier, later = (logits[0] - logits[1]).abs().split([2, 2])
         if not earlier.max() <= PROBE_ERROR * later.max():
             raise ValueError(
-                f"{self.name} isn't causal: its scores of a token depend on later tokens, as those of encoders (BERT) do; pass "
-                "a causal language model, such as GPT-2, Llama or SmolLM2"
+                f"{self.name} isn't causal: its scores depend on later tokens, as in encoders (BERT); pass a causal language "
+                "model, such as GPT-2, Llama or SmolLM2"
             )
 
     def _reads_trees(self) -> bool:
@@ -264,6 +270,6 @@ class Rescorer(WithoutCaches, caches={"_known": OrderedDict, "_lock": threading.
         unshared = self._probe([tree.tokens.tolist()])[0]
         try:
             shared = self._probe([tree.tokens.tolist()], **self._of_trees([tree], len(tree.tokens)))[0]
-        except (ValueError, RuntimeError, TypeError, IndexError):  # such as a mask with two dimensions too many
+        except (ValueError, RuntimeError, TypeError, IndexError):  # the model may take masks of two dimensions only
             return False
         return bool((shared - right).abs().max() <= PROBE_ERROR * (unshared - right).abs().max())

@@ -1,4 +1,4 @@
-"""Sample sentences from a causal language model, as text for an n-gram model of a domain that has little text."""
+"""Sample sentences from a causal language model, to train an n-gram model of a domain that has little text."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def sampled_sentences(
     check("top_p", top_p, number(1e-6, 1, "a probability above 0"))
     prompts = list(dict.fromkeys(filter(None, map(str.strip, prompts))))
     if not prompts:
-        raise ValueError("there are no prompts: give some sentences of the domain, one a line")
+        raise ValueError("there are no prompts: give some sentences of the domain, one per line")
     if not lm.end:
         raise ValueError('end="" doesn\'t say where a sentence ends; make the Rescorer with another end')
     stop, drawn = lm.tokens("")[-1], random.Random(seed)
     eos = lm.tokenizer.eos_token_id
     stops = [stop] if eos is None else [stop, eos]
-    found: dict[str, None] = {}
+    sentences: dict[str, None] = {}
     devices = [lm.device] if lm.device.type == "cuda" else []
     with torch.random.fork_rng(devices), torch.inference_mode():
         torch.manual_seed(seed)
@@ -67,10 +67,10 @@ def sampled_sentences(
             for row in out[:, width:].tolist():
                 size = next((place for place, token in enumerate(row) if token in stops), None)
                 text = "" if size is None else " ".join(lm.tokenizer.decode(row[:size], skip_special_tokens=True).split())
-                if text and text not in prompts and len(found) < count:
-                    found[text] = None
+                if text and text not in prompts and len(sentences) < count:
+                    sentences[text] = None
             if progress is not None:
-                progress(len(found))
-            if len(found) == count:
+                progress(len(sentences))
+            if len(sentences) == count:
                 break
-    return list(found)
+    return list(sentences)

@@ -1,4 +1,4 @@
-"""Select the sentences of a text that resemble a domain by a causal language model, as text for an n-gram model."""
+"""Select the sentences of a text that resemble a domain, by a causal language model, to train an n-gram model on them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def selected_sentences(
     lm: Rescorer, texts: Sequence[str], prompts: Sequence[str], share: float, *, seed: int = 0,
     progress: Callable[[int], object] | None = None,
 ) -> list[str]:  # fmt: skip
-    """Select the sentences that become likelier after the prompts.
+    """Select the sentences whose probability rises most when the model has read the prompts.
 
-    This is the cross-entropy difference of Moore & Lewis, "Intelligent selection of language model training data" (ACL 2010),
-    with the prompts in the model's context in place of a model of the domain: a sentence of `n` tokens (`end` included) counts
-    `(log P(sentence | prompts) - log P(sentence)) / n`.
+    The criterion is the cross-entropy difference of Moore & Lewis, "Intelligent selection of language model training data" (ACL
+    2010). Here the prompts in the model's context replace the model of the domain: the score of a sentence of `n` tokens,
+    including `end`, is `(log P(sentence | prompts) - log P(sentence)) / n`.
 
     Args:
         lm: the model; at most `max_history` tokens of the prompts, in random order, are its context.
@@ -33,7 +33,7 @@ def selected_sentences(
         progress: called with the number of sentences read so far.
 
     Returns:
-        The sentences with the largest differences, in the order of `texts`; of equal ones the earlier.
+        The sentences with the highest scores, in the order of `texts`. Among equal scores, earlier sentences are preferred.
 
     Raises:
         ValueError: there are no sentences or no prompts, no prompt fits into `max_history`, the tokenizer can't write a
@@ -42,13 +42,13 @@ def selected_sentences(
     check("share", share, number(1e-6, 1, "a share above 0, at most 1"))
     prompts = list(dict.fromkeys(filter(None, map(str.strip, prompts))))
     if not prompts:
-        raise ValueError("there are no prompts: give some sentences of the domain, one a line")
+        raise ValueError("there are no prompts: give some sentences of the domain, one per line")
     if not texts:
-        raise ValueError("there are no sentences to select from: give a text, a sentence a line")
+        raise ValueError("there are no sentences to select from: give a text with one sentence per line")
     random.Random(seed).shuffle(prompts)
     prompts = [text for text in prompts if len(lm.tokens(text)) <= lm.max_history]
     if not prompts:
-        raise ValueError(f"each prompt has more than {lm.max_history} tokens (max_history); give shorter sentences, one a line")
+        raise ValueError(f"all prompts have more than {lm.max_history} tokens (max_history); give shorter sentences")
     differences: list[float] = []
     for begin in range(0, len(texts), AT_ONCE):
         some = texts[begin : begin + AT_ONCE]

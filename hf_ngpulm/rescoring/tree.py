@@ -1,4 +1,4 @@
-"""Put token sequences with common beginnings into a tree, so that a model reads each beginning once."""
+"""Arrange token sequences with common prefixes in a tree, so that a model reads each prefix once."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 
 
 class Tree(NamedTuple):
-    """Hold the prefixes of some sequences that follow one context.
+    """Hold the prefixes of the sequences that follow one context.
 
-    A node is a prefix that another token follows. Its model output has the scores of the tokens that follow, so the last token
-    of a sequence needs no node.
+    A node is a prefix that another token follows. The model's output at a node has the scores of the tokens that follow. So the
+    last token of a sequence needs no node.
     """
 
     tokens: np.ndarray  # last token of each node, int64 [N]; first the context's tokens, and parents before children

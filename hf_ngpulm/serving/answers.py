@@ -1,4 +1,4 @@
-"""Transcripts in OpenAI's formats."""
+"""Write transcripts in OpenAI's formats."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 from ..audio.subtitles import segments, subtitles
 
-# Matches the last word. In scripts without spaces (kana, Chinese characters, Thai, Lao, Burmese, Khmer) it matches no
-# characters.
+# Matches the last word. In scripts without spaces (kana, Chinese characters, Thai, Lao, Burmese, Khmer) it matches nothing.
 _NO_SPACES = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _UNFINISHED = re.compile(rf"\s*[^\s{_NO_SPACES}]*\Z")
 
@@ -24,14 +23,14 @@ def answer(
     """Return the response body for a client: a string, or a dictionary for JSON.
 
     Args:
-        kind: one of `FORMATS`.
+        kind: the response format, one of `FORMATS`.
         final: a `final_event`; None if the audio has no speech.
         seconds: length of the audio, in seconds.
-        granularities: which times verbose_json includes: "segment", "word" or both.
+        granularities: the times in verbose_json: of "segment", "word" or both.
         language: the language that the client requested. The response to a translation names English instead.
         warned: the result of `warnings`, which is added to JSON responses.
         task: "transcribe" or "translate".
-        has_grammar: whether the client asked for a grammar.
+        has_grammar: whether the client requested a grammar.
     """
     text = "" if final is None else final["text"]
     usage = {"type": "duration", "seconds": round(seconds, 3)}
@@ -59,7 +58,9 @@ def _word(word: Answer) -> Answer:
 
 
 def meaning(final: Answer | None, has_grammar: bool) -> Answer:
-    """Return what a `final_event` says about a grammar; nothing without one. Silence isn't understood."""
+    """Return the entries of a `final_event` about a grammar or phrases. Silence has the meaning "not understood" if the client
+    requested a grammar.
+    """
     if final is None and has_grammar:
         return {"understood": False, "intent": None, "slots": [], "confidence": 0.0, "free_text": ""}
     return {} if final is None else {name: final[name] for name in MEANING if name in final}
@@ -68,12 +69,12 @@ def meaning(final: Answer | None, has_grammar: bool) -> Answer:
 def warnings(context: Any) -> Answer:
     """Return `{"warnings": [...]}` if the tokenizer can't write some phrases of a context, else an empty dictionary."""
     left_out = {} if context is None else context.left_out
-    told = [f"{phrase!r} isn't listened for: the model can't write {what!r}" for phrase, what in left_out.items()]
-    return {"warnings": told} if told else {}
+    messages = [f"{phrase!r} is ignored: the model can't write {letters!r}" for phrase, letters in left_out.items()]
+    return {"warnings": messages} if messages else {}
 
 
 def whole_words(text: str) -> str:
-    """Return an unfinished text without its last word, which may still grow; scripts without spaces lose nothing."""
+    """Return an unfinished text without its last word, which may still grow. Text in scripts without spaces is kept whole."""
     return _UNFINISHED.sub("", text)
 
 

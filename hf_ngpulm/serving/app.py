@@ -44,7 +44,7 @@ _PAGES = {
     "/docs": ("docs.html", "text/html"),
     "/docs.js": ("docs.js", "text/javascript"),
 }
-_OPEN = {*_PAGES, "/health", "/ready"}  # without a key
+_OPEN = {*_PAGES, "/health", "/ready"}  # paths that need no key
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -58,7 +58,7 @@ _SEND_BUFFER = 32 * 1024
 # thousands of operations of a step. With Python's default of 5 ms, a step could take seconds while another thread compiles
 # phrases or reads messages.
 _TURN = 0.0005
-_STEP_SECONDS = 1.5  # how long the stopping server waits for a decoding step to end
+_STEP_SECONDS = 1.5  # time that the stopping server waits for a decoding step to end
 
 
 def make_app(
@@ -77,16 +77,15 @@ def make_app(
 
     - `/v1/audio/transcriptions`, `/v1/audio/translations` and `/v1/models`: OpenAI's API for recordings.
     - `/v1/realtime`: OpenAI's realtime transcription, a websocket for live audio (see `hf_ngpulm.serving.realtime`).
-    - `/v1/corrections`, with `corrections`: what clients correct; recordings of the same key are then heard with these phrases.
+    - `/v1/corrections`, with `corrections`: clients' corrections. Later recordings of the same key boost the corrected phrases.
     - `/`: a page that transcribes the microphone or files; `/docs`: a page that shows `/openapi.json`.
     - `/health`: the number of clients; `/ready`: whether the server takes more clients; `/metrics`: metrics for Prometheus.
 
     The server never uses client input as a path or a command. `hf_ngpulm.serving.process.listen` runs the application and cuts
     off connections that send no request. If you run it in another way, use a reverse proxy that cuts off such connections.
 
-    While the server runs, Python switches threads ten times as often as usual (`sys.setswitchinterval`). Decoding releases the
-    interpreter's lock in each operation. It shouldn't wait long for the lock while other threads read messages or compile
-    phrases.
+    While the server runs, Python switches threads ten times as often as usual (`sys.setswitchinterval`). Otherwise decoding,
+    which releases the interpreter's lock in each operation, would wait long for threads that read messages or compile phrases.
 
     Args:
         recognizer: a recogniser with room for at least `limits.clients` streams, or an `AttentionRecognizer`, which takes
@@ -99,7 +98,7 @@ def make_app(
         tick: seconds that a chunk waits for chunks of other clients, so that they share a batch.
         wyoming: address (`tcp://HOST:PORT`) for the Wyoming protocol. That protocol has no keys.
         reuse_port: whether other processes listen at the Wyoming address, too.
-        corrections: a folder for clients' corrections, a private file for each key. By default the server keeps none.
+        corrections: a folder for clients' corrections, with a private file for each key. By default none are kept.
 
     Raises:
         ValueError: `recognizer` has room for fewer streams than `limits.clients`, or has open streams; `wyoming` isn't an
@@ -175,14 +174,14 @@ class Server:
         return app
 
     async def realtime(self, request: web.Request) -> web.WebSocketResponse:
-        """Talk to a websocket: OpenAI's realtime transcription, for live audio.
+        """Serve a websocket with OpenAI's realtime transcription, for live audio.
 
         The query must be `intent=transcription`. Browsers send a key as the subprotocol `openai-insecure-api-key.KEY`.
         """
         if not self.live:
             raise web.HTTPBadRequest(text=STREAMED + "\n")
         if request.query.get("intent", "transcription") != "transcription":
-            raise Problem("intent should be transcription: this server has nothing else to say", "intent")
+            raise Problem("intent should be transcription, the only one that this server supports", "intent")
         self.voices.check_model(request.query.get("model"))
         ws = web.WebSocketResponse(
             heartbeat=self.limits.heartbeat_seconds, max_msg_size=self.limits.message_bytes, compress=False,
@@ -221,7 +220,7 @@ class Server:
         return web.json_response(description(routes, self.voices, self.limits, self.access.needs_key, package_version()))
 
     async def health(self, _: web.Request) -> web.Response:
-        """Report whether the server works, and its number of clients."""
+        """Report whether the server works, and the number of its clients."""
         sound = self.engine.sound and self.recordings.sound
         facts = {"status": "ok" if sound else "broken", "clients": len(self.places), "max_clients": self.limits.clients}
         return web.json_response({**facts, "recordings": len(self.uploads)}, status=200 if sound else 503)
@@ -307,5 +306,5 @@ class Server:
         parts: list[Any] = [self.engine, self.recordings, self.grammars, *([self.corrections] if self.corrections else [])]
         stops = [asyncio.to_thread(each.stop, _STEP_SECONDS) for each in parts]
         if not all(await asyncio.gather(*stops)):
-            log.warning("a step of decoding takes long; it is left alone")
+            log.warning("a decoding step takes too long; the server stops without waiting for it")
         sys.setswitchinterval(self._turn)

@@ -1,6 +1,6 @@
-"""A recogniser for models with attention (Whisper, Canary).
+"""Transcribe recordings with attention models (Whisper, Canary) for the server.
 
-The recogniser cuts recordings into pieces, and puts the pieces of many clients into one batch. It doesn't take live audio.
+Recordings are cut into pieces, and the pieces of many clients form one batch. Live audio isn't supported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SEARCHED = 1 / 3  # the share of a piece, at its end, in which a recording may b
 QUIET_SECONDS, SHORTEST = 0.1, 0.1
 TRANSLATED = "en"  # the target language of translations
 _CODE = re.compile(r"<\|[a-z]{2}\|>")
-STREAMED = "this model hears whole recordings (/v1/audio/transcriptions); for live audio serve a CTC model or a transducer"
+STREAMED = "this model takes whole recordings (/v1/audio/transcriptions); for live audio serve a CTC model or a transducer"
 
 
 class Texts(list):
@@ -42,20 +42,18 @@ class Texts(list):
 
 @dataclass
 class RecordingTranscript:
-    """The transcript of a recording. Times are in seconds. `words` is empty unless the client requested words. `meant` is what
-    the pipeline says about a grammar.
-    """
+    """The transcript of a recording. Times are in seconds."""
 
     text: str
     token_ids: list[int]
-    words: list[Word]
+    words: list[Word]  # empty unless the client requested words
     segments: list[dict[str, Any]]
-    meant: dict[str, Any]
+    meant: dict[str, Any]  # the pipeline's results about a grammar or phrases
 
 
 @dataclass
 class RecordingSoFar:
-    """The transcript of a recording so far. Here it takes the place of `hf_ngpulm.decoding.partials.Partial`."""
+    """The transcript of a recording so far, with the fields of `hf_ngpulm.decoding.partials.Partial` that an engine reads."""
 
     frames: int
     text: str
@@ -82,7 +80,7 @@ class _QueuedRecording:
 class AttentionRecognizer:
     """Transcribes recordings with a pipeline. The class has the methods of `StreamingRecognizer` that an engine needs.
 
-    The pipeline transcribes each piece as it would transcribe a file; if it measures confidences, results without times have
+    The pipeline transcribes each piece as it would transcribe a file. If it measures confidences, results without times include
     them. A long recording is cut into pieces, so that no client waits for the whole recording of another. Each cut is at the
     quietest place in the last third of a piece.
 
@@ -90,11 +88,11 @@ class AttentionRecognizer:
         pipeline: a `Seq2SeqNGramPipeline` without a language model of its own.
         lms: language models for recordings; the first is the default.
         settings: `lm_weight`, `num_beams`, `rescorer` and other settings of the pipeline. The defaults are the settings that
-            the first LM remembers. Recordings with a grammar or a second look at phrases do without the rescorer.
+            the first LM remembers. Recordings with a grammar or a second look at phrases aren't rescored.
 
     Raises:
         ValueError: settings other than `num_beams` and those of a rescorer were passed without a language model; or a rescorer
-            has one beam only to choose from.
+            was passed with a single beam, which leaves it nothing to choose from.
     """
 
     def __init__(self, pipeline: Any, lms: Any = (), **settings: Any) -> None:
@@ -110,10 +108,10 @@ class AttentionRecognizer:
         self.settings = AttentionOptions.settled({**tuned, **settings, **of_rescorer})
         idle = sorted(self.settings.keys() - {"num_beams", *OF_RESCORER})
         if first is None and idle:
-            raise ValueError(f"{', '.join(idle)} without a language model; give it, too")
+            raise ValueError(f"{', '.join(idle)} without a language model; pass one, too")
         extractor, config = pipeline.feature_extractor, self.model.generation_config
         if "rescorer" in of_rescorer and (self.settings.get("num_beams") or getattr(config, "num_beams", None) or 1) == 1:
-            raise ValueError("rescorer= has one hypothesis only to choose from; pass num_beams=8, for example, or leave it out")
+            raise ValueError("rescorer= has a single hypothesis to choose from; pass num_beams=8, for example, or leave it out")
         self.sampling_rate: int = extractor.sampling_rate
         self.is_whisper = pipeline.type == "seq2seq_whisper"
         self.chunk_seconds = self.latency_seconds = float(extractor.chunk_length) if self.is_whisper else PIECE_SECONDS
@@ -122,10 +120,10 @@ class AttentionRecognizer:
         is_canary = self.model.config.model_type == "canary" and self._prompt("en", "en") is not None
         codes = codes or [token for token in self.tokenizer.get_vocab() if is_canary and _CODE.fullmatch(token)]
         self.languages = sorted(code.strip("<|>") for code in codes)
-        # Canary's prompt names the spoken language and the text's; Whisper detects the spoken one itself.
+        # Canary's prompt needs the languages of the speech and of the text. Whisper detects the spoken language itself.
         self.translates = is_canary or "translate" in (getattr(config, "task_to_id", None) or {} if codes else {})
         self.frame_seconds, self.encoder = 0.01, self
-        self.measures = pipeline._forward_params.get("confidence") is not None  # how sure it is of words
+        self.measures = pipeline._forward_params.get("confidence") is not None  # whether words have confidences
         self._recordings: dict[int, _QueuedRecording] = {}
         self._numbers = count()
 
@@ -144,8 +142,10 @@ class AttentionRecognizer:
         """Do nothing, because each batch compiles its own phrases."""
 
     def context(self, phrases: Any = None, grammar: Grammar | None = None, **_: Any) -> Texts | None:
-        """Compile the grammar, which keeps what is compiled. Check phrases and return them; return None for no phrases. Raises
-        ValueError if the phrases or the grammar are invalid.
+        """Check phrases and return them; return None for no phrases. Also compile the grammar, which caches the result.
+
+        Raises:
+            ValueError: the phrases or the grammar are invalid.
         """
         if grammar is not None:
             for size in {lm.vocab_size for lm in self.language_models} or {None}:
@@ -167,7 +167,7 @@ class AttentionRecognizer:
         recording.waiting.append(samples)
         if recording.settings.get("grammar") is not None and recording.size > self.chunk_seconds * self.sampling_rate:
             raise ValueError(
-                f"with a grammar this model hears recordings of at most {self.chunk_seconds:g} s; cut the recording"
+                f"with a grammar this model takes recordings of at most {self.chunk_seconds:g} s; cut the recording"
             )
 
     def end(self, sid: int) -> None:
@@ -193,8 +193,8 @@ class AttentionRecognizer:
     def close(self, sid: int) -> list[RecordingTranscript]:
         recording = self._recordings.pop(sid)
         text = " ".join(recording.texts)
-        told = recording.words, recording.segments, recording.meant
-        return [RecordingTranscript(text, self.tokenizer(text).input_ids, *told)] if text else []
+        token_ids = self.tokenizer(text).input_ids
+        return [RecordingTranscript(text, token_ids, recording.words, recording.segments, recording.meant)] if text else []
 
     def step(self, most: int | None = None, seconds: float | None = None) -> dict[int, RecordingSoFar]:
         """Transcribe the next piece of several recordings as one batch.
@@ -247,7 +247,7 @@ class AttentionRecognizer:
         tokens = [f"<|{name}|>" for name in names]
         return [vocabulary[token] for token in tokens] if vocabulary.keys() >= set(tokens) else None
 
-    def _told(self, language: str | None, task: str | None, count: int) -> dict[str, Any]:
+    def _generate_arguments(self, language: str | None, task: str | None, count: int) -> dict[str, Any]:
         """Return the arguments of `generate` that select a language and a task for a batch of `count` recordings."""
         if self.is_whisper:
             return {name: value for name, value in (("language", language), ("task", task)) if value is not None}
@@ -280,13 +280,12 @@ class AttentionRecognizer:
         phrases = [list(given["phrases"]) if given.get("phrases") else None for given in each]
         if any(phrases):
             options |= {"phrases": phrases, "phrase_weight": [given.get("phrase_weight", 1.0) for given in each]}
-        told = self._told(language, task, len(pieces))
-        if told:
-            options["generate_kwargs"] = told
+        if arguments := self._generate_arguments(language, task, len(pieces)):
+            options["generate_kwargs"] = arguments
         if times is not None:
             options["return_timestamps"] = times
         if self.measures and (times is not None or grammar is not None):
-            options["confidence"] = None  # there is none beside them
+            options["confidence"] = None  # the pipeline gives no confidences with times or a grammar
         if grammar is not None or rate is not None:
             options = {name: value for name, value in options.items() if name not in OF_RESCORER}
             look = {"false_alarms_per_hour": rate, "thresholds": each[0].get("thresholds")}
@@ -298,17 +297,17 @@ class AttentionRecognizer:
             return dict(zip(pieces, self.pipeline(raw, batch_size=len(raw), **options)))
 
     def _kept(self, sid: int, result: dict[str, Any], size: int) -> RecordingSoFar:
-        """Append the transcript of a piece to its recording; return the recording's transcript so far."""
+        """Append the result for a piece of `size` samples to its recording; return the recording's transcript so far."""
         recording = self._recordings.pop(sid)
-        self._recordings[sid] = recording  # to the end of the queue
+        self._recordings[sid] = recording  # at the end of the queue
         begin, recording.heard = recording.heard / self.sampling_rate, recording.heard + size
         end, text = recording.heard / self.sampling_rate, result["text"].strip()
         if text:
             recording.texts.append(text)
-        told = {name: result[name] for name in MEANING if name in result}
-        if "phrases" in told:
-            told["phrases"] = _together([*recording.meant.get("phrases", ()), *told["phrases"]])
-        recording.meant = told
+        meant = {name: result[name] for name in MEANING if name in result}
+        if "phrases" in meant:
+            meant["phrases"] = _together([*recording.meant.get("phrases", ()), *meant["phrases"]])
+        recording.meant = meant
         times = recording.settings.get("times")
         chunks = result.get("chunks") if times else [{"text": text, "timestamp": (0.0, end - begin)}]
         for chunk in chunks or ():
@@ -326,14 +325,15 @@ class AttentionRecognizer:
 
 
 def _together(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the reports on phrases of several pieces; that a phrase wasn't heard counts only if no piece has more to say."""
-    known = {report["text"] for report in reports if report["heard"] or "ratio" in report}
-    missing = {report["text"]: report for report in reports if report["text"] not in known}
-    return [*(report for report in reports if report["heard"] or "ratio" in report), *missing.values()]
+    """Join the reports on phrases of several pieces. A phrase that one piece has judged isn't reported as missing in others."""
+    judged = [report for report in reports if report["heard"] or "ratio" in report]
+    texts = {report["text"] for report in judged}
+    missing = {report["text"]: report for report in reports if report["text"] not in texts}
+    return [*judged, *missing.values()]
 
 
 def _quietest(samples: np.ndarray, width: int) -> int:
-    """Return the sample at which to cut: the middle of the quietest `width` samples in the last third."""
+    """Return the place of a cut: the middle of the quietest `width` samples in the last third of the samples."""
     begin = round(len(samples) * (1 - SEARCHED))
     energy = np.cumsum(np.square(samples[begin:], dtype=np.float64))
     return begin + int(np.argmin(energy[width:] - energy[:-width])) + width // 2 if len(energy) > width else len(samples)

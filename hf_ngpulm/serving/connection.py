@@ -1,4 +1,4 @@
-"""Serve one websocket client. The client's messages go to the engine, and the engine's events go back to the client."""
+"""Serve one websocket client: pass its messages to the engine, and the engine's events back."""
 
 from __future__ import annotations
 
@@ -102,14 +102,14 @@ class Connection:
             await self._room.wait()
 
     async def _receive(self, seconds: float) -> Any:
-        """Return the next message; None if the client has left or has broken the websocket protocol. Raises Problem if no
-        message came within `seconds`.
+        """Return the next message; None if the client has left or has violated the websocket protocol. Raises Problem if no
+        message comes within `seconds`.
         """
         try:
             async with timeout(seconds):
                 message = await self.ws.receive()
         except asyncio.TimeoutError:
-            raise Problem(f"nothing was said for {seconds:g} s") from None
+            raise Problem(f"no message came within {seconds:g} s") from None
         return message if message.type in (WSMsgType.BINARY, WSMsgType.TEXT) else None
 
     def _deliver(self, event: dict[str, Any]) -> None:

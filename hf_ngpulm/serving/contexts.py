@@ -1,4 +1,4 @@
-"""A thread that compiles clients' phrases into contexts for streams. So decoding needn't wait for the compilation."""
+"""Compile clients' phrases into contexts for streams, in a thread of its own, so that decoding doesn't wait for it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class ContextMaker:
 
     The key of a request is its cost plus the key of the request that was served last. The request with the lowest key is served
     next (self-clocked fair queueing, Golestani 1994). So a short list doesn't wait for the long list of another client. A long
-    list waits only for other lists whose total cost is at most its own. Only this thread calls `make`; the settings of a
-    request are the keyword arguments.
+    list waits only for other lists whose total cost is at most its own.
 
     Args:
-        read: returns the grammar of a client's text.
+        make: function that makes a context. Only this thread calls it. A request's settings are its keyword arguments.
+        read: function that reads a grammar from a client's text.
     """
 
     def __init__(self, make: Callable[..., Any], read: Callable[[str, PhraseBudget], Awaitable[Grammar]] | None = None) -> None:
@@ -59,7 +59,7 @@ class ContextMaker:
 
     async def compiled(self, settings: dict[str, Any], budget: PhraseBudget) -> dict[str, Any]:
         """Return settings with compiled phrases and a compiled grammar, as soon as the client's budget allows it. A grammar
-        that is a text is read first. Raises Problem if the phrases or the grammar are invalid.
+        that is given as text is parsed first. Raises Problem if the phrases or the grammar are invalid.
         """
         if isinstance(settings.get("grammar"), str):
             assert self.read is not None
@@ -69,11 +69,11 @@ class ContextMaker:
         await asyncio.sleep(budget.take(cost))
         grammar = settings.get("grammar")
         if grammar is not None:
-            sentences = getattr(grammar.intents.get(None), "options", ())  # of a client's own grammar
+            sentences = getattr(grammar.intents.get(None), "options", ())  # of a grammar that the client has sent
             size = budget.cost(len(sentences), 0)
             await asyncio.sleep(budget.take(size))
             try:
-                await self.of({"phrases": None, "grammar": grammar}, size)  # the grammar keeps what is compiled
+                await self.of({"phrases": None, "grammar": grammar}, size)  # the grammar caches its compiled form
             except ValueError as error:
                 raise Problem(str(error), "grammar") from None
         try:

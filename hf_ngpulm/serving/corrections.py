@@ -1,4 +1,4 @@
-"""Keep clients' corrections of transcripts, and listen for what they teach. Each key has a file of its own."""
+"""Store clients' corrections of transcripts, and boost the phrases that they teach. Each key has a file of its own."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from .problems import Problem
 PATH = "/v1/corrections"
 FIELDS = {name: {"type": "string", "maxLength": MOST_CHARACTERS} for name in ("heard", "meant")}
 _KEPT = 256  # logs in memory
-_AT_ONCE = 50  # corrections that are compared in one turn, which takes half a second at most
-_FILE = re.compile(r"^.*\.jsonl: ?")  # in messages about a log
+_AT_ONCE = 50  # corrections that are compared in one turn, in half a second at most
+_FILE = re.compile(r"^.*\.jsonl: ?")  # the file's name in a message about a log, which clients don't see
 
 
 class Corrections:
     """The request handlers for corrections.
 
     Args:
-        folder: the folder of the files; their names are hashes of the keys.
-        access: knows the keys.
+        folder: the folder of the files, whose names are hashes of the keys.
+        access: the access rules, which contain the keys.
 
     Raises:
-        ValueError: the server has no keys, so that nobody would have corrections of their own.
+        ValueError: the server has no keys, so corrections belong to nobody.
     """
 
     def __init__(self, folder: str | Path, limits: Limits, access: Access) -> None:
@@ -45,8 +45,8 @@ class Corrections:
             raise ValueError("corrections are kept for each key; give the server keys (--api-key-file, or Access(keys=[...]))")
         self.folder, self.limits, self.access = Path(folder), limits, access
         self._logs: OrderedDict[str, CorrectionLog] = OrderedDict()  # by file name, the last used at the end
-        # A thread of its own, so that what takes long keeps nothing but corrections waiting.
-        self._maker = ContextMaker(lambda function, given: function(given))
+        # A thread of its own, so that slow comparisons delay nothing but corrections.
+        self._maker = ContextMaker(lambda function, argument: function(argument))
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def start(self) -> None:
@@ -72,7 +72,7 @@ class Corrections:
         return await self._answered(request, add)
 
     async def undo(self, request: web.Request) -> web.Response:
-        """Take the last correction out."""
+        """Remove the last correction."""
         return await self._answered(request, CorrectionLog.undo)
 
     async def phrases(self, request: web.Request) -> list[str]:
@@ -98,18 +98,18 @@ class Corrections:
                 if len(self._logs) > _KEPT:
                     self._logs.popitem(last=False)
                 while not await self._made(lambda log: log.compare(_AT_ONCE), log):
-                    pass  # others take their turns
+                    pass  # between two calls, other clients take their turns
                 return await self._made(function, log)
         except ValueError as error:
             raise Problem(_FILE.sub("", str(error))) from None
         except OSError:
             raise Full("the server can't read or write corrections at the moment; try again later") from None
 
-    async def _made(self, function: Callable[[Any], Any], given: Any) -> Any:
-        return await self._maker.of({"function": function, "given": given}, cost=1.0)
+    async def _made(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        return await self._maker.of({"function": function, "argument": argument}, cost=1.0)
 
     async def _pair(self, request: web.Request) -> tuple[str, str]:
-        """Return what a request says was heard and meant."""
+        """Return the texts "heard" and "meant" of a request. Raises Problem if the body has another form."""
         data = b""
         try:
             async with timeout(self.limits.send_seconds):
@@ -120,15 +120,15 @@ class Corrections:
         if len(data) > self.limits.message_bytes:
             raise Problem(f"the correction is larger than {self.limits.message_bytes:,} bytes", status=413)
         try:
-            given = json.loads(data)
+            pair = json.loads(data)
         except (ValueError, RecursionError):
-            given = None
-        if not isinstance(given, dict) or given.keys() != FIELDS.keys():
+            pair = None
+        if not isinstance(pair, dict) or pair.keys() != FIELDS.keys():
             raise Problem('the body should be JSON: {"heard": "...", "meant": "..."}')
-        for name, value in given.items():
+        for name, value in pair.items():
             if not isinstance(value, str):
                 raise Problem(f"{name} should be a text", name)
-        return given["heard"], given["meant"]
+        return pair["heard"], pair["meant"]
 
     def _opened(self, name: str) -> CorrectionLog:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The thread that decodes the audio of all clients."""
+"""Decode the audio of all clients in one thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .limits import PhraseBudget
 log = logging.getLogger(__name__)
 KEPT_CONTEXTS = 128  # compiled phrase lists to keep after their last use; a list of 500 phrases takes 0.5 MB
 DECODING = "hf-ngpulm-decoding"  # the name of the thread
-_CLOSE = 0.01  # arrivals less than so many seconds apart count as one
+_CLOSE = 0.01  # seconds; pieces of audio that arrive closer together count as one arrival
 
 
 class Session:
@@ -59,7 +59,7 @@ class Session:
         self.backlog = 0
         self.work = 0.0
         self._received, self._arrivals = 0, deque[tuple[int, float]]()  # total samples; (total samples, time) of arrivals
-        # Connections leave these for the decoding thread, under the engine's lock.
+        # Connections write these for the decoding thread, under the engine's lock.
         self.pieces: list[np.ndarray] = []
         self.context: tuple[Any] | None = None
         self.ended = False
@@ -82,15 +82,15 @@ class Session:
         return time.monotonic() - self._arrivals[0][1] if self._arrivals else 0.0
 
     def taken(self) -> tuple[list[np.ndarray], tuple[Any] | None, bool]:
-        """Take what the client has sent since the last call.
+        """Take the audio and the context that the client has sent since the last call.
 
         Returns:
             The audio pieces, float32 `[N]` each; the new context in a tuple, None if there is none; and whether the audio has
-            ended. Pieces and context are returned once.
+            ended.
         """
-        left = self.pieces, self.context, self.ended
+        news = self.pieces, self.context, self.ended
         self.pieces, self.context = [], None
-        return left
+        return news
 
 
 class Engine:
@@ -135,7 +135,7 @@ class Engine:
         self.utterance_frames = utterance_seconds / (recognizer.frame_seconds or 0.01)
         self.threads = torch.get_num_threads()
         self.sound = True
-        self._sessions: list[Session] = []  # that connections have entered; under the lock
+        self._sessions: list[Session] = []  # the sessions that connections have entered; under the lock
         self._streams: dict[int, Session] = {}  # open streams; only the decoding thread uses them
         self._unsent: list[tuple[Session, dict[str, Any]]] = []  # only the decoding thread uses it
         self._changed = threading.Condition()
@@ -150,8 +150,13 @@ class Engine:
         self._thread.start()
 
     def stop(self, seconds: float | None = None) -> bool:
-        """End the threads, and close all streams. `seconds`: how long to wait for the current step; None waits until it ends.
-        Returns whether the decoding thread has ended. Otherwise the thread ends after its current step, or with the process.
+        """End the threads, and close all streams.
+
+        Args:
+            seconds: the longest time to wait for the current step; None waits until it ends.
+
+        Returns:
+            Whether the decoding thread has ended. Otherwise it ends after its current step, or with the process.
         """
         with self._changed:
             self._stopping = True
@@ -160,43 +165,44 @@ class Engine:
         self.contexts.stop()
         return not self._thread.is_alive()
 
-    # Connections may call these methods in any thread.
+    # Methods for connections, in any thread
 
     def enter(self, session: Session) -> None:
-        with self._told():
+        with self._changing():
             self._sessions.append(session)
 
     def leave(self, session: Session) -> None:
         """Remove a session and free its stream, even if the stream hasn't ended."""
-        with self._told():
+        with self._changing():
             if session in self._sessions:
                 self._sessions.remove(session)
 
     def push(self, session: Session, samples: np.ndarray) -> None:
         """Queue audio, float32 `[N]` at the recogniser's rate."""
-        with self._told():
+        with self._changing():
             session.pieces.append(samples)
             session.backlog += len(samples)
             session.arrived(len(samples))
 
     def set_context(self, session: Session, context: Any) -> None:
         """Replace the compiled context of a session, starting at the next step; None removes it."""
-        with self._told():
+        with self._changing():
             session.context = (context,)
 
     def end(self, session: Session) -> None:
         """Mark the audio of a session as complete; the engine decodes the rest and delivers `done`."""
-        with self._told():
+        with self._changing():
             session.ended = True
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _changing(self) -> Iterator[None]:
+        """Hold the lock during the `with` block, then wake the decoding thread."""
         with self._changed:
             yield
             self._is_new = True
             self._changed.notify()
 
-    # The decoding thread.
+    # Methods of the decoding thread
 
     def _run(self) -> None:
         busy, threads = False, 0
@@ -276,10 +282,10 @@ class Engine:
             begin = time.monotonic()
             try:
                 self._deliver_final(session, recognizer.utterance_begin(sid), recognizer.reset(sid))
-            except ValueError as error:  # of a rescorer that can't read the transcript
+            except ValueError as error:  # the rescorer can't read the transcript
                 self._fail(session, 1008, str(error))
                 return 0.0
-            seconds += time.monotonic() - begin  # a second look at phrases takes its time
+            seconds += time.monotonic() - begin  # a second look at phrases takes time, too
         ahead = round((recognizer.latency_seconds - recognizer.chunk_seconds) * recognizer.sampling_rate)
         with self._changed:
             session.backlog = sum(map(len, session.pieces)) + recognizer.encoder.waiting(sid)
@@ -287,7 +293,7 @@ class Engine:
         self._say(session, {"type": "room"})
         session.work += seconds
         if session.work > self.work_seconds:
-            self._fail(session, 1008, f"decoding took more than {self.work_seconds:g} s, as much as a recording may have")
+            self._fail(session, 1008, f"decoding took more than {self.work_seconds:g} s, the limit for a recording")
         return lag
 
     def _finish(self, session: Session, sid: int) -> None:
@@ -295,7 +301,7 @@ class Engine:
         self._forget(session)
         try:
             self._deliver_final(session, begin, self.recognizer.close(sid))
-        except ValueError as error:  # of a rescorer that can't read the transcript; the stream is closed
+        except ValueError as error:  # the rescorer can't read the transcript; the stream is closed
             self._say(session, {"type": "failed", "code": 1008, "reason": str(error)})
             return
         self._say(session, {"type": "done"})
@@ -330,7 +336,7 @@ class Engine:
                 self.recognizer.discard(sid)
             except Exception as error:
                 if isinstance(error, ValueError) and not isinstance(error, StreamError):
-                    return  # of a rescorer that can't read the transcript; the stream is closed
+                    return  # the rescorer can't read the transcript; the stream is closed
                 log.exception("a stream couldn't be freed")
                 self.sound = False
 

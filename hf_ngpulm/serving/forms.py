@@ -1,4 +1,4 @@
-"""Receive forms: text fields, and a recording that goes to a temporary file. The total size of these files is limited."""
+"""Receive forms: text fields, and a recording that is written to a temporary file. The total size of these files is limited."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .problems import Problem
 _PIECE = 256 * 1024  # bytes to collect before they are written to disk
 _MOST_TEXT = 64 * 1024  # bytes of a form's texts, besides phrases
 _MOST_FIELDS = 64  # besides keywords
-_AS_IT_IS = ("", "identity", "binary", "8bit", "7bit")  # codings that leave the data unchanged
+_IDENTITY = ("", "identity", "binary", "8bit", "7bit")  # codings that leave the data unchanged
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Forms:
                 parts -= 1
                 name = (part.name or "").partition("[")[0] if isinstance(part, BodyPartReader) else ""
                 if not isinstance(part, BodyPartReader) or not name or parts < 0:
-                    raise Problem("the form should have fields with names, as many as there are keywords at most")
+                    raise Problem("the form should have named fields only, and no more of them than allowed keywords")
                 for header in (hdrs.CONTENT_ENCODING, hdrs.CONTENT_TRANSFER_ENCODING):
                     _check_coding(part.headers, header, name)
                 if name == "file":
@@ -127,7 +127,7 @@ class Forms:
             return await awaitable
 
     def _too_large(self) -> Problem:
-        return Problem(f"the recording is larger than {self.limits.upload_bytes:,} bytes, as large as it may be", "file", 413)
+        return Problem(f"the recording is larger than {self.limits.upload_bytes:,} bytes, the limit", "file", 413)
 
 
 def is_gone(request: web.Request) -> bool:
@@ -135,7 +135,7 @@ def is_gone(request: web.Request) -> bool:
 
 
 def _check_coding(headers: Any, name: str, param: str | None = None) -> None:
-    """Refuse every content coding. A small compressed body could expand to a huge one."""
+    """Raise Problem for a compressed body, because a small one could expand to a huge one."""
     coding = headers.get(name, "").strip()
-    if coding.lower() not in _AS_IT_IS:
-        raise Problem(f"{name} {coding[:40]!r} isn't taken; send it as it is", param and param[:40], 415)
+    if coding.lower() not in _IDENTITY:
+        raise Problem(f"{name} {coding[:40]!r} isn't supported; send the body uncompressed", param and param[:40], 415)

@@ -26,8 +26,8 @@ class Limits:
             an address together may replace `clients_per_address` full contexts in that time. The server waits before it takes
             more phrases.
         grammar_bytes: size of a client's own grammar, in UTF-8.
-        grammar_seconds: CPU time that compiling it may take.
-        grammar_parts: its arcs and spellings, once it is compiled.
+        grammar_seconds: CPU time that compiling such a grammar may take.
+        grammar_parts: number of arcs and spellings of the compiled grammar.
         buffered_seconds: seconds of undecoded audio of a client, at least one chunk. The server waits before it reads more.
         utterance_seconds: length of the longest utterance. A longer utterance is ended at this length.
         hello_seconds: time until a client's first message, or a connection's first request.
@@ -98,7 +98,7 @@ class Limits:
 
 
 class Full(Exception):
-    """Raised if the server has no place for a client; the message and the HTTP status go to the client."""
+    """The server has no place for a client. The client gets the message and the HTTP status."""
 
     def __init__(self, message: str, status: int = 503) -> None:
         super().__init__(message)
@@ -129,7 +129,7 @@ class PhraseBudget:
         return self._now() >= self.contexts
 
     def cost(self, count: int, size: int) -> float:
-        """Return the cost of `count` phrases of `size` bytes: their share of a full context, which is never 0."""
+        """Return the cost of `count` phrases of `size` bytes: their share of a full context, above 0."""
         return max(max(1, count) / self.limits.phrases, size / self.limits.phrase_bytes)
 
     def take(self, cost: float) -> float:
@@ -141,8 +141,8 @@ class PhraseBudget:
         return wait if self.within is None else max(wait, self.within.take(cost))
 
     def _now(self) -> float:
-        come_back = (self._clock() - self._at) / self.limits.phrase_seconds * self.contexts
-        return min(float(self.contexts), self._left + come_back)
+        refilled = (self._clock() - self._at) / self.limits.phrase_seconds * self.contexts
+        return min(float(self.contexts), self._left + refilled)
 
 
 class Places:
@@ -176,7 +176,7 @@ class Places:
             raise Full("the server is full; try again later")
         if address is not None:
             if self._taken[address] >= most:
-                raise Full(f"{most} clients of {address} are connected, as many as may be; try again later", 429)
+                raise Full(f"{most} clients of {address} are connected, the most from one address; try again later", 429)
             self._budgets = {name: left for name, left in self._budgets.items() if self._taken[name] or not left.is_full}
             of_address = self._budgets.setdefault(address, PhraseBudget(self.limits, most, clock=self._clock))
         self._taken[address] += 1

@@ -31,7 +31,7 @@ def samples(data: bytes) -> np.ndarray:
     bytes is odd.
     """
     if len(data) % 2:
-        raise Problem(f"audio of {len(data)} bytes isn't made of 2-byte samples")
+        raise Problem(f"audio should be 2-byte samples, got {len(data)} bytes")
     return np.frombuffer(data, dtype="<i2").astype(np.float32) / 32768
 
 
@@ -47,16 +47,16 @@ def checked_phrases(phrases: Any, limits: Limits, param: str) -> list[str | tupl
     if not isinstance(phrases, list):
         raise Problem("phrases should be a list", param)
     if len(phrases) > limits.phrases:
-        raise Problem(f"{len(phrases)} phrases; at most {limits.phrases} are taken", param)
+        raise Problem(f"at most {limits.phrases} phrases are allowed, got {len(phrases)}", param)
     checked = [_phrase(phrase, limits, param) for phrase in phrases]
     size = sum(len(text.encode()) for text in texts_of(checked))
     if size > limits.phrase_bytes:
-        raise Problem(f"phrases of {size} bytes in all; at most {limits.phrase_bytes} are taken", param)
+        raise Problem(f"at most {limits.phrase_bytes} bytes of phrases are allowed, got {size}", param)
     return checked
 
 
 def with_learned(phrases: list[Any], learned: Iterable[str], limits: Limits) -> list[Any]:
-    """Return a client's phrases, and after them those that corrections teach, as far as the limits allow."""
+    """Return a client's phrases, followed by phrases from corrections, as many as the limits allow."""
     every, own = list(phrases), set(texts_of(phrases))
     left = limits.phrase_bytes - sum(len(text.encode()) for text in own)
     for text in learned:
@@ -75,13 +75,13 @@ def texts_of(phrases: Any) -> list[str]:
 def _phrase(phrase: Any, limits: Limits, param: str) -> str | tuple[str, float]:
     text, *own = phrase if isinstance(phrase, list) and len(phrase) == 2 else (phrase,)
     if not isinstance(text, str) or not text.strip():
-        raise Problem("a phrase should be a text that isn't empty, or a pair of one and its weight", param)
+        raise Problem("a phrase should be a text that isn't empty, or a pair of such a text and its weight", param)
     if len(text) > limits.phrase_characters:
-        raise Problem(f"a phrase of {len(text)} characters; at most {limits.phrase_characters} are taken", param)
+        raise Problem(f"a phrase may have at most {limits.phrase_characters} characters, got {len(text)}", param)
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Problem(f"a phrase with half of a surrogate pair, which isn't text: {text!a}", param) from None
+        raise Problem(f"a phrase should be valid Unicode, got {text!a}", param) from None
     return (text, checked_number("a phrase's weight", own[0], -MOST_WEIGHT, MOST_WEIGHT, param)) if own else text
 
 

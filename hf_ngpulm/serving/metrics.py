@@ -27,20 +27,21 @@ class Metrics:
         self.clients = Gauge("clients", "Clients that have a place.", ["kind"], multiprocess_mode="livesum", **every)
         self.requests = Counter("requests", "Requests that were answered.", ["path", "status"], **every)
         self._audio = Counter("audio_seconds", "Seconds of audio that were decoded.", ["kind"], **every)
-        self._lag = Histogram(
-            "lag_seconds", "How long after its last sample came a chunk of live audio was decoded.", buckets=_SECONDS, **every
-        )
+        self._lag = Histogram("lag_seconds", "Time from a live chunk's last sample to its result.", buckets=_SECONDS, **every)
         self._batch = Histogram(
             "batch_size", "Streams that a step decoded.", ["kind"], buckets=(1, 2, 4, 8, 16, 32, 64, 128), **every
         )
-        self._step = Histogram("step_seconds", "How long a step took.", ["kind"], buckets=_SECONDS, **every)
+        self._step = Histogram("step_seconds", "Duration of a step.", ["kind"], buckets=_SECONDS, **every)
         self._recording = Histogram(
-            "recording_seconds", "How long a recording took, its arrival included.", buckets=(*_SECONDS, 100.0, 300.0), **every
+            "recording_seconds", "Time for a recording, from its request on.", buckets=(*_SECONDS, 100.0, 300.0), **every
         )
 
     def watch(self, kind: str, chunk_seconds: float | None = None) -> Callable[[int, float, list[float]], None]:
-        """Return a function for the `watch` argument of `Engine`. `kind`: "live" or "recording". `chunk_seconds`: for live
-        audio, the seconds of audio that each stream contributes to a step; None for recordings.
+        """Return a function for the `watch` argument of `Engine`.
+
+        Args:
+            kind: "live" or "recording".
+            chunk_seconds: seconds of audio that each live stream contributes to a step; None for recordings.
         """
 
         def step(size: int, seconds: float, lags: list[float]) -> None:

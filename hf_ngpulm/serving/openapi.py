@@ -18,7 +18,7 @@ _WORD = {"type": "object", "properties": {"word": _TEXT, "start": _NUMBER, "end"
 _SEGMENT = {"type": "object", "properties": {"id": {"type": "integer"}, "text": _TEXT, "start": _NUMBER, "end": _NUMBER}}
 _SLOT = {"type": "object", "properties": {"name": _TEXT, "value": {}, "text": _TEXT, "start": _NUMBER, "end": _NUMBER}}
 _USAGE = {"type": "object", "properties": {"type": {"const": "duration"}, "seconds": _NUMBER}}
-_WARNINGS = {"type": "array", "items": _TEXT, "description": "Such as phrases that the model can't write."}
+_WARNINGS = {"type": "array", "items": _TEXT, "description": "Warnings, for example about phrases that the model can't write."}
 _TRANSCRIPT = {"type": "object", "required": ["text"], "properties": {
     "text": _TEXT, "usage": _USAGE, "warnings": _WARNINGS, "task": _TEXT, "language": _TEXT, "duration": _NUMBER,
     "understood": {"type": "boolean"}, "intent": {"type": ["string", "null"]}, "slots": {"type": "array", "items": _SLOT},
@@ -30,15 +30,18 @@ _ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"typ
 }}}}  # fmt: skip
 _ERRORS = {
     "400": "a field or the file is wrong", "404": "there is no such model", "413": "too large", "415": "compressed",
-    "429": "too many of one address; try again later", "503": "the server is full or shutting down; try again later",
+    "429": "too many from one address; try again later", "503": "the server is full or shutting down; try again later",
 }  # fmt: skip
 
 
 def description(
     routes: Collection[web.AbstractRoute], voices: Voices, limits: Limits, needs_key: bool, version: str
 ) -> dict[str, Any]:
-    """Return an OpenAPI document. `routes`: the routes to describe; the descriptions are the docstrings of their handlers.
-    `needs_key`: whether requests need a key.
+    """Return the server's OpenAPI document.
+
+    Args:
+        routes: the routes to describe, by the docstrings of their handlers.
+        needs_key: whether requests need a key.
     """
     paths: dict[str, Any] = {}
     for route in routes:
@@ -86,7 +89,7 @@ def _operation(route: web.AbstractRoute, voices: Voices, limits: Limits) -> dict
         kinds: dict[str, Any] = {"application/json": {"schema": {"$ref": "#/components/schemas/Transcript"}}}
         kinds |= {kind: {"schema": _TEXT} for kind in ("text/plain", "text/event-stream", "application/x-subrip", "text/vtt")}
         wrong = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-        said = f"as response_format ({', '.join(FORMATS)}) and stream say"
-        operation["responses"] = {"200": {"description": said, "content": kinds}}
-        operation["responses"] |= {code: {"description": what, "content": wrong} for code, what in _ERRORS.items()}
+        answer = f"a transcript, in the format that response_format ({', '.join(FORMATS)}) and stream select"
+        operation["responses"] = {"200": {"description": answer, "content": kinds}}
+        operation["responses"] |= {code: {"description": reason, "content": wrong} for code, reason in _ERRORS.items()}
     return operation

@@ -1,4 +1,4 @@
-"""Grammars that clients send. Each is compiled on trial in another process, then here, and kept for the next client."""
+"""Compile the grammars that clients send: first on trial in another process, then here. Results are cached."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .contexts import ContextMaker
 from .limits import Limits, PhraseBudget
 from .problems import Problem
 
-KEPT = 64  # texts whose grammars or errors are kept
-KEPT_PARTS = 5  # times the most parts of one grammar: what all kept grammars may have
+KEPT = 64  # texts whose grammars or errors are cached
+KEPT_PARTS = 5  # limit of the parts of all cached grammars, as a multiple of `Limits.grammar_parts`
 
 
 class OwnGrammars:
-    """Makes grammars of clients' texts, one at a time, in a fair order.
+    """Makes grammars from clients' texts, one at a time, in a fair order.
 
     Args:
-        recognizer: compiles grammars, with its `context`.
+        recognizer: the recogniser, whose `context` compiles grammars.
     """
 
     def __init__(self, recognizer: Any, limits: Limits) -> None:
@@ -38,30 +38,30 @@ class OwnGrammars:
     def stop(self, _: float | None = None) -> bool:
         self._trial.close()
         self._maker.stop()
-        self._trial.close()  # which the thread may have started again
+        self._trial.close()  # the thread may have started another trial
         return True
 
     async def grammar(self, text: str, budget: PhraseBudget) -> Grammar:
         """Return a client's grammar, as soon as its budget allows it. Raises Problem if the grammar is invalid or too large."""
         key = _key(text)
-        found, _ = self._kept.get(key, (None, 0))
-        if found is not None:
+        grammar, _ = self._kept.get(key, (None, 0))
+        if grammar is not None:
             with contextlib.suppress(KeyError):  # the thread may have removed it
                 self._kept.move_to_end(key)
         else:
             cost = budget.cost(1, 0) + len(text.encode()) / self.limits.grammar_bytes
             await asyncio.sleep(budget.take(cost))
-            seconds = self.limits.grammar_seconds  # for a client that leaves meanwhile
+            seconds = self.limits.grammar_seconds  # the charge for a client that leaves while it waits
             try:
-                found, seconds = await self._maker.of({"text": text}, cost)
+                grammar, seconds = await self._maker.of({"text": text}, cost)
             finally:
-                budget.take(seconds / self.limits.grammar_seconds)  # the next one waits for it
-        if isinstance(found, str):
-            raise Problem(found, "grammar")
-        return found
+                budget.take(seconds / self.limits.grammar_seconds)  # delays the client's next grammar
+        if isinstance(grammar, str):
+            raise Problem(grammar, "grammar")
+        return grammar
 
     def _made(self, text: str) -> tuple[Grammar | str, float]:
-        """Return a grammar or the reason why there is none, and the seconds that its trial took."""
+        """Return a grammar or the error message, and the seconds that its trial took."""
         key, seconds = _key(text), 0.0
         if key not in self._kept:
             grammar: Grammar | str

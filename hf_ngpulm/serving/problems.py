@@ -1,4 +1,4 @@
-"""Errors of requests, in the format that OpenAI's clients expect."""
+"""Describe errors of requests in the format that OpenAI's clients expect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RETRY_SECONDS = 1
 
 
 class Problem(Exception):
-    """Raised if a request can't be served.
+    """A request can't be served.
 
     Args:
         message: the message for the client.

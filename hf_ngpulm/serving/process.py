@@ -45,7 +45,9 @@ async def listen(
     """Serve until SIGTERM or SIGINT; then decode the audio that clients have sent.
 
     Args:
+        app: the application, from `make_app`.
         tell: called with the address, `host:port`, once the server listens.
+        tls: the certificate, from `certificate`; None serves plain HTTP.
         reuse_port: whether other processes listen at the same address, too.
         access: the access rules. Their proxies may open any number of connections.
         stopping: called when the server begins to stop.
@@ -127,13 +129,13 @@ def certificate(cert: str | None, key: str | None) -> ssl.SSLContext | None:
     """
     if cert is None:
         if key is not None:
-            raise ValueError("a key without its certificate; give --tls-cert, too")
+            raise ValueError("--tls-key needs its certificate; add --tls-cert")
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(cert, key)
     except OSError as error:  # includes ssl.SSLError
-        raise ValueError(f"{cert}: no certificate with its key, as PEM: {error}") from None
+        raise ValueError(f"{cert}: not a PEM certificate with its key: {error}") from None
     return context
 
 
@@ -153,7 +155,7 @@ def run_workers(count: int, work: Callable[..., None], options: dict[str, Any], 
     """
     if not hasattr(socket, "SO_REUSEPORT"):
         raise ValueError(
-            f"--workers {count}: on this system one process listens at an address; start several, each with its port"
+            f"--workers {count}: on this system only one process can listen at an address; start several servers on other ports"
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with closing(socket.socket(family)) as reserved, tempfile.TemporaryDirectory(prefix="hf-ngpulm-") as folder:

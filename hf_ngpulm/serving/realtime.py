@@ -1,9 +1,9 @@
-"""OpenAI's realtime transcription: `/v1/realtime?intent=transcription`, a websocket with OpenAI's events.
+"""Speak OpenAI's realtime transcription: `/v1/realtime?intent=transcription`, a websocket with OpenAI's events.
 
 Each item of a conversation is an utterance. An item ends where the client commits audio. If turn detection is on, an item also
-ends where the recogniser detects the end of an utterance. Deltas contain words that can no longer change. The server adds to
-OpenAI's protocol: phrases, language models and weights in `transcription`, words with times in `completed`, and, on request,
-`partial` events.
+ends where the recogniser detects the end of an utterance. Deltas contain words that can no longer change. The server extends
+OpenAI's protocol with phrases, language models and weights in `transcription`, words with times in `completed`, and, on
+request, `partial` events.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Realtime(Connection):
         self._stream_begins = self._until = self._begin = 0.0
         self._next_item()
 
-    # Messages from the client.
+    # Messages from the client
 
     async def _read(self) -> tuple[int, str]:
         self._say(self._session("created"))
@@ -120,7 +120,7 @@ class Realtime(Connection):
             event: Event = {}
             try:
                 if message.type != WSMsgType.TEXT:
-                    raise Problem("audio comes as input_audio_buffer.append, in base64")
+                    raise Problem("audio should be sent as input_audio_buffer.append, in base64")
                 event = parse(message.data)
                 await self._hear(event)
             except Problem as problem:
@@ -140,7 +140,7 @@ class Realtime(Connection):
                 self._say({"type": "input_audio_buffer.cleared"})
             case kind:
                 raise Problem(
-                    f"unknown type: {kind[:60]}; a session takes session.update, input_audio_buffer.append, .commit and .clear",
+                    f"unknown type: {kind[:60]}; known are session.update, input_audio_buffer.append, .commit and .clear",
                     "type", code="unknown_event",
                 )  # fmt: skip
 
@@ -151,7 +151,7 @@ class Realtime(Connection):
         if heard.get("format") is not None:
             form, rate = _format(heard["format"])
             if self._heard and (form, rate) != (config.form, config.rate):
-                raise Problem("the format can't change amid an utterance; commit or clear the audio first", "format")
+                raise Problem("the format can't change within an utterance; commit or clear the audio first", "format")
             config = replace(config, form=form, rate=rate)
         if transcription is not None:
             _only(transcription, ("model", "partials", *OF_SEARCH, *_IGNORED), "transcription")
@@ -173,8 +173,8 @@ class Realtime(Connection):
             context = settings.get("phrases")
             if self._heard and (looked or isinstance(context, LookContext)) and not _same_look(settings, self._settings):
                 raise Problem(
-                    "false_alarms_per_hour, and what phrases are then weighed with, can't change amid an utterance; commit or "
-                    "clear the audio first", "false_alarms_per_hour",
+                    "false_alarms_per_hour and the settings of its search can't change within an utterance; commit or clear "
+                    "the audio first", "false_alarms_per_hour",
                 )  # fmt: skip
         if self.session is not None:
             self.session.endpoints = config.turns
@@ -247,7 +247,7 @@ class Realtime(Connection):
     def _say(self, message: Event) -> None:
         self._deliver({"type": "say", "message": message})
 
-    # Messages to the client.
+    # Messages to the client
 
     def _messages(self, event: Event) -> Iterator[Event]:
         for message in self._unnumbered(event):
@@ -315,11 +315,11 @@ class Realtime(Connection):
             yield {"type": f"conversation.item.{kind}", "item": item, **previous}
 
     def _meaning(self, event: Event) -> Event:
-        """Return what an event says about a grammar or phrases, with times in seconds of the session."""
-        known = {name: event[name] for name in MEANING if name in event}
-        for timed in (*known.get("slots", ()), *known.get("phrases", ())):
+        """Return an event's entries about a grammar or phrases. Their times are seconds since the session began."""
+        meant = {name: event[name] for name in MEANING if name in event}
+        for timed in (*meant.get("slots", ()), *meant.get("phrases", ())):
             timed.update({name: round(self._stream_begins + timed[name], 3) for name in ("start", "end") if name in timed})
-        return known
+        return meant
 
     def _completed(self, text: str, words: list[Event], meant: Event) -> Iterable[Event]:
         usage = {"type": "duration", "seconds": round(self._until - self._begin, 3)}
@@ -349,9 +349,9 @@ def _input(session: Any) -> Event:
     """Check a session; return its `audio.input`. Raises Problem if the session has an unknown field or an unsupported value."""
     _only(session, ("type", "audio", "include"), "session")
     if session.get("type", "transcription") != "transcription":
-        raise Problem("this server has sessions of the type transcription", "session.type")
+        raise Problem("session.type should be transcription", "session.type")
     if session.get("include"):
-        raise Problem("log-probabilities aren't given; leave include out", "session.include")
+        raise Problem("log-probabilities aren't available; leave include out", "session.include")
     audio = session.get("audio", {})
     _only(audio, ("input",), "session.audio")
     heard = audio.get("input", {})
@@ -360,7 +360,7 @@ def _input(session: Any) -> Event:
 
 
 def _same_look(one: Event, other: Event) -> bool:
-    """Return whether two settings of a stream differ at most in their phrases."""
+    """Return whether two settings of a stream are equal apart from their phrases."""
     return {**one, "phrases": None} == {**other, "phrases": None}
 
 
@@ -386,9 +386,9 @@ def _detects(turns: Any) -> bool:
 
 
 def _only(fields: Any, names: Iterable[str], where: str) -> None:
-    """Refuse a value that isn't an object, or that has fields whose names aren't in `names`."""
+    """Raise Problem if a value isn't an object, or has a field that `names` doesn't list."""
     if not isinstance(fields, dict):
         raise Problem(f"{where} should be an object", where)
     unknown = sorted(fields.keys() - set(names))
     if unknown:
-        raise Problem(f"unknown in {where}: {unknown[0][:40]}", f"{where}.{unknown[0][:40]}")
+        raise Problem(f"unknown field in {where}: {unknown[0][:40]}", f"{where}.{unknown[0][:40]}")

@@ -21,12 +21,12 @@ from .connection import timeout
 from .engine import Engine, Session
 from .limits import Limits, PhraseBudget
 
-BATCH = 16  # recordings that a step takes
+BATCH = 16  # most recordings in a step
 # Seconds of audio in a step on the CPU. With longer batches, malloc requests each (large) activation from the system, and these
 # requests take half of the time.
 BATCH_SECONDS = 100.0
 CHUNK_SECONDS, CONTEXT_SECONDS = 30.0, 5.0
-WAITING_SECONDS = 60.0  # of a recording's audio that may wait to be decoded
+WAITING_SECONDS = 60.0  # most seconds of a recording's audio that wait to be decoded
 PIECE_SECONDS, PIECES = 10.0, 3  # length of a piece of audio, and number of pieces that are read at a time
 LOOK_SECONDS = 0.5  # between checks that the client is still connected
 MOST_SEARCHES = 4  # different beam widths that have recognisers at the same time
@@ -36,8 +36,10 @@ Lane: TypeAlias = tuple["int | None", int]  # a beam width, and the number of th
 
 
 class Failure(Exception):
-    """Raised if a recording can't be transcribed. The message is for the client. `code`: a websocket close code; 1008 if the
-    recording is the cause.
+    """A recording can't be transcribed. The message is for the client.
+
+    Args:
+        code: a websocket close code; 1008 if the recording is the cause.
     """
 
     def __init__(self, message: str, code: int = 1008) -> None:
@@ -50,11 +52,11 @@ class RecordingEngines:
 
     A step decodes one chunk of each of up to `BATCH` recordings, so no client waits for the whole recording of another. Each
     beam width has its own engines, for a few beam widths at a time. On the CPU, a beam width has several engines, and the busy
-    engines share torch's threads. Two batches in parallel take less time than two batches in sequence with twice the threads. A
-    model has many small operations, and threads mostly wait for each other between them.
+    engines share torch's threads. A model has many small operations between which threads wait for each other, so two parallel
+    batches take less time than two batches one after another with twice the threads.
 
     Args:
-        recognizer: provides the model and the search.
+        recognizer: the recogniser with the model and the search.
         watch, read: see `Engine`.
     """
 
@@ -88,8 +90,13 @@ class RecordingEngines:
 
     @contextlib.asynccontextmanager
     async def engine(self, num_beams: int | None) -> AsyncIterator[Engine]:
-        """Lend an engine to the `with` block. `num_beams`: the beam width; None for the server's beam width. Raises ValueError
-        if the search doesn't support this beam width.
+        """Lend an engine to the `with` block.
+
+        Args:
+            num_beams: the beam width; None for the server's.
+
+        Raises:
+            ValueError: the search doesn't support this beam width.
         """
         lane = num_beams, min(range(self._lanes), key=lambda number: self._users[num_beams, number])
         self._users[lane] += 1
@@ -104,7 +111,7 @@ class RecordingEngines:
         finally:
             self._users[lane] -= 1
             self._share_threads()
-            dropped = self._dropped()  # remove all of them first, so that no new client gets one that stops
+            dropped = self._dropped()  # removed before the first is stopped, so that no new client gets one that stops
             for engine in dropped:
                 await asyncio.to_thread(engine.stop)
 
@@ -129,15 +136,16 @@ class RecordingEngines:
                 recognizer = self.recognizer.for_recordings(self.limits.uploads, CHUNK_SECONDS, CONTEXT_SECONDS, **beams)
                 utterance = self.limits.audio_seconds + PIECE_SECONDS  # a recording is one utterance
                 seconds = BATCH_SECONDS if recognizer.model.device.type == "cpu" else None
-                told: dict[str, Any] = {"watch": self.watch, "read": self.read}
-                engine = Engine(recognizer, 0.02, utterance, BATCH, seconds, self.limits.work_seconds, **told)
+                engine = Engine(
+                    recognizer, 0.02, utterance, BATCH, seconds, self.limits.work_seconds, watch=self.watch, read=self.read
+                )
                 engine.start()
             self._engines[lane] = engine
             return engine
 
 
 async def _in_thread(function: Callable[[], Any]) -> Any:
-    """Call a function in another thread. A cancelled caller waits for it, too, so that the caller's file stays open."""
+    """Call a function in another thread. Even a cancelled caller waits for its end, so that the file it reads stays open."""
     future = asyncio.ensure_future(asyncio.to_thread(function))
     try:
         return await asyncio.shield(future)
@@ -220,7 +228,7 @@ class Take:
         """
         self.seconds += len(samples) / self.engine.recognizer.sampling_rate
         if self.seconds > self.limits.audio_seconds:
-            raise Failure(f"the recording is longer than {self.limits.audio_seconds:g} s, as long as it may be; cut it")
+            raise Failure(f"the recording is longer than {self.limits.audio_seconds:g} s, the limit; cut it")
         if len(samples):
             self.engine.push(self._session, samples)
 

@@ -1,8 +1,7 @@
 """Serve on a Ray cluster: replicas of the server behind Ray Serve's address.
 
-A replica is a process that runs the server's application at a port that only its machine reaches. Ray Serve's proxies choose a
-replica for each request or websocket, and the replica passes it on to that port. So a stream stays with its replica, and the
-paths are those of the server.
+A replica is a process that runs the server's application at a local port. Ray Serve's proxies choose a replica for each request
+or websocket, and the replica forwards it to that port. So a stream stays with its replica, and the paths are the server's.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .limits import Limits
 from .process import KEEP_ALIVE
 
 log = logging.getLogger(__name__)
-# Headers that are of a connection, not of a request, and those of a websocket's handshake, which is made anew.
+# Headers that aren't forwarded: those of a single connection, and those of a websocket's handshake, which is repeated.
 _OF_CONNECTION = {
     b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
     b"sec-websocket-key", b"sec-websocket-version", b"sec-websocket-extensions", b"sec-websocket-protocol",
@@ -43,18 +42,18 @@ def deployment(
     """Return an application for `ray.serve.run`.
 
     Args:
-        make: makes the server's application in each replica, with `make_app`. It is sent to the machines, so it should load the
-            models itself.
-        replicas: number of replicas, or the fewest and the most. Ray then adds replicas if more than three quarters of
-            `streams` are taken, on average, and removes idle ones.
-        streams: clients with live audio, and recordings, that a replica takes at the same time; at most `Limits.clients` of its
+        make: function that makes the server's application in each replica, with `make_app`. It is pickled and sent to the
+            machines, so it should load the models itself.
+        replicas: number of replicas, or a pair of the fewest and the most. Between these, Ray adds replicas if more than three
+            quarters of `streams` are in use on average, and removes idle ones.
+        streams: live clients and recordings that a replica serves at the same time; at most `Limits.clients` of its
             application.
-        num_gpus, num_cpus: what each replica takes of its machine.
+        num_gpus, num_cpus: GPUs (or a share of one) and CPU cores that each replica reserves.
         name: the deployment's name.
 
     Raises:
         ImportError: Ray Serve isn't installed.
-        ValueError: the fewest replicas are more than the most.
+        ValueError: `replicas` is a pair whose first number is 0 or above the second.
     """
     with needed("cluster", "deployments"):
         from ray import serve
@@ -83,7 +82,8 @@ def serve_replicas(deployed: Any, host: str, port: int, tell: Callable[[], Any])
         tell: called once replicas answer.
 
     Raises:
-        ValueError: Ray Serve runs on the cluster already; or replicas can't start, as for a model that can't be loaded.
+        ValueError: Ray Serve runs on the cluster already; or the replicas can't start, for example because the model can't be
+            loaded.
     """
     from ray import serve
 
@@ -107,7 +107,7 @@ def serve_replicas(deployed: Any, host: str, port: int, tell: Callable[[], Any])
 
 
 class OfThisProcess:
-    """An ASGI application that passes on requests to this process's server. (Ray Serve would call a function to make one.)"""
+    """An ASGI application that forwards requests to this process's server. It is a class because Ray Serve calls functions."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         assert _replica is not None
@@ -142,17 +142,17 @@ class Replica:
 
 
 class Bridge:
-    """An ASGI application that passes on requests and websockets to the server at `url`."""
+    """An ASGI application that forwards requests and websockets to the server at `url`."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self._session: ClientSession | None = None
 
     def session(self) -> ClientSession:
-        """Return the connections to the server. They belong to the running event loop."""
+        """Return the client session for connections to the server. It belongs to the running event loop."""
         if self._session is None:
             unlimited = ClientTimeout(total=None)  # the server has limits of its own
-            # Each stream has a connection. aiohttp's limit of 100 would let streams and health checks wait for others' ends.
+            # Each stream has a connection. With aiohttp's limit of 100, streams and health checks would wait for others to end.
             self._session = ClientSession(
                 connector=TCPConnector(limit=0), auto_decompress=False, cookie_jar=DummyCookieJar(), timeout=unlimited
             )
@@ -232,8 +232,9 @@ class Bridge:
 
 
 def _target(scope: Any) -> str:
-    """Return the path and query of a request, as the client wrote them, with a slash before them: after the server's address
-    "@host" would name another one."""
+    """Return the path and query of a request as the client wrote them. A missing slash is added in front, because "@host" after
+    the server's address would name another server.
+    """
     path = scope.get("raw_path") or scope["path"].encode()
     path = path if path.startswith(b"/") else b"/" + path
     query = b"?" + scope["query_string"] if scope.get("query_string") else b""
@@ -248,5 +249,5 @@ def _headers(scope: Any) -> list[tuple[str, str]]:
         dropped.add(b"content-length")  # RFC 9112, 6.3: chunks have priority, and another length would garble the connection
     kept = [(name, value) for name, value in headers if name.lower().encode("latin-1") not in dropped]
     if scope.get("client"):
-        kept.append(("x-forwarded-for", scope["client"][0]))  # in lower case, as ASGI has the others
+        kept.append(("x-forwarded-for", scope["client"][0]))  # in lower case, like ASGI's other headers
     return kept

@@ -30,40 +30,41 @@ OF_SEARCH = (
     "prompt", "hotwords", "keywords", "lm", "lm_weight", "phrase_weight", "false_alarms_per_hour", "grammar", "explain"
 )  # fmt: skip
 # The fields of a form as JSON Schema. Requests are checked against it, and `openapi` publishes it.
-_PHRASES = "Phrases to listen for (hotwords): separated by commas, semicolons or line ends, or a JSON list, also with weights."
+_PHRASES = "Phrases to boost (hotwords), separated by commas, semicolons or line ends; or a JSON list, optionally with weights."
 _IGNORED = "Ignored."
 FIELDS: dict[str, dict[str, Any]] = {
     "file": {
         "type": "string", "format": "binary", "description": "The recording: WAV, FLAC, Ogg, MP3, WebM, MP4 (M4A) ...",
     },
     "model": {"type": "string", "description": "A name of the model; optional."},
-    "response_format": {"type": "string", "enum": list(FORMATS), "default": "json", "description": "Form of the answer."},
+    "response_format": {"type": "string", "enum": list(FORMATS), "default": "json", "description": "Format of the response."},
     "timestamp_granularities": {
         "type": "array", "items": {"type": "string", "enum": list(GRANULARITIES)}, "default": ["segment"],
-        "description": "With verbose_json: what to give times of.",
+        "description": "With verbose_json: the units that get times.",
     },
     "stream": {
         "type": "boolean", "default": False,
         "description": "With json and text: server-sent events, transcript.text.delta as words become final.",
     },
     "prompt": {"type": "string", "description": _PHRASES},
-    "hotwords": {"type": "string", "description": "The same."},
-    "keywords": {"type": "array", "items": {"type": "string"}, "description": "The same, one phrase each."},
+    "hotwords": {"type": "string", "description": "Like prompt."},
+    "keywords": {"type": "array", "items": {"type": "string"}, "description": "Like prompt, with one phrase per item."},
     "phrase_weight": {"type": "number", **OPTIONS["phrase_weight"].schema()},
     "false_alarms_per_hour": {
         "type": "number", "minimum": 1e-6, "maximum": 1e6,
-        "description": "Look at each phrase again, and let so many in an hour of speech stay that nobody said.",
+        "description": "Check each recognised phrase a second time; accept at most so many wrong ones per hour of speech.",
     },
-    "lm": {"type": "string", "description": "A language model by its name; none for none."},
+    "lm": {"type": "string", "description": "Name of a language model; none decodes without one."},
     "lm_weight": {"type": "number", **OPTIONS["lm_weight"].schema()},
     "grammar": {
         "type": "string",
-        "description": "A grammar by its name, a JSON list of sentences, or a grammar's text (JSGF; sentence templates or a "
-        "context of Rhino as YAML or JSON); the answer then says what was understood.",
+        "description": "Name of a grammar, a JSON list of sentences, or the text of a grammar (JSGF; sentence templates or a "
+        "Rhino context as YAML or JSON). The response then has the meaning.",
     },
     "explain": {
         "type": "boolean", "default": False,
-        "description": "Also tell why: with grammar, whether it was understood; with false_alarms_per_hour, of each phrase.",
+        "description": "Add an explanation: with grammar, of the decision to accept or reject; with false_alarms_per_hour, of "
+        "each phrase.",
     },
     "num_beams": {"type": ["integer", "string"], **OPTIONS["num_beams"].schema()},
     "language": {"type": "string", "description": "The spoken language: a code such as de. Ignored by models of one language."},
@@ -82,10 +83,10 @@ class Voices:
         models: names of the model; the first is the primary name.
         lms: language models by name; the first is the default.
         languages: the model's languages, for Wyoming clients.
-        aliases: further names of the model, which no list shows. The default is the names of OpenAI's models, for programs that
-            were written for OpenAI.
-        grammars: grammars by name. Wyoming clients have the first.
-        thresholds: where the limits of `false_alarms_per_hour` lie for this model, as for `StreamingRecognizer.open`.
+        aliases: further names of the model, which `/v1/models` doesn't list. The default is the names of OpenAI's models, for
+            programs that were written for OpenAI.
+        grammars: grammars by name. Wyoming clients use the first.
+        thresholds: this model's thresholds for `false_alarms_per_hour`, as for `StreamingRecognizer.open`.
     """
 
     models: Sequence[str] = ("hf-ngpulm",)
@@ -98,8 +99,8 @@ class Voices:
     def check_model(self, name: Any) -> None:
         if name is not None and name not in (*self.models, *self.aliases):
             raise Problem(
-                f"the model {str(name)[:100]!r} doesn't exist; this server has {self.models[0]!r} (serve --served-name gives "
-                "it other names)", "model", 404, "model_not_found",
+                f"the model {str(name)[:100]!r} doesn't exist; this server has {self.models[0]!r} (serve --served-name adds "
+                "names)", "model", 404, "model_not_found",
             )  # fmt: skip
 
     def settings(
@@ -113,8 +114,8 @@ class Voices:
 
         Args:
             given: fields by name; only the fields of `OF_SEARCH` are used.
-            recognizer: the recogniser. A language model may have a tuned weight for the recogniser's model.
-            learned: phrases that corrections teach. They are added as far as the limits allow.
+            recognizer: the recogniser, for whose model an LM may remember a tuned weight.
+            learned: phrases from corrections. As many are added as the limits allow.
 
         Raises:
             Problem: a value is invalid.
@@ -130,12 +131,12 @@ class Voices:
             settings["grammar"] = self._grammar(given["grammar"], limits)
         looks = "false_alarms_per_hour" in settings
         if looks and ("grammar" in settings or not phrases):
-            what = "looks at no grammar; leave grammar out" if "grammar" in settings else "is about phrases; give keywords, too"
-            raise Problem(f"false_alarms_per_hour {what}", "false_alarms_per_hour")
+            remedy = "doesn't apply to grammars; leave grammar out" if "grammar" in settings else "needs phrases; add keywords"
+            raise Problem(f"false_alarms_per_hour {remedy}", "false_alarms_per_hour")
         settings |= {"thresholds": self.thresholds} if looks and self.thresholds is not None else {}
         if _switch("explain", str(given.get("explain", False))):
             if not looks and "grammar" not in settings:
-                raise Problem("explain is about a grammar or a second look; give grammar or false_alarms_per_hour", "explain")
+                raise Problem("explain needs a grammar or a second look; add grammar or false_alarms_per_hour", "explain")
             settings["explain"] = True
         name = given.get("lm")
         if name is not None and not isinstance(name, str):
@@ -145,18 +146,20 @@ class Voices:
             raise Problem(f"there is no language model {name[:100]!r}; this server has {names}", "lm")
         if name == NO_LM or not self.lms:
             if "lm_weight" in settings:
-                raise Problem("lm_weight without a language model to act on; leave it out", "lm_weight")
+                raise Problem("lm_weight has no effect without a language model; leave it out", "lm_weight")
             return {**settings, "lm": None} if self.lms else settings
         lm = self.lms[name or next(iter(self.lms))]
         if len(self.lms) > 1:
             settings["lm"] = lm
-            if "lm_weight" not in settings:  # a list of language models remembers no weight, but each single model may
+            if "lm_weight" not in settings:  # a list of LMs has no remembered weight, but the single LM may have one
                 remembered = with_remembered(lm, recognizer.model, {"lm_weight": None})["lm_weight"]
                 settings |= {} if remembered is None else {"lm_weight": remembered}
         return settings
 
     def _grammar(self, given: Any, limits: Limits) -> Grammar | str:
-        """Return a grammar by its name, one of a client's own sentences, or the text of another one, which isn't read yet."""
+        """Return the grammar that a client requests: by its name, or of its list of sentences. Return the text of any other
+        grammar; it is parsed later.
+        """
         given = json.dumps(given, ensure_ascii=False) if isinstance(given, dict) else given
         if isinstance(given, str) and given in self.grammars:
             return self.grammars[given]
@@ -165,15 +168,15 @@ class Voices:
             try:
                 size = len(given.encode())
             except UnicodeEncodeError:
-                raise Problem("the grammar has half of a surrogate pair, which isn't text", "grammar") from None
+                raise Problem("the grammar should be valid Unicode", "grammar") from None
             if size > limits.grammar_bytes:
-                raise Problem(f"a grammar of {size} bytes; at most {limits.grammar_bytes} are taken", "grammar")
+                raise Problem(f"a grammar may have at most {limits.grammar_bytes} bytes, got {size}", "grammar")
             return given
         if isinstance(given, str) and not is_list:
             names = ", ".join(map(repr, self.grammars)) or "none"
             raise Problem(
-                f"there is no grammar {given[:100]!r}; this server has {names}. Or give a JSON list of sentences, or a "
-                "grammar's text: JSGF, or templates or a context of Rhino in YAML or JSON", "grammar",
+                f"there is no grammar {given[:100]!r}; this server has {names}. A client can also send a JSON list of "
+                "sentences, or a grammar's text: JSGF, or templates or a Rhino context in YAML or JSON", "grammar",
             )  # fmt: skip
         sentences = checked_phrases(_phrases(given, "grammar"), limits, "grammar")
         try:
@@ -196,14 +199,12 @@ class Wanted:
 
 
 def check_translates(recognizer: StreamingRecognizer | AttentionRecognizer) -> None:
-    """Refuse a model that doesn't translate. Raises Problem if the recogniser's model has no attention, or it doesn't
-    translate.
-    """
+    """Raise Problem if the recogniser's model can't translate."""
     if not (isinstance(recognizer, AttentionRecognizer) and recognizer.translates):
         name = type(recognizer.model).__name__
         raise Problem(
-            f"the model ({name}) doesn't translate: it writes what is said as it is said; multilingual Whisper and Canary "
-            "translate. /v1/audio/transcriptions transcribes", status=404, code="unsupported_task",
+            f"the model ({name}) can't translate, unlike multilingual Whisper and Canary; use /v1/audio/transcriptions to "
+            "transcribe", status=404, code="unsupported_task",
         )  # fmt: skip
 
 
@@ -220,14 +221,14 @@ def wanted(
     Args:
         form: all values of each field.
         task: "transcribe" or "translate".
-        learned: phrases that corrections teach.
+        learned: phrases from corrections.
 
     Raises:
         Problem: a field is unknown, or its value is invalid.
     """
     unknown = sorted(form.keys() - FIELDS.keys())
     if unknown:
-        why = "log-probabilities aren't given" if unknown[0] == "include" else "there is no such field"
+        why = "log-probabilities aren't available" if unknown[0] == "include" else "there is no such field"
         raise Problem(f"{unknown[0][:40]}: {why}; leave it out", unknown[0][:40])
     several = {name for name, schema in FIELDS.items() if schema.get("type", "array") == "array"}
     for name in form.keys() - several:
@@ -258,7 +259,7 @@ def wanted(
     listed = form.get("keywords")
     keywords = listed[0] if listed is not None and len(listed) == 1 else listed
     settings = voices.settings({**one, "keywords": keywords}, limits, recognizer, learned)
-    # A recogniser without an LM and phrases may search greedily only for that reason.
+    # A recogniser that searches greedily only for lack of an LM and phrases uses beams for a client's phrases.
     unguided = recognizer.decoder.decoder.unguided if isinstance(recognizer, StreamingRecognizer) else None
     if beams is None and settings.get("phrases") and unguided is not None:
         beams = min(_auto_beams(recognizer), limits.beams)
@@ -267,8 +268,11 @@ def wanted(
 
 
 def of_attention(wanted: Wanted, recognizer: AttentionRecognizer) -> dict[str, Any]:
-    """Return the settings that only models with attention have: language, translation task and times. Raises Problem if the
-    model doesn't support the language or word times, it needs a language to translate, or word times are wanted with a grammar.
+    """Return the settings that only attention models have: language, translation task and times.
+
+    Raises:
+        Problem: the model doesn't support the language or word times, or needs a language to translate; or word times are
+            requested together with a grammar.
     """
     settings: dict[str, Any] = {}
     if wanted.language and recognizer.languages:
@@ -278,12 +282,12 @@ def of_attention(wanted: Wanted, recognizer: AttentionRecognizer) -> dict[str, A
         settings["language"] = wanted.language
     if wanted.task == TRANSLATE:
         if not (recognizer.is_whisper or wanted.language):
-            raise Problem("this model has to be told the language that is spoken to translate it; give language", "language")
+            raise Problem("this model needs the spoken language to translate; add language", "language")
         settings["task"] = TRANSLATE
     has_grammar, looks = ("grammar" in wanted.settings), ("false_alarms_per_hour" in wanted.settings)
     if "word" in wanted.granularities and (has_grammar or looks or not recognizer.has_words):
-        besides = " beside a grammar" * has_grammar + " beside false_alarms_per_hour" * looks
-        raise Problem(f"this model knows no times of words{besides}; ask for those of segments", "timestamp_granularities")
+        beside = " with a grammar" * has_grammar + " with false_alarms_per_hour" * looks
+        raise Problem(f"this model has no word times{beside}; request segment times", "timestamp_granularities")
     if wanted.response_format in ("verbose_json", "srt", "vtt") and recognizer.is_whisper and not (has_grammar or looks):
         settings["times"] = "word" if "word" in wanted.granularities else True
     return settings
@@ -304,11 +308,11 @@ def _phrases(given: Any, name: str) -> list[Any]:
         raise Problem(f"{name} should be a text or a list of texts", name)
     if given.lstrip().startswith("["):
         try:
-            found = json.loads(given)
+            phrases = json.loads(given)
         except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, list):
-            return found
+            phrases = None
+        if isinstance(phrases, list):
+            return phrases
     parts = (part.strip() for part in re.split(r"[,;\n]", given.strip().removesuffix(".")))
     return [part for part in parts if part]
 

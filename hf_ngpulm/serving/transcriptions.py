@@ -1,4 +1,4 @@
-"""OpenAI's `POST /v1/audio/transcriptions` and `translations`, which take a form with a recording and return its text."""
+"""Handle OpenAI's `POST /v1/audio/transcriptions` and `translations`: a form with a recording comes in, its text goes out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Transcriptions:
         places: the places of current recordings.
         address: function that returns the address to which a request is counted.
         count: function that is called for each recording with its length and its processing time, both in seconds.
-        corrections: the clients' corrections; what they teach is listened for.
+        corrections: the clients' corrections, whose phrases are boosted; None if the server keeps none.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Transcriptions:
             if not response.prepared:
                 raise
             if not isinstance(error, Failure | ValueError | Full):
-                log.exception("a transcript is broken off")
+                log.exception("a streamed transcript failed")
             wrong = Problem(str(error), "file") if isinstance(error, Failure | ValueError) else problem_of(error)
             await send({"type": "error", **wrong.body()})
         finally:
@@ -194,11 +194,11 @@ def _head(file: IO[bytes]) -> bytes:
 
 
 def _response(asked: Wanted, final: dict[str, Any] | None, seconds: float, warned: dict[str, Any]) -> web.Response:
-    told = asked.granularities, asked.language, warned, asked.task, "grammar" in asked.settings
-    body = answer(asked.response_format, final, seconds, *told)
+    form = asked.response_format
+    body = answer(form, final, seconds, asked.granularities, asked.language, warned, asked.task, "grammar" in asked.settings)
     if isinstance(body, str):
         kinds = {"vtt": "text/vtt", "srt": "application/x-subrip"}
-        return web.Response(text=body, content_type=kinds.get(asked.response_format, "text/plain"), charset="utf-8")
+        return web.Response(text=body, content_type=kinds.get(form, "text/plain"), charset="utf-8")
     return web.json_response(body)
 
 

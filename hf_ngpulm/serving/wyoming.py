@@ -1,7 +1,7 @@
-"""Wyoming, Home Assistant's protocol: JSON lines and audio on a plain TCP connection.
+"""Speak Wyoming, Home Assistant's protocol: JSON lines and audio on a plain TCP connection.
 
-The package `wyoming` defines the events. This module has its own reader, because the package's reader accepts any length that a
-client claims.
+The package `wyoming` defines the events. This module has its own reader, because the package's reader doesn't limit the lengths
+that a client announces.
 """
 
 from __future__ import annotations
@@ -101,8 +101,10 @@ class Wyoming:
 
 
 def host_and_port(uri: str, is_shared: bool = False) -> tuple[str, int]:
-    """Return the host and the port of `tcp://HOST:PORT`. `is_shared`: whether several processes listen at the address. If so,
-    port 0 is refused. Raises ValueError if `uri` isn't `tcp://HOST:PORT`, or its port is 0 although several processes share it.
+    """Return the host and the port of `tcp://HOST:PORT`.
+
+    Raises:
+        ValueError: `uri` isn't `tcp://HOST:PORT`; or its port is 0 and several processes share it (`is_shared`).
     """
     try:
         parts = urlsplit(uri)
@@ -112,12 +114,12 @@ def host_and_port(uri: str, is_shared: bool = False) -> tuple[str, int]:
     if kind != "tcp" or host is None or port is None:
         raise ValueError(f"wyoming should be tcp://HOST:PORT, such as tcp://0.0.0.0:10300, got {uri!r}")
     if is_shared and not port:
-        raise ValueError(f"wyoming: several processes can't share a port that the system chooses; name one, got {uri!r}")
+        raise ValueError(f"wyoming: several processes can't share port 0, which the system chooses; name a port, got {uri!r}")
     return host, port
 
 
 class _Client:
-    """Serves one connection, which may send any number of recordings in sequence."""
+    """Serves one connection, on which any number of recordings may follow each other."""
 
     def __init__(
         self, server: Wyoming, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, budget: PhraseBudget
@@ -175,7 +177,7 @@ class _Client:
         return Transcript(text=" ".join(finals)).event()
 
     async def _recognized(self, asked: dict[str, Any]) -> Event:
-        """Return the meaning of a text, `asked["text"]`, in the first grammar that has it with an intent."""
+        """Return the meaning of `asked["text"]` in the first grammar that has an intent for it."""
         text, context = asked.get("text"), asked.get("context")
         if not isinstance(text, str):
             raise Problem("recognize and transcript should have a text")
@@ -201,7 +203,7 @@ class _Client:
             try:
                 line = await self.reader.readline()
             except ValueError:
-                raise Problem(f"a header longer than {_LINE} bytes") from None
+                raise Problem(f"a header may have at most {_LINE} bytes") from None
             if not line:
                 return None
             head = _object(line)
@@ -253,7 +255,9 @@ def _object(text: bytes) -> dict[str, Any]:
 
 
 def _entity(value: Any, said: str) -> Any:
-    """Return the value of a slot as Home Assistant's sentences have it. Slots of grammars have lists and mappings as JSON."""
+    """Return the value of a slot for Home Assistant; a slot without a value has the words `said`. Grammars store lists and
+    mappings as JSON.
+    """
     if value is None:
         return said
     try:
@@ -270,17 +274,17 @@ def _length(head: dict[str, Any], name: str, most: int) -> int:
 
 
 def _format(chunk: Event) -> tuple[int, int]:
-    """Return the sampling rate, in hertz, and the number of channels of a piece of audio. Raises Problem if the format isn't
+    """Return the sampling rate in hertz and the number of channels of a piece of audio. Raises Problem if the format isn't
     supported, or the audio ends within a sample.
     """
     values = [chunk.data.get(name) for name in ("rate", "width", "channels")]
     rate, width, channels = (value if isinstance(value, int) and not isinstance(value, bool) else 0 for value in values)
     if width != 2 or not LOWEST_RATE <= rate <= HIGHEST_RATE or not 1 <= channels <= _CHANNELS:
         raise Problem(
-            f"audio should have 2 bytes a sample, {LOWEST_RATE} to {HIGHEST_RATE} Hz and at most {_CHANNELS} channels"
+            f"audio should have 2 bytes per sample, {LOWEST_RATE} to {HIGHEST_RATE} Hz and at most {_CHANNELS} channels"
         )
     if len(chunk.payload or b"") % (2 * channels):
-        raise Problem("audio should be made of whole samples")
+        raise Problem("audio should consist of whole samples")
     return rate, channels
 
 

@@ -1,4 +1,4 @@
-"""Read WebM and MP4, which browsers and phones record. libsndfile can't, so a separate process (`unpack`) decodes them."""
+"""Read WebM and MP4 files, which browsers and phones record. A separate process (`unpack`) decodes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 
 UNPACK = Path(__file__).with_name("unpack.py")
-PATIENCE, LOOK_SECONDS = 15.0, 0.2
+PATIENCE, LOOK_SECONDS = 15.0, 0.2  # most seconds behind real time; seconds between checks of this
 HEAD = 12  # bytes that identify a container
 
 
@@ -50,7 +50,7 @@ class Unpacked:
         self, source: str | os.PathLike[str] | IO[bytes], form: str, name: str, give_up: Callable[[], bool] = lambda: False
     ) -> None:
         if importlib.util.find_spec("av") is None:
-            raise ValueError(f"{name}: WebM and MP4 are read by PyAV; pip install av")
+            raise ValueError(f"{name}: WebM and MP4 files need PyAV; pip install av")
         self.name, self.give_up, self._patience = name, give_up, PATIENCE
         with _on_disk(source) as file:
             command = [sys.executable, "-I", str(UNPACK), form]
@@ -117,7 +117,7 @@ class Unpacked:
         assert self._process.stderr is not None
         message, code = self._process.stderr.read(1000).decode(errors="replace").strip(), self._process.wait()
         if code < 0:
-            message = "takes too much time or memory to read"
+            message = "decoding takes too much time or memory"
         if code:
             raise ValueError(
                 f"{self.name}: can't be read as audio: {message.splitlines()[-1] if message else 'the decoder failed'}"

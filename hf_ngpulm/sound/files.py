@@ -21,8 +21,11 @@ LEAST_READ = 0.95  # a file with a smaller share of the frames in its header (an
 
 
 class Resampler:
-    """Resamples audio piece by piece. The joined pieces equal the result of resampling the whole audio. `rate`: input rate in
-    hertz. `wanted`: output rate in hertz.
+    """Resamples audio piece by piece. The joined pieces equal the result of resampling the whole audio.
+
+    Args:
+        rate: input rate in hertz.
+        wanted: output rate in hertz.
     """
 
     def __init__(self, rate: int, wanted: int) -> None:
@@ -33,7 +36,9 @@ class Resampler:
             self._stream = soxr.ResampleStream(rate, wanted, 1, dtype="float32")
 
     def __call__(self, samples: np.ndarray, last: bool = False) -> np.ndarray:
-        """Resample a piece, `[N]`, to float32 `[M]`. The result for the last piece includes the samples that were held back."""
+        """Resample a piece `[N]` to float32 `[M]`. The result for the last piece includes the samples that the filter has
+        delayed.
+        """
         samples = np.ascontiguousarray(samples, dtype=np.float32)
         return samples if self._stream is None else self._stream.resample_chunk(samples, last=last)
 
@@ -100,8 +105,8 @@ def decode_audio(
         wanted = min(wanted, file.frames - begin)
         if wanted > LONGEST * 3600 * rate:
             raise ValueError(
-                f"{name}: its header says {wanted / rate / 3600:.0f} h; at most {LONGEST} h can be read at once: cut the file, "
-                "unless it is damaged"
+                f"{name}: the header says {wanted / rate / 3600:.0f} h, but at most {LONGEST} h can be read at once: cut the "
+                "file, unless it is damaged"
             )
         if begin:
             file.seek(begin)
@@ -119,7 +124,7 @@ def decode_audio(
             if is_last:
                 break
         if read < LEAST_READ * wanted:
-            raise ValueError(f"{name}: is damaged: it ends after {read} of {wanted} samples")
+            raise ValueError(f"{name}: damaged: ends after {read} of {wanted} samples")
     return samples[:done]
 
 
@@ -134,15 +139,15 @@ def _part_unpacked(file: Unpacked, sampling_rate: int, name: str, offset: float,
         pieces.append(checked_samples(resampled(part), name))
         at += len(block)
         if at - begin > most:
-            raise ValueError(f"{name}: is longer than {LONGEST} h, the most that can be read at once: cut it")
+            raise ValueError(f"{name}: longer than {LONGEST} h, the most that can be read at once: cut it")
     if at < begin or (end is not None and at < end - rate // 2):
         raise _too_short(name, at / rate, offset, duration)
     return np.concatenate([*pieces, resampled(np.zeros(0, dtype=np.float32), last=True)])
 
 
 def _too_short(name: str, seconds: float, offset: float, duration: float | None) -> ValueError:
-    which = "" if duration is None else f" that takes {duration:g} s"
-    return ValueError(f"{name}: has {seconds:.2f} s, too few for the part from {offset:g} s{which}")
+    end = "" if duration is None else f" to {offset + duration:g} s"
+    return ValueError(f"{name}: has only {seconds:.2f} s, but the part from {offset:g} s{end} was requested")
 
 
 def file_pieces(
@@ -161,8 +166,7 @@ def file_pieces(
         seconds: the length of a piece, in seconds. A piece has at most `FRAMES_AT_ONCE` samples of the file.
         in_real_time: whether to yield pieces at the speed of the recorded speech.
         name: the file's name in error messages; by default its path.
-        give_up: function that another thread calls while a process decodes WebM or MP4. It returns True if the rest isn't
-            needed.
+        give_up: function that another thread calls while a process decodes WebM or MP4. It returns True to end the process.
 
     Yields:
         The samples of a piece, float32 `[N]`.
@@ -214,7 +218,7 @@ def _opened(
         with _reader(source, name, give_up) as file:
             if not RATES[0] <= file.samplerate <= RATES[1] or file.channels > MOST_CHANNELS:
                 raise ValueError(
-                    f"{name}: its header says {file.channels} channels at {file.samplerate} Hz; convert it to at most "
+                    f"{name}: the header says {file.channels} channels at {file.samplerate} Hz; convert the file to at most "
                     f"{MOST_CHANNELS} channels at {RATES[0]:,} to {RATES[1]:,} Hz, unless it is damaged"
                 )
             yield file

@@ -1,7 +1,7 @@
-"""A script that decodes a WebM or MP4 file from standard input. It writes the sampling rate as a line, then float32 samples.
+"""Decode a WebM or MP4 file from standard input; write the sampling rate as a line, then float32 samples.
 
-Hostile files have broken FFmpeg (in PyAV) before. So FFmpeg runs in this separate process. The process has limits on memory and
-time, can't write files, and uses only these containers and audio codecs. The script doesn't import this package.
+This is a script. Hostile files have exploited FFmpeg (in PyAV) before, so FFmpeg runs in this separate process. The process has
+limits on memory and time, can't write files, and uses only these containers and audio codecs. It doesn't import this package.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ def limit() -> None:
 
         limits = {resource.RLIMIT_AS: MEMORY_BYTES, resource.RLIMIT_CPU: CPU_SECONDS, resource.RLIMIT_FSIZE: 0}
         for kind, most in {**limits, resource.RLIMIT_CORE: 0}.items():
-            with contextlib.suppress(ValueError, OSError):  # macOS doesn't know all of them
+            with contextlib.suppress(ValueError, OSError):  # macOS lacks some of these limits
                 resource.setrlimit(kind, (most, most))
 
 
 def unpack(form: str) -> None:
-    """Decode the file, average its channels, and write samples as soon as they are decoded. The length in the header isn't
-    used. `form`: FFmpeg's name for the container. No other container is tried, because some make FFmpeg open files and URLs.
+    """Decode the file, average its channels, and write samples as soon as they are decoded. The header's length is ignored.
+
+    Args:
+        form: FFmpeg's name for the container. No other container is tried, because some make FFmpeg open files and URLs.
     """
     import av
 
@@ -40,7 +42,7 @@ def unpack(form: str) -> None:
             raise ValueError("has no audio")
         stream = container.streams.audio[0]
         if stream.codec_context.name not in CODECS:
-            raise ValueError(f"has audio of a kind that isn't read ({stream.codec_context.name})")
+            raise ValueError(f"has audio in an unsupported codec ({stream.codec_context.name})")
         resampler = None
         for frame in container.decode(stream):
             if resampler is None:  # all frames are resampled to the rate of the first frame
@@ -55,7 +57,7 @@ def unpack(form: str) -> None:
 
 
 if __name__ == "__main__":
-    # The parent reads standard error only at the end. If libraries filled the pipe before, this process would block for ever.
+    # The parent reads standard error only at the end. If libraries wrote to it, the full pipe would block this process.
     errors, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     limit()

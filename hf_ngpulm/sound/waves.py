@@ -1,6 +1,5 @@
-"""Read 16-bit WAV files with the standard library.
-
-For an open file, libsndfile would call Python for each read, which is slower.
+"""Read 16-bit WAV files with the standard library. For open files this is faster than libsndfile, which calls Python for each
+read.
 """
 
 from __future__ import annotations
@@ -14,8 +13,11 @@ import numpy as np
 
 
 class Wave:
-    """Reads a 16-bit WAV file with the methods of `soundfile.SoundFile`. The samples equal those of libsndfile. `reader`: the
-    reader of the file. `file`: the file to close at the end of the `with` block; None to leave it open.
+    """Reads a 16-bit WAV file with the methods of `soundfile.SoundFile`. The samples equal those of libsndfile.
+
+    Args:
+        reader: the standard library's reader of the file.
+        file: the file to close at the end of the `with` block; None leaves it open.
     """
 
     def __init__(self, reader: wave.Wave_read, file: IO[bytes] | None) -> None:
@@ -24,9 +26,8 @@ class Wave:
 
     @classmethod
     def opened(cls, source: str | os.PathLike[str] | IO[bytes]) -> Wave | None:
-        """Open a file. Return None if libsndfile should read it; an open file is then rewound to its beginning.
-
-        libsndfile should read all other kinds of files, and files whose header contradicts their length.
+        """Open a file; return None for other kinds of files, and for files whose header contradicts their length. libsndfile
+        should read these; `source` is then rewound to its beginning.
         """
         file: IO[bytes] = open(source, "rb") if isinstance(source, str | os.PathLike) else source  # noqa: SIM115 - closed below
         own = None if file is source else file

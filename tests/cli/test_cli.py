@@ -118,7 +118,7 @@ def test_models_that_are_there_are_not_overwritten(saved, tmp_path, capsys):
         capsys.readouterr()
         before = {path: path.read_bytes() for path in (tmp_path / "lm.arpa", *(tmp_path / "lm").iterdir())}
         assert run(command) == 2, command
-        assert f"{there} is there already; write somewhere else, or add --overwrite" in capsys.readouterr().err
+        assert f"{there} exists already; write somewhere else, or add --overwrite" in capsys.readouterr().err
         assert all(path.read_bytes() == content for path, content in before.items())
         assert run([*command, "--overwrite"]) == 0, command
 
@@ -136,8 +136,11 @@ def test_an_interrupted_command_says_what_is_kept(saved, tmp_path, capsys, monke
     capsys.readouterr()
     for command, message in (
         (["train", str(tmp_path / "text.txt"), "--tokenizer", MODEL, "-o", str(tmp_path / "lm")], "; nothing is saved"),
-        ([*evaluate, "-o", "found.jsonl"], "; what was found is kept beside found.jsonl: run the same command again to go on"),
-        (evaluate, "; nothing is kept; with --output results.jsonl it is, and a run goes on where it was"),
+        (
+            [*evaluate, "-o", "found.jsonl"],
+            "; finished results are kept beside found.jsonl: run the same command again to resume",
+        ),
+        (evaluate, "; nothing is kept; with --output results.jsonl, a run keeps its results and can resume"),
     ):
         assert run(command) == 130 and capsys.readouterr().err == f"hf-ngpulm: interrupted{message}\n"
 

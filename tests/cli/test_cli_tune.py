@@ -96,7 +96,7 @@ def test_users_mistakes(saved, tmp_path, capsys):
     (tmp_path / "none.jsonl").write_text(json.dumps({"audio": str(DEMO / "clips" / "00.flac")}))
     (tmp_path / "empty.jsonl").write_text("")
     for arguments, message in (
-        ([MODEL, CLIPS], "name what to weigh: --lm, --phrases, --corrections or --rescorer"),
+        ([MODEL, CLIPS], "there is nothing to weigh: add --lm, --phrases, --corrections or --rescorer"),
         ([MODEL, CLIPS, "--lm", saved, "--weights", "0-2"], "the grid of lm_weight can't be read: '0-2'"),
         ([MODEL, CLIPS, "--lm", saved, "--weights", "nan"], "lm_weight should be a number from 0 to 1000, got nan"),
         ([MODEL, CLIPS, "--lm", saved, "--weights", "-1:1:0.5"], "got -1.0 in its grid"),

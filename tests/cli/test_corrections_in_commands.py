@@ -39,7 +39,7 @@ def test_stream(log, capsys):
     assert {report["text"] for report in told["phrases"] if report["heard"]} >= {"half", "speed", "lighthouse"}
     capsys.readouterr()
     assert run(["stream", MODEL, CLIP, "--no-wait", "--false-alarms-per-hour", "1"]) == 2
-    assert "without --phrases" in capsys.readouterr().err
+    assert "needs phrases; add --phrases" in capsys.readouterr().err
 
 
 def test_evaluate(log, tmp_path, capsys):

@@ -149,7 +149,7 @@ def test_transcripts_that_cannot_be_written(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--baseline"], "--baseline is the same without"),
+        (["--baseline"], "--baseline leaves out language model"),
         (["--lm-weight", "0.5"], "lm_weight given without lm="),
         (["--strategy", "alsd"], "strategy"),
         (["--beta", "1"], "beta"),

@@ -1,6 +1,7 @@
 """KenLM binaries on the command line."""
 
 import json
+import re
 
 import kenlm_files
 import pytest
@@ -55,7 +56,7 @@ def test_a_binary_over_token_ids_becomes_a_model(tmp_path, capsys):
     for ours, theirs in zip(saved.buffers(), expected.buffers(), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
     assert run(["info", str(path), "--vocab-size", "50"]) == 0
-    assert "50, of which" in capsys.readouterr().out
+    assert re.search(r"50; \d+ of them have no unigram", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
@@ -65,8 +66,8 @@ def test_a_binary_over_token_ids_becomes_a_model(tmp_path, capsys):
         ("o3_trie", ["convert", "{}", "folder"], "becomes an ARPA file"),
         ("o3_trie", ["convert", "{}", "out.arpa", "--out-units", "id"], "--out-units id is for token ids"),
         ("o3_trie", ["convert", "{}", "folder", "--vocab-size", "30"], "found units such as"),
-        ("o3_trie", ["info", "{}", "--units", "id"], "--units id says how words stand for token ids"),
-        ("o3_trie", ["interpolate", "{}", "{}", "-o", "folder", "--weights", "0.5 0.5"], "doesn't say which token ids"),
+        ("o3_trie", ["info", "{}", "--units", "id"], "--units id needs token ids"),
+        ("o3_trie", ["interpolate", "{}", "{}", "-o", "folder", "--weights", "0.5 0.5"], "doesn't contain the token ids"),
     ],
 )
 def test_mistakes(name, arguments, expected, tmp_path, capsys, monkeypatch):

@@ -101,7 +101,7 @@ def test_what_is_not_given_stays(hub, push, small, tmp_path):
     status, _, err = push(tmp_path / "my-lm", "alice/again", "--license", "mit")
     assert status == 2 and "README.md of alice/again was changed by hand" in err
     status, _, err = push(tmp_path / "my-lm", "alice/again")
-    assert status == 0 and "stays as it is" in err and hub.read("alice/again", "README.md") == edited
+    assert status == 0 and "is kept" in err and hub.read("alice/again", "README.md") == edited
 
 
 def test_a_card_that_was_written_by_hand_stays(hub, push, small, tmp_path):

@@ -92,11 +92,11 @@ def test_phrases_are_texts_or_files_of_them(tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ([], "give an audio file, or --microphone"),
-        ([CLIP, "--microphone"], "give one"),
+        ([], "give an audio file or --microphone"),
+        ([CLIP, "--microphone"], "not both"),
         (["--microphone", "--no-wait"], "--no-wait is for files"),
-        ([CLIP, "--lm-weight", "1"], "--lm-weight without --lm"),
-        ([CLIP, "--phrase-weight", "1"], "--phrase-weight without --phrases"),
+        ([CLIP, "--lm-weight", "1"], "--lm-weight needs a language model; add --lm"),
+        ([CLIP, "--phrase-weight", "1"], "--phrase-weight needs phrases"),
         ([CLIP, "--lookahead", "1"], "num_lookahead_tokens"),
         (["nowhere.flac", "--no-wait"], "no such audio file"),
         ([LM, "--no-wait"], "can't be read as audio"),

@@ -39,7 +39,7 @@ def test_folders_and_patterns(calls, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="empty: a folder without audio files"):
         audio_of(["empty"])
-    with pytest.raises(FileNotFoundError, match=r"calls/\*.wav: there are no audio files of such a name"):
+    with pytest.raises(FileNotFoundError, match=r"calls/\*.wav: no audio file matches this pattern"):
         audio_of(["calls/*.wav"])
 
 
@@ -54,7 +54,7 @@ def test_what_is_written_where(calls, tmp_path):
     )
     assert transcript_files("calls", None, one)[1][0].as_posix() == "calls/talk.2.txt"
     for output, kind, audio, message in (
-        ("talk.srtt", None, one, "talk.srtt: should end in txt, srt, vtt, json, or say with --format"),
+        ("talk.srtt", None, one, "talk.srtt: should end in txt, srt, vtt, json; otherwise add --format"),
         ("talk.srt", None, every, "is one file, but there are 3 recordings; name a folder: --output FOLDER --format srt"),
         ("out", None, {"x/a.wav": "a.wav", "y/a.wav": "a.wav"}, r"a\.txt: would be written for both x/a.wav and y/a.wav"),
     ):
@@ -64,7 +64,7 @@ def test_what_is_written_where(calls, tmp_path):
     (tmp_path / "calls" / "config.json").write_text("{}")
     for there in ("calls", "calls/notes.txt"):
         refuse_existing([there], True)
-        with pytest.raises(FileExistsError, match="is there already; write somewhere else, or add --overwrite"):
+        with pytest.raises(FileExistsError, match="exists already; write somewhere else, or add --overwrite"):
             refuse_existing([there], False)
 
 
@@ -77,7 +77,7 @@ def test_files_of_every_kind(calls, tmp_path, capsys):
     assert run([*command, "--output", "a.srt"]) == 0
     number, times, line, *_ = (tmp_path / "a.srt").read_text().splitlines()
     assert (number, line) == ("1", text) and times.startswith("00:00:00,")
-    assert run([*command, "--output", "a.srt"]) == 2 and "a.srt is there already" in capsys.readouterr().err
+    assert run([*command, "--output", "a.srt"]) == 2 and "a.srt exists already" in capsys.readouterr().err
     (tmp_path / "a.srt").write_text("")
     assert run([*command, "--output", "a.srt", "--overwrite"]) == 0 and text in (tmp_path / "a.srt").read_text()
     several = ["transcribe", "calls", "-m", MODEL, "--device", "cpu", "--lm", str(CLIPS[0].parents[1] / "lm.arpa.gz")]
@@ -87,9 +87,9 @@ def test_files_of_every_kind(calls, tmp_path, capsys):
     found = [(tmp_path / "out" / name).read_text() for name in ("a.vtt", "b[1].vtt", "old/c.vtt")]
     assert all(file.startswith("WEBVTT\n\n00:00:") for file in found) and "lighthouse" in found[0]
     for arguments, message in (
-        (["--format", "srt"], "--format says of files how they are written; add --output"),
-        (["--overwrite"], "--overwrite says of files how they are written; add --output"),
-        (["--output", "b.srt", "--timestamps", "char"], "--timestamps has no place in srt files"),
+        (["--format", "srt"], "--format applies to written files; add --output"),
+        (["--overwrite"], "--overwrite applies to written files; add --output"),
+        (["--output", "b.srt", "--timestamps", "char"], "--timestamps has no effect on srt files"),
         (["--output", "out", "--format", "doc"], "--format should be one of"),
     ):
         assert run([*command, *arguments]) == 2 and message in capsys.readouterr().err

@@ -109,7 +109,7 @@ def test_with_a_decoder_of_pyctcdecode_beside(saved, recogniser, labels, caplog)
     audio = np.random.default_rng(0).normal(size=16000).astype(np.float32)
     with caplog.at_level(logging.WARNING):
         asr = pipeline(TASK, **recogniser, decoder=build_ctcdecoder(labels), lm=str(saved))
-    assert any("decoder of pyctcdecode is left aside" in record.getMessage() for record in caplog.records)
+    assert any("replaces the decoder of pyctcdecode" in record.getMessage() for record in caplog.records)
     assert asr(audio) == pipeline(TASK, **recogniser, lm=str(saved))(audio)
 
 

@@ -172,7 +172,7 @@ def test_a_file_may_be_edited(log):
         ('{"heard": 1, "meant": "a"}', "2: a line should be"),
         ("[" * 100_000, "2: a line should be"),
         ('{"heard": "a", "meant": "\\ud800"}', "2: meant has half of a surrogate pair"),
-        ('{"heard": "a", "meant": "' + "a" * 501 + '"}', "2: meant has 501 characters, 500 are the most"),
+        ('{"heard": "a", "meant": "' + "a" * 501 + '"}', "2: meant may have at most 500 characters, got 501"),
     ],
 )
 def test_wrong_lines_are_named(log, line, message):
@@ -186,7 +186,7 @@ def test_wrong_lines_are_named(log, line, message):
     ("pair", "message"),
     [
         (("a", " "), "meant is empty"),
-        (("a" * 501, "b"), "heard has 501 characters"),
+        (("a" * 501, "b"), "heard may have at most 500 characters, got 501"),
         (("\ud800", "b"), "heard has half of a surrogate pair"),
     ],
 )

@@ -241,7 +241,7 @@ def test_what_cannot_be_looked_at_is_refused(tokenizer, lm):
         PhraseDecoder(CTCDecoder(tokenizer), PhraseBooster(["a"], tokenizer))
     with pytest.raises(ValueError, match="false_alarms_per_hour"):
         PhraseDecoder(CTCDecoder(tokenizer), ["a"], false_alarms_per_hour=0)
-    with pytest.raises(ValueError, match="threshold of 'a' is for a second look"):
+    with pytest.raises(ValueError, match="threshold of 'a' needs a second look"):
         CTCDecoder(tokenizer, phrases=[Phrase("a", threshold=-1.0)])
 
 

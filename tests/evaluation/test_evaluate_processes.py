@@ -186,11 +186,11 @@ def test_a_file_is_one_process_s(tmp_path):
     second.write([{"number": 1}])
     third = Parts(tmp_path / "r.jsonl", {"a": 1}, rank=1)
     third.open()
-    assert list(third.found()) == [0, 1]
+    assert list(third.records()) == [0, 1]
     for each in (second, third):
         each.close()
     third.remove()
-    assert not list(tmp_path.iterdir()) and not third.found()
+    assert not list(tmp_path.iterdir()) and not third.records()
 
 
 @pytest.mark.parametrize("cut", range(1, 40, 3))
@@ -204,8 +204,8 @@ def test_a_line_that_was_cut_short_is_dropped(tmp_path, cut):
     last = parts.path.read_bytes()[len(whole) :]
     parts.path.write_bytes(whole + last[: min(cut, len(last) - 1)])
     again = Parts(tmp_path / "r.jsonl", {"a": 1})
-    assert list(again.found()) == [0]
+    assert list(again.records()) == [0]
     again.open()
     again.write([{"number": 7}])
     again.close()
-    assert list(Parts(tmp_path / "r.jsonl", {"a": 1}).found()) == [0, 7]
+    assert list(Parts(tmp_path / "r.jsonl", {"a": 1}).records()) == [0, 7]

@@ -103,7 +103,7 @@ def test_meanings_are_compared_and_texts_outside_told(data):
 def test_what_is_no_use(data, tmp_path, capsys):
     asr = pipeline("automatic-speech-recognition", model=MODEL)
     commands = read_recordings(data / "commands.jsonl")
-    with pytest.raises(ValueError, match="no recording that can be read"):
+    with pytest.raises(ValueError, match="no recording of other speech can be read"):
         tune_grammar(asr, grammar(), [Recording("missing", data / "nothing.wav")])
     with pytest.raises(ValueError, match=r"false_accepts_per_hour.*-1"):
         tune_grammar(asr, grammar(), commands, false_accepts_per_hour=-1)

@@ -64,7 +64,7 @@ def test_results_go_on_where_a_run_was_killed(tmp_path, recordings, monkeypatch)
     assert list(transcribe_into(output, transcriber, InProcess())) == []
     for foreign in ("[]\n", '{"notes": "a line without an end"}'):
         output.write_text(foreign)
-        with pytest.raises(ValueError, match="has other lines than results of recordings"):
+        with pytest.raises(ValueError, match="has lines that aren't results of recordings"):
             list(transcribe_into(output, transcriber, InProcess()))
         assert output.read_text() == foreign
 
@@ -141,8 +141,8 @@ def test_rows_of_json_and_parquet(tmp_path, capsys, monkeypatch):
     assert found[3]["text"] is None and "broken.wav: can't be read" in found[3]["error"]
     capsys.readouterr()
     for arguments, message in (
-        (["m.parquet", *options, "r.parquet"], "r.parquet is there already; write somewhere else, or add --overwrite"),
-        (["m.parquet", *options, "r.jsonl", "--overwrite"], "--overwrite has no place with r.jsonl"),
+        (["m.parquet", *options, "r.parquet"], "r.parquet exists already; write somewhere else, or add --overwrite"),
+        (["m.parquet", *options, "r.jsonl", "--overwrite"], "--overwrite has no effect with r.jsonl"),
         (["m.parquet", *options[:-1]], "m.parquet: a manifest or Parquet file; add --output results.jsonl or"),
     ):
         assert run(["transcribe", *arguments]) == 2 and message in capsys.readouterr().err
@@ -221,9 +221,9 @@ def test_evaluating_elsewhere(tmp_path, recordings, monkeypatch):
 
 def test_options_of_the_command(tmp_path, capsys):
     for given, message in (
-        (["--actors", "2"], "--actors is of a cluster; add --ray"),
+        (["--actors", "2"], "--actors needs a cluster; add --ray"),
         (["--ray", "auto"], "add --output results.jsonl"),
-        (["--ray", "auto", "--output", "r.jsonl", "--format", "srt"], "--format has no place with r.jsonl"),
+        (["--ray", "auto", "--output", "r.jsonl", "--format", "srt"], "--format has no effect with r.jsonl"),
     ):
         assert run(["transcribe", CLIP, "--model", MODEL, *given]) == 2
         assert message in capsys.readouterr().err

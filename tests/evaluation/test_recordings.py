@@ -69,7 +69,7 @@ def test_nemo_segments(folder):
     (recording,) = read_recordings(folder / "whole.json")
     assert len(load_audio(recording, 16000)) == begin
     (folder / "beyond.json").write_text(json.dumps({"audio_filepath": "all.wav", "text": "a", "offset": 1, "duration": 3600}))
-    with pytest.raises(ValueError, match=r"all\.wav.*too few"):
+    with pytest.raises(ValueError, match=r"all\.wav.*has only"):
         load_audio(read_recordings(folder / "beyond.json")[0], 16000)
 
 
@@ -219,5 +219,5 @@ def test_nothing_and_damage(tmp_path):
         assert Recording("clip", content).seconds != 0
     mp3 = io.BytesIO()
     soundfile.write(mp3, np.random.default_rng(0).standard_normal(40000) / 9, 16000, format="MP3")
-    with pytest.raises(ValueError, match="damaged: it ends after"):
+    with pytest.raises(ValueError, match="damaged: ends after"):
         load_audio(Recording("clip", mp3.getvalue()[: len(mp3.getvalue()) // 2]), 16000)

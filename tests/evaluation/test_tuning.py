@@ -355,19 +355,19 @@ def test_bad_input(asr, clips, outputs, lm):
     for decoder, dataset, settings, message in (
         (beam, [], {}, "the dataset is empty"),
         (beam, without_texts, {}, "none of the 6 utterances has a transcript"),
-        (beam, [{**outputs[0], "text": ""}], {}, "nothing to choose by wer"),
+        (beam, [{**outputs[0], "text": ""}], {}, "wer isn.t defined"),
         (beam, [{**outputs[0], "text": 7}], {}, "number 0 of the dataset: text should be a transcript, got 7"),
         (beam, [{**outputs[0], "entities": "oslo"}], {}, "entities should be a list of phrases, got 'oslo'"),
         (beam, ["a.wav"], {}, "number 0 of the dataset should be a mapping"),
         (beam, "data.jsonl", {}, "dataset should be utterances, got 'data.jsonl'; see .*read_recordings"),
         (beam, [{"logits": [[0.0]], "text": "a"}], {}, r"logits should be a floating point tensor \[T, C\], got list"),
-        (beam, clips, {}, "the dataset has no logits, and a CTCDecoder alone can't make them .* pass a pipeline"),
+        (beam, clips, {}, "the dataset has no logits, and a CTCDecoder can.t compute them .* pass a pipeline"),
         (beam, [outputs[0], {"text": "a"}], {}, "number 1 of the dataset has no logits"),
         (asr, [{"text": "a"}], {}, r"number 0 of the dataset: audio should be a path, .* got none \(the row has text\)"),
         (asr, [{"text": "a", "audio": "nowhere.wav"}], {}, "nowhere.wav"),
-        (greedy, outputs, {"betas": "0:1:1"}, "beta can't be tuned: it is a bonus of beam search: pass num_beams=8"),
-        (beam, outputs, {"ilm_weights": "0:1:1"}, "ilm_weight can't be tuned: there is no internal LM"),
-        (beam, outputs, {"source_weights": "0:1:1"}, "source_weight can't be tuned: there is no source's model"),
+        (greedy, outputs, {"betas": "0:1:1"}, "beta can't be tuned: it is a bonus of beam search: also pass num_beams="),
+        (beam, outputs, {"ilm_weights": "0:1:1"}, "ilm_weight can't be tuned: only transducers and attention decoders"),
+        (beam, outputs, {"source_weights": "0:1:1"}, "source_weight can't be tuned: there is no source LM"),
         (beam, outputs, {"phrase_weights": "0:1:1"}, "phrase_weight can't be tuned: there are no phrases"),
         (beam, outputs, {"lm_weights": [-1.0]}, "lm_weight should be a number from 0 to 1000, got -1.0"),
         (beam, outputs, {"lm_weights": math.nan}, "lm_weight should be a number from 0 to 1000, got nan"),
@@ -385,12 +385,12 @@ def test_bad_input(asr, clips, outputs, lm):
         with pytest.raises((ValueError, FileNotFoundError), match=message):
             tune_weights(decoder, dataset, **settings)
     plain = pipeline(TASK, model=asr.model, tokenizer=asr.tokenizer, feature_extractor=asr.feature_extractor)
-    with pytest.raises(ValueError, match="neither a language model nor phrases to weigh"):
+    with pytest.raises(ValueError, match="no language model, phrases or rescorer to weigh"):
         tune_weights(plain, clips)
     other = NGramLM.train([[1, 2]], vocab_size=9999, order=1, discount_fallback=(0.5, 1, 1.5))
     with pytest.raises(TokenizerMismatchError):
         plain(clips[0]["audio"].copy(), lm=other)
-    with pytest.raises(ValueError, match="it isn't known what model the settings are for"):
+    with pytest.raises(ValueError, match="the settings' model isn't known"):
         _ = tune_weights(beam, outputs, lm_weights=[0.5], **FEW).tuned
 
 

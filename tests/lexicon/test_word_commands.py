@@ -53,7 +53,7 @@ def test_a_saved_model_is_no_arpa_file(trained, tmp_path, capsys):
     assert run(["convert", str(trained / "lm"), str(tmp_path / "out.arpa")]) == 2
     assert "word-level one composed with a lexicon" in capsys.readouterr().err
     assert run(["convert", str(trained / "lm"), str(tmp_path / "lm"), "--case", "lower"]) == 2
-    assert "case have a meaning for word-level ARPA files and KenLM binaries only" in capsys.readouterr().err
+    assert "case apply to word-level ARPA files and KenLM binaries only" in capsys.readouterr().err
 
 
 def test_words_and_tokens_together_in_a_pipeline(trained):

@@ -83,7 +83,7 @@ def test_wrong_corrections_are_refused(asr, log):
     with pytest.raises(TypeError, match="corrections should be a CorrectionLog or the path of its file, got 3"):
         asr(hf_ngpulm.demo_recording(), corrections=3)
     booster = PhraseBooster(["harbour"], asr.tokenizer)
-    with pytest.raises(TypeError, match="a PhraseBooster takes no more"):
+    with pytest.raises(TypeError, match="can't add phrases to a PhraseBooster"):
         asr(hf_ngpulm.demo_recording(), corrections=log, phrases=booster)
     with pytest.raises(FileNotFoundError, match=r"there is no file .*corrections.jsonl; pass CorrectionLog\(path\)"):
         asr(hf_ngpulm.demo_recording(), corrections=str(log.path))
@@ -105,7 +105,7 @@ def test_on_the_command_line(tmp_path, capsys):
     assert told("he drives a car", "vehicles move at speed") | {"terms": 0} == {"corrections": 3, "mishearings": 2, "terms": 0}
     assert run(["learn", log, "--undo"]) == 0
     shown = capsys.readouterr()
-    assert "taken out: 'he drives a car'" in shown.err
+    assert "removed: 'he drives a car'" in shown.err
     assert shown.out == "2 corrections, 2 of them mishearings\n  Kowalska  (heard as koval ska)\n"
     for _ in range(5):
         told("call the harber master", "call the harbour master")
@@ -140,11 +140,11 @@ def test_words_that_are_never_written_on_the_command_line(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["heard"], "a correction is two texts"),
-        (["a", "b", "--undo"], "--undo takes a correction out, and one to add is given too"),
+        (["heard"], "a correction has two texts"),
+        (["a", "b", "--undo"], "--undo removes a correction, but one to add is given, too"),
         (["--undo"], "has no correction to undo"),
-        (["--lm", "x"], "--lm names the language model that learns and --output the folder of the result; give both"),
-        (["--overwrite"], "--overwrite is about the folder to write; add --output"),
+        (["--lm", "x"], "--lm names the language model to mix, and --output the folder for the result; give both"),
+        (["--overwrite"], "--overwrite has no effect without a folder to write; add --output"),
         (["a", ""], "meant is empty"),
     ],
 )

@@ -445,8 +445,8 @@ def test_lm_of_another_tokenizer(plain, with_lm, wav2vec2, lm, characters, audio
         ({"repeats": "never"}, ValueError, "repeats should be one of"),
         ({"num_beams": 0}, ValueError, "num_beams should be"),
         ({"beta": 1.0, "num_beams": 1}, ValueError, "beta without a beam"),
-        ({"num_beam": 8}, ValueError, "num_beam: there is no such setting; num_beams may be meant"),
-        ({"lmweight": 1.0}, ValueError, "lm_weight may be meant"),
+        ({"num_beam": 8}, ValueError, "num_beam: there is no such setting; did you mean num_beams"),
+        ({"lmweight": 1.0}, ValueError, "did you mean lm_weight"),
     ],
 )
 def test_bad_settings(plain, with_lm, lm, audios, settings, error, message):

@@ -128,7 +128,7 @@ def test_what_cannot_be_read(bare, asr, tmp_path, monkeypatch):
 
     # On a machine that lacks the extra, too, errors name the remedy.
     monkeypatch.setitem(sys.modules, "soundfile", None)
-    with pytest.raises(ImportError, match=r"flac: to be read takes ffmpeg, or soundfile: pip install 'hf-ngpulm\[audio\]'"):
+    with pytest.raises(ImportError, match=r"flac: reading it needs ffmpeg, or soundfile: pip install 'hf-ngpulm\[audio\]'"):
         asr(str(CLIP))
     monkeypatch.setitem(sys.modules, "soxr", None)
     with pytest.raises(ImportError, match=r"audio at 8000 Hz: .* torchaudio, or soxr: pip install 'hf-ngpulm\[audio\]'"):

@@ -46,9 +46,9 @@ def parts(asr):
 )
 def test_what_means_nothing_is_refused(asrs, family, name, meant):
     asr = asrs[family]
-    with pytest.raises(ValueError, match=f"{name}: there is no such setting; {meant}"):
+    with pytest.raises(ValueError, match=f"{name}: there is no such setting; did you mean {meant}"):
         pipeline(TASK, **parts(asr), **{name: 3})
-    with pytest.raises(ValueError, match=f"{name}: there is no such setting; {meant}"):
+    with pytest.raises(ValueError, match=f"{name}: there is no such setting; did you mean {meant}"):
         asr(NOISE.copy(), **{name: 3})
 
 

@@ -42,7 +42,7 @@ def test_other_numbers_of_recordings():
         NumberedInputs(["a", "b"], {"lm": 3})
     with pytest.raises(ValueError, match="lm_weight lists 3 values, one per recording, but there are 2 recordings"):
         NumberedInputs(["a", "b"], {"lm": 2, "lm_weight": 3})
-    with pytest.raises(ValueError, match="one per recording: lm 2 and lm_weight 3"):
+    with pytest.raises(ValueError, match="lengths differ: lm 2 and lm_weight 3"):
         NumberedInputs(iter("ab"), {"lm": 2, "lm_weight": 3})
     with pytest.raises(ValueError, match="lm lists 3 values, one per recording, but there are 2 recordings"):
         list(NumberedInputs(iter("ab"), {"lm": 3}))
@@ -304,7 +304,7 @@ def test_phrases_are_kept_from_call_to_call(case, monkeypatch):
 def test_phrases_that_are_refused(case):
     with pytest.raises(ValueError, match="phrases lists 5 values, one per recording, but there are 4 recordings"):
         case.asr(case.copies()[:4], phrases=PHRASES)
-    with pytest.raises(TypeError, match=r"each item is what one recording gets; 'jazz' is a text: write \['jazz'\]"):
+    with pytest.raises(TypeError, match=r"each item should be one recording's list, but 'jazz' is a text: write \['jazz'\]"):
         case.asr(case.copies()[:2], phrases=["jazz", None])
     with pytest.raises(ValueError, match="phrase_weight given without phrases"):
         case.asr(case.audios[0].copy(), phrase_weight=2.0)

@@ -101,7 +101,7 @@ def test_what_is_not_saved_is_named(lm, tmp_path, caplog):
     asr = made("ctc", lm=[lm, None], lm_weight=0.3, phrases=["harbour"], num_beams=4)
     with caplog.at_level(logging.WARNING):
         asr.save_pretrained(tmp_path)
-    assert "lm, lm_weight, num_beams, phrases: not saved with the pipeline; give them to pipeline(...) again" in caplog.text
+    assert "lm, lm_weight, num_beams, phrases: not saved with the pipeline; pass them to pipeline(...) again" in caplog.text
     assert named(tmp_path) == {} and not (tmp_path / "ngram_lm").exists()
     caplog.clear()
     made("ctc", lm=LogLinear([lm, lm], [0.5, 0.5])).save_pretrained(tmp_path)
@@ -146,5 +146,5 @@ def test_where_it_lies(lm, tmp_path, monkeypatch):
 
 
 def test_pushing_all_of_it(lm, tmp_path):
-    with pytest.raises(ValueError, match=r"leave the language model behind: call push_to_hub\(repo_id\)"):
+    with pytest.raises(ValueError, match=r"wouldn't upload the language model: call push_to_hub\(repo_id\)"):
         made("ctc", lm=lm).save_pretrained(tmp_path, push_to_hub=True)

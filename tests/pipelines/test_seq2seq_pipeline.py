@@ -190,7 +190,7 @@ def test_other_processors_stay(parts, lm, audios):
 
 
 def test_refusals(parts, lm, audios):
-    with pytest.raises(ValueError, match="lm_weigth: there is no such setting; lm_weight may be meant"):
+    with pytest.raises(ValueError, match="lm_weigth: there is no such setting; did you mean lm_weight"):
         pipeline(TASK, **parts, max_new_tokens=9, lm_weigth=0.1)
     with pytest.raises(ValueError, match="lm_weight given without lm="):
         pipeline(TASK, **parts, max_new_tokens=9, lm_weight=0.5)

@@ -178,7 +178,7 @@ def test_wrong_uses(parts, lm, audios):
         pipeline(TASK, **parts, num_beams=4, num_return_sequences=5)
     with pytest.raises(ValueError, match="blank_scoring given without lm="):
         pipeline(TASK, **parts, num_beams=4, blank_scoring="none")
-    with pytest.raises(ValueError, match="ilm_weigth: there is no such setting; ilm_weight may be meant"):
+    with pytest.raises(ValueError, match="ilm_weigth: there is no such setting; did you mean ilm_weight"):
         pipeline(TASK, **parts, lm=lm, ilm_weigth=0.1)
     with pytest.raises(ValueError, match="beta, repeats: no settings for"):
         pipeline(TASK, **parts, lm=lm, beta=1.0, repeats="stay")

@@ -12,7 +12,7 @@ from transformers import pipeline
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.common.bundled import bundled
-from hf_ngpulm.pipelines.word_times import TimedWord, put_together
+from hf_ngpulm.pipelines.word_times import TimedWord, joined
 from hf_ngpulm.sound.files import read_audio
 
 if "canary" not in FAMILIES:
@@ -113,21 +113,21 @@ def test_each_word_once():
     first = [word("a", 0.0, 0.4), word("bb", 2.8, 3.1), word("cut", 3.2, 3.5)]
     second = [word("b", 0.0, 0.4), word("ccc", 0.9, 1.4), word("dddd", 3.4, 3.9)]
     pieces = [(first, (40, 0, 8)), (second, (40, 8, 0))]  # at ten samples a second: the second begins at 2.4 s
-    found = [(each.text, each.start, each.end) for each in put_together(pieces, 10)]
+    found = [(each.text, each.start, each.end) for each in joined(pieces, 10)]
     assert found == [("a", 0.0, 0.4), ("bb", 2.8, 3.1), ("ccc", 3.3, 3.8), ("dddd", 5.8, 6.3)]
-    assert put_together([(first, None)], 10) == first
+    assert joined([(first, None)], 10) == first
     second[1] = word("ccc", 0.5, 1.3)  # begins before the word before it has ended: at 2.9 s
-    assert put_together(pieces, 10)[2] == word("ccc", 3.1, 3.7)
+    assert joined(pieces, 10)[2] == word("ccc", 3.1, 3.7)
 
 
 def test_refusals(canary, clips):
     for timestamps in (True, "char"):
-        with pytest.raises(ValueError, match="CanaryForConditionalGeneration gives times of words; pass 'word'"):
+        with pytest.raises(ValueError, match="CanaryForConditionalGeneration only supports 'word'"):
             canary(clips[0].copy(), return_timestamps=timestamps)
-    with pytest.raises(ValueError, match="num_return_sequences gives several transcripts"):
+    with pytest.raises(ValueError, match="supports one transcript per recording"):
         canary(clips[0].copy(), return_timestamps="word", generate_kwargs={"num_return_sequences": 2})
     if "qwen3_asr" in FAMILIES:
         model = FAMILIES["qwen3_asr"]().model
         parts = {"tokenizer": canary.tokenizer, "feature_extractor": canary.feature_extractor}
-        with pytest.raises(ValueError, match=r"Qwen3ASRFor\w+ has no cross-attention.*CTC models, transducers"):
+        with pytest.raises(ValueError, match=r"Qwen3ASRFor\w+ has no cross-attention.*CTC model, a transducer"):
             pipeline(TASK, model=model, **parts, return_timestamps="word")

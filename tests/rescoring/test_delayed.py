@@ -171,7 +171,7 @@ def test_a_text_that_the_rescorer_cant_read_ends_its_utterance_alone(ctc, logits
     more = {} if every is None else {"rescorer_every": every}
     decoder = CTCDecoder(ctc.tokenizer, frame_seconds=0.08, num_beams=8, rescorer=short, **more, **SETTINGS)
     expected = [row[0].text for row in decoder(logits)]
-    short._known.clear()
+    short._cached.clear()
     unreadable.append(expected[1].split()[0])
     assert not expected[0].startswith(unreadable[0])
     streams = StreamingDecoder(decoder, max_streams=2)

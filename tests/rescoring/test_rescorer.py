@@ -42,7 +42,7 @@ def alone(model, text, history=(), end="\n"):
 @given(lists=LISTS, history=st.lists(TEXTS, max_size=2), end=st.sampled_from(["\n", "</s>", ""]), most=st.integers(1, 80))
 def test_many_equal_each_alone(kind, lists, history, end, most):
     rescorer = copy.copy(RESCORERS[kind])
-    rescorer._known, rescorer.end, rescorer._end, rescorer.max_tokens = type(rescorer._known)(), end, rescorer._ids(end), most
+    rescorer._cached, rescorer.end, rescorer._end, rescorer.max_tokens = type(rescorer._cached)(), end, rescorer._ids(end), most
     found = rescorer.scores(lists, [history] * len(lists))
     assert [len(each) for each in found] == [len(each) for each in lists]
     for texts, scores in zip(lists, found):
@@ -76,7 +76,7 @@ def test_no_more_tokens_at_once_than_allowed(monkeypatch):
 def test_a_text_of_several_lists_is_read_once():
     rescorer = Rescorer(MODELS["llama"], TOKENIZER)
     (one,) = rescorer.scores([["some text", "other text"]])
-    read, rescorer._known = rescorer.read_tokens, type(rescorer._known)()
+    read, rescorer._cached = rescorer.read_tokens, type(rescorer._cached)()
     assert rescorer.scores([["some text", "other text"]] * 3) == [pytest.approx(one, abs=1e-5)] * 3
     assert rescorer.read_tokens == 2 * read
 
@@ -128,7 +128,7 @@ def test_a_model_of_another_kind_is_refused(tmp_path):
     from transformers import Wav2Vec2Config
 
     Wav2Vec2Config().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="of the type 'wav2vec2', which is no causal language model"):
+    with pytest.raises(ValueError, match="of the type 'wav2vec2', which isn't a causal language model"):
         load_rescorer(tmp_path)
     with pytest.raises(ValueError, match="rescorer should be a Hub id, a folder"):
         load_rescorer(7)
@@ -165,7 +165,7 @@ def test_a_text_longer_than_the_model_is_refused():
 
 
 def test_other_mistakes():
-    with pytest.raises(ValueError, match="history is of 1 lists, but there are 2"):
+    with pytest.raises(ValueError, match="got 1 histories for 2 lists"):
         RESCORERS["llama"].scores([["a"], ["b"]], [[]])
     with pytest.raises(ValueError, match="got the text 'abc'"):
         RESCORERS["llama"].scores([["a"]], ["abc"])
@@ -175,5 +175,5 @@ def test_other_mistakes():
     small.resize_token_embeddings(20)
     with pytest.raises(ValueError, match="pass the model's own"):
         Rescorer(small, TOKENIZER)
-    with pytest.raises(ValueError, match="max_tokens: given with a Rescorer"):
+    with pytest.raises(ValueError, match="max_tokens: given beside a Rescorer"):
         load_rescorer(RESCORERS["llama"], max_tokens=4)

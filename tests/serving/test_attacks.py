@@ -187,7 +187,7 @@ def test_an_address_has_so_many_places(demo):
             stream = server.at + PATH
             first, second = [await server.session.ws_connect(stream, headers=LOCAL) for _ in range(2)]
             async with server.session.ws_connect(stream, headers=LOCAL) as third:
-                reason = "2 clients of 192.0.2.1 are connected, as many as may be; try again later"
+                reason = "2 clients of 192.0.2.1 are connected, the most from one address; try again later"
                 assert await refused(third) == (1013, reason)
             for headers in ({"X-Forwarded-For": "192.0.2.2"}, {}):
                 async with server.session.ws_connect(stream, headers=headers) as other:
@@ -224,9 +224,9 @@ def test_phrases_that_are_no_text(demo, caplog):
     async def talk():
         async with serving(demo.recognizer(1), Limits(clients=1)) as server, server.session.ws_connect(server.at + PATH) as ws:
             for sent, said in (
-                (hello(keywords=["a\ud800"]), "half of a surrogate pair"),
-                (hello(keywords=[["\udfff", 1]]), "half of a surrogate pair"),
-                (hello(**{"\ud800": 1}), "unknown in transcription"),  # in a name that the message quotes
+                (hello(keywords=["a\ud800"]), "valid Unicode"),
+                (hello(keywords=[["\udfff", 1]]), "valid Unicode"),
+                (hello(**{"\ud800": 1}), "unknown field in transcription"),  # in a name that the message quotes
             ):
                 await ws.send_json(sent)
                 assert said in (await until(ws, "error"))[-1]["error"]["message"]

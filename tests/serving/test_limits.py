@@ -18,7 +18,7 @@ def test_places_in_all_and_by_address():
     places = Places(Limits(clients=3, clients_per_address=1))
     with places.taken("192.0.2.1"):
         with (
-            pytest.raises(Full, match=r"1 clients of 192\.0\.2\.1 are connected, as many as may be"),
+            pytest.raises(Full, match=r"1 clients of 192\.0\.2\.1 are connected, the most from one address"),
             places.taken("192.0.2.1"),
         ):
             pass

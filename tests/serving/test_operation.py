@@ -288,17 +288,17 @@ def test_encryption(demo, certificate):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--tls-key", "x"], "give --tls-cert, too"),
-        (["--tls-cert", __file__], "no certificate with its key"),
+        (["--tls-key", "x"], "add --tls-cert"),
+        (["--tls-cert", __file__], "not a PEM certificate with its key"),
         (["--tls-cert", "nowhere.pem"], "No such file"),
         (["--api-key-file", "nowhere.txt"], "No such file"),
         (["--api-key", ""], "--api-key is empty"),
-        (["--also-lm", "x=y.arpa"], "besides the language model of --lm"),
+        (["--also-lm", "x=y.arpa"], "--also-lm needs --lm"),
         (["--lm", "a.arpa", "--also-lm", "y.arpa"], "NAME=LM"),
         (["--lm", "a.arpa", "--also-lm", "none=y.arpa"], "other than none"),
-        (["--lm", "a.arpa", "--also-lm", "default=y.arpa"], "names of their own"),
+        (["--lm", "a.arpa", "--also-lm", "default=y.arpa"], "different names"),
         (["--wyoming", "tcp://localhost"], "tcp://HOST:PORT"),
-        (["--wyoming", "tcp://localhost:0", "--workers", "2"], "can't share a port that the system chooses"),
+        (["--wyoming", "tcp://localhost:0", "--workers", "2"], "can't share port 0, which the system chooses"),
     ],
 )
 def test_mistakes_are_one_line(arguments, message, capsys):
@@ -377,7 +377,7 @@ def test_the_command_says_where_it_is_and_that_it_stops():
         )
         server.send_signal(signal.SIGINT)
         out, errors = server.communicate(timeout=30)
-        assert (server.returncode, out, errors) == (0, "", "hf-ngpulm: stopping; what was said is finished, for up to 5 s\n")
+        assert (server.returncode, out, errors) == (0, "", "hf-ngpulm: stopping; received audio is decoded for up to 5 s\n")
     finally:
         server.kill()
 

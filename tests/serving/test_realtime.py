@@ -153,7 +153,7 @@ def test_keywords_at_any_time_and_formats(demo):
             words = {"keywords": [[name, 20.0], "日本"]}
             await ws.send_json(update(format={"type": "audio/pcmu"}, transcription=words, turn_detection=None))
             (updated,) = await until(ws, "session.updated")
-            assert updated["warnings"] == ["'日本' isn't listened for: the model can't write '日本'"]
+            assert updated["warnings"] == ["'日本' is ignored: the model can't write '日本'"]
             assert "audio/pcmu" in json.dumps(updated)
             codes = encoded_ulaw(soxr.resample(demo.clips[1], 16000, 8000))
             resample = Resampler(8000, 16000)
@@ -224,7 +224,7 @@ def test_cleared_audio_is_never_heard(demo):
         ({"type": "input_audio_buffer.append", "audio": "AAAA"}, "2-byte samples"),
         ({"type": "input_audio_buffer.commit"}, "no audio to commit"),
         ({"type": "session.update"}, "session should be an object"),
-        ({"type": "session.update", "session": {"type": "realtime"}}, "the type transcription"),
+        ({"type": "session.update", "session": {"type": "realtime"}}, "session.type should be transcription"),
         ({"type": "session.update", "session": {"include": ["x"]}}, "log-probabilities"),
         (update(format={"type": "audio/mp3"}), "audio/pcm at 4000"),
         (update(format={"type": "audio/pcm", "rate": 10**9}), "audio/pcm at 4000"),
@@ -232,10 +232,10 @@ def test_cleared_audio_is_never_heard(demo):
         (update(transcription={"keywords": ["x" * 101]}), "at most 100"),
         (update(transcription={"keywords": [3]}), "a phrase should be"),
         (update(transcription={"lm": "/etc/passwd"}), "there is no language model"),
-        (update(transcription={"num_beams": 4}), "unknown in transcription"),
+        (update(transcription={"num_beams": 4}), "unknown field in transcription"),
         (update(turn_detection={"type": "semantic_vad"}), "server_vad"),
         (update(turn_detection={"type": "server_vad"}), "doesn't detect turns"),
-        (update(vad=True), "unknown in session.audio.input: vad"),
+        (update(vad=True), "unknown field in session.audio.input: vad"),
         (update(transcription={"partials": 1}), "partials should be true or false"),
         ({"type": "transcription_session.update", "session": {}}, "unknown type: transcription_session.update"),
     ],
@@ -298,10 +298,10 @@ def test_limits_hold(demo):
         limits = Limits(clients=2, hello_seconds=0.4, idle_seconds=0.6, send_seconds=1.0, message_bytes=20_000)
         async with serving(demo.recognizer(2), limits) as server:
             silent, _ = await connected(server)
-            assert await refused(silent) == (1008, "nothing was said for 0.4 s")
+            assert await refused(silent) == (1008, "no message came within 0.4 s")
             idle, _ = await connected(server)
             await idle.send_json(update(turn_detection=None))
-            assert await refused(idle) == (1008, "nothing was said for 0.6 s")
+            assert await refused(idle) == (1008, "no message came within 0.6 s")
             large, _ = await connected(server)
             await large.send_json({"type": "input_audio_buffer.append", "audio": "A" * 30_000})
             assert (await refused(large))[0] == 1009
@@ -420,16 +420,16 @@ def test_a_second_look_that_cannot_be_is_refused(demo):
                 await ws.send_json(update(transcription=transcription))
                 return (await until(ws, "error"))[-1]["error"]["message"]
 
-            assert "is about phrases; give keywords, too" in await refusal(false_alarms_per_hour=1)
+            assert "needs phrases; add keywords" in await refusal(false_alarms_per_hour=1)
             assert "should be a number from 1e-06 to 1e+06" in await refusal(keywords=["a"], false_alarms_per_hour=0)
             both = {"keywords": ["harbour"], "grammar": '["all stop"]', "false_alarms_per_hour": 1}
-            assert "looks at no grammar" in await refusal(**both)
+            assert "doesn't apply to grammars" in await refusal(**both)
             await ws.send_json(update(transcription={"keywords": ["harbour"], "false_alarms_per_hour": 1}))
             await until(ws, "session.updated")
             data = appended(pcm24(demo.clips[0]))
             await ws.send_json(data[0])
-            assert "can't change amid an utterance" in await refusal(false_alarms_per_hour=2)
-            assert "can't change amid an utterance" in await refusal(false_alarms_per_hour=None)
+            assert "can't change within an utterance" in await refusal(false_alarms_per_hour=2)
+            assert "can't change within an utterance" in await refusal(false_alarms_per_hour=None)
             await ws.send_json(update(transcription={"keywords": ["starboard", "port"]}))  # other phrases may come
             await until(ws, "session.updated")
             for event in [*data[1:], {"type": "input_audio_buffer.commit"}]:

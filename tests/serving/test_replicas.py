@@ -160,7 +160,7 @@ def served():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--replicas", "2"], "--replicas is of a cluster; add --ray"),
+        (["--replicas", "2"], "--replicas needs a cluster; add --ray"),
         (["--ray", "--workers", "2"], "--workers can't be used with --ray"),
         (["--ray", "--wyoming", "tcp://127.0.0.1:10300"], "--wyoming can't be used with --ray"),
         (["--ray", "--port", "0"], "--port can't be used with --ray"),

@@ -66,8 +66,8 @@ def test_recordings(demo):
         assert "understood" not in await ask(server, audio)
         for wrong, message in (
             ("ship", "there is no grammar 'ship'; this server has 'harbour'"),
-            (json.dumps(["a"] * 1001), "1001 phrases; at most 1000"),
-            (json.dumps(["a"] * 1001, indent=1), "1001 phrases; at most 1000"),
+            (json.dumps(["a"] * 1001), "at most 1000 phrases are allowed, got 1001"),
+            (json.dumps(["a"] * 1001, indent=1), "at most 1000 phrases are allowed, got 1001"),
             (json.dumps(["a" * 101]), "at most 100"),
             ('["[unk]"]', "no phrases besides"),
             ('[["a", 2.0]]', "each phrase should be a text"),
@@ -193,7 +193,7 @@ def test_models_with_attention_understand_as_their_pipeline_does(demo):
             error = await ask(server, wav(np.tile(clip, 11)), 400, grammar="harbour")
             assert "recordings of at most 30 s" in error["error"]["message"]
             for_words = {"grammar": "harbour", "response_format": "verbose_json", "timestamp_granularities": ["word"]}
-            assert "no times of words" in (await ask(server, wav(clip), 400, **for_words))["error"]["message"]
+            assert "no word times" in (await ask(server, wav(clip), 400, **for_words))["error"]["message"]
             async with server.session.get(server.at + "/v1/realtime") as response:
                 assert response.status == 400 and STREAMED in await response.text()
             async with AsyncClient.from_uri(uri) as client:

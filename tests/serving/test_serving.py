@@ -97,7 +97,7 @@ def test_phrases_of_a_client_also_in_mid_utterance(demo):
             async with server.session.ws_connect(server.at + PATH) as ws:
                 await ws.send_json(hello(keywords=[[name, 20.0], "日本"]))
                 updated = (await until(ws, "session.updated"))[-1]
-                assert updated["warnings"] == ["'日本' isn't listened for: the model can't write '日本'"]
+                assert updated["warnings"] == ["'日本' is ignored: the model can't write '日本'"]
                 other = asyncio.create_task(speak(server, audio))
                 await ws.send_json(append(audio[:half]))
                 while (await until(ws, PARTIAL))[-1]["audio_end_ms"] < 1300:
@@ -133,9 +133,9 @@ def test_utterances_end_where_nothing_is_said(demo):
 @pytest.mark.parametrize(
     "sent, code, reason",
     [
-        ([], 1008, "nothing was said for 0.4 s"),
-        ([hello()], 1008, "nothing was said for 0.6 s"),
-        (["garbage"], 1008, "nothing was said for 0.6 s"),
+        ([], 1008, "no message came within 0.4 s"),
+        ([hello()], 1008, "no message came within 0.6 s"),
+        (["garbage"], 1008, "no message came within 0.6 s"),
         ([hello(), bytes(300_000)], 1009, ""),
     ],
     ids=lambda value: str(value)[:30],

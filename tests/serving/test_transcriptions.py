@@ -185,11 +185,11 @@ def test_phrases_that_cannot_be_written_are_told(demo):
             audio, phrases = wav(demo.clips[0]), {"keywords": ["harbour", "日本"]}
             for more in ({}, {"response_format": "verbose_json"}):
                 assert (await ask(server, audio, **phrases, **more))["warnings"] == [
-                    "'日本' isn't listened for: the model can't write '日本'"
+                    "'日本' is ignored: the model can't write '日本'"
                 ]
                 assert "warnings" not in await ask(server, audio, keywords=["harbour"], **more)
             streamed = await ask(server, audio, **phrases, stream="true")
-            assert "isn't listened for" in streamed.split("\n\n")[-2]
+            assert "is ignored: the model" in streamed.split("\n\n")[-2]
 
     asyncio.run(talk())
 
@@ -327,7 +327,7 @@ def test_containers_that_give_nothing_keep_nobody_waiting(demo, offline, monkeyp
         ({"keywords": ["word"] * 1001}, 400, "keywords", "at most 1000"),
         ({"hotwords": '[["a", "b"]]'}, 400, "hotwords", "weight"),
         ({"prompt": "x" * 200_000}, 413, "prompt", "too long"),
-        ({"include[]": "logprobs"}, 400, "include", "log-probabilities aren't given"),
+        ({"include[]": "logprobs"}, 400, "include", "log-probabilities aren't available"),
         ({"diarize": "true"}, 400, "diarize", "no such field"),
         ({"model": ["a", "b"]}, 400, "model", "2 times"),
         ({"model": "gpt"}, 404, "model", "doesn't exist"),

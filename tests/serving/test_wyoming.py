@@ -69,7 +69,7 @@ def test_the_official_client_is_given_the_offline_transcript(demo, offline):
 @pytest.mark.parametrize(
     "event, message",
     [
-        (Event("audio-chunk", {"rate": 16000, "width": 4, "channels": 1}, bytes(4)), "2 bytes a sample"),
+        (Event("audio-chunk", {"rate": 16000, "width": 4, "channels": 1}, bytes(4)), "2 bytes per sample"),
         (Event("audio-chunk", {"rate": 16000, "width": 2, "channels": 2}, bytes(2)), "whole samples"),
         (Event("audio-chunk", {"rate": 10**12, "width": 2, "channels": 1}, bytes(2)), "Hz"),
         (Event("audio-chunk", {"rate": "x", "width": 2, "channels": 1}, bytes(2)), "Hz"),
@@ -79,7 +79,7 @@ def test_the_official_client_is_given_the_offline_transcript(demo, offline):
         (b'{"type": "describe", "data": 3}\n', "data should be a JSON object"),
         (b'{"type": 3}\n', "a type"),
         (b"[" * 5000 + b"\n", "JSON object"),
-        (b"x" * 100_000, "a header longer"),
+        (b"x" * 100_000, "a header may have at most 65536 bytes"),
         (b"\xff\n", "JSON object"),
     ],
     ids=lambda value: str(value)[:60],

@@ -55,7 +55,7 @@ def test_parts(tmp_path):
     part = decode_audio(io.BytesIO(data), 48000, offset=0.25, duration=0.5)
     assert np.array_equal(part, whole[12000:36000])
     assert np.array_equal(decode_audio(io.BytesIO(data), 48000, offset=1.0), whole[48000:])
-    assert "has 1.5" in error_of(data, offset=2.0) and "that takes 2 s" in error_of(data, offset=0.5, duration=2.0)
+    assert "has only 1.5" in error_of(data, offset=2.0) and "from 0.5 s to 2.5 s" in error_of(data, offset=0.5, duration=2.0)
 
 
 def test_who_reads_no_more_leaves_no_process():

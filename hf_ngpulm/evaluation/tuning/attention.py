@@ -1,4 +1,4 @@
-"""Sweeps for decoders with attention. Each setting generates again, but the encoder runs only once."""
+"""Sweep the settings of attention decoders. The decoder generates again for each setting; the encoder runs only once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_SEQUENCES = 256
 class AttentionSweep(Sweep):
     """Sweeps the settings of a pipeline of an encoder-decoder.
 
-    Each recording is preprocessed and encoded separately. So its transcript equals the pipeline's transcript of this recording
+    Each recording is preprocessed and encoded alone, so its transcript equals the pipeline's transcript of this recording
     alone. A batch has a row for each recording and setting. The recordings of a batch have features of the same shape.
     """
 
@@ -50,8 +50,8 @@ class AttentionSweep(Sweep):
         self.num_beams = beams_of(pipeline)
         self.search = {"num_beams": self.num_beams}
         self.search |= {name: settings[name] for name, value in usual.items() if settings.get(name, value) != value}
-        self._pieces: list[list[dict[str, Any]]] = []  # the pieces of each recording
-        self._parts: list[list[int]] = []  # of each recording, the number of pieces in each part
+        self._pieces: list[list[dict[str, Any]]] = []  # the model's inputs for each piece of each recording
+        self._parts: list[list[int]] = []  # for each recording, the number of pieces in each of its parts
 
     def hold(self, utterances: Iterable[TuningUtterance]) -> Iterator[TuningUtterance]:
         rate = self.pipeline.feature_extractor.sampling_rate
@@ -72,25 +72,25 @@ class AttentionSweep(Sweep):
         return _Held(self.kept.add(value), tuple(value.shape)) if isinstance(value, Tensor) else value
 
     def decode(self, numbers: Sequence[int], settings: Sequence[Settings]) -> Iterator[tuple[int, int, str]]:
-        found: dict[tuple[int, int], list[Any]] = {}  # the outputs for the pieces of a row
+        outputs: dict[tuple[int, int], list[Any]] = {}  # of the pieces of a row; None for a piece that isn't decoded yet
         rows = []
         for number, i in itertools.product(numbers, range(len(settings))):
             pieces = range(len(self._pieces[number]))
             if not pieces:  # no audio
                 yield number, i, ""
-            found[number, i] = [None for _ in pieces]
+            outputs[number, i] = [None for _ in pieces]
             rows += [(number, i, place) for place in pieces]
         rows.sort(key=lambda row: (self._shapes(row), row[0], row[2], row[1]))
         for _, alike in itertools.groupby(rows, self._shapes):
             while batch := list(itertools.islice(alike, max(MOST_SEQUENCES // self.num_beams, 1))):
                 for (number, i, place), output in zip(batch, self._outputs(batch, settings)):
-                    found[number, i][place] = output
-                    if all(output is not None for output in found[number, i]):
-                        yield number, i, self._text(found.pop((number, i)), self._parts[number])
+                    outputs[number, i][place] = output
+                    if all(output is not None for output in outputs[number, i]):
+                        yield number, i, self._text(outputs.pop((number, i)), self._parts[number])
 
     def _text(self, outputs: list[Any], parts: list[int]) -> str:
-        found, params = iter(outputs), self.pipeline._postprocess_params
-        texts = [self.pipeline.postprocess(list(itertools.islice(found, count)), **params)["text"] for count in parts]
+        following, params = iter(outputs), self.pipeline._postprocess_params
+        texts = [self.pipeline.postprocess(list(itertools.islice(following, count)), **params)["text"] for count in parts]
         return texts[0] if len(texts) == 1 else " ".join(filter(None, map(str.strip, texts)))
 
     def _shapes(self, row: tuple[int, int, int]) -> list[tuple[str, tuple[int, ...]]]:
@@ -129,30 +129,30 @@ class _Held(NamedTuple):
 
 def _of_row(outputs: dict[str, Any], row: int, rows: int) -> dict[str, Any]:
     """Return one row of the outputs of a pipeline's forward pass."""
-    found = {}
+    of_row = {}
     for name, value in outputs.items():
         if isinstance(value, Tensor) and len(value) == rows:
-            found[name] = value[row : row + 1]
+            of_row[name] = value[row : row + 1]
         else:
-            found[name] = value[row] if isinstance(value, list | tuple) and len(value) == rows else value
-    return found
+            of_row[name] = value[row] if isinstance(value, list | tuple) and len(value) == rows else value
+    return of_row
 
 
 class _RememberingEncoder:
-    """A model's encoder with a cache of its outputs; the keys are the contents of input rows.
+    """A model's encoder with a cache of its outputs, by the content of the input row.
 
-    The cache serves every use of the same audio, for example for language detection or a second attempt. Rows are encoded one
-    by one, so that outputs don't depend on the batch in which a row first appeared.
+    Language detection, fallbacks and all settings share the cached output of the same audio. Rows are encoded one by one, so
+    that outputs don't depend on the batch in which a row first appeared.
     """
 
     def __init__(self, model: Any, kept: KeptTensors) -> None:
         self.kept = kept
         self.encoder = model.get_encoder() if getattr(model.config, "is_encoder_decoder", False) else None
-        self._known: dict[bytes, Any] = {}
+        self._cached: dict[bytes, Any] = {}
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Replace the encoder's `forward` by the cache within the `with` block."""
+        """Replace the encoder's `forward` by the cached one within the `with` block."""
         if self.encoder is None:
             yield
             return
@@ -172,29 +172,29 @@ class _RememberingEncoder:
                 del self.encoder.forward
 
     def _remembered(self, encode: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
-        tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
-        others = {name: value for name, value in given.items() if not isinstance(value, Tensor)}
+        arguments: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+        tensors = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
+        others = {name: value for name, value in arguments.items() if not isinstance(value, Tensor)}
         rows = {len(value) if value.dim() else -1 for value in tensors.values()}
         plain = all(isinstance(value, str | int | float | None) for value in others.values())
         if len(rows) != 1 or -1 in rows or not plain:
             return encode(*args, **kwargs)
-        found: list[dict[Any, Tensor]] = []
+        encoded: list[dict[Any, Tensor]] = []
         kind: Any = None
         for row in range(rows.pop()):
             inputs = {name: value[row : row + 1] for name, value in tensors.items()}
             key = _digest(inputs, others)
-            if key not in self._known:
+            if key not in self._cached:
                 each = {**inputs, **others}
                 output = encode(*(each[place] for place in range(len(args))), **{name: each[name] for name in kwargs})
                 parts = dict(output.items()) if hasattr(output, "items") else None
                 if parts is None or not all(isinstance(part, Tensor) and len(part) == 1 for part in parts.values()):
-                    return encode(*args, **kwargs)  # the output has other entries, which can't be cached
-                self._known[key] = (type(output), {name: self.kept.add(part) for name, part in parts.items()})
-            kind, numbers = self._known[key]
+                    return encode(*args, **kwargs)  # the output has entries that can't be cached
+                self._cached[key] = (type(output), {name: self.kept.add(part) for name, part in parts.items()})
+            kind, numbers = self._cached[key]
             device = next(iter(tensors.values())).device
-            found.append({name: self.kept[number].to(device) for name, number in numbers.items()})
-        return kind(**{name: torch.cat([parts[name] for parts in found]) for name in found[0]})
+            encoded.append({name: self.kept[number].to(device) for name, number in numbers.items()})
+        return kind(**{name: torch.cat([row[name] for row in encoded]) for name in encoded[0]})
 
 
 def _digest(tensors: dict[Any, Tensor], others: dict[Any, Any]) -> bytes:

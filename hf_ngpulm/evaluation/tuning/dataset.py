@@ -1,4 +1,4 @@
-"""Hold the data of tuning: recordings or a model's outputs, with transcripts. Also store outputs for later decoding."""
+"""Read the utterances of a tuning dataset, and store a model's outputs for repeated decoding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...ngrams.counting import parse_bytes
 from ..loading import audio_or_error
 from ..recordings import Recording
 
-CPU = torch.device("cpu")  # not the default device, whatever that is
+CPU = torch.device("cpu")  # explicit, because users can change torch's default device
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,7 @@ class TuningUtterance:
     item: Any  # the row of the dataset
     text: str | None  # the transcript; None if it is unknown
     entities: tuple[str, ...]  # important phrases in the transcript
-    # reasons why the audio can't be read. The list is empty before `samples` is called, or if the audio can be read.
-    problems: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # reasons why `samples` couldn't read the audio
 
     @classmethod
     def of(cls, number: int, item: Any) -> TuningUtterance:
@@ -59,21 +58,21 @@ class TuningUtterance:
         """Return a model's outputs for the utterance, `[T, C]`; None if the dataset doesn't have them. Raises ValueError if the
         outputs aren't a floating point tensor of two dimensions.
         """
-        found = None if isinstance(self.item, Recording) else self.item.get(name)
-        if found is not None and not (isinstance(found, Tensor) and found.dim() == 2 and found.dtype.is_floating_point):
-            shape = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        outputs = None if isinstance(self.item, Recording) else self.item.get(name)
+        if outputs is not None and not (isinstance(outputs, Tensor) and outputs.dim() == 2 and outputs.dtype.is_floating_point):
+            shape = f"{outputs.dtype} {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__
             raise ValueError(
                 f"number {self.number} of the dataset: {name} should be a floating point tensor [T, C], got {shape}"
             )
-        return found
+        return outputs
 
     def samples(self, sampling_rate: int) -> np.ndarray:
         """Return the audio, float32 `[N]`. If it can't be read, return an empty array and append the reason to `problems`."""
-        found = audio_or_error(self._recording(sampling_rate), sampling_rate)
-        if isinstance(found, str):
-            self.problems.append(found)
+        audio = audio_or_error(self._recording(sampling_rate), sampling_rate)
+        if isinstance(audio, str):
+            self.problems.append(audio)
             return np.empty(0, dtype=np.float32)
-        return found
+        return audio
 
     def _recording(self, sampling_rate: int) -> Recording:
         if isinstance(self.item, Recording):
@@ -94,15 +93,18 @@ class TuningUtterance:
 
 
 class KeptTensors:
-    """Stores tensors by number, within a `with` block. When the stored tensors exceed `memory` (bytes, or a text such as "2G"),
-    the rest goes to a temporary file in `folder`. All tensors are restored bit for bit.
+    """Stores tensors by number, within a `with` block, and restores them bit for bit.
+
+    Args:
+        memory: limit of the memory for tensors, in bytes or as a text such as "2G". Further tensors go to a temporary file.
+        folder: folder of that file; None for the system's.
     """
 
     def __init__(self, memory: int | str = "2G", folder: str | os.PathLike[str] | None = None) -> None:
         self.room = parse_bytes(memory)
         self.on_disk = 0  # bytes
-        self._kept: list[Tensor | tuple[int, torch.dtype, torch.Size]] = []  # or place in the file, dtype and shape
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # closed where this ends
+        self._kept: list[Tensor | tuple[int, torch.dtype, torch.Size]] = []  # a tensor, or its place in the file, dtype, shape
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # `__exit__` closes it
 
     def __enter__(self) -> KeptTensors:
         return self

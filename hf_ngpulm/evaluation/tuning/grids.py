@@ -1,24 +1,57 @@
-"""Search for the best weights: on a coarse grid, then beyond its edge if the best value is there, then around the best."""
+"""Search for the best weights: on a coarse grid, then beyond it if the best value is at its edge, then around the best."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ...config.tuned import SETTINGS
 
 MOST_VALUES = 1000
-# The number of values beyond an edge to try at a time, and how often to extend.
+# A grid is extended up to EXTENSIONS times, by BEYOND values each time.
 BEYOND, EXTENSIONS = 2, 3
 # Up to JOINT weights are tried in all combinations; more weights are swept one after another, CYCLES times.
 JOINT, CYCLES = 2, 2
 
 Setting = tuple[float, ...]
+Values = str | float | Iterable[float]
 
 
-def grid_values(name: str, values: str | float | Iterable[float]) -> tuple[float, ...]:
+@dataclass(frozen=True)
+class Grids:
+    """Hold the grids of `tune_weights`. None leaves a weight to its default.
+
+    Args:
+        lm_weights: weights of the language model.
+        phrase_weights: weights of the phrases.
+        ilm_weights: weights of the subtracted internal LM.
+        source_weights: weights of the subtracted source LM.
+        betas: bonuses for each token of a CTC model's hypothesis.
+        rescorer_weights: weights of the rescorer.
+        word_bonuses: bonuses for each word of a rescored hypothesis.
+    """
+
+    lm_weights: Values | None = None
+    phrase_weights: Values | None = None
+    ilm_weights: Values | None = None
+    source_weights: Values | None = None
+    betas: Values | None = None
+    rescorer_weights: Values | None = None
+    word_bonuses: Values | None = None
+
+    def values(self) -> dict[str, tuple[float, ...]]:
+        """Return the values of each grid that isn't None, by the name of the weight. Raises ValueError for an invalid grid."""
+        return {name: grid_values(name, grid) for name, grid in zip(WEIGHTS, vars(self).values()) if grid is not None}
+
+
+# The weights of the fields of `Grids`, in their order.
+WEIGHTS = ("lm_weight", "phrase_weight", "ilm_weight", "source_weight", "beta", "rescorer_weight", "word_bonus")
+
+
+def grid_values(name: str, values: Values) -> tuple[float, ...]:
     """Return the values of a grid, ascending.
 
     Args:
@@ -27,19 +60,17 @@ def grid_values(name: str, values: str | float | Iterable[float]) -> tuple[float
     """
     example = 'such as "0:2:0.1" (from, to, step), "0.2,0.5,1", or numbers'
     if isinstance(values, str):
-        found = [number for part in values.replace(",", " ").split() for number in _parsed(name, part, example)]
-    elif isinstance(values, Iterable):
-        found = list(values)
+        grid = [number for part in values.replace(",", " ").split() for number in _parsed(name, part, example)]
     else:
-        found = [values]
-    if not found:
+        grid = list(values) if isinstance(values, Iterable) else [values]
+    if not grid:
         raise ValueError(f"the grid of {name} is empty: {values!r}; give one {example}")
-    for value in found:
+    for value in grid:
         if not SETTINGS[name].is_right(value):
             raise ValueError(f"{name} should be {SETTINGS[name].right}, got {value!r} in its grid")
-    if len(found) > MOST_VALUES:
-        raise ValueError(f"the grid of {name} has {len(found)} values, more than {MOST_VALUES}; take a larger step")
-    return tuple(sorted({_rounded(float(value)) for value in found}))
+    if len(grid) > MOST_VALUES:
+        raise ValueError(f"the grid of {name} has {len(grid)} values, more than {MOST_VALUES}; take a larger step")
+    return tuple(sorted({_rounded(float(value)) for value in grid}))
 
 
 def _parsed(name: str, part: str, example: str) -> list[float]:
@@ -65,14 +96,14 @@ def _rounded(value: float) -> float:
 
 
 class GridSearch:
-    """The search for the best setting.
+    """Searches for the setting with the fewest errors. A setting is a tuple with the value of each weight.
 
     Args:
-        grids: the first values of each weight; a single value stays fixed.
-        start: the values of the other weights while the first weights are swept.
+        grids: the coarse grid of each weight; a single value stays fixed.
+        start: the decoder's own weights. A sweep of one weight leaves the others at the grid values closest to these.
         refine: number of refinements; each halves the distance between values around the best.
         extend: whether to search beyond the edge of a grid if the best is there.
-        joint: whether one or two weights are tried in all combinations. Otherwise the weights are swept one after another.
+        joint: whether to try one or two weights in all combinations. Otherwise the weights are swept one after another.
     """
 
     def __init__(
@@ -88,7 +119,7 @@ class GridSearch:
         self.swept = [axis for axis, values in enumerate(self.grids) if len(values) > 1]
         self.joint = joint and len(self.swept) <= JOINT
         self.refine, self.extend = refine, extend
-        # For each weight, the grid value closest to the decoder's own weight; if it has none, the middle value.
+        # A weight that the decoder doesn't have starts at its middle value.
         self.start = tuple(
             values[len(values) // 2] if start.get(name) is None else min(values, key=lambda value: abs(value - start[name]))
             for name, values in grids.items()
@@ -96,6 +127,7 @@ class GridSearch:
 
     @property
     def most_settings(self) -> int:
+        """Return an upper bound of the number of settings that `run` tries."""
         axes = len(self.swept)
         sizes = [len(self.grids[axis]) for axis in self.swept]
         if self.joint:
@@ -109,20 +141,19 @@ class GridSearch:
         """Find the best setting.
 
         Args:
-            errors: function that takes a list of settings and returns the number of errors with each. No setting is passed
-                twice.
+            errors: function that takes a list of settings and returns the number of errors with each. It gets no setting twice.
 
         Returns:
-            The setting with the fewest errors (the one with the lowest weights, if several have equally few), and the names of
-            weights whose best value is still at an edge of the grid.
+            The setting with the fewest errors (among equals, the one with the lowest weights), and the names of weights whose
+            best value is still at an edge of the grid.
         """
-        known: dict[Setting, int] = {}
+        tried: dict[Setting, int] = {}  # the number of errors with each setting
 
         def best_with(settings: Iterable[Setting]) -> Setting:
-            new = [setting for setting in dict.fromkeys(settings) if setting not in known]
+            new = [setting for setting in dict.fromkeys(settings) if setting not in tried]
             if new:
-                known.update(zip(new, errors(new), strict=True))
-            return min(known, key=lambda setting: (known[setting], setting))
+                tried.update(zip(new, errors(new), strict=True))
+            return min(tried, key=lambda setting: (tried[setting], setting))
 
         if self.joint:
             best = best_with(itertools.product(*self.grids))
@@ -131,39 +162,40 @@ class GridSearch:
             for _, axis in itertools.product(range(CYCLES), self.swept):
                 best = best_with(_combined(best, {axis: self.grids[axis]}))
         for _ in range(EXTENSIONS if self.extend else 0):
-            beyond = {axis: values for axis in self.swept if (values := self._beyond(axis, best, known))}
+            beyond = {axis: values for axis in self.swept if (values := self._beyond(axis, best, tried))}
             if not beyond:
                 break
-            best = best_with(setting for axis in beyond for setting in self._around(best, known, {axis: beyond[axis]}))
-        at_edge = [self.names[axis] for axis in self.swept if self._beyond(axis, best, known)]
+            best = best_with(setting for axis in beyond for setting in self._around(best, tried, {axis: beyond[axis]}))
+        at_edge = [self.names[axis] for axis in self.swept if self._beyond(axis, best, tried)]
         for _ in range(self.refine):
             # Up to two weights are refined in all combinations, more weights one after another.
             for axes in [self.swept] if self.joint else [[axis] for axis in self.swept]:
-                between = {axis: [best[axis], *_between(best[axis], _on(axis, known))] for axis in axes}
+                between = {axis: [best[axis], *_between(best[axis], _on(axis, tried))] for axis in axes}
                 best = best_with(_combined(best, between))
         return best, at_edge
 
-    def _beyond(self, axis: int, best: Setting, known: Iterable[Setting]) -> list[float]:
+    def _beyond(self, axis: int, best: Setting, tried: Iterable[Setting]) -> list[float]:
         """Return values beyond the edge of the grid if the best value is at an edge; otherwise an empty list."""
-        values = _on(axis, known)
+        values = _on(axis, tried)
         if best[axis] == values[-1]:
             step = values[-1] - values[-2]
         elif best[axis] == values[0]:
             step = values[0] - values[1]
         else:
             return []
-        found = [_rounded(best[axis] + i * step) for i in range(1, BEYOND + 1)]
+        new = [_rounded(best[axis] + i * step) for i in range(1, BEYOND + 1)]
         # A weight that may not be negative stops at 0, even if 0 isn't a whole number of steps away.
-        floor = 0.0 if not SETTINGS[self.names[axis]][1](-1.0) else -math.inf
-        found = [max(value, floor) for value in found if value > floor or best[axis] > floor]
-        return [value for value in dict.fromkeys(found) if SETTINGS[self.names[axis]][1](value)]
+        is_right = SETTINGS[self.names[axis]].is_right
+        floor = -math.inf if is_right(-1.0) else 0.0
+        new = [max(value, floor) for value in new if value > floor or best[axis] > floor]
+        return [value for value in dict.fromkeys(new) if is_right(value)]
 
-    def _around(self, best: Setting, known: Iterable[Setting], values: dict[int, list[float]]) -> Iterable[Setting]:
-        """Combine new values of some weights with the best values of the other weights, and in a joint search also with their
-        neighbours.
+    def _around(self, best: Setting, tried: Iterable[Setting], values: dict[int, list[float]]) -> Iterable[Setting]:
+        """Combine new values of some weights with the best values of the other weights. In a joint search, combine them also
+        with the neighbours of the best values.
         """
         if self.joint:
-            others = {axis: _next_to(best[axis], _on(axis, known)) for axis in self.swept if axis not in values}
+            others = {axis: _next_to(best[axis], _on(axis, tried)) for axis in self.swept if axis not in values}
             return _combined(best, values | others)
         return _combined(best, values)
 

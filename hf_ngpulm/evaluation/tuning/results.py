@@ -41,11 +41,11 @@ Rate = Callable[[Scores], float]
 
 @dataclass(frozen=True)
 class TuningPoint(Scores):
-    """The errors with one setting.
+    """A setting of the weights and its errors.
 
     Args:
         words, characters: errors; `words.rate` is the WER.
-        entities: errors on entities, if the dataset has any.
+        entities: errors on entities; None if the dataset has no entities.
         setting: the values of the weights, by name.
     """
 
@@ -66,16 +66,16 @@ class TuningResult:
         best: the setting with the fewest errors. If several have equally few, it is the one with the lowest weights.
         interval: bootstrap confidence interval of the best setting's rate. (The rate is slightly too good, because the setting
             was chosen on the same utterances; see `held_out`.)
-        points: the errors with each setting that was tried, ascending by setting.
+        points: all settings that were tried and their errors, ascending by setting.
         baseline: the errors of the same search without language model and phrases (all weights 0).
         search: settings of the search, such as `num_beams`.
-        fixed: weights that weren't tuned, if they are single numbers.
-        model: the recogniser, if it is known.
-        utterances: the number of utterances that were tuned on.
+        fixed: weights that weren't tuned and are single numbers.
+        model: the recogniser; None if it isn't known.
+        utterances: number of utterances that were tuned on.
         held_out, held_out_baseline: the best setting and the baseline on the held-out utterances; None without held-out
             utterances.
-        recordings: the number of recordings with a transcript, unreadable and held-out ones included.
-        unreadable: for each unreadable recording, the reason.
+        recordings: number of recordings with a transcript, including unreadable and held-out ones.
+        unreadable: the reason for each unreadable recording.
         warnings: reasons why the choice may be unreliable.
     """
 
@@ -102,22 +102,20 @@ class TuningResult:
             ValueError: the model isn't known, because only a decoder was tuned; or there was no language model.
         """
         if self.model is None:
-            raise ValueError(
-                "it isn't known what model the settings are for: tune a pipeline, or pass model= to tune_weights, too"
-            )
+            raise ValueError("the settings' model isn't known: tune a pipeline, or pass model= to tune_weights, too")
         weights = {**self.fixed, **self.best.setting}
         if "lm_weight" not in weights:
-            raise ValueError("there is no one weight of a language model that it could remember")
+            raise ValueError("there is no single weight of a language model to remember: tune a decoder with one lm=")
         counts = self.best.counts[self.by]
         measured: dict[str, float | int | str] = {"by": self.by, "rate": round(counts.rate, 6), "length": counts.length}
         return TunedDecoding(self.model, {**weights, **self.search}, measured)
 
     def to_dict(self) -> dict[str, Any]:
-        found = dict(vars(self)) | {"model": None if self.model is None else self.model.name, "interval": vars(self.interval)}
+        entries = vars(self) | {"model": None if self.model is None else self.model.name, "interval": vars(self.interval)}
         for name in ("best", "baseline", "held_out", "held_out_baseline"):
-            found[name] = None if found[name] is None else found[name].to_dict()
-        found |= {name: list(found[name]) for name in ("unreadable", "warnings")}
-        return found | {"points": [point.to_dict() for point in found.pop("points")]}
+            entries[name] = None if entries[name] is None else entries[name].to_dict()
+        entries |= {name: list(entries[name]) for name in ("unreadable", "warnings")}
+        return entries | {"points": [point.to_dict() for point in entries.pop("points")]}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to a JSON file."""
@@ -134,32 +132,32 @@ class TuningResult:
 
 
 class Scorer:
-    """Counts errors, and caches them per hypothesis of an utterance. `entities` is None if no utterance has entities."""
+    """Counts the errors of hypotheses, and caches the counts. `entities` is None if no utterance has entities."""
 
     def __init__(
         self, references: Sequence[str], entities: Sequence[tuple[str, ...]] | None, normalise: Normalisation = None
     ) -> None:
         self.references, self.entities, self.normalise = references, entities, normalise
-        self._known: dict[tuple[int, str], tuple[Any, ...]] = {}
+        self._counts: dict[tuple[int, str], tuple[Any, ...]] = {}  # by the utterance's number and the hypothesis
 
     def point(self, setting: dict[str, float], numbers: Sequence[int], texts: Sequence[str]) -> TuningPoint:
         """Return the errors of hypotheses `texts` for the utterances `numbers`."""
         pairs = list(zip(numbers, texts))
-        new = [pair for pair in pairs if pair not in self._known]
+        new = [pair for pair in pairs if pair not in self._counts]
         if new:
             said, heard = [self.references[number] for number, _ in new], [text for _, text in new]
             counted: list[Any] = [count(said, heard, self.normalise) for count in (word_errors, character_errors)]
             if self.entities is not None:
                 errors = entity_errors(said, heard, [self.entities[number] for number, _ in new], self.normalise)
                 counted += [errors.entities, errors.others, errors.matches]
-            self._known.update(zip(new, zip(*(counts.utterances for counts in counted))))
-        words, characters, *of_entities = (type(part[0]).together(part) for part in zip(*(self._known[pair] for pair in pairs)))
+            self._counts.update(zip(new, zip(*(counts.utterances for counts in counted))))
+        of_pairs = zip(*(self._counts[pair] for pair in pairs))
+        words, characters, *of_entities = (type(counts[0]).together(counts) for counts in of_pairs)
         return TuningPoint(words, characters, EntityErrors(*of_entities) if of_entities else None, setting)
 
 
 def _draw(result: TuningResult, path: str | os.PathLike[str]) -> None:
-    """Draw a panel for each rate against the first weight that varied. Each value of the second such weight gets a line.
-
+    """Draw a panel for each rate. The horizontal axis is the first weight that varied; each value of the second one is a line.
     Further weights have their best values.
     """
     with needed("plots", "plots"):
@@ -200,14 +198,13 @@ def _draw(result: TuningResult, path: str | os.PathLike[str]) -> None:
 
 def _rates(result: TuningResult) -> dict[str, Rate]:
     words = result.best.words.length or 1
-    found: dict[str, Rate] = {MEASURES[by]: attrgetter(by) for by in dict.fromkeys((result.by, "wer"))}
-    return found | {name: lambda point, name=name: getattr(point.words, name) / words for name in EDITS}  # type: ignore[misc]
+    rates: dict[str, Rate] = {MEASURES[by]: attrgetter(by) for by in dict.fromkeys((result.by, "wer"))}
+    return rates | {name: lambda point, name=name: getattr(point.words, name) / words for name in EDITS}  # type: ignore[misc]
 
 
 def _lines(result: TuningResult, points: list[TuningPoint], second: str) -> list[float]:
-    """Return the values of the second weight that get a line.
-
-    These are the best value and the values with the most points; among equals, values closest to the best come first.
+    """Return the values of the second weight that get a line: the best value, then the values with the most points. Among
+    equals, values closer to the best come first.
     """
     best = result.best.setting[second]
     values = [point.setting[second] for point in points]

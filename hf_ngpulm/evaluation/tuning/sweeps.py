@@ -1,6 +1,6 @@
-"""Decode kept outputs of a model with many settings at once, a row for each utterance and setting.
+"""Decode stored outputs of a model with many settings at once, in batches with a row for each utterance and setting.
 
-The outputs are frames: logits of CTC models, or frames of transducers' encoders.
+The outputs are frames: logits of CTC models, or encoder frames of transducers.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ MOST_ROWS, MOST_NUMBERS = 256, 1 << 26
 class Sweep(ABC):
     """Decodes the same utterances with several settings.
 
-    Call `hold` first, which stores the model's outputs for the utterances. Then call `decode` as often as needed. A transcript
-    doesn't depend on the other utterances and settings in the batch.
+    `hold` runs the model over the utterances once and stores its outputs. `decode` can then be called any number of times. A
+    transcript doesn't depend on the other utterances and settings in the batch.
 
     Attributes:
         kept: the stored outputs of the model.
-        batch_size: recordings in a batch of the model.
+        batch_size: number of recordings in a batch of the model.
         fusion: the decoder's language models and phrases.
         phrases: one context for all utterances, a list with one for each, or None.
-        model: the recogniser, if it is known.
+        model: the recogniser; None if it isn't known.
         standing: the decoder's weights; None for a weight that is computed by a rule.
         search: settings of the search (not weights), named as in `hf_ngpulm.config.tuned`.
     """
 
-    # The grids of a language model, of phrases, and of an internal LM for which none is given. (What transducers subtract by
-    # rule, 0.7 of the LM's weight, is as good as what is tuned.)
+    # Default grids of the language model, the phrases and the internal LM. Transducers need none for the internal LM: their
+    # rule, 0.7 times the LM's weight, gives the same error rates as tuning.
     lm_grid: ClassVar[str] = "0:2:0.2"
     phrase_grid: ClassVar[str] = "0:3:0.5"
     ilm_grid: ClassVar[str | None] = None
-    # Weights that a result tells of though they are 0 and weren't tuned: left out they would be others.
-    told: ClassVar[tuple[str, ...]] = ("lm_weight",)
+    # Untuned weights that a result records even if they are 0, because their default isn't 0.
+    recorded: ClassVar[tuple[str, ...]] = ("lm_weight",)
     without_beta: ClassVar[str] = "it is a bonus of beam search for CTC models"
 
     def __init__(self, kept: KeptTensors, batch_size: int, fusion: Any, model: Any) -> None:
@@ -68,37 +68,41 @@ class Sweep(ABC):
 
     @abstractmethod
     def decode(self, numbers: Sequence[int], settings: Sequence[Settings]) -> Iterator[tuple[int, int, str]]:
-        """Decode utterances with several settings of the same weights. `numbers`: the utterances' numbers, in the order in
-        which `hold` yielded them. Yields the number of an utterance, the number of a setting, and the transcript, in any order.
+        """Decode utterances with several settings of the same weights.
+
+        Args:
+            numbers: the utterances' places in the order in which `hold` yielded them.
+            settings: the weights of each setting, by name.
+
+        Yields:
+            The number of an utterance, the index of a setting, and the transcript, in any order.
         """
 
     def usual_grids(self) -> dict[str, str]:
-        """Return the default grids of weights. Weights that the decoder sets per utterance have no grid."""
-        there = {"lm_weight": bool(self.fusion.models), "phrase_weight": self.phrases is not None}
-        there |= {name: name in self.standing for name in OF_RESCORER}
+        """Return the default grids of the decoder's weights. Weights that differ between utterances have no grid."""
         grids = {"lm_weight": self.lm_grid, "phrase_weight": self.phrase_grid, **OF_RESCORER}
         if self.ilm_grid is not None:
-            there["ilm_weight"], grids["ilm_weight"] = "ilm_weight" in self.standing, self.ilm_grid
-        return {name: grids[name] for name in grids if there[name] and not isinstance(self.standing[name], Tensor)}
+            grids["ilm_weight"] = self.ilm_grid
+        used = {"lm_weight": bool(self.fusion.models), "phrase_weight": self.phrases is not None}
+        used = {name: used.get(name, name in self.standing) for name in grids}
+        return {name: grids[name] for name in grids if used[name] and not isinstance(self.standing[name], Tensor)}
 
     def check(self, names: Iterable[str]) -> None:
-        """Refuse weights that would have no effect. Raises ValueError if the decoder lacks the model, the phrases or the search
-        that a weight applies to.
-        """
-        for name, is_there, why in (
+        """Raise ValueError for a weight without effect, because the decoder lacks its model, its phrases or its search."""
+        for name, has_effect, why in (
             ("lm_weight", self.fusion.models, "there is no language model: pass lm= to the decoder or pipeline"),
             ("phrase_weight", self.phrases is not None, "there are no phrases: pass phrases= there too"),
-            ("ilm_weight", "ilm_weight" in self.standing, "there is no internal LM, as of a transducer or a decoder"),
-            ("source_weight", "source_weight" in self.standing, "there is no source's model: pass source_lm= there too"),
+            ("ilm_weight", "ilm_weight" in self.standing, "only transducers and attention decoders have an internal LM"),
+            ("source_weight", "source_weight" in self.standing, "there is no source LM: pass source_lm= there too"),
             ("beta", "beta" in self.standing, self.without_beta),
             *((name, name in self.standing, "there is no rescorer: pass rescorer= there too") for name in OF_RESCORER),
         ):
-            if name in names and not is_there:
+            if name in names and not has_effect:
                 raise ValueError(f"{name} can't be tuned: {why}")
 
 
 class FrameSweep(Sweep):
-    """Sweeps a decoder of frames. A pipeline makes the frames from audio, or the dataset contains them."""
+    """Sweeps a decoder of frames. A pipeline computes the frames from audio, or the dataset contains them."""
 
     field: ClassVar[str]  # the dataset's field with the frames
 
@@ -112,7 +116,7 @@ class FrameSweep(Sweep):
         self.pipeline = pipeline
         models = self.fusion.models
         self.device = pipeline.device if pipeline is not None else models[0].device if models else torch.device("cpu")
-        self._places: list[int] = []  # of each utterance's frames among what is kept
+        self._places: list[int] = []  # number of each utterance's frames in `kept`
 
     def hold(self, utterances: Iterable[TuningUtterance]) -> Iterator[TuningUtterance]:
         rest = iter(utterances)
@@ -126,18 +130,18 @@ class FrameSweep(Sweep):
         for utterance in rest:
             frames = utterance.outputs(self.field)
             if frames is None:
-                raise ValueError(f"number {utterance.number} of the dataset has no {self.field}, though those before it have")
+                raise ValueError(f"number {utterance.number} of the dataset has no {self.field}, but earlier ones have")
             self._places.append(self.kept.add(frames))
             yield utterance
 
     def _hold_audio(self, utterances: Iterator[TuningUtterance]) -> Iterator[TuningUtterance]:
         if self.pipeline is None:
             raise ValueError(
-                f"the dataset has no {self.field}, and a {type(self.decoder).__name__} alone can't make them of audio: "
-                "pass a pipeline in its place"
+                f"the dataset has no {self.field}, and a {type(self.decoder).__name__} can't compute them from audio: "
+                "pass a pipeline instead"
             )
         rate = self.pipeline.feature_extractor.sampling_rate
-        waiting: list[tuple[TuningUtterance, bool]] = []  # handed to the model; whether there is any audio
+        waiting: list[tuple[TuningUtterance, bool]] = []  # utterances passed to the model, and whether they have samples
 
         def recordings() -> Iterator[dict[str, Any]]:
             for utterance in utterances:
@@ -147,11 +151,12 @@ class FrameSweep(Sweep):
                     yield {"raw": samples, "sampling_rate": rate}
 
         def done(frames: Tensor | None) -> Iterator[TuningUtterance]:
+            """Store the frames of the next utterance with samples. Utterances without samples around it get no frames."""
             while waiting and not (waiting[0][1] and frames is None):
-                utterance, heard = waiting.pop(0)
-                self._places.append(self.kept.add(frames if heard and frames is not None else torch.empty(0, 0)))
+                utterance, has_samples = waiting.pop(0)
+                self._places.append(self.kept.add(frames if has_samples and frames is not None else torch.empty(0, 0)))
                 yield utterance
-                if heard:
+                if has_samples:
                     frames = None
 
         cut = self.pipeline._preprocess_params.get("chunk_length_s")
@@ -178,7 +183,7 @@ class FrameSweep(Sweep):
             yield from ((*row, text) for row, text in zip(batch, self._texts(batch, settings)))
 
     def _texts(self, rows: list[tuple[int, int]], settings: Sequence[Settings]) -> list[str]:
-        """Return a transcript for each pair of an utterance's number and a setting's number."""
+        """Return the transcript of each row, a pair of an utterance's number and a setting's index."""
         places: dict[int, int] = {}
         which = torch.tensor([places.setdefault(number, len(places)) for number, _ in rows], device=self.device)
         kept = [self.kept[self._places[number]] for number in places]
@@ -197,7 +202,7 @@ class CTCSweep(FrameSweep):
     """Sweeps a `CTCDecoder` or a `GraphDecoder`; for the latter, `phrase_weight` sets the default discount of phrases."""
 
     field = "logits"
-    without_beta = "it is a bonus of beam search: pass num_beams=8, or so, too"
+    without_beta = "it is a bonus of beam search: also pass num_beams=, such as 8"
 
     def __init__(self, kept: KeptTensors, batch_size: int, decoder: CTCDecoder | GraphDecoder, pipeline: Any = None) -> None:
         super().__init__(kept, batch_size, decoder, pipeline, None if pipeline is None else pipeline.model)
@@ -211,7 +216,7 @@ class CTCSweep(FrameSweep):
 class TransducerSweep(FrameSweep):
     """Sweeps a `TransducerDecoder`."""
 
-    told = ("lm_weight", "ilm_weight")
+    recorded = ("lm_weight", "ilm_weight")
     field = "encoder_hidden_states"
 
     def __init__(self, kept: KeptTensors, batch_size: int, decoder: TransducerDecoder, pipeline: Any = None) -> None:

@@ -25,25 +25,17 @@ from ..counts import Normalisation
 from ..significance import bootstrap
 from .attention import AttentionSweep
 from .dataset import KeptTensors, TuningUtterance
-from .grids import GridSearch, Setting, grid_values
+from .grids import WEIGHTS, Grids, GridSearch, Setting, Values, grid_values
 from .results import MEASURES, Scorer, TuningPoint, TuningResult
 from .sweeps import CTCSweep, Settings, Sweep, TransducerSweep
 
 logger = logging.getLogger(__name__)
 
-Grid = str | float | Iterable[float] | None
-
 
 def tune_weights(
     decoder: Any,
     dataset: Iterable[Any],
-    lm_weights: Grid = None,
-    betas: Grid = None,
-    phrase_weights: Grid = None,
-    ilm_weights: Grid = None,
-    source_weights: Grid = None,
-    rescorer_weights: Grid = None,
-    word_bonuses: Grid = None,
+    lm_weights: Values | None = None,
     *,
     by: str = "wer",
     normalise: Normalisation = None,
@@ -58,48 +50,51 @@ def tune_weights(
     folder: str | os.PathLike[str] | None = None,
     progress: bool = False,
     report: Callable[[str], None] | None = None,
+    **grids: Values | None,
 ) -> TuningResult:
     """Find the weights with the fewest errors: of the language model, phrases, a length bonus, and subtracted models.
 
-    The model runs once over the recordings. Its outputs are kept and decoded with all settings of a grid at once: a batch has a
-    row for each utterance and setting. (Decoders with attention generate again for each setting; their encoder's outputs are
-    kept.) The results equal those of separate runs with each setting.
+    The model runs once over the recordings. Its outputs are stored and decoded with all settings of a grid at once: a batch has
+    a row for each utterance and setting. (Attention decoders generate again for each setting; the outputs of their encoder are
+    stored.) The results equal those of separate runs with each setting.
 
-    The search begins with a coarse grid: one or two weights are tried in all combinations. More weights are swept one after the
-    other, twice. The same holds for a decoder with attention if its internal LM is tuned by default. Then the search tries
-    values beyond the grid's edge if the best is there. Last, it tries values between the best and its neighbours, `refine`
-    times. It chooses the setting with the fewest errors, and among several such settings the one with the lowest weights.
+    The search has three stages. First it tries a coarse grid: one or two weights in all combinations, more weights one after
+    another, twice. (An internal LM that is tuned by default is always swept one after another.) Then it tries values beyond the
+    grid while the best value is at its edge. Last it tries values between the best value and its neighbours, `refine` times.
+    The result is the setting with the fewest errors; among equals, the one with the lowest weights.
 
     Args:
         decoder: a speech recognition pipeline of any family with `lm=` or `phrases=`, or, for a dataset of the model's outputs,
             a `CTCDecoder`, `GraphDecoder` or `TransducerDecoder`. Its other settings aren't changed.
-        dataset: an iterable of `Recording`s or mappings, read once. A mapping has "text"; "audio" (a path, the bytes of a file,
-            samples with a "sampling_rate", or an audio cell of `datasets`), or the model's outputs, "logits" `[T, C]` for CTC
-            or "encoder_hidden_states" `[T, D]` (projected) for transducers; and perhaps "entities", a list of phrases.
-            Utterances without a transcript are left out; unreadable audio is reported and left out. Audio of more than 40
-            seconds is cut as in `evaluate` (Whisper cuts it by itself).
-        lm_weights, betas, phrase_weights, ilm_weights, source_weights, rescorer_weights, word_bonuses: the coarse grids:
-            numbers, or a text such as "0:2:0.2" (from, to, step). A single number stays fixed. Without a grid, the weights of
-            the LM and of phrases are tuned over a grid for the family, and with a rescorer its weight and the bonus per word.
-            For decoders with attention, the weight of the internal LM is also tuned. Weights that the decoder has for each
-            utterance aren't tuned. All other weights stay unchanged.
-        by: "wer", "cer" or "entity_wer".
+        dataset: an iterable of `Recording`s or mappings, read once. A mapping has "text" and optionally "entities", a list of
+            phrases. It also has "audio" (a path, the bytes of a file, samples with a "sampling_rate", or an audio cell of
+            `datasets`), or the model's outputs: "logits" `[T, C]` for CTC, "encoder_hidden_states" `[T, D]` (projected) for
+            transducers. Utterances without a transcript or with unreadable audio are left out. Audio of more than 40 seconds is
+            cut as in `evaluate` (Whisper cuts it by itself).
+        lm_weights: the coarse grid of the LM's weight: numbers, or a text such as "0:2:0.2" (from, to, step). A single number
+            stays fixed.
+        by: the rate to minimise: "wer", "cer" or "entity_wer".
         normalise: normalisation of transcripts, as in `word_errors`.
-        refine: number of refinements; each halves the steps around the best.
+        refine: number of refinements; each halves the steps around the best value.
         extend: whether to search beyond the grid's edge.
         held_out: share of the utterances that aren't used for tuning; the result reports their errors. 0.5 holds out every
             second utterance.
-        least_words: fewer words (of entities, with "entity_wer") cause a warning that the choice isn't reliable.
+        least_words: number of words (of entities, with "entity_wer") below which a warning says that the choice isn't reliable.
         level: level of the confidence interval.
-        model: the model, if the decoder doesn't know it; for `TuningResult.tuned`.
-        batch_size: recordings in a batch of a CTC model or transducer, as in a call of the pipeline.
-        memory: memory for kept outputs; the rest goes to a temporary file in `folder`.
+        model: the model for `TuningResult.tuned`, if the decoder doesn't know it.
+        batch_size: number of recordings in a batch of a CTC model or transducer.
+        memory: memory for stored outputs, in bytes or as a text; the rest goes to a temporary file.
+        folder: folder of that file; by default the system's.
         progress: whether to show progress on standard error.
         report: called with a line about each unreadable recording; by default a warning is logged.
+        grids: the coarse grids of other weights, by their names in `Grids`. By default these weights are tuned if the decoder
+            uses them: the weights of the LM, of phrases and of a rescorer, the rescorer's bonus per word, and the weight of an
+            attention decoder's internal LM. Weights that differ between utterances aren't tuned. All others stay unchanged.
 
     Raises:
         ValueError: the dataset has no utterances, no transcripts, no readable audio, or an invalid row; a grid is invalid; or a
             weight has no effect (a bonus in greedy search, an internal LM in a CTC model).
+        TypeError: there is no such grid.
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
     check("by", by, one_of(*MEASURES))
@@ -109,26 +104,23 @@ def tune_weights(
         raise ValueError(f"held_out should be a share of the utterances, 0 or more and below 1, got {held_out!r}")
     if not 0 < level < 1:
         raise ValueError(f"level should lie between 0 and 1, as in 0.95, got {level!r}")
-    asked = {"lm_weight": lm_weights, "phrase_weight": phrase_weights, "ilm_weight": ilm_weights}
-    asked |= {"source_weight": source_weights, "beta": betas}
-    asked |= {"rescorer_weight": rescorer_weights, "word_bonus": word_bonuses}
-    given = {name: grid_values(name, grid) for name, grid in asked.items() if grid is not None}
+    requested = Grids(lm_weights, **grids).values()
     with KeptTensors(memory, folder) as kept:
         sweep = _sweep_of(decoder, kept, batch_size)
         usual = {name: grid_values(name, grid) for name, grid in sweep.usual_grids().items()}
-        grids = {name: (usual | given)[name] for name in asked if name in usual | given}
-        if not grids:
+        values = {name: (usual | requested)[name] for name in WEIGHTS if name in usual | requested}
+        if not values:
             raise ValueError(
                 "nothing to tune: no language model, phrases or rescorer whose weight is the same for all utterances"
             )
-        sweep.check(grids)
+        sweep.check(values)
         model = sweep.model if model is None else model
         identity = None if model is None else ModelIdentity.of(model)
         standing = {name: value for name, value in sweep.standing.items() if isinstance(value, float | int)}
-        # If the caller gave no grid for the internal LM, start in the middle of its grid: with 0, the best LM weight is lower.
-        unasked = {"ilm_weight"} & usual.keys() - given.keys()
-        start = {name: value for name, value in standing.items() if name not in unasked}
-        search = GridSearch(grids, start, refine, extend, joint=not unasked)
+        # A default grid of the internal LM starts in its middle, not at the decoder's 0: at 0, the best LM weight is lower.
+        by_default = {"ilm_weight"} & usual.keys() - requested.keys()
+        start = {name: value for name, value in standing.items() if name not in by_default}
+        search = GridSearch(values, start, refine, extend, joint=not by_default)
         most = search.most_settings + 1
         if progress:
             tqdm.write(f"at most {most} settings of {', '.join(search.names)} will be tried", file=sys.stderr)
@@ -140,33 +132,31 @@ def tune_weights(
         if by == "entity_wer" and not any(entities):
             raise ValueError("by='entity_wer' needs entities, but no utterance has any: give the dataset \"entities\"")
         scorer = Scorer([utterance.text or "" for utterance in held], entities if any(entities) else None, normalise)
-        numbers, others = _parts([number for number in range(len(held)) if number not in unreadable], held_out)
+        numbers, others = _divided([number for number in range(len(held)) if number not in unreadable], held_out)
         tried: dict[Setting, TuningPoint] = {}
         with tqdm(desc="settings", total=most, disable=not progress, unit="") as bar:
 
             def errors(settings: Sequence[Setting]) -> list[int]:
-                found = _points(sweep, scorer, numbers, [dict(zip(search.names, setting)) for setting in settings])
-                tried.update(zip(settings, found))
+                points = _points(sweep, scorer, numbers, [dict(zip(search.names, setting)) for setting in settings])
+                tried.update(zip(settings, points))
                 bar.update(len(settings))
-                return [point.counts[by].errors for point in found]
+                return [point.counts[by].errors for point in points]
 
             without = _nothing_added(sweep)
             (baseline,) = _points(sweep, scorer, numbers, [without])
             bar.update()
             if not baseline.counts[by].length:
-                raise ValueError(
-                    f"nothing to choose by {by}: the transcripts of {len(numbers)} utterances have no words for it"
-                )
+                raise ValueError(f"{by} isn't defined: the transcripts of {len(numbers)} utterances have no words for it")
             best, at_edge = search.run(errors)
         chosen = tried[best]
         outside = [_points(sweep, scorer, others, [setting])[0] for setting in (chosen.setting, without) if others]
     fixed = {
         name: float(value)
         for name, value in standing.items()
-        if name in without and name not in grids and (value or name in sweep.told)
+        if name in without and name not in values and (value or name in sweep.recorded)
     }
-    if "source_weight" not in grids and sweep.standing.get("source_weight", 0.0) is None and "lm_weight" in chosen.setting:
-        fixed["source_weight"] = SOURCE_SHARE * chosen.setting["lm_weight"]  # else the result would lack this weight
+    if "source_weight" not in values and sweep.standing.get("source_weight", 0.0) is None and "lm_weight" in chosen.setting:
+        fixed["source_weight"] = SOURCE_SHARE * chosen.setting["lm_weight"]  # record the value that the decoder's rule gives
     warnings += _doubts(chosen, by, least_words, at_edge, extend)
     for warning in warnings:
         logger.warning("%s", warning)
@@ -201,8 +191,7 @@ def _sweep_of(decoder: Any, kept: KeptTensors, batch_size: int) -> Sweep:
     made = decoder._forward_params.get("ngram_decoder")
     if made is None and decoder._forward_params.get("second_pass") is None:
         raise ValueError(
-            "the pipeline has neither a language model nor phrases to weigh, nor a rescorer: make it with lm=, phrases= or "
-            "rescorer="
+            "the pipeline has no language model, phrases or rescorer to weigh: make it with lm=, phrases= or rescorer="
         )
     if isinstance(decoder, Seq2SeqNGramPipeline):
         return AttentionSweep(kept, batch_size, decoder)
@@ -218,8 +207,7 @@ def _hold(
     Unreadable utterances are included, so that lists with a value per utterance still match.
 
     Raises:
-        ValueError: the dataset is empty or has no transcripts, or the number of values in a list isn't the number of
-            utterances.
+        ValueError: the dataset is empty or has no transcripts, or a decoder's list has another length than the dataset.
     """
     if isinstance(dataset, str | bytes | Mapping) or not isinstance(dataset, Iterable):
         raise ValueError(f"dataset should be utterances, got {dataset!r}; see hf_ngpulm.evaluation.read_recordings")
@@ -243,8 +231,8 @@ def _hold(
             held.append(replace(utterance, item=None))  # without its audio
             bar.update()
     if not held:
-        what = f'none of the {left_out} utterances has a transcript: give each "text"'
-        raise ValueError(what if left_out else "the dataset is empty: there is nothing to tune on")
+        untold = f'none of the {left_out} utterances has a transcript: give each "text"'
+        raise ValueError(untold if left_out else "the dataset is empty: there is nothing to tune on")
     listed = {"lm": sweep.fusion.per_row, "phrases": sweep.phrases if is_per_row(sweep.phrases) else None}
     listed |= {name: value for name, value in sweep.standing.items() if isinstance(value, Tensor)}
     for name, values in listed.items():
@@ -254,8 +242,8 @@ def _hold(
     return held, [left] if left_out else []
 
 
-def _parts(every: Sequence[int], held_out: float) -> tuple[list[int], list[int]]:
-    """Return the numbers of the utterances for tuning and of the held-out utterances, which are spread evenly."""
+def _divided(every: Sequence[int], held_out: float) -> tuple[list[int], list[int]]:
+    """Return the numbers of the utterances for tuning, and those of the held-out utterances, which are spread evenly."""
     others = [number for i, number in enumerate(every) if math.floor((i + 1) * held_out) > math.floor(i * held_out)]
     numbers = sorted(set(every) - set(others))
     if held_out and not (numbers and others):
@@ -272,16 +260,16 @@ def _points(sweep: Sweep, scorer: Scorer, numbers: Sequence[int], settings: Sequ
 
 
 def _nothing_added(sweep: Sweep) -> Settings:
-    """Return the setting without language models and phrases, in which all weights are 0."""
-    has = {"lm_weight": bool(sweep.fusion.models), "phrase_weight": sweep.phrases is not None}
-    return {name: 0.0 for name in sweep.standing if has.get(name, True)}
+    """Return the baseline: all weights that the decoder uses, set to 0."""
+    used = {"lm_weight": bool(sweep.fusion.models), "phrase_weight": sweep.phrases is not None}
+    return {name: 0.0 for name in sweep.standing if used.get(name, True)}
 
 
 def _doubts(best: TuningPoint, by: str, least_words: int, at_edge: Sequence[str], extend: bool) -> Iterator[str]:
     """Yield warnings that the chosen setting may be unreliable."""
-    words, what = (best.counts[by].length, "words of entities") if by == "entity_wer" else (best.words.length, "words")
+    words, unit = (best.counts[by].length, "words of entities") if by == "entity_wer" else (best.words.length, "words")
     if words < least_words:
-        yield f"only {words} {what}: the choice isn't reliable; take {least_words} or more"
+        yield f"only {words} {unit}: the choice isn't reliable; take {least_words} or more"
     for name in at_edge:
-        where = "what was tried" if extend else "its grid"
+        where = "the values tried" if extend else "its grid"
         yield f"the best {name}, {best.setting[name]:g}, lies at the edge of {where}: widen the grid"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -34,10 +35,21 @@ from .model import SteppedDecoder
 from .states import Scoring
 
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
-OF_GRAMMARS = ("grammar_mode", "sensitivity", "meanings")
 
 
-@takes(AttentionOptions)  # `generate` only passes arguments that the signature names
+@dataclass(frozen=True)
+class GrammarArguments:
+    """Hold the arguments of `seq2seq_generate` about a grammar."""
+
+    grammar: Grammar | None = None
+    grammar_mode: str | None = None
+    sensitivity: float | None = None
+    meanings: list[Understanding] | None = None
+
+
+# `generate` only passes arguments that the signature names.
+@takes(GrammarArguments)
+@takes(AttentionOptions)
 @torch.no_grad()
 def seq2seq_generate(
     model: Any,
@@ -52,10 +64,6 @@ def seq2seq_generate(
     phrases: Any = None,
     phrase_weight: float | Tensor | None = None,
     processor: Any = None,
-    grammar: Grammar | None = None,
-    grammar_mode: str | None = None,
-    sensitivity: float | None = None,
-    meanings: list[Understanding] | None = None,
     rescorer: Any = None,
     rescorer_weight: float | Tensor | None = None,
     word_bonus: float | Tensor | None = None,
@@ -107,6 +115,9 @@ def seq2seq_generate(
         TokenizerMismatchError: the LM was made for another tokenizer.
         InvalidLogitsError: all tokens of a recording are ruled out, or its scores are NaN.
     """
+    given = {field.name: model_kwargs.pop(field.name) for field in fields(GrammarArguments) if field.name in model_kwargs}
+    in_grammar = GrammarArguments(**given)
+    grammar = in_grammar.grammar
     variables = arguments_of_generate()
     streamer = variables.get("streamer") if streamer is None else streamer
     _check_call(model, generation_config, input_ids, variables.get("assistant_model"), streamer, synced_gpus)
@@ -156,7 +167,7 @@ def seq2seq_generate(
         return greedy(decoder, scoring, criteria, config, input_ids, streamer)
 
     if grammar is None:
-        refuse_idle(dict(zip(OF_GRAMMARS, (grammar_mode, sensitivity, meanings))), "without a grammar: pass grammar=...")
+        refuse_idle(vars(in_grammar), "without a grammar: pass grammar=...")
         samples = beams == 1 and generation_config.do_sample  # Whisper's second attempt at a window has no beams
         if second_pass is None or (window is not None and samples):
             out = search(model_kwargs)
@@ -176,11 +187,12 @@ def seq2seq_generate(
         return out
     refuse_idle({"rescorer": rescorer}, "ranks transcripts, but grammar= finds meanings; leave one of them out")
     _check_grammar(grammar, processor, generation_config, judged, streamer)
-    weighing = Weighing("reject" if grammar_mode is None else grammar_mode, sensitivity)
+    mode = "reject" if in_grammar.grammar_mode is None else in_grammar.grammar_mode
+    weighing = Weighing(mode, in_grammar.sensitivity)
     understand = GeneratedGrammar(language_model, grammar, weighing, model, tokenizer_of(processor))
     of_recordings, sequences = _understood(understand, search, model_kwargs, input_ids[::beams], generation_config)
-    if meanings is not None:
-        meanings += of_recordings
+    if in_grammar.meanings is not None:
+        in_grammar.meanings.extend(of_recordings)
     if not generation_config.return_dict_in_generate:
         return sequences
     kind: Any = GenerateEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
