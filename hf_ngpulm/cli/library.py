@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..evaluation.evaluating import evaluate
     from ..evaluation.grammars import GrammarTuning, OperatingPoint, tune_grammar
     from ..evaluation.phrases import LookPoint, PhraseTuning, tune_phrases
-    from ..evaluation.recognition import without_lm
+    from ..evaluation.recognition import faint_noise, without_lm
     from ..evaluation.recording_sources import EXTENSIONS, MANIFESTS, audio_files, read_recordings
     from ..evaluation.recordings import Recording, Recordings, listed
     from ..evaluation.results import EDITS, Compared, Evaluation, read_results

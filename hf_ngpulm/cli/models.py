@@ -8,8 +8,6 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from . import library
 from .options import FROM_ENTITIES, Chunks, Decoding, Rescoring, Understanding, given
 
@@ -146,10 +144,8 @@ def _streaming(
 
 def warm_up(recognizer: Any, **settings: Any) -> None:
     """Decode noise once, so that compilation and allocation are done before a client waits."""
-    rate = recognizer.sampling_rate
-    noise = 0.01 * np.random.default_rng(0).standard_normal(rate)
     sid = recognizer.open(**settings)
-    recognizer.push(sid, noise.astype(np.float32))
+    recognizer.push(sid, library.faint_noise(recognizer.sampling_rate))
     recognizer.end(sid)
     recognizer.step()
     recognizer.close(sid)

@@ -46,35 +46,32 @@ class Address:
     )
 
 
+def _limit(field: str, help: str, name: str, least: float = 1) -> Any:
+    """Describe an option for a field of `Limits`, whose default it takes."""
+    return option(help, name, default=getattr(Limits, field), min=least)
+
+
 @dataclass(frozen=True)
 class Most:
     """Options for fields of `Limits`."""
 
-    clients: int = option("Most clients with live audio at the same time.", "--max-clients", default=Limits.clients, min=1)
-    clients_per_address: int = option(
-        "Most clients from one IPv4 address or IPv6 /64 network.",
-        "--max-per-address",
-        default=Limits.clients_per_address,
-        min=1,
+    clients: int = _limit("clients", "Most clients with live audio at the same time.", "--max-clients")
+    clients_per_address: int = _limit(
+        "clients_per_address", "Most clients from one IPv4 address or IPv6 /64 network.", "--max-per-address"
     )
-    uploads: int = option("Most recordings at the same time.", "--max-uploads", default=Limits.uploads, min=1)
-    upload_bytes: int = option("Most bytes of a recording.", "--max-upload", default=Limits.upload_bytes, min=1024)
-    spool_bytes: int = option(
-        "Most bytes of all current recordings, which are in temporary files.",
-        "--max-spool",
-        default=Limits.spool_bytes,
-        min=1024,
+    uploads: int = _limit("uploads", "Most recordings at the same time.", "--max-uploads")
+    upload_bytes: int = _limit("upload_bytes", "Most bytes of a recording.", "--max-upload", 1024)
+    spool_bytes: int = _limit(
+        "spool_bytes", "Most bytes of all current recordings, which are in temporary files.", "--max-spool", 1024
     )
-    audio_seconds: float = option("Most seconds of a recording.", "--max-audio", default=Limits.audio_seconds, min=1)
-    beams: int = option("Largest num_beams that clients may request.", "--max-beams", default=Limits.beams, min=1)
-    phrases: int = option("Most phrases of a client.", "--max-phrases", default=Limits.phrases, min=1)
-    corrections: int = option("Most corrections of a key.", "--max-corrections", default=Limits.corrections, min=1)
-    phrase_bytes: int = option(
-        "Most bytes of all phrases of a client, in UTF-8.", "--max-phrase-bytes", default=Limits.phrase_bytes, min=1
-    )
-    message_bytes: int = option("Most bytes of a client's message.", "--max-message", default=Limits.message_bytes, min=1024)
-    idle_seconds: float = option(
-        "Seconds without a message after which a client is disconnected.", "--idle", default=Limits.idle_seconds, min=0.1
+    audio_seconds: float = _limit("audio_seconds", "Most seconds of a recording.", "--max-audio")
+    beams: int = _limit("beams", "Largest num_beams that clients may request.", "--max-beams")
+    phrases: int = _limit("phrases", "Most phrases of a client.", "--max-phrases")
+    corrections: int = _limit("corrections", "Most corrections of a key.", "--max-corrections")
+    phrase_bytes: int = _limit("phrase_bytes", "Most bytes of all phrases of a client, in UTF-8.", "--max-phrase-bytes")
+    message_bytes: int = _limit("message_bytes", "Most bytes of a client's message.", "--max-message", 1024)
+    idle_seconds: float = _limit(
+        "idle_seconds", "Seconds without a message after which a client is disconnected.", "--idle", 0.1
     )
 
 
@@ -114,17 +111,14 @@ def serve(
         "A grammar, as NAME=FILE (or a folder), that clients may select by name; may be repeated. Wyoming uses the first."
     ),
     corrections_in: str | None = option(
-        "Keep clients' corrections (/v1/corrections) in this folder, in a private file for each key.",
-        "--corrections",
+        "Keep clients' corrections (/v1/corrections) in this folder, in a private file for each key.", "--corrections"
     ),
     thresholds: str | None = option(
-        "This model's thresholds for clients' false_alarms_per_hour, from `hf-ngpulm tune`.",
-        parser=existing,
-        metavar="FILE",
+        "This model's thresholds for clients' false_alarms_per_hour, from `hf-ngpulm tune`.", parser=existing, metavar="FILE"
     ),
     word_confidence: str | None = option(
         "Measure of words' confidences: max_prob, gibbs, tsallis or renyi, or a file from `hf-ngpulm tune` [default: max_prob; "
-        "none for encoder-decoders].",
+        "none for encoder-decoders]."
     ),
     served_name: list[str] | None = option(
         "The model's name for clients, instead of its folder or id; may be repeated. OpenAI's names (whisper-1 ...) also work."

@@ -9,12 +9,12 @@ import os
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
-from typing import IO, Any
+from typing import Any
 
 from aiohttp import web
 
-from ..sound.containers import HEAD, container_of
-from ..sound.files import file_pieces
+from ..sound.containers import container_of
+from ..sound.files import file_pieces, head_of
 from ..sound.waves import Wave
 from .answers import answer, meaning, warnings, whole_words
 from .attention import AttentionRecognizer
@@ -143,7 +143,7 @@ class Transcriptions:
     def _read(self, form: Form, rate: int, request: web.Request) -> tuple[Any, Any]:
         """Return the `pieces` and the `turns` of a recording for `Take.events`."""
         file, is_short = form.file, form.size <= _PLAIN
-        plain, packed = is_short and Wave.opened(file) is not None, container_of(_head(file)) is not None
+        plain, packed = is_short and Wave.opened(file) is not None, container_of(head_of(file)) is not None
         pieces = file_pieces(file, rate, PIECE_SECONDS, name=form.name, give_up=lambda: self._is_cut or is_gone(request))
         return pieces, None if plain else self._unpacking if packed else nullcontext()
 
@@ -186,11 +186,6 @@ class Transcriptions:
         if response.prepared:
             await response.write_eof()
         return response
-
-
-def _head(file: IO[bytes]) -> bytes:
-    file.seek(0)
-    return file.read(HEAD)
 
 
 def _response(asked: Wanted, final: dict[str, Any] | None, seconds: float, warned: dict[str, Any]) -> web.Response:

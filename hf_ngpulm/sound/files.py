@@ -231,14 +231,14 @@ def _reader(source: str | os.PathLike[str] | IO[bytes], name: str, give_up: Call
     """Return a reader with the methods of `soundfile.SoundFile`."""
     import soundfile
 
-    head = _head(source)
+    head = head_of(source)
     form = container_of(head)
     if form is not None:
         return Unpacked(source, form, name, give_up)
     return (Wave.opened(source) if head.startswith(b"RIFF") else None) or soundfile.SoundFile(source)
 
 
-def _head(source: str | os.PathLike[str] | IO[bytes]) -> bytes:
+def head_of(source: str | os.PathLike[str] | IO[bytes]) -> bytes:
     """Return the first bytes of a source. Rewind an open file to its beginning."""
     if isinstance(source, str | os.PathLike):
         if not os.path.isfile(source):  # a pipe can't be rewound
