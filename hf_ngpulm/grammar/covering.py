@@ -21,7 +21,7 @@ Pair = tuple[int, int]  # a state, and the state that it may cover
 
 
 class Covering:
-    """Which states cover which.
+    """Tells whether one state covers another: it allows whatever the other allows.
 
     Args:
         words: an automaton without weights.
