@@ -5,24 +5,30 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
 import os
 import random
+import signal
+import socket
 import statistics
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import measure
 import numpy as np
 from aiohttp import ClientSession, ClientTimeout, FormData
-from serving import HARBOUR, RATE, clips, server, upload, wav
+from serving import RATE, clips, upload, wav
 from wyoming.asr import Transcribe, Transcript
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.client import AsyncClient
 
 FORM = {"type": "audio/pcm", "rate": RATE}
-MODEL = HARBOUR.parents[1] / "models" / "ctc"
+MODEL = measure.ROOT / "examples" / "models" / "ctc"
 
 
 def update(**heard: Any) -> dict[str, Any]:
@@ -216,5 +222,16 @@ def resident(pid: int) -> int:
 
 def soak(seconds: float) -> dict[str, Any]:
     """Torment a server of the bundled CTC model, in a process of its own."""
-    with server(MODEL, threads=1) as (at, pid):
-        return asyncio.run(torment(at, seconds, pid))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        wyoming = f"--wyoming=tcp://127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "hf_ngpulm.cli", "serve", str(MODEL), "--port=0", "--json", wyoming]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(measure.ROOT)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        found = asyncio.run(torment(json.loads(process.stdout.readline()), seconds, process.pid))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0
+        return found
+    finally:
+        process.kill()
