@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
     [
         ("transcribe_with_lm.py", "with LM:"),
         pytest.param("query_lm.py", "after 'call the'", marks=pytest.mark.slow),
-        ("train_lm.py", "pruned to "),
+        pytest.param("train_lm.py", "pruned to ", marks=pytest.mark.slow),
         pytest.param("boost_phrases.py", "green buoy", marks=pytest.mark.slow),
         pytest.param("stream.py", "final: ", marks=pytest.mark.slow),
     ],

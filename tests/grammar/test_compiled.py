@@ -125,7 +125,7 @@ def beginnings():
     return st.tuples(part, free, st.one_of(part, free)).map(lambda options: Choice(*options))
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(beginnings(), THINGS)
 def test_pieces_after_free_beginnings(expression, things):
     check(pieces(), expression, things)
