@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,24 +10,27 @@ from torch import Tensor
 
 from ..search.confidence import frame_confidence
 
-AT_ONCE = 8  # rows whose logits are held at a time
+AT_ONCE = 8  # transcripts whose logits are held at a time
 
 
 @torch.no_grad()
 def forced_scores(
     model: Any, encoder_outputs: Any, attention_mask: Tensor | None, prompts: Sequence[Sequence[int]],
-    transcripts: Sequence[Sequence[int]],
+    transcripts: Sequence[Sequence[int]], rows: Sequence[int] | None = None,
 ) -> list[float]:  # fmt: skip
-    """Return the log-probability of each row's transcript after its prompt, natural log, over all classes of the model.
+    """Return the log-probability of each transcript after its row's prompt, natural log, over all classes of the model.
 
     Args:
         model: an encoder-decoder.
         encoder_outputs, attention_mask: the encoder's outputs for the batch, and the mask of its inputs.
         prompts: the tokens of each row with which the decoder began, all of one length. They aren't scored.
-        transcripts: token ids of each row, with the end of the transcript.
+        transcripts: token ids, with the end of the transcript.
+        rows: the row of the batch that each transcript belongs to; by default there is one transcript for each row.
     """
-    log_probs, tokens, inside = _forced(model, encoder_outputs, attention_mask, prompts, transcripts)
-    return log_probs.gather(2, tokens[..., None])[..., 0].masked_fill(~inside, 0.0).sum(1).tolist()
+    scores: list[float] = []
+    for log_probs, tokens, inside in _forced(model, encoder_outputs, attention_mask, prompts, transcripts, rows):
+        scores += log_probs.gather(2, tokens[..., None])[..., 0].masked_fill(~inside, 0.0).sum(1).tolist()
+    return scores
 
 
 @torch.no_grad()
@@ -46,36 +49,41 @@ def token_confidences(
         transcripts: tokens of each row, without the end.
         measure: one of `hf_ngpulm.search.confidence.MEASURES`.
     """
-    found: list[list[float]] = []
-    for at in range(0, len(transcripts), AT_ONCE):
-        some = slice(at, at + AT_ONCE)
-        if not any(transcripts[some]):
-            found += [[] for _ in transcripts[some]]
-            continue
-        outputs = type(encoder_outputs)(**{name: value[some] for name, value in encoder_outputs.items()})
-        mask = None if attention_mask is None else attention_mask[some]
-        log_probs, tokens, _ = _forced(model, outputs, mask, prompts[some], transcripts[some])
+    rows = [row for row, transcript in enumerate(transcripts) if transcript]
+    some = [transcripts[row] for row in rows]
+    sure: list[list[float]] = []
+    for log_probs, tokens, _ in _forced(model, encoder_outputs, attention_mask, prompts, some, rows):
         if measure == "max_prob":
-            sure = log_probs.gather(2, tokens[..., None])[..., 0].exp()
+            sure += log_probs.gather(2, tokens[..., None])[..., 0].exp().tolist()
         else:
-            sure = frame_confidence(log_probs, measure)
-        found += [row[: len(of)] for row, of in zip(sure.tolist(), transcripts[some])]
-    return found
+            sure += frame_confidence(log_probs, measure).tolist()
+    by_row = {row: values[: len(transcripts[row])] for row, values in zip(rows, sure)}
+    return [by_row.get(row, []) for row in range(len(transcripts))]
 
 
 def _forced(
     model: Any, encoder_outputs: Any, attention_mask: Tensor | None, prompts: Sequence[Sequence[int]],
-    transcripts: Sequence[Sequence[int]],
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return the log-probabilities of all classes after each token `[B, L, C]`, the tokens `[B, L]`, and where they are."""
-    first, longest = len(prompts[0]), max(map(len, transcripts))
-    tokens = torch.zeros((len(transcripts), first + longest), dtype=torch.int64, device=model.device)
-    inside = torch.zeros((len(transcripts), longest), dtype=torch.bool, device=model.device)
-    for row, (prompt, transcript) in enumerate(zip(prompts, transcripts)):
-        tokens[row, : first + len(transcript)] = torch.tensor([*prompt, *transcript])
-        inside[row, : len(transcript)] = True
-    outputs = model(
-        encoder_outputs=encoder_outputs, attention_mask=attention_mask, decoder_input_ids=tokens[:, :-1], use_cache=False,
-        return_dict=True,
-    )  # fmt: skip
-    return outputs.logits[:, first - 1 :].float().log_softmax(-1), tokens[:, first:], inside
+    transcripts: Sequence[Sequence[int]], rows: Sequence[int] | None,
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:  # fmt: skip
+    """Yield parts of at most `AT_ONCE` transcripts: the log-probabilities of all classes at each token `[N, L, C]`, the tokens
+    `[N, L]`, and where there are any, bool `[N, L]`. The arguments are those of `forced_scores`.
+    """
+    first = len(prompts[0])
+    of_all = torch.arange(len(transcripts)) if rows is None else torch.tensor(rows, dtype=torch.int64)
+    for at in range(0, len(transcripts), AT_ONCE):
+        some, part = of_all[at : at + AT_ONCE], transcripts[at : at + AT_ONCE]
+        longest = max(map(len, part))
+        tokens = torch.zeros((len(part), first + longest), dtype=torch.int64, device=model.device)
+        inside = torch.zeros((len(part), longest), dtype=torch.bool, device=model.device)
+        for place, (row, transcript) in enumerate(zip(some.tolist(), part)):
+            tokens[place, : first + len(transcript)] = torch.tensor([*prompts[row], *transcript])
+            inside[place, : len(transcript)] = True
+        of_part = {name: value[some.to(value.device)] for name, value in encoder_outputs.items()}
+        outputs = model(
+            encoder_outputs=type(encoder_outputs)(**of_part),
+            attention_mask=None if attention_mask is None else attention_mask[some.to(attention_mask.device)],
+            decoder_input_ids=tokens[:, :-1],
+            use_cache=False,
+            return_dict=True,
+        )
+        yield outputs.logits[:, first - 1 :].float().log_softmax(-1), tokens[:, first:], inside

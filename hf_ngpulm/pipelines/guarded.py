@@ -20,7 +20,6 @@ from ..generation.forced import forced_scores
 from ..text.words import WordSplitter
 
 MOST, MOST_PER_TOKEN = 8.0, 0.5  # chosen on train speakers of speechocean762 and AN4 (docs/attention.md)
-AT_ONCE = 32  # transcripts that are scored at a time
 
 
 def lms_of(processor: NGramLogitsProcessor, count: int) -> list[Any]:
@@ -78,18 +77,10 @@ class OwnScores:
             tokens: the transcripts, int64 `[N, L]`.
             rows: the recording of each transcript.
         """
-        scores: list[tuple[float, int]] = []
-        for first in range(0, len(rows), AT_ONCE):
-            some = list(rows[first : first + AT_ONCE])
-            mask = None if self.mask is None else self.mask[some]
-            texts = [
-                [token for token in row if token not in self.splitter.special]
-                for row in tokens[first : first + AT_ONCE].tolist()
-            ]
-            ended = [[*text, self.end] for text in texts]
-            prompts = [self.prompts[row] for row in some]
-            scores += zip(forced_scores(self.model, self.outputs_of(some), mask, prompts, ended), map(len, texts))
-        return scores
+        texts = [[token for token in row if token not in self.splitter.special] for row in tokens.tolist()]
+        ended = [[*text, self.end] for text in texts]
+        scores = forced_scores(self.model, self.outputs, self.mask, self.prompts, ended, rows)
+        return list(zip(scores, map(len, texts)))
 
 
 def limit(tokens: int) -> float:

@@ -23,8 +23,6 @@ from ..phrases.contexts import is_per_row
 from ..text.words import WordSplitter
 from .word_times import encoder_outputs_of
 
-AT_ONCE = 16
-
 
 class GeneratedLooks:
     """Checks the phrases of a logits processor in a second look (see `hf_ngpulm.decoding.second_look`).
@@ -122,13 +120,8 @@ class GeneratedLooks:
     ) -> list[list[float]]:
         """Return for each row the log-likelihood ratios of its readings to its first reading."""
         flat = [(row, reading) for row, of_row in enumerate(readings) for reading in of_row]
-        scores: list[float] = []
-        for first in range(0, len(flat), AT_ONCE):
-            some = torch.tensor([row for row, _ in flat[first : first + AT_ONCE]], device=outputs[0].device)
-            of_some = type(outputs)(**{name: value[some] for name, value in outputs.items()})
-            mask = None if attention_mask is None else attention_mask[some.to(attention_mask.device)]
-            ended = [[*reading, self.ends[0]] for _, reading in flat[first : first + AT_ONCE]]
-            scores += forced_scores(self.model, of_some, mask, [prompts[row] for row in some.tolist()], ended)
+        ended = [[*reading, self.ends[0]] for _, reading in flat]
+        scores = forced_scores(self.model, outputs, attention_mask, prompts, ended, [row for row, _ in flat])
         ratios, at = [], 0
         for row, of_row in enumerate(readings):
             own = torch.tensor(scores[at : at + len(of_row)], dtype=torch.float64)

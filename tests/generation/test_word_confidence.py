@@ -145,6 +145,9 @@ def test_each_recording_is_scored_after_its_own_prompt(asr, clips):
         alone = forced_scores(asr.model, one, None if mask is None else mask[some], prompts[some], transcripts[some])
         assert together[row] == pytest.approx(alone[0], abs=1e-3)
     assert forced_scores(asr.model, outputs, mask, [prompts[0]] * 3, transcripts)[1:] != pytest.approx(together[1:], abs=0.1)
+    rows = [2, 0, 1, 1] * 5  # more than are scored at a time
+    several = forced_scores(asr.model, outputs, mask, prompts, [transcripts[row] for row in rows], rows)
+    assert several == pytest.approx([together[row] for row in rows], abs=1e-3)
     beginning = Beginning(None)
     beginning(torch.tensor(prompts).repeat_interleave(2, dim=0), torch.zeros(6, 4))
     assert beginning.prompts_of(3) == prompts
