@@ -21,7 +21,9 @@ from .recordings import Recording
 
 
 class ConfidenceBin(NamedTuple):
-    """Describe the words whose confidences lie in one bin."""
+    """Count the words whose confidences lie between two bounds, and compare their mean confidence with the share that is
+    right.
+    """
 
     low: float  # bounds of the bin
     high: float

@@ -51,12 +51,12 @@ class ErrorCounts(Summed):
 
     @property
     def length(self) -> int:
-        """Return the number of units of the reference."""
+        """Return the number of units (words or characters) in the reference."""
         return self.substitutions + self.deletions + self.hits
 
     @property
     def rate(self) -> float:
-        """Return the errors per unit of the reference: 0.1 means 10%. Many insertions can raise it above 1.
+        """Return the errors per unit (word or character) of the reference: 0.1 means 10%. Insertions can raise it above 1.
 
         For an empty reference, return the number of errors, as jiwer does: 0 if the hypothesis is empty, too.
         """

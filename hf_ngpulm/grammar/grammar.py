@@ -78,23 +78,25 @@ class Grammar:
 
     @classmethod
     def from_templates(cls, source: Any, **options: Any) -> Grammar:
-        """Read Home Assistant's sentence templates; see `hf_ngpulm.grammar.templates.read_templates`."""
+        """Return the grammar of Home Assistant's sentence templates. The arguments are those of
+        `hf_ngpulm.grammar.templates.read_templates`.
+        """
         with collector_paused():
             return cls.of_rules(read_templates(source, **options))
 
     @classmethod
     def from_jsgf(cls, source: Any, **options: Any) -> Grammar:
-        """Read a grammar in JSGF; see `hf_ngpulm.grammar.jsgf.read_jsgf`."""
+        """Return the grammar of a JSGF file or text. The arguments are those of `hf_ngpulm.grammar.jsgf.read_jsgf`."""
         return cls.of_rules(read_jsgf(source, **options))
 
     @classmethod
     def from_rhino(cls, source: Any, **options: Any) -> Grammar:
-        """Read a context of Picovoice's Rhino; see `hf_ngpulm.grammar.rhino.read_rhino`."""
+        """Return the grammar of a Rhino context (YAML). The arguments are those of `hf_ngpulm.grammar.rhino.read_rhino`."""
         return cls.of_rules(read_rhino(source, **options))
 
     @classmethod
     def from_phrases(cls, source: Any) -> Grammar:
-        """Read Vosk's list of sentences, a JSON text or a list; see `hf_ngpulm.grammar.vosk.read_vosk`."""
+        """Return the grammar of Vosk's list of sentences: a list, or its JSON text (see `hf_ngpulm.grammar.vosk.read_vosk`)."""
         return cls.of_rules(read_vosk(source))
 
     @classmethod

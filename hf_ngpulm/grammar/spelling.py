@@ -109,7 +109,10 @@ def spelled(network: Network, speller: Speller, strict: bool) -> SpelledSymbols:
 
 
 def _merged(spellings: dict[Any, Spellings]) -> dict[Any, Any]:
-    """Give words that share a spelling the same class, and all spellings of that class."""
+    """Return the class of each symbol. Words that share a spelling have the same class.
+
+    `spellings` is changed: each word gets the spellings of all words of its class.
+    """
     classes: dict[Any, Any] = {}
     owners: dict[tuple[int, ...], str] = {}
     members: dict[str, list[str]] = {}

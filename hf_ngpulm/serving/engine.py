@@ -196,7 +196,7 @@ class Engine:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Hold the lock during the `with` block, then wake the decoding thread."""
+        """Hold the lock while the `with` block changes sessions, then wake the decoding thread."""
         with self._changed:
             yield
             self._is_new = True

@@ -143,7 +143,9 @@ class CoreSlots(CTCSlots):
     def search_core(
         self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, confidences: np.ndarray | None
     ) -> np.ndarray:
-        """Search frames like `search`. The states of slots with a broken frame are undefined afterwards."""
+        """Search frames by the core. The arguments and the result are those of `search`, which puts the states of slots with a
+        broken frame back; here they are undefined afterwards.
+        """
 
     def batch(self, slots: np.ndarray | None) -> CtcRows:
         """Return the states of some slots (all if None) as a struct that the core reads and writes."""

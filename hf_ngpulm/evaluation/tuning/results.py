@@ -203,8 +203,9 @@ def _rates(result: TuningResult) -> dict[str, Rate]:
 
 
 def _lines(result: TuningResult, points: list[TuningPoint], second: str) -> list[float]:
-    """Return the values of the second weight that get a line: the best value, then the values with the most points. Among
-    equals, values closer to the best come first.
+    """Return the values of the second weight that the plot draws lines for, ascending: at most one for each style of line.
+
+    The best value has a line. The other lines go to the values with the most points; in a tie, to those closer to the best.
     """
     best = result.best.setting[second]
     values = [point.setting[second] for point in points]
