@@ -11,12 +11,14 @@ the split "train", so false accepts of "test" are told apart.
 
 Each recording is searched once, in the mode "reject" whatever its confidence; the other modes follow from that. "looked up" is
 the free transcript, in which each slot's values are looked up as in tasks.py, "free" the free transcript if it happens to be in
-the grammar, "strict" the best sentence of the grammar, "reject" the same if the evidence is enough. The result file has the
-evidence of orders, and the highest of other speech.
+the grammar, "strict" the best sentence of the grammar, "reject" the same if the evidence is enough. With `--lm` orders are
+heard again beside an LM of the benchmark's own sentences and others drawn from its grammar. The result file has the evidence
+of orders, and the highest of other speech.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +31,7 @@ from recognisers import Heard, Recogniser
 from tasks import Orders
 from transformers import pipeline
 
-from hf_ngpulm import Grammar, GrammarDecoder
+from hf_ngpulm import Grammar, GrammarDecoder, NGramLM
 from hf_ngpulm.decoding.understanding import EVIDENCE
 
 Row = dict[str, Any]
@@ -45,7 +47,7 @@ class Understander:
     def __init__(self, model: str, grammar: Grammar, num_beams: int, batch_size: int) -> None:
         self.recogniser, self.grammar, self.num_beams, self.batch_size = Recogniser(model), grammar, num_beams, batch_size
         self.family = self.recogniser.family.lower()
-        self.bound = EVIDENCE[self.family].middle
+        self.bound, self.of_lm = EVIDENCE[self.family].middle, dict[str, NGramLM]()
         self.compiled = grammar.compiled(self.recogniser.tokenizer)
         if self.family == "attention":
             self.asr = pipeline("automatic-speech-recognition", model=model)
@@ -53,10 +55,11 @@ class Understander:
     def understood(self, clips: list[corpora.Clip], frames: Any = None) -> list[Row]:
         """Return what recordings mean if they are understood at all."""
         if self.family == "attention":
-            settings = {"grammar": self.grammar, "num_beams": self.num_beams, "batch_size": self.batch_size, **ALWAYS}
+            settings = {"grammar": self.grammar, "num_beams": self.num_beams, "batch_size": self.batch_size}
+            settings |= {**self.of_lm, **ALWAYS}
             found = list(self.asr([{"raw": clip.audio, "sampling_rate": corpora.RATE} for clip in clips], **settings))
         else:
-            decoder = GrammarDecoder(self.recogniser.decoder(), self.grammar, **ALWAYS)
+            decoder = GrammarDecoder(self.recogniser.decoder(**self.of_lm), self.grammar, **ALWAYS)
             heard: Heard = self.recogniser.hear(clips, self.batch_size, frames)
             batches = heard.batches(self.batch_size)
             of_all = {n: each.as_dict() for numbers, *rows in batches for n, each in zip(numbers, decoder(*rows))}
@@ -76,14 +79,19 @@ class Understander:
 
 
 def of_orders(orders: Orders, understander: Understander, args: Any, evidence: dict[str, list[float]]) -> Iterator[Row]:
-    """Yield the rows of each noise and mode."""
-    for name in args.decibels:
+    """Yield the rows of each noise, without and with an LM, and mode."""
+    lms = [{}]
+    if args.lm:
+        texts = orders.texts["LM" if understander.family == "attention" else "LM as the grammar writes"]
+        lms.append({"lm": NGramLM.train(texts, understander.recogniser.tokenizer, order=6)})
+    for name, understander.of_lm in itertools.product(args.decibels, lms):
         most = args.fewer if args.fewer and name != "quiet" else len(orders.audio)
         audio = orders.audio if name == "quiet" else orders.noisy("kitchen", float(name))
         begin = measure.now()
         found = understander.understood([corpora.Clip(samples, "") for samples in audio[:most]])
-        row: Row = {"decibels": name, "beams": args.beams, "recordings": most, "seconds": measure.now() - begin}
-        evidence[name] = sorted((each["evidence"] for each in found), reverse=True)
+        lm = "LM" if understander.of_lm else ""
+        row: Row = {"decibels": name, "lm": lm, "beams": args.beams, "recordings": most, "seconds": measure.now() - begin}
+        evidence[f"{name} {lm}".strip()] = sorted((each["evidence"] for each in found), reverse=True)
         accepted = np.array([each["evidence"] >= understander.bound for each in found])
         right = {kind: np.array([e[kind] == label for e, label in zip(found, orders.slots)]) for kind in ("free", "strict")}
         right |= {"looked up": orders.right([each["free_text"] for each in found]), "reject": right["strict"] & accepted}
@@ -105,8 +113,8 @@ def of_others(understander: Understander, args: Any, evidence: dict[str, list[fl
     row: Row = {"recordings": len(clips), "hours": hours.sum(), "accepted": int(accepted.sum())}
     row |= {"without rejection": int((found > NOWHERE).sum())}
     row |= {"unseen_hours": hours[unseen].sum(), "unseen_accepted": int(accepted[unseen].sum())}
-    for name, of_name in evidence.items():
-        bounds = [float(np.quantile(of_name, missed, method="lower")) for missed in MISSES]
+    for name in args.decibels:
+        bounds = [float(np.quantile(evidence[name], missed, method="lower")) for missed in MISSES]
         taken = [float(((found >= bound) & (found > NOWHERE)).sum() / hours.sum()) for bound in bounds]
         row[name] = [dict(zip(("missed", "threshold", "false_accepts_an_hour"), of)) for of in zip(MISSES, bounds, taken)]
     evidence["other"] = sorted(found.tolist(), reverse=True)[:HIGHEST]
@@ -119,19 +127,21 @@ def main() -> None:
         "fewer": "take so many with noise",
         "other": "manifests of speech that isn't an order",
         "every": "take every n-th of the other recordings",
+        "lm": "also beside a language model",
         "frames": "folders of Whisper's frames of the other recordings",
     }
     options: Row = {"model": "openai/whisper-tiny.en", "most": int, "fewer": int, "batch_size": 8, "beams": 1, "every": 1}
-    options |= {"frames": (Path,), "other": (Path,), "decibels": ("quiet", "6", "12", "24")}
+    options |= {"lm": False, "frames": (Path,), "other": (Path,), "decibels": ("quiet", "6", "12", "24")}
     parser = measure.arguments(__doc__, "real_commands", None, about, **options)
     parser.add_argument("data", type=Path, help="a clone of the benchmark's repository")
-    parser.set_defaults(tuning=0, joined=1, drawn=0)
+    parser.set_defaults(tuning=0, joined=1, drawn=5000)
     args = parser.parse_args()
     grammar = Grammar.from_rhino(args.data / "data/rhino/coffee_maker.yaml")
     understander, evidence = Understander(args.model, grammar, args.beams, args.batch_size), dict[str, list[float]]()
     facts: Row = {"middle": understander.bound, "evidence": evidence}
     with torch.inference_mode():
         rows = measure.report(of_orders(Orders(args), understander, args, evidence), args, facts)
+        understander.of_lm = {}
         if args.other:
             facts["others"] = [of_others(understander, args, evidence)]
             print(measure.table(facts["others"]))
