@@ -299,11 +299,7 @@ def beams_of(pipeline: Seq2SeqNGramPipeline) -> int:
     given = {name: value for name, value in asr._forward_params.items() if name not in ("ngram_decoder", "second_pass")}
     if (tuned := given.pop("tuned_beams", None)) is not None:
         return tuned
-    if hasattr(asr, "_prepare_generate_kwargs"):
-        arguments = asr._prepare_generate_kwargs(given)
-        beams = getattr(arguments.get("generation_config"), "num_beams", None) or arguments.get("num_beams")
-        return beams or asr.model.generation_config.num_beams or 1
-    return given.get("num_beams") or asr.generation_config.num_beams or 1  # before version 5.20
+    return asr.settled_config(given).num_beams or 1
 
 
 def cut_where_quiet(audio: np.ndarray, seconds: float, sampling_rate: int) -> Iterator[np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -9,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 from torch import Tensor
-from transformers import AutomaticSpeechRecognitionPipeline
+from transformers import AutomaticSpeechRecognitionPipeline, GenerationConfig
 
 from ..common.checks import check, refuse_idle
 from ..decoding import guard
@@ -22,6 +23,7 @@ from ..generation.grammars import Beginning, GeneratedGrammar, of_rows
 from ..generation.logits_processor import LM_WEIGHT
 from ..generation.second_pass import OF_RESCORER, SecondPass
 from ..generation.seq2seq import seq2seq_generate
+from ..generation.seq2seq.strategy import unsupported
 from ..generation.transcripts import ends_of, no_timestamps_of
 from ..generation.word_confidence import measured
 from ..grammar.grammar import Grammar
@@ -165,11 +167,12 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         if second_pass is not None:
             grammar = ngram_decoder if isinstance(ngram_decoder, GeneratedGrammar) else None
             refuse_idle({"grammar=": grammar}, "can't be combined with rescorer=; leave one of them out")
-            strategy = {"custom_generate": seq2seq_generate, "processor": self.tokenizer, "lm": False}
-            kwargs = {**strategy, **kwargs, **second_pass.settings}
+            kwargs |= second_pass.settings
         recordings = numbers_in(self._turned(model_inputs))
         if tuned_beams is not None:
             kwargs["num_beams"] = tuned_beams
+        if second_pass is not None or (ngram_decoder is not None and self.may_step(kwargs)):
+            kwargs = {"custom_generate": seq2seq_generate, "processor": self.tokenizer, "lm": False, **kwargs}
         if isinstance(ngram_decoder, GeneratedGrammar):
             refuse_idle({"confidence=": confidence}, "can't be combined with grammar=; leave one of them out")
             return self._understood(of_recordings(ngram_decoder, recordings), model_inputs, word_times, kwargs)
@@ -265,15 +268,28 @@ class Seq2SeqNGramPipeline(NGramPipeline):
             kept = rows
         return rejoined([out, again], [range(count), kept], self.tokenizer)
 
+    def settled_config(self, kwargs: dict[str, Any]) -> GenerationConfig:
+        """Return a copy of the generation config that a call of `generate` has."""
+        prepare = getattr(self, "_prepare_generate_kwargs", None)  # from Transformers 5.23 on
+        settings = prepare(dict(kwargs)) if prepare else {"generation_config": cast(Any, self).generation_config, **kwargs}
+        config = copy.copy(settings.get("generation_config") or self.model.generation_config)
+        for name in vars(config).keys() & settings.keys():
+            setattr(config, name, settings[name])
+        return config
+
+    def may_step(self, kwargs: dict[str, Any]) -> bool:
+        """Return whether `seq2seq_generate` can do the search of `generate`. Its beams copy much less memory."""
+        if kwargs.get("custom_generate") is not None or kwargs.get("streamer") is not None:
+            return False
+        others = kwargs.get("assistant_model"), bool(kwargs.get("synced_gpus"))
+        return unsupported(self.model, self.settled_config(kwargs), *others) is None
+
     def _leaves_ranking(self, kwargs: dict[str, Any]) -> bool:
         """Return whether the search has beams, and neither the call nor the model's config sets a `length_penalty`."""
         if self._length_penalty is not None or kwargs.get("length_penalty") is not None:
             return False
-        prepare = getattr(self, "_prepare_generate_kwargs", None)  # from Transformers 5.23 on
-        settings = prepare(dict(kwargs)) if prepare else {"generation_config": cast(Any, self).generation_config, **kwargs}
-        config = settings.get("generation_config") or self.model.generation_config
-        beams = settings.get("num_beams") or getattr(config, "num_beams", None) or 1
-        return beams > 1 and getattr(config, "length_penalty", None) in (None, 1.0)
+        config = self.settled_config(kwargs)
+        return (config.num_beams or 1) > 1 and getattr(config, "length_penalty", None) in (None, 1.0)
 
     def _seconds(self, model_inputs: dict[str, Any]) -> list[float]:
         """Return the durations of a batch's recordings."""

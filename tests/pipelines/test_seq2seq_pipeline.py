@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from speech_models import whisper_parts
-from transformers import AutomaticSpeechRecognitionPipeline, pipeline
+from transformers import AutomaticSpeechRecognitionPipeline, GenerationMixin, pipeline
 
 from hf_ngpulm import NGramLM, NGramLogitsProcessor, Seq2SeqNGramPipeline, TokenizerMismatchError
 from hf_ngpulm.generation import seq2seq_generate
@@ -54,6 +54,20 @@ def test_without_lm_it_is_the_stock_pipeline(parts, audios):
     for settings in ({}, {"return_timestamps": True}, {"num_beams": 2}):
         copies = [audio.copy() for audio in audios]
         assert ours(copies, **settings) == stock([audio.copy() for audio in audios], **settings)
+
+
+def test_the_strategy_takes_the_place_of_stock_beam_search_where_it_can(parts, audios, lm, monkeypatch):
+    asr, expected = pipeline(TASK, **parts, max_new_tokens=9), generated(parts, audios[0], lm, 2.0, num_beams=3)
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("stock beam search")
+
+    monkeypatch.setattr(GenerationMixin, "_beam_search", refuse)
+    assert asr(audios[0].copy(), lm=lm, lm_weight=2.0, num_beams=3, length_penalty=1.0)["text"] == expected
+    monkeypatch.undo()
+    assert asr.may_step({}) and asr.may_step({"num_beams": 1})
+    for others in ({"prompt_lookup_num_tokens": 2}, {"assistant_model": parts["model"]}, {"custom_generate": print}):
+        assert not asr.may_step({"num_beams": 1, **others})
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])

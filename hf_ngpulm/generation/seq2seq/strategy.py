@@ -290,36 +290,41 @@ def _language_model(
     return None if for_nothing else lm_processor
 
 
+def unsupported(model: Any, config: GenerationConfig, assistant: Any = None, synced_gpus: bool = False) -> str | None:
+    """Return why the strategy can't take the place of a model's own search; None if it can. The arguments are those of
+    `generate`.
+    """
+    name, mode = type(model).__name__, config.get_generation_mode(assistant)
+    if hasattr(model, "joint"):
+        return f"{name} is a transducer; pass custom_generate=hf_ngpulm.generation.transducer_generate"
+    for loop in ("_sample", "_beam_search"):
+        if getattr(type(model), loop, None) is not getattr(GenerationMixin, loop):
+            return f"{name} has its own generation loop ({loop}), which this strategy would bypass"
+    if mode not in MODES:
+        return (
+            f"{mode.value.replace('_', ' ')} isn't supported by this strategy: it does greedy and beam search, and sampling. "
+            "Leave custom_generate out, and pass an NGramLogitsProcessor instead"
+        )
+    if synced_gpus:
+        return "synced_gpus (a model that is sharded over GPUs) isn't supported; pass an NGramLogitsProcessor instead"
+    return "low_memory=True isn't supported" if (config.num_beams or 1) > 1 and getattr(config, "low_memory", None) else None
+
+
 def _check_call(
     model: Any, config: GenerationConfig | None, input_ids: Tensor, assistant: Any, streamer: Any, synced_gpus: bool
 ) -> None:
     """Refuse calls that the strategy doesn't support. Raises ValueError if the model, the generation mode or a setting isn't
     supported, or the prompt leaves no room for a transcript.
     """
-    name = type(model).__name__
-    if hasattr(model, "joint"):
-        raise ValueError(f"{name} is a transducer; pass custom_generate=hf_ngpulm.generation.transducer_generate")
-    for loop in ("_sample", "_beam_search"):
-        if getattr(type(model), loop, None) is not getattr(GenerationMixin, loop):
-            raise ValueError(f"{name} has its own generation loop ({loop}), which this strategy would bypass")
     if config is None:
         raise ValueError("call this strategy as model.generate(..., custom_generate=seq2seq_generate)")
-    mode = config.get_generation_mode(assistant)
-    if mode not in MODES:
-        raise ValueError(
-            f"{mode.value.replace('_', ' ')} isn't supported by this strategy: it does greedy and beam search, and sampling. "
-            "Leave custom_generate out, and pass an NGramLogitsProcessor instead"
-        )
-    if synced_gpus:
-        raise ValueError(
-            "synced_gpus (a model that is sharded over GPUs) isn't supported; pass an NGramLogitsProcessor instead"
-        )
-    beams, returned = config.num_beams or 1, config.num_return_sequences or 1
+    reason = unsupported(model, config, assistant, synced_gpus)
+    if reason is not None:
+        raise ValueError(reason)
+    name, beams, returned = type(model).__name__, config.num_beams or 1, config.num_return_sequences or 1
     if beams > 1:
         if streamer is not None:
             raise ValueError("a streamer can't be used with beam search; pass num_beams=1")
-        if getattr(config, "low_memory", None):
-            raise ValueError("low_memory=True isn't supported")
         if returned > beams:
             raise ValueError(f"num_return_sequences={returned} is more than there are beams, num_beams={beams}")
     places = [
