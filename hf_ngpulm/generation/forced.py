@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..search.confidence import frame_confidence
+from .transcripts import positions_of
 
 AT_ONCE = 8  # transcripts whose logits are held at a time
 
@@ -18,7 +19,8 @@ def forced_scores(
     model: Any, encoder_outputs: Any, attention_mask: Tensor | None, prompts: Sequence[Sequence[int]],
     transcripts: Sequence[Sequence[int]], rows: Sequence[int] | None = None,
 ) -> list[float]:  # fmt: skip
-    """Return the log-probability of each transcript after its row's prompt, natural log, over all classes of the model.
+    """Return the log-probability of each transcript after its row's prompt, natural log, over all classes of the model; -inf
+    if the transcript has more tokens than the decoder can read.
 
     Args:
         model: an encoder-decoder.
@@ -27,10 +29,16 @@ def forced_scores(
         transcripts: token ids, with the end of the transcript.
         rows: the row of the batch that each transcript belongs to; by default there is one transcript for each row.
     """
+    places = positions_of(model)
+    most = None if places is None else places - len(prompts[0]) + 1  # the last token is scored, but not read
+    rows = range(len(transcripts)) if rows is None else rows
+    fitting = [number for number, transcript in enumerate(transcripts) if most is None or len(transcript) <= most]
+    parts = [transcripts[number] for number in fitting], [rows[number] for number in fitting]
     scores: list[float] = []
-    for log_probs, tokens, inside in _forced(model, encoder_outputs, attention_mask, prompts, transcripts, rows):
+    for log_probs, tokens, inside in _forced(model, encoder_outputs, attention_mask, prompts, *parts):
         scores += log_probs.gather(2, tokens[..., None])[..., 0].masked_fill(~inside, 0.0).sum(1).tolist()
-    return scores
+    of_fitting = dict(zip(fitting, scores))
+    return [of_fitting.get(number, -torch.inf) for number in range(len(transcripts))]
 
 
 @torch.no_grad()
@@ -63,13 +71,13 @@ def token_confidences(
 
 def _forced(
     model: Any, encoder_outputs: Any, attention_mask: Tensor | None, prompts: Sequence[Sequence[int]],
-    transcripts: Sequence[Sequence[int]], rows: Sequence[int] | None,
+    transcripts: Sequence[Sequence[int]], rows: Sequence[int],
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:  # fmt: skip
     """Yield parts of at most `AT_ONCE` transcripts: the log-probabilities of all classes at each token `[N, L, C]`, the tokens
     `[N, L]`, and where there are any, bool `[N, L]`. The arguments are those of `forced_scores`.
     """
     first = len(prompts[0])
-    of_all = torch.arange(len(transcripts)) if rows is None else torch.tensor(rows, dtype=torch.int64)
+    of_all = torch.tensor(rows, dtype=torch.int64)
     for at in range(0, len(transcripts), AT_ONCE):
         some, part = of_all[at : at + AT_ONCE], transcripts[at : at + AT_ONCE]
         longest = max(map(len, part))

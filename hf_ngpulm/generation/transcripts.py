@@ -131,6 +131,13 @@ def configs_of(model: Any) -> list[Any]:
     return [found for found in (getattr(model, "generation_config", None), config, *decoders) if found is not None]
 
 
+def positions_of(model: Any) -> int | None:
+    """Return the most tokens, prompt included, that a model's decoder can read; None if its configs don't limit them."""
+    names = "max_target_positions", "max_text_positions", "max_position_embeddings"
+    values = (getattr(config, name, None) for config in configs_of(model) for name in names)
+    return max((value for value in values if isinstance(value, int)), default=None)
+
+
 def _numbers(configs: Iterable[Any], names: Iterable[str]) -> set[int]:
     ids: set[int] = set()
     for value in (getattr(config, name, None) for config in configs for name in names):

@@ -14,7 +14,7 @@ from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.generation import seq2seq_generate
 from hf_ngpulm.generation.forced import forced_scores
 from hf_ngpulm.generation.grammars import Beginning
-from hf_ngpulm.generation.transcripts import no_timestamps_of
+from hf_ngpulm.generation.transcripts import no_timestamps_of, positions_of
 from hf_ngpulm.search.confidence import Calibration, frame_confidence
 from hf_ngpulm.sound.files import read_audio
 from hf_ngpulm.text.words import WordSplitter
@@ -148,6 +148,10 @@ def test_each_recording_is_scored_after_its_own_prompt(asr, clips):
     rows = [2, 0, 1, 1] * 5  # more than are scored at a time
     several = forced_scores(asr.model, outputs, mask, prompts, [transcripts[row] for row in rows], rows)
     assert several == pytest.approx([together[row] for row in rows], abs=1e-3)
+    places = positions_of(asr.model)
+    longest = [[5] * (places - 1), [5] * places, [6]]
+    scores = forced_scores(asr.model, outputs, mask, prompts, longest)
+    assert scores[0] > -np.inf and scores[1] == -np.inf and scores[2] > -np.inf
     beginning = Beginning(None)
     beginning(torch.tensor(prompts).repeat_interleave(2, dim=0), torch.zeros(6, 4))
     assert beginning.prompts_of(3) == prompts

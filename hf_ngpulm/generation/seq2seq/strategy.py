@@ -26,7 +26,7 @@ from ..grammars import Beginning, GeneratedGrammar, of_rows
 from ..lm_argument import GivenLM, given_lm
 from ..logits_processor import LM_WEIGHT, NGramLogitsProcessor
 from ..second_pass import SecondPass, Texts
-from ..transcripts import configs_of, no_timestamps_of
+from ..transcripts import no_timestamps_of, positions_of
 from ..word_confidence import measured
 from .beam import beam_search
 from .callers import arguments_of_generate, window_of_whisper, window_variables
@@ -327,16 +327,9 @@ def _check_call(
             raise ValueError("a streamer can't be used with beam search; pass num_beams=1")
         if returned > beams:
             raise ValueError(f"num_return_sequences={returned} is more than there are beams, num_beams={beams}")
-    places = [
-        value
-        for part in configs_of(model)
-        for value in (
-            getattr(part, key, None) for key in ("max_target_positions", "max_text_positions", "max_position_embeddings")
-        )
-        if isinstance(value, int)
-    ]
-    if places and input_ids.shape[1] >= max(places):
+    places = positions_of(model)
+    if places is not None and input_ids.shape[1] >= places:
         raise ValueError(
-            f"the prompt has {input_ids.shape[1]} tokens, which leaves no room for a transcript in the {max(places)} positions "
+            f"the prompt has {input_ids.shape[1]} tokens, which leaves no room for a transcript in the {places} positions "
             f"of {name}; shorten it"
         )
