@@ -45,19 +45,18 @@ class Understander:
     """Recordings understood by a grammar."""
 
     def __init__(self, model: str, grammar: Grammar, num_beams: int, batch_size: int) -> None:
-        self.recogniser, self.grammar, self.num_beams, self.batch_size = Recogniser(model), grammar, num_beams, batch_size
+        self.recogniser, self.grammar, self.batch_size = Recogniser(model), grammar, batch_size
         self.family = self.recogniser.family.lower()
         self.bound, self.of_lm = EVIDENCE[self.family].middle, dict[str, NGramLM]()
         self.compiled = grammar.compiled(self.recogniser.tokenizer)
         if self.family == "attention":
-            self.asr = pipeline("automatic-speech-recognition", model=model)
+            settings: Row = {"grammar": grammar, "num_beams": num_beams, **ALWAYS}
+            self.asr = pipeline("automatic-speech-recognition", model=model, batch_size=batch_size, **settings)
 
     def understood(self, clips: list[corpora.Clip], frames: Any = None) -> list[Row]:
         """Return what recordings mean if they are understood at all."""
         if self.family == "attention":
-            settings = {"grammar": self.grammar, "num_beams": self.num_beams, "batch_size": self.batch_size}
-            settings |= {**self.of_lm, **ALWAYS}
-            found = list(self.asr([{"raw": clip.audio, "sampling_rate": corpora.RATE} for clip in clips], **settings))
+            found = list(self.asr([{"raw": clip.audio, "sampling_rate": corpora.RATE} for clip in clips], **self.of_lm))
         else:
             decoder = GrammarDecoder(self.recogniser.decoder(**self.of_lm), self.grammar, **ALWAYS)
             heard: Heard = self.recogniser.hear(clips, self.batch_size, frames)

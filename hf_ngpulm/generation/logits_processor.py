@@ -22,6 +22,7 @@ from ..language_model.model import NGramLM
 from ..phrases.contexts import is_per_row
 from ..search.attention_step import KINDS, TEXT, FusedRows, Roles, fuse, fuse_at, fuse_less, fuse_outside_loops, read
 from ..search.attention_step.loops import end_loops
+from .inside import Inside
 from .internal import InternalLM
 from .parts import Column, Part, internal_scores
 from .transcripts import ends_of, is_windowed, no_timestamps_of, num_classes, roles_of
@@ -154,7 +155,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         parts = self.parts(which, scores.shape[1], scores.device)
         only = parts[0]
         if len(parts) == 1 and only.is_one_call:
-            self._rule_out_timestamps(work, input_ids, only.fused)
+            self._rule_out_control(work, input_ids, only.fused, parts)
             fuse_outside_loops(work, input_ids, only.rows, only.roles, only.shared, self._ends_of(work))
         else:
             self._add_parts(work, input_ids, parts)
@@ -214,17 +215,21 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
     def rule_out(self, scores: Tensor, input_ids: Tensor, parts: Sequence[Part]) -> Tensor:
         """Rule out, in place, tokens that may not follow the tokens `[B, L]`.
 
-        Such tokens are timestamps outside timestamp mode, and tokens that would continue a loop. Rows without fusion stay
-        unchanged. The result is a bool mask `[B]` of the rows in a loop, in which only the model's scores count.
+        Such tokens are timestamps outside timestamp mode, tokens that would continue a loop, and tokens that would lead away
+        from a grammar (see `generation.inside`). Rows without fusion stay unchanged. The result is a bool mask `[B]` of the
+        rows in a loop, in which only the model's scores count.
         """
         # Masks are used because selecting rows would synchronise with the GPU at each step.
         fused = parts[0].fused if len(parts) == 1 else torch.stack([part.fused for part in parts]).any(0)
-        self._rule_out_timestamps(scores, input_ids, fused)
+        self._rule_out_control(scores, input_ids, fused, parts)
         return end_loops(scores, input_ids, parts[0].roles.roles, fused, self._ends_of(scores), parts[0].engine)
 
-    def _rule_out_timestamps(self, scores: Tensor, input_ids: Tensor, fused: Tensor) -> None:
+    def _rule_out_control(self, scores: Tensor, input_ids: Tensor, fused: Tensor, parts: Sequence[Part]) -> None:
         if self._no_timestamps is not None:
             rule_out_timestamps(scores, input_ids, self._no_timestamps, fused)
+        for part in parts:
+            if part.inside is not None:
+                part.inside.rule_out(scores, input_ids, part.roles)
 
     def _ends_of(self, scores: Tensor) -> Tensor:
         """Return the classes that end transcripts, int64 `[E]`."""
@@ -392,7 +397,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
                 shared = of_lm and self.options.unscored == "kept"
                 keeps_sums = not of_lm and self.options.normalise_phrases
                 fused = (starts >= 0) & weighted
-                more = every.lazy, every.lease, subtracted, less, ilm_weights
+                inside = None if of_lm else Inside.of(self._boosters(), which)
+                more = every.lazy, every.lease, subtracted, less, ilm_weights, inside
                 parts.append(Part(rows, roles, fused, shared, keeps_sums, engine, *more))
             if every.lazy is not None:  # lazy states stay valid only while the caller holds the parts
                 return parts
@@ -423,8 +429,11 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
 
     def _automata(self) -> list[Any]:
         """Return all distinct language models and boosters."""
+        boosters = {id(booster): booster for booster in self._boosters() if booster is not None}
+        return [*self.fusion.models, *boosters.values()] or [self.fusion.contexts.booster([])]
+
+    def _boosters(self) -> list[Any]:
+        """Return the boosters of phrases: one (or None) for each recording, or a single one for all; none without phrases."""
         phrases = self.fusion.phrases
         rows = len(phrases) if is_per_row(phrases) else 1
-        boosters = [] if phrases is None else self.fusion.contexts.of_rows(phrases, rows)
-        automata = [*self.fusion.models, *{id(booster): booster for booster in boosters if booster is not None}.values()]
-        return automata or [self.fusion.contexts.booster([])]
+        return [] if phrases is None else self.fusion.contexts.of_rows(phrases, rows)

@@ -12,6 +12,7 @@ from ..fusion.rows import Lease
 from ..language_model.model import NGramLM
 from ..lexicon.lazy_search import LazySearch
 from ..search.attention_step import KINDS, UNSCORED, FusedRows, Roles, text_of
+from .inside import Inside
 
 
 class Part(NamedTuple):
@@ -21,7 +22,8 @@ class Part(NamedTuple):
     lazy model. `lease` reserves the place of phrases in the pool of states. `subtracted` is True for the source LM.
 
     `less` and `ilm_weights` are set for the part of language models only. `less`, bool `[B]`, marks the rows in which any score
-    is subtracted. `ilm_weights` `[B]` holds the internal LM's weights. Each is None if no row needs it.
+    is subtracted. `ilm_weights` `[B]` holds the internal LM's weights. Each is None if no row needs it. `inside` is set for
+    phrases that are grammars.
     """
 
     rows: FusedRows
@@ -35,6 +37,7 @@ class Part(NamedTuple):
     subtracted: bool = False
     less: Tensor | None = None
     ilm_weights: Tensor | None = None
+    inside: Inside | None = None
 
     @property
     def is_one_call(self) -> bool:

@@ -31,6 +31,9 @@ class CompiledGrammar(Booster):
         strict: raise an error for words that the recogniser can't write, instead of a warning.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
 
+    Attributes:
+        marks: token ids of punctuation marks, which may stand after any word.
+
     Raises:
         GrammarError: the recogniser can write no sentence, or the automaton is too large.
     """
@@ -49,6 +52,7 @@ class CompiledGrammar(Booster):
             built = compile_words(network.automata[key], symbols, speller, price)
         super().__init__(built, Written({}, [], symbols.left_out), speller.vocabulary, engine)
         self.network, self.symbols, self.price = network, symbols.symbols(speller), price
+        self.marks = symbols.marks
         self._between = symbols.marks if speller.delimiter is None else {*symbols.marks, speller.delimiter}
 
     @property

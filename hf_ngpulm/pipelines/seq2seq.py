@@ -327,8 +327,18 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     ) -> dict[str, Any]:
         """Return a batch's outputs, with the meanings of its recordings as `understandings`."""
         generate, last = self._generating("grammar=", model_inputs, word_times, kwargs)
+        count = len(model_inputs[self._given_as(model_inputs)])
+
+        def generate_once_encoded(processors: list[Any]) -> Any:
+            if not encoded:
+                return generate(processors)
+            with encoder_returns(self.model, of_rows(encoded[0], count)):
+                return generate(processors)
+
         with encoder_outputs_of(self.model) as encoded:
-            understandings, *_ = grammar.understood(generate, lambda: encoded[0], model_inputs.get("attention_mask"))
+            understandings, *_ = grammar.understood(
+                generate_once_encoded, lambda: encoded[0], model_inputs.get("attention_mask")
+            )
         return {**last, "understandings": understandings}
 
     def _looked(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from speech_models import whisper_parts
-from transformers import pipeline
+from transformers import LogitsProcessor, pipeline
 
 import hf_ngpulm
 from hf_ngpulm import Grammar, NGramLM, NGramLogitsProcessor
@@ -107,6 +107,35 @@ def test_the_processor_is_strict(asr, beams):
     assert torch.equal(tokens, ours)
     if asr.type == "seq2seq_whisper":
         assert all(each.understood for each in meanings)
+
+
+class Bias(LogitsProcessor):
+    def __init__(self, tokens):
+        self.tokens = tokens
+
+    def __call__(self, input_ids, scores):
+        scores[:, self.tokens] += 60.0
+        return scores
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_no_control_token_and_no_run_of_marks_leads_away(asr, beams):
+    """Models write control tokens in mid-transcript, or marks without end, where the grammar leaves nothing better."""
+    tokenizer, compiled = asr.tokenizer, asr.grammar.compiled(asr.tokenizer)
+    marks = sorted(compiled.marks)
+    for tokens in filter(None, (sorted({*tokenizer.all_special_ids} - {tokenizer.eos_token_id}), marks)):
+        biased = {"logits_processor": [Bias(tokens)]}
+        given = {"grammar": asr.grammar, "grammar_mode": "strict", **biased}
+        found, meanings = strategy(asr, beams, **given)
+        assert all(each.understood for each in meanings)
+        processor = NGramLogitsProcessor(phrases=compiled, model=asr.model, tokenizer=tokenizer)
+        biased["logits_processor"].append(processor)
+        assert torch.equal(asr.model.generate(**features(asr), num_beams=beams, **biased), found)
+        mixed = NGramLogitsProcessor(phrases=[compiled, None], model=asr.model, tokenizer=tokenizer)
+        biased["logits_processor"][1] = mixed
+        of_first, of_second = asr.model.generate(**features(asr), num_beams=beams, **biased)
+        text = [token for token in of_first.tolist() if token not in tokenizer.all_special_ids]
+        assert compiled.reading(text) is not None and set(of_second.tolist()) & set(tokens)
 
 
 def test_a_copy_on_the_hub_takes_them_too(asr, tmp_path):

@@ -1,0 +1,45 @@
+"""Keep transcripts inside a grammar: rule out tokens that its automaton doesn't score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..grammar.compiled import FORBIDDEN, CompiledGrammar
+from ..search.attention_step import START, Roles
+
+
+class Inside(NamedTuple):
+    """Rule out control tokens in rows with a grammar, and a punctuation mark after another one.
+
+    After some control tokens, such as Whisper's `<|notimestamps|>`, a transcript would begin anew. A grammar allows marks after
+    any word, so for other speech a model might write marks without end.
+    """
+
+    rows: Tensor  # bool [B], rows with a grammar
+    strict: Tensor  # bool [B], rows in which the grammar can't be left
+    marks: Tensor  # int64 [M], token ids of punctuation marks
+
+    @classmethod
+    def of(cls, boosters: Sequence[Any], recordings: Tensor) -> Inside | None:
+        """Return the rules for rows, whose recordings are `[B]`; None if no booster is a grammar.
+
+        `boosters`: one for each recording, or one for all.
+        """
+        grammars = [booster if isinstance(booster, CompiledGrammar) else None for booster in boosters]
+        if not any(grammars):
+            return None
+        device, recordings = recordings.device, recordings.clamp(max=len(boosters) - 1)
+        prices = torch.tensor([-1.0 if grammar is None else grammar.price for grammar in grammars], device=device)[recordings]
+        marks = sorted({mark for grammar in grammars if grammar is not None for mark in grammar.marks})
+        return cls(prices >= 0, prices >= FORBIDDEN, torch.tensor(marks, dtype=torch.int64, device=device))
+
+    def rule_out(self, scores: Tensor, input_ids: Tensor, roles: Roles) -> None:
+        """Rule out tokens in scores `[B, C]` after tokens `[B, L]`, in place. Control tokens before the transcript stay."""
+        begun = self.rows & (roles.roles[input_ids] & START > 0).any(1)
+        after_mark = self.strict & torch.isin(input_ids[:, -1], self.marks)
+        for tokens, rows in ((roles.unscored.long(), begun), (self.marks, after_mark)):
+            scores[:, tokens] = scores[:, tokens].masked_fill(rows[:, None], -torch.inf)
