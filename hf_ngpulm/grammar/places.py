@@ -240,7 +240,7 @@ class Spelled:
             elif kind == BETWEEN:
                 after += self.begun(which, token, weight)
                 default = self.defaults[which]
-                if default is not None and begins:
+                if default is not None and (begins or which == self.start):  # the first word may lack its blank
                     after.append((FREE, default[1], weight + default[0]))
             elif is_delimiter:
                 after.append((BETWEEN, which, weight))

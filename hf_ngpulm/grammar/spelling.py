@@ -52,19 +52,22 @@ class SpelledSymbols(NamedTuple):
             return place
 
         def free_end(units: list[int], place: int) -> int:
-            if place == len(units) or units[place] in between or (delimiter is None and not _begins(units[place], place)):
+            if place == len(units) or units[place] in between:
+                return place
+            # The first word may lack its blank.
+            if delimiter is None and not _begins(units[place]) and place != skipped(units, 0):
                 return place
             place += 1
             while place < len(units):
                 # Without a delimiter, a mark within a word belongs to it ("Est-ce").
                 after = place if delimiter is not None else skipped(units, place)
-                if after == len(units) or units[after] in between or _begins(units[after], after):
+                if after == len(units) or units[after] in between or _begins(units[after]):
                     break
                 place = after + 1
             return place
 
-        def _begins(token: int, place: int) -> bool:
-            return place == 0 or (0 <= token < size and begins[token])
+        def _begins(token: int) -> bool:
+            return 0 <= token < size and begins[token]
 
         separators = None if delimiter is None else frozenset(between)
         return Symbols(self.spellings, free_end, skipped, self.initial, separators)

@@ -199,7 +199,8 @@ class _Compiler(Spelled):
             if set(inside) != set(begun):
                 tokens |= self.openings_of(which for _, which, _ in (*inside, *begun))
                 if self.delimiter is None:
-                    weight, root = 0.0, self._within(inside, weight, root)
+                    is_start = any(place[:2] == (BETWEEN, self.start) for place in places)  # the first word may lack its blank
+                    weight, root = 0.0, self._within(begun if is_start else inside, weight, root)
             self._add_arcs(number, places, tokens)
             self.backoffs[number] = _Backoff(3, root, weight)
         else:

@@ -20,6 +20,7 @@ from hf_ngpulm.grammar.network import Network
 from hf_ngpulm.text.spelling import speller_of
 
 WORDS = ("a", "ab", "abb", "b", "ba")
+COMMA = 6  # in `pieces`
 LONGEST = 4  # words of a transcript
 
 
@@ -143,7 +144,7 @@ def test_any_tokens(expression, things, rows):
     """Also token sequences that the tokenizer wouldn't write."""
     network = Network({"do": expression}, {"things": [(thing, None) for thing in things]})
     compiled = CompiledGrammar(network, speller_of(pieces()))
-    check_rows(compiled, [[], *(row for row in rows if row and row[0] in (1, 2, 5))])
+    check_rows(compiled, [[], *(row for row in rows if row and row[0] != COMMA)])
 
 
 def test_a_grammar_without_words_is_refused():
