@@ -56,7 +56,6 @@ ABOUT: dict[str, Any] = {
     "share": "of sentences that follow another, for a continued LM",
     "graph": "search CTC outputs with LMs in graphs",
     "peers_python": "Python of an environment with other projects' decoders (see peers.py)",
-    "nemo_python": "Python of an environment with NeMo (see peers.py)",
     "chunk": "frames of 80 ms",
     "seconds": "audio of each stream",
     "batch_sizes": "in which decoders are timed",
