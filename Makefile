@@ -42,10 +42,9 @@ bench: setup  ## time the language-model queries
 gpu:  ## GPU tests and timings, with the python3 that has torch with CUDA; no set-up
 	python3 benchmarks/gpu.py
 
-gpu-static: setup  ## registers, spills, shared memory and modelled times of the GPU kernels; needs no GPU
+gpu-static: setup  ## registers, spills and shared memory of the GPU kernels; needs no GPU
 	$(BIN)/python benchmarks/static_kernels.py
 	$(if $(wildcard .venv/tritons/3.6.0),$(BIN)/python benchmarks/static_kernels.py --triton .venv/tritons/3.6.0)
-	$(BIN)/python benchmarks/modelled_times.py
 
 clean:  ## remove .venv, caches and builds
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
