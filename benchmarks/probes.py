@@ -26,6 +26,7 @@ from hf_ngpulm.evaluation.significance import bootstrap
 from hf_ngpulm.generation import seq2seq_generate
 from hf_ngpulm.generation.alignment import cross_attention, followed, warped
 from hf_ngpulm.rescoring import load_rescorer
+from hf_ngpulm.text.normalisation import normaliser
 from hf_ngpulm.text.words import WordSplitter
 
 WEIGHT, WARM_UP = 0.9, 10
@@ -351,14 +352,20 @@ def second_pass(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
     are those of the odd ones: of the first pass, of its --n-best best hypotheses rescored, and of the best choice that there is
     in a list (oracle); p compares with the first pass. Seconds are of the processor, for a second of audio. With --alone
     so many of the lists are scored text by text, too: "times faster", and by how much scores differ. --every is delayed fusion
-    after so many seconds of audio, as many beams as the first --n-best, and the weight and bonus chosen for it; with --best
-    in the whole beam, where the rescorer reads so many hypotheses, and weight and bonus are chosen by searches of the even
-    recordings."""
+    after so many seconds of audio (decoders with attention: after each word), as many beams as the first --n-best, and the
+    weight and bonus chosen for it; with --best in the whole beam, where the rescorer reads so many hypotheses, and weight and
+    bonus are chosen by searches of the even recordings."""
     clips = [clip for clip in heard.clips if args.split in (None, clip.split)]
     clips = clips[:: max(1, len(clips) // (args.spread or len(clips)))][: args.spread]
     given = {"lm": lm} | ({"lm_weight": args.lm_weight} if args.lm_weight else {}) if lm else {}
+    attends = heard.recogniser.family == "attention"
+    given |= {"length_penalty": 0.0} if attends and lm else {}  # as in pipelines
     rows, encoding = measure.timed(lambda: heard.recogniser.hear(clips, 1).rows)
-    audio, references = sum(clip.seconds for clip in clips), [clip.text for clip in clips]
+    written = normaliser("whisper-en") if attends else str
+    audio, references = sum(clip.seconds for clip in clips), [written(clip.text) for clip in clips]
+
+    def errors(said: list[str], found: list[str]) -> Any:
+        return word_errors(said, list(map(written, found)))
 
     def searched(some: Any, **settings: Any) -> list[Any]:
         decoder = heard.recogniser.decoder(**given, **settings)
@@ -367,18 +374,18 @@ def second_pass(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
     lists, searching = measure.timed(lambda: searched(rows, num_beams=args.beams, num_return_sequences=args.beams))
     facts = {"model": heard.recogniser.name, "recordings": len(clips)}
     facts |= {"model_seconds": encoding / audio, "search_seconds": searching / audio}
-    divided = heard.recogniser.family == "transducer"
+    divided = heard.recogniser.family == "transducer" or (attends and not lm)
     first = [hypotheses[0].text for hypotheses in lists]
 
     def told(way: str, texts: list[str], **more: Any) -> Row:
-        counts, of_first = (word_errors(references[1::2], found[1::2]) for found in (texts, first))
+        counts, of_first = (errors(references[1::2], found[1::2]) for found in (texts, first))
         interval, p = bootstrap(counts), {"p": paired_significance(counts, of_first).p_value} if texts != first else {}
         rates = {"wer": 100 * counts.rate, "low": 100 * interval.low, "high": 100 * interval.high}
         return {**facts, "way": way, **rates, **p, **more}
 
     def fewest(tried: dict[tuple[float, float], list[str]]) -> tuple[float, float]:
-        errors = {way: word_errors(references[::2], found).errors for way, found in tried.items()}
-        return min(errors, key=lambda way: (errors[way], way[0], abs(way[1])))
+        counts = {way: errors(references[::2], found).errors for way, found in tried.items()}
+        return min(counts, key=lambda way: (counts[way], way[0], abs(way[1])))
 
     yield told("first pass", first)
     of_lists = {}
@@ -390,12 +397,12 @@ def second_pass(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
         more = {"seconds": seconds / audio, "tokens_read": rescorer.read_tokens}
         yield told(f"{most}-best", best[way], weight=way[0], word_bonus=way[1], **more)
         said_and_found = zip(references, texts)
-        oracle = [min(found, key=lambda t, s=said: word_errors([s], [t]).errors) for said, found in said_and_found]
+        oracle = [min(found, key=lambda t, s=said: errors([s], [t]).errors) for said, found in said_and_found]
         yield told(f"{most}-best, oracle", oracle)
     for every in args.every or ():
         beams = args.beams if args.best else args.n_best[0]
-        fixed = {"num_beams": beams, "frame_seconds": audio / sum(map(len, rows))}
-        fixed |= {"rescorer_every": every, "rescorer_best": args.best}
+        fixed = {"frame_seconds": audio / sum(map(len, rows)), "rescorer_every": every, "rescorer_best": args.best}
+        fixed = {"num_beams": beams, **({"rescorer_every": "word"} if attends else fixed)}
 
         def fused(some: Any, way: Any, rescorer: Any, fixed: Any = fixed) -> list[str]:
             found = searched(some, rescorer=rescorer, rescorer_weight=way[0], word_bonus=way[1], **fixed)
@@ -406,7 +413,8 @@ def second_pass(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
         way, rescorer = fewest(of_even) if args.best else of_lists[args.n_best[0]], fresh(args)
         texts, seconds = measure.timed(partial(fused, rows, way, rescorer))
         more = {"seconds": seconds / audio, "tokens_read": rescorer.read_tokens, "best": args.best}
-        yield told(f"{beams} beams, every {every} s", texts, weight=way[0], word_bonus=way[1], **more)
+        when = "word" if attends else f"{every} s"
+        yield told(f"{beams} beams, every {when}", texts, weight=way[0], word_bonus=way[1], **more)
     if args.alone:
         texts = [list(dict.fromkeys(hypothesis.text for hypothesis in of_row)) for of_row in lists[: args.alone]]
         rescorer = fresh(args)

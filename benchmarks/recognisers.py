@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from corpora import RATE, Clip
 from torch import Tensor
+from transformers import GenerationMixin
 
 import hf_ngpulm.models
 from hf_ngpulm import CTCDecoder, GraphDecoder, TransducerDecoder
@@ -203,17 +204,34 @@ class Generator:
         of_lm = self.settings.get("lm") is not None and self.settings.get("lm_weight") != 0
         return of_lm and self.settings.get("num_beams", 1) > 1
 
-    def decode(self, states: Tensor, lengths: Tensor, contexts: list[Any] | None = None) -> list[list[Any]]:
+    def decode(
+        self, states: Tensor, lengths: Tensor | None = None, contexts: list[Any] | None = None
+    ) -> list[list[types.SimpleNamespace]]:
+        """Return the transcripts of each row, best first; with `num_return_sequences` also their tokens and summed scores."""
         model, processor = self.recogniser.model, self.recogniser.processor
         given: dict[str, Any] = self.settings | ({} if contexts is None else {"phrases": contexts})
         if "phrases" not in given:
             given.pop("phrase_weight", None)
-        if {"lm", "phrases"} & given.keys():
+        if {"lm", "phrases", "rescorer"} & given.keys():
             given["processor"] = processor
+        generate = model.generate
+        if "num_return_sequences" in given:
+            given |= {"return_dict_in_generate": True, "output_scores": True}
+            if prefix := getattr(processor.tokenizer, "prefix_tokens", None):  # Whisper's own `generate` returns one of each
+                generate = functools.partial(GenerationMixin.generate, model)
+                given["decoder_input_ids"] = torch.tensor([prefix] * len(states), device=states.device)
         outputs = self.recogniser.outputs(states, lengths)
-        tokens = model.generate(encoder_outputs=outputs, custom_generate=seq2seq_generate, **given)
+        found = generate(encoder_outputs=outputs, custom_generate=seq2seq_generate, **given)
+        tokens = found if isinstance(found, Tensor) else found.sequences
         texts = processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        return [[types.SimpleNamespace(text=text.strip())] for text in texts]
+        hypotheses = [types.SimpleNamespace(text=text.strip()) for text in texts]
+        if "num_return_sequences" in given:
+            penalty = given.get("length_penalty", model.generation_config.length_penalty or 1.0)
+            sizes = (found.beam_indices >= 0).sum(1).tolist()
+            for each, row, score, size in zip(hypotheses, tokens.tolist(), found.sequences_scores.tolist(), sizes):
+                each.token_ids, each.score = row[len(row) - found.beam_indices.shape[1] :][: size - 1], score * size**penalty
+        most = given.get("num_return_sequences", 1)
+        return [hypotheses[first : first + most] for first in range(0, len(hypotheses), most)]
 
 
 def by_length(rows: list[Any], size: int) -> list[list[int]]:
