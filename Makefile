@@ -4,7 +4,7 @@ BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick test-all lint format docs bench gpu gpu-profile gpu-static clean
+.PHONY: help setup demo test quick test-all lint format docs bench gpu gpu-static clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | while IFS="$$(printf '\t')" read -r t d; do printf '  %-11s %s\n' "$$t" "$$d"; done
@@ -42,13 +42,9 @@ bench: setup  ## time the language-model queries
 gpu:  ## GPU tests and timings, with the python3 that has torch with CUDA; no set-up
 	python3 benchmarks/gpu.py
 
-gpu-profile:  ## where the time of the GPU kernels goes, with the same python3
-	python3 benchmarks/gpu_profile.py
-
-gpu-static: setup  ## registers, spills, shared memory and modelled times of the GPU kernels; needs no GPU
+gpu-static: setup  ## registers, spills and shared memory of the GPU kernels; needs no GPU
 	$(BIN)/python benchmarks/static_kernels.py
 	$(if $(wildcard .venv/tritons/3.6.0),$(BIN)/python benchmarks/static_kernels.py --triton .venv/tritons/3.6.0)
-	$(BIN)/python benchmarks/modelled_times.py
 
 clean:  ## remove .venv, caches and builds
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

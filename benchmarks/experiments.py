@@ -40,7 +40,7 @@ def ctc(heard: Heard, args: argparse.Namespace, lm: Any) -> Ways:
     yield Way("greedy + LM", heard, grid(lm_weight=(0.9,)), fixed, sizes=args.batch_sizes)
 
 
-@experiment(lm=LM, word_lm=str, beams=(4, 8, 16, 32), batch_sizes=(1, 16, 64), repeats=5, peers_python=str, nemo_python=str)
+@experiment(lm=LM, word_lm=str, beams=(4, 8, 16, 32), batch_sizes=(1, 16, 64), repeats=5, peers_python=str)
 def ctc_beam(heard: Heard, args: argparse.Namespace, lm: Any) -> Ways:
     """CTC beam search with an LM of tokens, beside other projects' decoders of the same outputs (--lm: an ARPA file of decimal
     token ids for them; --word-lm: one of words for pyctcdecode)."""
@@ -63,11 +63,6 @@ def ctc_beam(heard: Heard, args: argparse.Namespace, lm: Any) -> Ways:
             yield ask(f"pyctcdecode, token LM, beam {beams}", grid=points, fixed=settings)
         settings = {"decoder": "flashlight", **tokens, "beam_width": 16, **FLASHLIGHT}
         yield ask("flashlight, beam 16", grid=grid(lm_weight=(0.6, 0.8, 1.0)), fixed=settings)
-    if args.nemo_python:
-        ask = partial(Peer, heard=heard, sizes=(BATCH,), process=PeerProcess(args.nemo_python, heard))
-        yield ask("NeMo, greedy", grid=grid(lm_weight=greedy_weights), fixed={"decoder": "nemo-greedy", **tokens})
-        points = grid(lm_weight=(0.9, 1.1, 1.3), beta=(2.0, 3.0, 4.0))
-        yield ask("NeMo, beam 8", grid=points, fixed={"decoder": "nemo-beam", **tokens, "beam_width": 8})
 
 
 FLASHLIGHT = {"beam_size_token": 20, "beam_threshold": 10.0}
@@ -113,13 +108,10 @@ class Compat(Way):
         return SimpleNamespace(decode=decode)
 
 
-@experiment(
-    lm=LM, beams=(1, 2, 4, 6, 8, 12), lm_weights=(0.5, 0.7, 0.9, 1.1, 1.3), batch_sizes=(1, 4, 16, 32), repeats=3,
-    nemo_python=str,
-)  # fmt: skip
+@experiment(lm=LM, beams=(1, 2, 4, 6, 8, 12), lm_weights=(0.5, 0.7, 0.9, 1.1, 1.3), batch_sizes=(1, 4, 16, 32), repeats=3)
 def transducer(heard: Heard, args: argparse.Namespace, lm: Any) -> Ways:
-    """Stock `generate`, our searches with and without an LM, without the internal LM (half the LM's weight of it), and NeMo's
-    (--lm: an ARPA file of decimal token ids) on the same frames. Beams other than 6 are timed in the largest batches only."""
+    """Stock `generate`, our searches with and without an LM, and without the internal LM (half the LM's weight of it), on the
+    same frames. Beams other than 6 are timed in the largest batches only."""
     largest, main = max(args.batch_sizes), 6
     yield Stock("stock generate", heard, sizes=args.batch_sizes)
     searches: list[tuple[str, dict[str, Any]]] = [("greedy", {"strategy": "greedy"})]
@@ -132,14 +124,6 @@ def transducer(heard: Heard, args: argparse.Namespace, lm: Any) -> Ways:
         for suffix, share in ((" + LM", 0.0), (" - internal LM + LM", 0.5)) if is_main else ((" + LM", 0.0),):
             points = [{"lm_weight": weight, "ilm_weight": share * weight} for weight in args.lm_weights]
             yield Way(name + suffix, heard, points, {**fixed, "lm": lm}, sizes=sizes)
-    if args.nemo_python:
-        process = PeerProcess(args.nemo_python, heard)
-        kinds = {"NeMo label looping": "greedy", f"NeMo malsd_batch {main}": "malsd"}
-        for name, kind in kinds.items():
-            settings = {"decoder": kind, "lm": args.of_model, "beams": main}
-            sizes = args.batch_sizes if kind == "greedy" else args.batch_sizes[2:] or args.batch_sizes
-            yield Peer(name, heard, grid(lm_weight=[None]), settings, sizes=sizes, process=process)
-            yield Peer(f"{name} + LM", heard, grid(lm_weight=args.lm_weights), settings, sizes=sizes, process=process)
 
 
 def knees(rows: list[Row]) -> dict[str, Any]:

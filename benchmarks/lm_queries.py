@@ -2,7 +2,6 @@
 
     python benchmarks/lm_queries.py
     python benchmarks/lm_queries.py --device cuda                     # or all: a GPU, too
-    python benchmarks/lm_queries.py --nemo-python NEMO_ENV/bin/python # NeMo's model beside it, in its own environment
 
 The models are synthetic (see synthetic.py): 1.1 million n-grams each, and their rows are in states that the text they were made
 of leads to, so that chains of contexts are about as long as they get. KenLM's Python module is timed too where it is installed.
@@ -17,7 +16,6 @@ import argparse
 import importlib.util
 import itertools
 import json
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -119,13 +117,6 @@ def time_kenlm(path: Path, vocab_size: int) -> dict[str, float] | None:
     return {"arpa_seconds": loaded, "scores_batch_1_seconds": measure.median_seconds(query)}
 
 
-def time_nemo(lm: NGramLM, folder: Path, batches: list[int], args: argparse.Namespace) -> Row:
-    lm.to_arpa(folder / "nemo.arpa", "nemo")
-    request = {"decoder": "nemo-lm", "arpa": str(folder / "nemo.arpa"), "vocab_size": lm.vocab_size, "batches": batches}
-    command = [args.nemo_python, str(Path(__file__).with_name("peers.py")), "--threads", str(args.threads)]
-    return json.loads(subprocess.run(command, input=json.dumps(request), stdout=subprocess.PIPE, text=True, check=True).stdout)
-
-
 def rows_of(args: argparse.Namespace, facts: Row) -> Iterator[Row]:
     """Yield the rows of all queries; facts about the models go into `facts`."""
     cpu, cuda = args.device != "cuda", args.device != "cpu"
@@ -142,9 +133,6 @@ def rows_of(args: argparse.Namespace, facts: Row) -> Iterator[Row]:
             with tempfile.TemporaryDirectory() as folder:
                 model["loading"] = time_loading(lm, Path(folder))
                 model["kenlm"] = time_kenlm(Path(folder, "lm.arpa"), vocab_size)
-                if args.nemo_python:
-                    few = [size for size in args.batch_sizes if size <= 256]
-                    model["nemo"] = time_nemo(lm, Path(folder), few, args)
         facts["models"].append(model)
         print(json.dumps(model), flush=True)
         if cpu:
@@ -154,11 +142,10 @@ def rows_of(args: argparse.Namespace, facts: Row) -> Iterator[Row]:
 
 
 def main() -> None:
-    about = {"ngrams": "of a model", "nemo_python": "Python of an environment with nemo_toolkit[asr]"}
-    about["device"] = {"choices": ("cpu", "cuda", "all")}
+    about = {"ngrams": "of a model", "device": {"choices": ("cpu", "cuda", "all")}}
     args = measure.arguments(
         __doc__, str, None, about, device="cpu", orders=(3, 6, 10), vocab_sizes=(1024, 5000, 51_865, 151_936),
-        batch_sizes=(1, 8, 32, 128, 256, 1024, 4096), ngrams=NGRAMS, nemo_python=str,
+        batch_sizes=(1, 8, 32, 128, 256, 1024, 4096), ngrams=NGRAMS,
     ).parse_args()  # fmt: skip
     args.name = args.name or f"lm_queries_{args.device}"
     facts: Row = {"threads": args.threads, "models": []}

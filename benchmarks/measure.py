@@ -6,7 +6,6 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
-import multiprocessing
 import os
 import platform
 import re
@@ -231,18 +230,6 @@ def report(rows: Iterable[Row], args: argparse.Namespace, facts: dict[str, Any] 
     print(table(found))
     print("results in", save(args.name, {**(facts or {}), key: found}, args.out))
     return found
-
-
-def apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function gives in a process of its own, whose memory is its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, arguments)
-
-
-def resident(field: str = "VmRSS") -> int:
-    """Return this process's memory in bytes: `VmRSS`, `RssAnon`, or the most so far, `VmHWM`."""
-    (size,) = re.findall(rf"{field}:\s*(\d+)", Path("/proc/self/status").read_text())
-    return int(size) << 10
 
 
 def interval(errors: Any, lengths: Any = None, groups: Any = None) -> list[float]:

@@ -4,7 +4,7 @@
 
 `errors_against_time.png` and `speed_against_batch.png` are of `sweep.py ctc_beam` and `words`, decoding alone (in batches of
 16, where a decoder knows batches), each decoder's beams joined by a line; `knee.png` and `blank_scoring.png` of the experiments
-of these names; `orders_against_noise.png` of `real_speech/tasks.py orders`, in grey what the benchmark's authors published;
+of these names; `orders_against_noise.png` of `real_speech/tasks.py`, in grey what the benchmark's authors published;
 `real_errors_against_time.png` of `real_speech/families.py`; `false_accepts_against_misses.png` of `real_speech/commands.py`;
 `phrases.png` of `real_speech/phrases.py`.
 """

@@ -1,10 +1,9 @@
-"""Experiments that are no grids of settings: streams, contexts, faults of a search, times of words, tuning (see sweep.py)."""
+"""Experiments that are no grids of settings: streams, contexts, grammars, a second pass (see sweep.py)."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import random
 import statistics
 from collections.abc import Callable
@@ -15,19 +14,15 @@ import corpora
 import measure
 import numpy as np
 import torch
-from bundled import as_recordings, recogniser
 from corpora import LM
 from recognisers import Heard
 from ways import Row, experiment, show
 
-from hf_ngpulm import Grammar, NGramLM, NGramLogitsProcessor, PhraseBooster, StreamingDecoder
-from hf_ngpulm.evaluation import paired_significance, tune_weights, word_errors
+from hf_ngpulm import Grammar, NGramLM, PhraseBooster, StreamingDecoder
+from hf_ngpulm.evaluation import paired_significance, word_errors
 from hf_ngpulm.evaluation.significance import bootstrap
-from hf_ngpulm.generation import seq2seq_generate
-from hf_ngpulm.generation.alignment import cross_attention, followed, warped
 from hf_ngpulm.rescoring import load_rescorer
 from hf_ngpulm.text.normalisation import normaliser
-from hf_ngpulm.text.words import WordSplitter
 
 WEIGHT, WARM_UP = 0.9, 10
 BEAMS = (4, 8)  # of streams
@@ -210,130 +205,6 @@ def switching(heard: Heard, decoder: Any, own: list[Any]) -> dict[str, Callable[
 
     kinds = ("none", "never", "every utterance", "every chunk", "never again")
     return {how: partial(measure.seconds_of, partial(run, how), heard.recogniser.device) for how in kinds}
-
-
-# Decoders with attention
-
-
-@experiment(models=("canary",), lm=LM, lm_weight=0.4, less_ilm=float, beams=(1, 5))
-def search_errors(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
-    """What a decoder with attention loses, and where. Its transcript and the reference are scored, token by token, with all
-    that was fused. Where the reference scores higher (per token, as `generate` ranks hypotheses) the search is at fault,
-    elsewhere the scores are. "p(</s>) below 0.5": of the decoder alone, where the transcript ends."""
-    model, tokenizer = heard.recogniser.model, heard.recogniser.tokenizer
-    ways: dict[str, Any] = {"no LM": None, "LM": {"weight": args.lm_weight}}
-    ways |= {"LM - ILM": dict(zip(("weight", "ilm_weight"), args.less_ilm))} if args.less_ilm else {}
-    special, end = set(tokenizer.all_special_ids), model.generation_config.eos_token_id
-    for (way, settings), beams in itertools.product(ways.items(), args.beams):
-        fusion = settings and NGramLogitsProcessor(lm, model=model, tokenizer=heard.recogniser.processor, **settings)
-        texts, lengths, unsure = [], np.zeros(2), 0
-        counts = dict.fromkeys(("wrong", "search errors", "score errors", "shorter than said"), 0)
-        for clip, states in zip(heard.clips, heard.rows):
-            given = {"encoder_outputs": heard.recogniser.outputs(states[None]), "num_beams": beams}
-            (found,) = model.generate(
-                **given, custom_generate=seq2seq_generate, logits_processor=[] if fusion is None else [fusion]
-            )
-            texts.append(tokenizer.decode(found, skip_special_tokens=True))
-            prompt = itertools.takewhile(special.__contains__, found[:-1].tolist())  # the model says it itself
-            reference = torch.tensor([*prompt, *tokenizer(clip.text, add_special_tokens=False).input_ids, end])
-            outputs = heard.recogniser.outputs(states[None])  # anew: beams widen in place
-            (own, score), (_, best) = (scored(model, outputs, tokens, fusion) for tokens in (found, reference))
-            if texts[-1] != clip.text:
-                counts["wrong"] += 1
-                counts["search errors" if best > score + 1e-4 else "score errors"] += 1
-            counts["shorter than said"] += len(found) < len(reference)
-            lengths += len(found), len(reference)
-            unsure += own < math.log(0.5)
-        rates = corpora.figures(heard.clips, texts)
-        row = {"model": heard.recogniser.name, "way": way, **(settings or {}), "beams": beams}
-        row |= {name: round(rates[name], 2) for name in ("all", "substitutions", "deletions", "insertions")}
-        yield {**row, **counts, "tokens, found / said": round(lengths[0] / lengths[1], 3), "p(</s>) below 0.5": unsure}
-
-
-def scored(model: Any, clip: Any, tokens: torch.Tensor, fusion: NGramLogitsProcessor | None) -> tuple[float, float]:
-    """Return what the decoder alone gives the last token, and what a search gives all of them, per token."""
-    before, said = tokens[None, :-1], tokens[1:]
-    own = torch.log_softmax(model(encoder_outputs=clip, decoder_input_ids=before).logits[0].float(), -1)
-    fused = own.clone()
-    for place in range(len(said) if fusion is not None else 0):
-        fused[place] = fusion(before[:, : place + 1], own[place : place + 1].clone())[0]
-    return float(own[-1, said[-1]]), float(fused.gather(1, said[:, None]).mean())
-
-
-@experiment(at_once=0, models=("canary",), manifest=("callsigns", "contacts", "harbour", "orders"), ctc="ctc")
-def word_times(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
-    """How near the word times that cross-attention gives are to a CTC model's (--ctc) forced alignment of the same words, in
-    ms. The likeliest path through its outputs says when each token comes first and last. Ways to read the attention are
-    compared: of which layers, at the step that says a token or at the one that has read it."""
-    model, ctc, splitter = heard.recogniser.model, recogniser(args.ctc), WordSplitter(heard.recogniser.tokenizer)
-    seconds, apart = ctc._frame_seconds, dict[str, list[list[float]]]()
-    for clip in heard.clips:
-        inputs = heard.recogniser.inputs([clip.audio])
-        tokens = model.generate(**inputs, num_beams=5)[0]
-        text = [place for place, token in enumerate(tokens.tolist()) if token not in splitter.special]
-        ids = tokens[text].tolist()
-        theirs = ctc.feature_extractor(clip.audio, sampling_rate=corpora.RATE, return_tensors="pt", return_attention_mask=True)
-        scores = ctc.model(**theirs).logits[0].log_softmax(-1).numpy()
-        if not ids or len(ids) + sum(one == other for one, other in itertools.pairwise(ids)) > len(scores):
-            continue
-        first, last = aligned(scores, ids, ctc.tokenizer.pad_token_id)
-        layers = cross_attention(model, model.get_encoder()(**inputs), inputs["attention_mask"], tokens)
-        half, after = len(layers) // 2, [*text, min(text[-1] + 1, len(tokens) - 1)]
-        steps_of = {"says it": [*(place - 1 for place in text), text[-1]], "has read it": after}
-        for part, which in (("first half", layers[:half]), ("last half", layers[half:]), ("all", layers)):
-            for step, steps in steps_of.items():
-                starts, found = warped(-followed(which, steps, seconds)), apart.setdefault(f"{part}, {step}", [[], []])
-                for _, begin, end in splitter.words(ids):
-                    found[0].append(1e3 * seconds * (starts[begin] - first[begin]))
-                    found[1].append(1e3 * seconds * (starts[end] - last[end - 1] - 1))
-    for way, found in apart.items():
-        row = {"way": way, "words": len(found[0])}
-        for what, ms in zip(("start", "end"), map(np.array, found)):
-            of = {"median": np.median(abs(ms)), "p90": np.quantile(abs(ms), 0.9), "mean": abs(ms).mean(), "late by": ms.mean()}
-            row |= {f"{what} {name}": round(float(value)) for name, value in of.items()}
-        yield row
-
-
-def aligned(scores: np.ndarray, ids: list[int], blank: int) -> tuple[list[int], list[int]]:
-    """Return the first and the last frame of each token on the likeliest path of CTC, `[T, C]`."""
-    labels = np.full(2 * len(ids) + 1, blank)
-    labels[1::2] = ids
-    may_skip = np.array([place > 1 and place % 2 == 1 and labels[place] != labels[place - 2] for place in range(len(labels))])
-    best, came = np.where(np.arange(len(labels)) < 2, scores[0, labels], -np.inf), []
-    for frame in scores[1:]:
-        one, two = (np.concatenate([np.full(by, -np.inf), best[:-by]]) for by in (1, 2))
-        choices = np.stack([best, one, np.where(may_skip, two, -np.inf)])
-        came.append(choices.argmax(0))
-        best = choices.max(0) + frame[labels]
-    path = [len(labels) - 1 - int(best[-2] > best[-1])]
-    for back in reversed(came):
-        path.append(path[-1] - back[path[-1]])
-    frames = [np.flatnonzero(np.array(path[::-1]) == 2 * n + 1) for n in range(len(ids))]
-    return [int(of[0]) for of in frames], [int(of[-1]) for of in frames]
-
-
-# Tuning
-
-
-@experiment(at_once=0, lm=LM, beams=(1, 8), points=20)
-def tuning(heard: Heard, args: argparse.Namespace, lm: Any) -> Any:
-    """How long a sweep of weights from 0 to 1.9 takes over kept outputs, against runs of the pipeline with each weight; and
-    whether both agree. What is loaded once is loaded before."""
-    recordings, weights = as_recordings(heard.clips), np.linspace(0.0, 1.9, args.points).round(6).tolist()
-    settings, references = {"lm_weights": weights, "refine": 0, "extend": False}, [clip.text for clip in heard.clips]
-    for beams in args.beams:
-        asr = recogniser(str(heard.recogniser.source), lm=args.of_model, lm_weight=0.5, num_beams=beams)
-        tune_weights(asr, recordings[:1], **settings, progress=False)
-        sweep, of_sweep = measure.timed(partial(tune_weights, asr, recordings, **settings))
-
-        def separately(weight: float, asr: Any = asr) -> float:
-            audio = [{"raw": clip.audio, "sampling_rate": corpora.RATE} for clip in heard.clips]
-            return word_errors(references, [result["text"] for result in asr(audio, lm_weight=weight)]).rate
-
-        rates, separate = measure.timed(lambda: list(map(separately, weights)))
-        row = {"model": heard.recogniser.name, "num_beams": beams, "sweep_seconds": of_sweep, "separate_seconds": separate}
-        row |= {"ratio": separate / of_sweep, "best_weight": sweep.best.setting["lm_weight"], "best_wer": sweep.best.wer}
-        yield {**row, "wer_without_lm": sweep.baseline.wer, "equal": rates == [point.wer for point in sweep.points]}
 
 
 # A second pass with a causal language model

@@ -119,16 +119,15 @@ class Peer(Way):
 
     process: Any = None
 
-    def ask(self, point: Point, size: int) -> dict[str, Any]:
+    def ask(self, point: Point) -> dict[str, Any]:
         given = {"length_bonus" if name == "beta" else name: value for name, value in point.items()}
-        return self.process.ask(**self.fixed, **given, batch_size=size)
+        return self.process.ask(**self.fixed, **given)
 
     def transcripts(self, point: Point) -> list[str]:
-        answer = self.ask(point, max(self.sizes))
-        return answer["texts"] if "texts" in answer else [text_of(self.heard, tokens) for tokens in answer["tokens"]]
+        return self.ask(point)["texts"]
 
     def seconds(self, point: Point, size: int) -> float:
-        return self.ask(point, size)["seconds"]
+        return self.ask(point)["seconds"]
 
 
 def text_of(heard: Heard, tokens: list[int]) -> str:
@@ -145,25 +144,16 @@ def spelled(words: list[str], tokenizer: Any) -> dict[str, list[int]]:
 
 
 class PeerProcess:
-    """peers.py in an environment of its own, with what a model makes of clips."""
+    """peers.py in an environment of its own, with what a CTC model makes of clips."""
 
     def __init__(self, python: str, heard: Heard) -> None:
         self.folder = tempfile.TemporaryDirectory()
         folder, recogniser = Path(self.folder.name), heard.recogniser
-        kept: dict[str, Any] = {"lengths": np.array([len(row) for row in heard.rows])}
-        kept["frames"] = torch.cat(heard.rows).cpu().numpy()
-        if recogniser.family == "CTC":
-            kept["pieces"] = np.array(recogniser.tokenizer.convert_ids_to_tokens(list(range(kept["frames"].shape[1]))))
-        else:
-            for name in ("decoder", "joint"):
-                weights = getattr(recogniser.model, name).state_dict()
-                kept |= {f"{name}.{key}": value.cpu().numpy() for key, value in weights.items()}
-            kept["durations"] = np.array(getattr(recogniser.model.config, "durations", []), dtype=np.int64)
-            kept["activation"] = np.array(recogniser.model.config.hidden_act)
-        np.savez(folder / "outputs.npz", **kept)
+        frames = torch.cat(heard.rows).cpu().numpy()
+        pieces = recogniser.tokenizer.convert_ids_to_tokens(list(range(frames.shape[1])))
+        np.savez(folder / "outputs.npz", lengths=[len(row) for row in heard.rows], frames=frames, pieces=np.array(pieces))
         self.log = (folder / "log").open("w+")
         command = [python, str(Path(__file__).with_name("peers.py")), "--outputs", str(folder / "outputs.npz")]
-        command += ["--device", recogniser.device, "--threads", str(torch.get_num_threads())]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True)
 
     def ask(self, **request: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -72,21 +71,6 @@ def test_goals(changed, goal, monkeypatch):
     import static_kernels
 
     assert static_kernels.missed_goals(ROW | changed) == goal
-
-
-@pytest.mark.slow
-def test_times_are_modelled(tmp_path):
-    command = [sys.executable, "benchmarks/modelled_times.py", "--only", "CTC greedy", "--lines", "--out", str(tmp_path)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert result.returncode == 0, f"{result.stdout[-3000:]}{result.stderr[-3000:]}"
-    assert re.search(r"\d%  ctc_greedy/gpu\.py:\d+", result.stdout)
-    rows = json.loads((tmp_path / "modelled_times.json").read_text())["rows"]
-    assert [row["batch_size"] for row in rows] == 2 * [1, 32, 128]
-    spoken, silent = rows[:3], rows[3:]
-    assert {row["search"] for row in spoken} == {"greedy + LM"} and {row["search"] for row in silent} == {"greedy + LM, silent"}
-    one, some, many = spoken
-    assert {kernel["kernel"] for kernel in some["kernels"]} == {"_best_kernel", "_label_kernel"}
-    assert 10e-6 < one["modelled_seconds"] < some["modelled_seconds"] < many["modelled_seconds"] < 0.1
 
 
 @pytest.mark.slow

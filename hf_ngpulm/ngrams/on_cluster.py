@@ -30,7 +30,7 @@ from .steps import Packing, SortedRun, TrieOrder, steps_for
 from .table import NGramOrder, NGramTable, one_thread
 
 # Bytes that a task needs for each n-gram of its partition, all orders together: `gather` needs 83, its results 60
-# (benchmarks/scale.py). The number of n-grams is overestimated.
+# (benchmarks/results/scale.json). The number of n-grams is overestimated.
 BYTES_PER_NGRAM = 160
 # Counted n-grams of the highest order in a partition, unless the memory asks for less. Each partition sends each other one
 # something three times, so that many small ones cost more than they save.

@@ -17,7 +17,6 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import goals  # noqa: E402
 import gpu  # noqa: E402
-import gpu_profile  # noqa: E402
 import measure  # noqa: E402
 
 GRANDCHILD = """
@@ -107,18 +106,6 @@ def test_transducers_are_held_to_those_without():
     assert values["RNNT greedy + LM", "% more"] == (pytest.approx(0.5), True)
     assert values["RNNT greedy + LM", "x"] == (pytest.approx(1.05), False)
     assert values["RNNT ALSD 6 + LM", "% more"] == (pytest.approx(20.0), False)
-
-
-def test_counters_are_those_of_the_last_launch():
-    printed = """==PROF== Connected
-"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
-"0","_rows_kernel","gpu__time_duration.sum","us","900"
-"1","_rows_kernel","gpu__time_duration.sum","us","9.5"
-"1","_rows_kernel","launch__registers_per_thread","register/thread","64"
-"""
-    (row,) = gpu_profile.last_launches(printed)
-    assert (row["kernel"], row["time"], row["registers"]) == ("_rows_kernel", "9.5 us", "64 register/thread")
-    assert gpu_profile.last_launches("nothing") == []
 
 
 @pytest.mark.slow  # minutes: an emulator does a GPU's work

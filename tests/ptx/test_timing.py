@@ -6,6 +6,7 @@ from interpreted import IS_INTERPRETED
 if not IS_INTERPRETED:
     pytest.skip("no Triton, or a GPU", allow_module_level=True)
 
+import problems
 import ptx
 import toy_kernels as toys
 from ptx import timing
@@ -93,3 +94,11 @@ def test_launches_take_as_many_programs_as_fit():
     assert found.cycles(room / 32) == one and found.cycles(5 * room) > 4 * one
     # Two integers take 4 schedulers a cycle: 32 programs of 30 take 480, longer than one that waits.
     assert found.cycles(room) == 32 * 30 * 2 / 4
+
+
+def test_lines_of_a_kernel_are_those_of_its_source():
+    with ptx.timed() as ran:
+        problems.queries()
+    launch = max(ran, key=lambda launch: launch.timed.cycles())
+    (share, place), *others = launch.timed.lines()
+    assert 0 < share < 1 and place.startswith("automaton/gpu.py:") and all(other <= share for other, _ in others)
