@@ -159,7 +159,7 @@ class TransducerSlots(Slots):
         self._leave(consumed)
 
     def _run(self, reaches: np.ndarray) -> None:
-        """Search the waiting frames, and give the rescorer its turns."""
+        """Search the waiting frames. Let the rescorer take its turns."""
         delayed, waits = self.delayed, max(self.decoder.model.durations or (1,))
         if delayed is None:
             self._search(self.held, reaches)
