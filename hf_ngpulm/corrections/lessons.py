@@ -30,7 +30,7 @@ class Lesson(NamedTuple):
 
     Args:
         is_mishearing: whether both texts sound alike. If not, nothing is learned.
-        replaced: words of the transcript, the words of similar sound that were meant, and the written form of the latter.
+        replaced: triples: misheard words of the transcript, the meant words, and the meant words as they are written.
         right: runs of words that are correct in the transcript.
         meant: all words that were meant.
     """
@@ -138,8 +138,8 @@ def mined_aliases(
 
 
 def _heard_instead(heard: str, words: Sequence[str], first: int, last: int) -> Words:
-    """Return the words of a hypothesis in place of `words[first:last]`; return nothing if a neighbouring word isn't correct, or
-    if there are more than `MOST_WORDS`.
+    """Return the words of a hypothesis in place of `words[first:last]`. Return no words if a neighbouring word is wrong, or
+    there are more than `MOST_WORDS`.
     """
     theirs = heard.split()
     places = align(heard, " ".join(words)).places
