@@ -36,8 +36,8 @@ class InProcess:
     cpus = 1
 
     def submit(self, function: Callable[..., Any], *arguments: Any, returns: int | None = None) -> Any:
-        """Run a task and return a handle of its result. If the task has `returns` results, return a list of their handles.
-        Handles among the arguments are replaced by their results.
+        """Run a task and return a handle of its result; if `returns` is given, a list of handles, one per result. Handles among
+        the arguments are replaced by their results.
         """
         found = function(*arguments)
         assert returns in (None, len(found) if returns else None), f"{function.__name__} returned {len(found)} results"
