@@ -138,9 +138,7 @@ def mined_aliases(
 
 
 def _heard_instead(heard: str, words: Sequence[str], first: int, last: int) -> Words:
-    """Return the words of a hypothesis in place of `words[first:last]`. Return no words if a neighbouring word is wrong, or
-    there are more than `MOST_WORDS`.
-    """
+    """Return a hypothesis's words in place of `words[first:last]`; none if a neighbour is wrong, or they are too many."""
     theirs = heard.split()
     places = align(heard, " ".join(words)).places
     before = max((pair for pair in places if pair[1] < first), default=(-1, -1))

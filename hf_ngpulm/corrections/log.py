@@ -187,9 +187,7 @@ class CorrectionLog:
         return LogLinear([*(lm for lm, _ in models), small], [*((1 - share) * own for _, own in models), share])
 
     def compare(self, most: int) -> bool:
-        """Compare the texts of up to `most` new corrections, before `phrases` or `language_model` need them. Return whether all
-        are compared.
-        """
+        """Compare the texts of up to `most` new corrections in advance. Return whether all are compared."""
         new = [each for each in dict.fromkeys(self.corrections) if each not in self._lessons]
         self._lessons |= {each: Lesson.of(*each) for each in new[:most]}
         return len(new) <= most
