@@ -126,9 +126,8 @@ class ForcedScores:
         return acoustic, unweighted, added - subtracted * internal
 
     def of_lms(self, readings: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, float]:
-        """Return two scores of each reading, float64 `[N]` each, and the internal LM's weight. The first is the unweighted
-        score of the language models. The second is all that a search adds to the acoustic score, except for phrases, `</s>` and
-        the internal LM.
+        """Return two scores of each reading, float64 `[N]` each: the unweighted score of the language models, and all that a
+        search adds to the acoustic score (but no phrases, `</s>` or internal LM). Also return the internal LM's weight.
         """
         decoder, sizes = self.decoder, torch.tensor([len(reading) for reading in readings])
         models = decoder.fusion.rows(1, self.frames.device)

@@ -28,9 +28,8 @@ LAST, MAY_GO_ON = 0.25, 0.5
 class PartialUnderstanding(Partial):
     """Hold the current utterance of a stream with a grammar.
 
-    If there is also a search without the grammar, the text is from that search. No token of it is stable then, because in the
-    end a sentence of the grammar may replace it. `intent` is None while several intents are possible. `slots` has the complete
-    slots.
+    If there is a search without the grammar, the text comes from it and is never stable, as a sentence of the grammar may
+    replace it. `intent` is None while several intents are possible; `slots` has the complete slots.
     """
 
     _inside: Partial

@@ -1,8 +1,7 @@
 """Take a second look at the phrases of streams, at the end of each utterance, as `PhraseDecoder` does offline.
 
-The second look needs all frames of an utterance, so they are kept. Partials come from the search without phrases. Nothing in
-them is stable, because a phrase may replace any word. For transducers, a search with phrases runs beside it; CTC models need
-none.
+The second look needs all frames of an utterance, so they are kept. Partials come from the search without phrases. They are
+never stable, because a phrase may replace any word. Transducers also need a search with phrases, which runs beside it.
 """
 
 from __future__ import annotations
@@ -163,8 +162,6 @@ def _looks(decoder: Any, lms: tuple[Any, float], phrases: Any, settings: Mapping
 
 
 def _phrases(looks: PhraseDecoder[Any]) -> tuple[Any, Any]:
-    """Return the phrases of the plain search and of the boosted search. The plain search has only phrases that are never
-    written or, in CTC, have negative weights.
-    """
+    """Return the phrases of the plain search (only those never written or, in CTC, suppressed) and of the boosted search."""
     (own,) = looks.lists
     return (own.negative, None) if looks.spots else (own.never or None, own.boosted)

@@ -174,9 +174,7 @@ def _report(hypothesis: Hypothesis, match: Match) -> PhraseReport:
 
 
 def readings_of(best: Hypothesis, base: Hypothesis, regions: Sequence[_Region], joined: bool = False) -> list[list[int]]:
-    """Return one reading per region: the tokens of `base`, with this region taken from `best`. If `joined`, return a single
-    reading with all regions from `best`.
-    """
+    """Return the tokens of `base` with each region replaced by that of `best`; if `joined`, one reading with all regions."""
     every = [list(regions)] if joined else [[region] for region in regions]
     return [_spliced(base.token_ids, best.token_ids, some) for some in every]
 
@@ -263,9 +261,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
 
     @torch.inference_mode()
     def __call__(self, frames: Outputs, lengths: Outputs | None = None) -> list[list[Hypothesis]]:
-        """Decode a batch. The arguments and the result are those of the decoder's `decode`. The first hypothesis of each row
-        has reports on its phrases.
-        """
+        """Decode a batch as the decoder's `decode` does; each row's first hypothesis also has reports on its phrases."""
         frames = tensor_of(frames, "frames")
         found = self.decoder.decode(frames, lengths)
         return self.looked(frames, lengths, found, found if self.spots else self.without.decode(frames, lengths))
@@ -273,7 +269,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
     def looked(
         self, frames: Tensor, lengths: Outputs | None, found: list[list[Hypothesis]], plain: list[list[Hypothesis]]
     ) -> list[list[Hypothesis]]:
-        """Return a batch's hypotheses after the second look. `found`, `plain`: the searches' results with and without phrases."""
+        """Return a batch's hypotheses after the second look. `found`, `plain`: the results with and without phrases."""
         lists = self.lists if self.per_row else self.lists * len(found)
         if self.spots:
             return self._told(self._spotted(frames, lengths, list(plain), lists), lists)

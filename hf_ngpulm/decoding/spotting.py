@@ -37,8 +37,8 @@ class _Scores(NamedTuple):
     bests: Sequence[Hypothesis]
 
     def of(self, some: Sequence[int], readings: Sequence[Sequence[Sequence[int]]]) -> Iterator[np.ndarray]:
-        """Yield the scores of each row's readings, float64 `[3, N]`: the acoustic score up to a constant, the addition of the
-        language models to the total score, and the language models' unweighted score.
+        """Yield float64 `[3, N]` for each row: the readings' acoustic score up to a constant, the weighted addition of the
+        language models, and their unweighted score.
         """
         decoder, (logits, lengths) = self.decoder, self[1:3]
         flat = [(row, reading) for row, of_row in zip(some, readings) for reading in of_row]

@@ -255,9 +255,7 @@ class StreamingDecoder:
 
     @contextmanager
     def _apart_from(self, fused_with: tuple[Any, float, float | None]) -> Iterator[int]:
-        """Yield the number of a new stream that is decoded by `GrammarStreams` or `LookStreams`, not in its slot here. An error
-        within the block closes the stream.
-        """
+        """Yield the number of a new stream that isn't decoded in its own slot. An error within the block closes the stream."""
         sid = self._numbered(fused_with)
         try:
             yield sid

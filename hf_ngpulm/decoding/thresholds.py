@@ -23,9 +23,7 @@ class Thresholds(NamedTuple):
     per_token: float
 
     def of(self, rate: float, size: int, tokens: Any) -> Any:
-        """Return the threshold of a phrase. `size`: number of phrases in the list; `tokens`: the phrase's number of tokens, or
-        an array.
-        """
+        """Return a phrase's threshold. `size`: phrases in the list; `tokens`: the phrase's number of tokens, or an array."""
         return self.offset - self.slope * math.log(rate) + self.per_list * math.log(max(size, 1)) - self.per_token * tokens
 
     def fitted(self, false_alarms: Sequence[tuple[float, int, int]], hours: float) -> Thresholds:

@@ -63,9 +63,7 @@ class DelayedFusion:
         return shares
 
     def _scores(self, slots: list[int], texts: list[list[str]]) -> list[list[float]]:
-        """Return the rescorer's scores. A slot with a text that the rescorer can't read gets zeros, so that the other slots go
-        on; the error is raised when that utterance ends.
-        """
+        """Return the rescorer's scores. A slot with an unreadable text gets zeros; its utterance's end raises the error."""
         try:
             return self.texts.scores(slots, texts)
         except ValueError:

@@ -88,9 +88,7 @@ class Slots(ABC):
             self.models.silent[slot] = False
 
     def place_lms(self, slot: int, models: RowModels, silent: bool) -> None:
-        """Set the language models and their weights of a slot to those of the first row of `models`; phrases stay. `silent`:
-        see `RowModels`.
-        """
+        """Set a slot's language models and their weights to those of the first row; phrases stay. `silent`: see `RowModels`."""
         columns, mine = slice(self.models.num_lms), self.models.of(slice(slot, slot + 1))
         for name in ("states", "weights", "present"):
             getattr(mine, name)[0, columns] = getattr(models, name)[0, columns]
