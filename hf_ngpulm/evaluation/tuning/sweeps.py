@@ -151,7 +151,7 @@ class FrameSweep(Sweep):
                     yield {"raw": samples, "sampling_rate": rate}
 
         def done(frames: Tensor | None) -> Iterator[TuningUtterance]:
-            """Store the frames of the next utterance with samples. Utterances without samples around it get no frames."""
+            """Store `frames` for the next utterance with samples. Utterances without samples get no frames."""
             while waiting and not (waiting[0][1] and frames is None):
                 utterance, has_samples = waiting.pop(0)
                 self._places.append(self.kept.add(frames if has_samples and frames is not None else torch.empty(0, 0)))
