@@ -1,4 +1,4 @@
-"""Score given transcripts with an encoder-decoder (teacher forcing), and measure how sure it is of each token."""
+"""Score given transcripts with an encoder-decoder (teacher forcing), and compute its confidence in each token."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def token_confidences(
     model: Any, encoder_outputs: Any, attention_mask: Tensor | None, prompts: Sequence[Sequence[int]],
     transcripts: Sequence[Sequence[int]], measure: str,
 ) -> list[list[float]]:  # fmt: skip
-    """Return how sure the model itself is of each token of transcripts, from 0 to 1, whatever language models and rules of
-    `generate` have chosen them.
+    """Return the model's own confidence in each token of transcripts, from 0 to 1. Language models and rules of `generate`
+    don't affect it.
 
-    "max_prob" is the model's probability of the token that was chosen. The other measures are of its probabilities of all
+    "max_prob" is the model's probability of the token that was chosen. The other measures depend on the probabilities of all
     classes at that step (see `hf_ngpulm.search.confidence`).
 
     Args:
