@@ -201,7 +201,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return preprocess, forward, postprocess
 
     def _search_given(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call that choose the search without being `settings`. `_search` has the constructor's."""
+        """Return a call's arguments that choose the search but aren't `settings`. `_search` has the constructor's arguments."""
         return {}
 
     def _of_generation(self, tuned: dict[str, Any]) -> dict[str, Any]:
