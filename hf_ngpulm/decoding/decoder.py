@@ -58,7 +58,7 @@ class Decoder(WithoutCaches):
         lm_weight, phrase_weight = settings.pop("lm_weight"), settings.pop("phrase_weight", None)
         if "source_lm" in settings:
             settings["source_lm"] = loaded_models(settings["source_lm"], self.tokenizer, getattr(model, "device", None))
-        # A list counts even if a row has None, so that a row's search doesn't depend on the others of its batch.
+        # A list counts even if a row has None, so that a row's search doesn't depend on other rows of its batch.
         is_guided = lm is not None or is_any(phrases) or settings.get("rescorer") is not None
         self.options = self.kind.of(self.kind.guided(settings) if is_guided else settings)
         self.unguided = settings if self.kind.is_open(settings) and not is_guided else None

@@ -85,7 +85,7 @@ class LookStreams:
         looks = _looks(self.decoder, lms, phrases, settings)
         plain, boosted = _phrases(looks)
         of_lms = {"lm": lms[0], "lm_weight": None if lms[0] is None else lms[1]} if self.decoder.fusion.lms else {}
-        # The weight is also that of phrases that the stream switches to later.
+        # Phrases that the stream switches to later have the same weight.
         of_lms["phrase_weight"] = settings["phrase_weight"]
         stream = _Stream(0, None, lms, settings, looks)
         stream.plain = self.plain.open(**of_lms, phrases=plain)

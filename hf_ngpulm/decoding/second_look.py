@@ -249,7 +249,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
         every = [each.negative if self.spots else each.boosted for each in self.lists]
         beam: Any = decoder.guided([each.boosted for each in self.lists])  # that phrases bring
         self.decoder: AnyDecoder = beam.with_phrases(every if self.per_row else every[0], phrase_weight)
-        never = [each.never or None for each in self.lists]  # what is never written, neither with phrases nor without
+        never = [each.never or None for each in self.lists]  # phrases that neither search may write
         blocked = self.decoder.with_phrases(never if self.per_row else never[0])
         self.without = self.decoder if self.spots else blocked
         self._spotters: dict[tuple[int, float], SpottedPhrases] = {}  # by the list's id and the weight

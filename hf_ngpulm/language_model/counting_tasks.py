@@ -21,7 +21,7 @@ from ..text.sources import FilePart
 from .sentences import STYLE_SAMPLE, Sentences, numbered, rows_of, words_of
 from .training_options import TrainingOptions
 
-# Bytes of a task's text: so many, unless there would be more than MANY_PARTS of them.
+# Bytes of text per task, unless this would make more than MANY_PARTS tasks.
 BYTES_PER_TASK, MOST_BYTES_PER_TASK, MANY_PARTS = 64 << 20, 512 << 20, 1024
 SAMPLED_PARTS = 100  # the first parts, whose texts are in the sample
 ROWS_PER_TASK = 1 << 17

@@ -28,7 +28,7 @@ from ..text.vocabulary import Vocabulary, tokenizer_of
 from .interpolation import mixture
 
 ORDER = 6
-LEAST, MOST = 1e-4, 0.95  # a mixture's weights of what was learned; below the least, the base model stays as it is
+LEAST, MOST = 1e-4, 0.95  # weights of the learned counts in a mixture; a lower weight leaves the base model unchanged
 _ITERATIONS = 100
 SHARE = number(0.0, 1.0 - 1e-6, "a number from 0 to below 1")
 Ids = tuple[int, ...]
