@@ -4,7 +4,7 @@ An LM that was made for other speech pulls every transcript towards its own text
 rows, both in natural log per token of the best hypothesis:
 
     evidence = log-probability of the LM + entropy of the LM's unigrams
-    cost     = acoustic score of the best hypothesis without LMs - acoustic score of this one
+    cost     = acoustic score of the best hypothesis without LMs - acoustic score of the best hypothesis
 
 The evidence is 0 if the LM predicts the text no better than its unigrams predict their own text; for speech that the LM fits it
 is 1.5 to 2. A low evidence detects an unsuitable LM over tokens. A word-level LM can turn any speech into words that it

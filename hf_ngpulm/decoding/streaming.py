@@ -416,9 +416,9 @@ class StreamingDecoder:
 
         Raises:
             StreamError: a stream isn't open, or its chunk has a wrong shape, type or device, or contains NaN or infinity. Such
-                streams are unchanged; all other streams have been decoded. The error's `problems` describe the former, and its
-                `partials` are the results of the latter. If the model turns finite frames into NaN, the stream can only be
-                closed or reset.
+                streams are unchanged; all other streams have been decoded. The error's `problems` describe the failed streams,
+                and its `partials` are the results of the others. If the model turns finite frames into NaN, the stream can only
+                be closed or reset.
         """
         problems: dict[int, str] = {}
         good: dict[int, Tensor] = {}
