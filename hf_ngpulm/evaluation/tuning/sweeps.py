@@ -199,7 +199,7 @@ class FrameSweep(Sweep):
 
 
 class CTCSweep(FrameSweep):
-    """Sweeps a `CTCDecoder` or a `GraphDecoder`; for the latter, `phrase_weight` sets the default discount of phrases."""
+    """Sweeps a `CTCDecoder` or a `GraphDecoder`. In a graph, `phrase_weight` sets the default discount of phrases."""
 
     field = "logits"
     without_beta = "it is a bonus of beam search: also pass num_beams=, such as 8"
