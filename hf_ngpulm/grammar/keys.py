@@ -20,8 +20,8 @@ class Keys:
     """The sorted spellings of all arcs. The first token of each spelling is its group.
 
     A group has the spellings that continue a state with one token. States in which the same spellings with this token have the
-    same weights and targets share the group, if the same state follows free words in them. Long lists have groups of their own
-    beside the other spellings with this token, so that a word that begins like some entries doesn't repeat these entries.
+    same weights and targets share the group, if the same state follows free words in them. A long list has groups of its own,
+    so a word that begins like some of its entries doesn't repeat these entries in its own group.
 
     Args:
         start: number of the copy of the start state; it follows the automaton's states.

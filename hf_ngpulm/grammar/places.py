@@ -77,11 +77,11 @@ class Spelled:
         return self.delimiter is not None or all(self.begins[each[0]] for each in self.members[symbol][0])
 
     def _follow_free_words(self) -> None:
-        """Find the places beside each arc of the trie: the places that are also possible because the spelling's tokens may be
-        free words.
+        """Find the places beside each arc of the trie: places that are also possible, because the tokens may be free words,
+        too.
 
-        `besides` lists the distinct sets of places, and `beside` has each arc's index into this list, or -1. For a set with a
-        single place, `only` has the place's state.
+        `besides` lists the distinct sets of such places. `beside` has each arc's index into this list, or -1. `only` has the
+        state of a set's single place, or -1.
         """
         trie, delimiter = self.trie, self.delimiter
         self.parents = np.repeat(np.arange(trie.num_nodes), np.diff(trie.child_offsets))
