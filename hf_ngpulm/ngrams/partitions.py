@@ -119,8 +119,8 @@ def bounds_of(samples: Sequence[np.ndarray], count: int, packing: Packing) -> np
 
 @one_thread()
 def gather(plan: Plan, *slices: tuple[np.ndarray, np.ndarray]) -> list[Any]:
-    """Return a partition (a list of `Level`s), its `Statistics`, and then for each partition the sums over its contexts: for
-    each order from 2 on, the contexts' words `[W, C]` and `context_sums` `[5, C]`.
+    """Return a partition (a list of `Level`s), its `Statistics`, and for each partition the contexts that belong to it: for
+    each order from 2 on, their words `[W, C]` and `context_sums` `[5, C]`.
     """
     packing, steps = plan.packing, steps_for(torch.device("cpu"), plan.engine)
     runs = [SortedRun(*map(_tensor, one)) for one in slices if len(one[1])]
@@ -190,12 +190,12 @@ def _last(plan: Plan, levels: list[Level], occurrences: list[np.ndarray]) -> tup
 
 @one_thread()
 def weigh(plan: Plan, discounts: Sequence[Any], levels: list[Level], *sums: list[Any]) -> list[Any]:
-    """Return three kinds of results. First, float32 backoff weights of the partition's n-grams, for each order from 2 to the
-    highest but one. Second, the unigrams that are contexts, int64, and their backoff weights. Then, for each partition, total
-    counts and weights of the contexts that it has sent: for each order from 2 on, int64 `[C]` and float64 `[C]`.
+    """Return float32 backoff weights of the partition's n-grams, for each order from 2 to the highest but one; a pair of the
+    unigrams that are contexts, int64, and their backoff weights; and an answer to each partition: for each order from 2 on,
+    total counts int64 `[C]` and weights float64 `[C]` of the contexts in its sums.
 
     Args:
-        sums: for each partition, the sums that its `gather` has returned for this partition.
+        sums: from the `gather` of each partition, the contexts and sums for this partition.
     """
     packing = plan.packing
     backoffs: list[np.ndarray] = []
@@ -232,13 +232,13 @@ def smooth(
     backoffs: list[np.ndarray],
     *contexts: list[Any],
 ) -> list[Any]:
-    """Return the n-grams of the model, for each partition by first tokens: for each order from 2 on their words from the first
-    token, probabilities and backoff weights.
+    """Return the model's n-grams of order 2 and higher, in a list for each partition by first tokens: for each order, their
+    words (packed from the first token), probabilities and backoff weights.
 
     Args:
         unigrams: float32 `[vocab_size + 3]`, probabilities.
         bounds: the first words at which the partitions by first tokens begin.
-        contexts: for each partition, the contexts that its `weigh` has returned for this partition.
+        contexts: from the `weigh` of each partition, the answer to this partition.
     """
     below = torch.from_numpy(unigrams.copy())[_tensor(levels[0].tokens).to(torch.int64)]
     sent: list[list[Any]] = [[] for _ in range(len(bounds) + 1)]
