@@ -308,7 +308,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return hasattr(self.model, "as_transducer") or takes_one_channel(self.model)
 
     def _made(self, settings: dict[str, Any]) -> Any:
-        """Return a decoder: the last one, with its cached phrases, if the settings equal those of the last one."""
+        """Return the last decoder, with its cached phrases, if the settings are unchanged; otherwise make a new one."""
         last, decoder = self._last_made
         if last is None or last.keys() != settings.keys() or not all(_same(last[name], settings[name]) for name in last):
             decoder = self._make_decoder(settings)
