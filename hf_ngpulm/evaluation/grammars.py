@@ -204,7 +204,7 @@ def _judged(
 
 
 def _meaning_of(grammar: Grammar, text: str) -> tuple[Any, Any] | None:
-    """Return the intent and slots of a sentence of the grammar; for the name of an intent, its name and None; else None."""
+    """Return the intent and slots of a sentence of the grammar; an intent and None if the text is its name; otherwise None."""
     reading = grammar.reading(text)
     if reading is not None:
         return reading.intent, {slot.name: slot.value for slot in reading.slots}

@@ -19,8 +19,8 @@ def forced_scores(
     model: Any, encoder_outputs: Any, attention_mask: Tensor | None, prompts: Sequence[Sequence[int]],
     transcripts: Sequence[Sequence[int]], rows: Sequence[int] | None = None,
 ) -> list[float]:  # fmt: skip
-    """Return the log-probability of each transcript after its row's prompt, natural log, over all classes of the model; -inf
-    if the transcript has more tokens than the decoder can read.
+    """Return each transcript's log-probability after its row's prompt, natural log, normalised over all classes; -inf if the
+    transcript is too long for the decoder.
 
     Args:
         model: an encoder-decoder.
@@ -73,8 +73,8 @@ def _forced(
     model: Any, encoder_outputs: Any, attention_mask: Tensor | None, prompts: Sequence[Sequence[int]],
     transcripts: Sequence[Sequence[int]], rows: Sequence[int],
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:  # fmt: skip
-    """Yield parts of at most `AT_ONCE` transcripts: the log-probabilities of all classes at each token `[N, L, C]`, the tokens
-    `[N, L]`, and where there are any, bool `[N, L]`. The arguments are those of `forced_scores`.
+    """Yield parts of at most `AT_ONCE` transcripts: the log-probabilities of all classes at each token, `[N, L, C]`, the tokens
+    `[N, L]`, and a mask of real tokens, bool `[N, L]`. Arguments are as for `forced_scores`.
     """
     first = len(prompts[0])
     of_all = torch.tensor(rows, dtype=torch.int64)
