@@ -156,7 +156,7 @@ class StreamingRecognizer:
 
         Args:
             settings: settings of this stream, as for `StreamingDecoder.open`: phrases, phrase_weight, lm, lm_weight, grammar,
-                grammar_mode, sensitivity, explain, false_alarms_per_hour and thresholds (which may be a file of them).
+                grammar_mode, sensitivity, explain, false_alarms_per_hour and thresholds (also as the path of their file).
 
         Returns:
             The stream's number; numbers are never reused.

@@ -21,9 +21,7 @@ from .tensors import AutomatonTensors
 
 
 def check_share(share: float, name: str = "share") -> None:
-    """Check the probability that another sentence follows. Raises ValueError if the share isn't between 0.000001 and 0.999999,
-    the range that a config allows.
-    """
+    """Raise ValueError if the share isn't between 0.000001 and 0.999999, the range that a config allows."""
     if not 1e-6 <= share <= 1 - 1e-6:
         raise ValueError(f"{name} should be between 0 and 1, got {share!r}; 0.000001 to 0.999999 will do")
 

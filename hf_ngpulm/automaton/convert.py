@@ -54,9 +54,7 @@ class LMParts:
         engine: str = "auto",
         room: Room = IN_MEMORY,
     ) -> LMParts:
-        """Return the parts of a model for a table of n-grams. The arguments are those of `NGramLM.from_arpa`; `room` says where
-        the tensors are stored.
-        """
+        """Return the parts of a model for a table. Arguments are as for `NGramLM.from_arpa`; `room` stores the tensors."""
         vocabulary = vocabulary or Vocabulary(table.vocab_size)
         automaton, facts = automaton_from_table(table, missing_unigrams, engine, room)
         config = NGramLMConfig(

@@ -1,4 +1,4 @@
-"""hf-ngpulm convert"""
+"""Define the command `hf-ngpulm convert`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""hf-ngpulm demo"""
+"""Define the command `hf-ngpulm demo`."""
 
 from __future__ import annotations
 

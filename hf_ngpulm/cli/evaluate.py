@@ -1,4 +1,4 @@
-"""hf-ngpulm evaluate"""
+"""Define the command `hf-ngpulm evaluate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""hf-ngpulm info"""
+"""Define the command `hf-ngpulm info`."""
 
 from __future__ import annotations
 

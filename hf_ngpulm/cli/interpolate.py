@@ -1,4 +1,4 @@
-"""hf-ngpulm interpolate"""
+"""Define the command `hf-ngpulm interpolate`."""
 
 from __future__ import annotations
 

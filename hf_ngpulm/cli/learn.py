@@ -1,4 +1,4 @@
-"""hf-ngpulm learn"""
+"""Define the command `hf-ngpulm learn`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""hf-ngpulm push"""
+"""Define the command `hf-ngpulm push`."""
 
 from __future__ import annotations
 

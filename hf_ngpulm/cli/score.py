@@ -1,4 +1,4 @@
-"""hf-ngpulm score"""
+"""Define the command `hf-ngpulm score`."""
 
 from __future__ import annotations
 

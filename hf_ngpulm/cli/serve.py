@@ -1,4 +1,4 @@
-"""hf-ngpulm serve"""
+"""Define the command `hf-ngpulm serve`."""
 
 from __future__ import annotations
 

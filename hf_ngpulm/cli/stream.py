@@ -1,4 +1,4 @@
-"""hf-ngpulm stream"""
+"""Define the command `hf-ngpulm stream`."""
 
 from __future__ import annotations
 

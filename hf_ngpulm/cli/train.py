@@ -1,4 +1,4 @@
-"""hf-ngpulm train"""
+"""Define the command `hf-ngpulm train`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""hf-ngpulm transcribe"""
+"""Define the command `hf-ngpulm transcribe`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""hf-ngpulm tune"""
+"""Define the command `hf-ngpulm tune`."""
 
 from __future__ import annotations
 

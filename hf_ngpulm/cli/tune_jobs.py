@@ -1,4 +1,4 @@
-"""hf-ngpulm tune --grammar, --false-alarms-per-hour and --word-confidence"""
+"""Define the command `hf-ngpulm tune` with --grammar, --false-alarms-per-hour or --word-confidence."""
 
 from __future__ import annotations
 

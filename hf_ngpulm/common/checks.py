@@ -73,18 +73,14 @@ ROW_WEIGHTS = Kind(
 
 
 def check(name: str, value: Any, kind: Kind) -> Any:
-    """Check an argument against its kind, and return the converted argument. Raises ValueError if the value isn't permitted;
-    the message names the permitted values.
-    """
+    """Return an argument after checking and converting it. Raises ValueError that names the permitted values."""
     if not kind.is_right(value):
         raise ValueError(f"{name} should be {kind.right}, got {value!r}")
     return kind.convert(value)
 
 
 def refuse_idle(options: Mapping[str, Any], why: str) -> None:
-    """Refuse options that are given (not None) but would have no effect. Raises ValueError if there are such options; the
-    message names them, followed by `why`.
-    """
+    """Raise ValueError for options that are given (not None) but have no effect; the message names them, followed by `why`."""
     idle = [name for name, value in options.items() if value is not None]
     if idle:
         raise ValueError(f"{', '.join(idle)} {why}")

@@ -23,7 +23,7 @@ class Actors:
 
     Args:
         count: number of actors; by default one for each GPU, or else for each four CPUs.
-        num_gpus: share of a GPU that each takes; by default 1 if there are GPUs.
+        num_gpus: number of GPUs per actor, which may be a fraction; by default 1 if there are GPUs.
     """
 
     count: int | None = None
@@ -36,14 +36,15 @@ class InProcess:
     cpus = 1
 
     def submit(self, function: Callable[..., Any], *arguments: Any, returns: int | None = None) -> Any:
-        """Run a task and return a handle of its result; or, if it returns so many results, a list of their handles. Handles
-        among the arguments are replaced by the results."""
+        """Run a task and return a handle of its result; if `returns` is given, a list of handles, one per result. Handles among
+        the arguments are replaced by their results.
+        """
         found = function(*arguments)
         assert returns in (None, len(found) if returns else None), f"{function.__name__} returned {len(found)} results"
         return found
 
     def shared(self, value: Any) -> Any:
-        """Return a handle of a value that many tasks get."""
+        """Return a handle of a value that many tasks take as an argument."""
         return value
 
     def get(self, handle: Any) -> Any:
@@ -51,9 +52,9 @@ class InProcess:
         return handle
 
     def each(self, worker: Callable[[Any], Any], work: Sequence[Any], actors: Actors) -> Iterator[Any]:
-        """Yield `worker(item)` for each item of work, in the sequence in which these are done. Items and results are JSON.
+        """Yield `worker(item)` for each item of work, in the order in which the items finish. Items and results are JSON.
 
-        Each actor gets a copy of `worker` and keeps it, so that what it loads at its first call is loaded once.
+        Each actor keeps one copy of `worker`, so a model that the worker loads at its first call is loaded once per actor.
         """
         return (json.loads(json.dumps(worker(item))) for item in work)
 
@@ -86,7 +87,7 @@ class OnRay:
         self.cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
 
     def submit(self, function: Callable[..., Any], *arguments: Any, returns: int | None = None) -> Any:
-        """Start a task; as `InProcess.submit`."""
+        """Start a task; see `InProcess.submit`."""
         options = {"num_returns": returns or 1, "name": function.__name__}
         if function not in self._remote:
             self._remote[function] = self._ray.remote(_task(function, self._folder))
@@ -104,10 +105,10 @@ class OnRay:
             raise (error.cause if isinstance(error.cause, Exception) else error) from None
 
     def each(self, worker: Callable[[Any], Any], work: Sequence[Any], actors: Actors) -> Iterator[Any]:
-        """Yield results of Ray Data's actors; as `InProcess.each`. Ray repeats items that were lost with their actor.
+        """Yield the results of Ray Data's actors; see `InProcess.each`. Ray repeats items that were lost with their actor.
 
         Raises:
-            ValueError: the worker has refused an item, or `actors` ask for more GPUs than there are.
+            ValueError: the worker has refused an item, or `actors` need more GPUs than the cluster has.
         """
         with needed("cluster", "clusters"):
             import pyarrow  # noqa: F401  # Ray Data needs it
@@ -136,10 +137,10 @@ class OnRay:
 
 
 def placed(actors: Actors, cpus: Sequence[float], gpus: Sequence[float]) -> tuple[int, float, int]:
-    """Return the number of actors, and the GPUs and CPUs of each, given those of each machine.
+    """Return the number of actors, and the GPUs and CPUs of each actor. `cpus` and `gpus` are the numbers of each machine.
 
     Raises:
-        ValueError: no machine has as many GPUs as an actor should get.
+        ValueError: no machine has enough GPUs for one actor.
     """
     num_gpus = float(bool(gpus)) if actors.num_gpus is None else actors.num_gpus
     if num_gpus > max(gpus, default=0.0):
@@ -155,7 +156,7 @@ def placed(actors: Actors, cpus: Sequence[float], gpus: Sequence[float]) -> tupl
 
 
 def _refuse_unreachable(address: str | None) -> None:
-    """Refuse an address that nothing listens at; Ray would try for minutes."""
+    """Raise ConnectionError if nothing listens at an address. (Ray would try for minutes.)"""
     host, _, port = (address or "").rpartition("://")[2].rpartition(":")
     if not port.isdecimal():
         return
@@ -166,7 +167,7 @@ def _refuse_unreachable(address: str | None) -> None:
 
 
 def _task(function: Callable[..., Any], folder: str) -> Callable[..., Any]:
-    """Return a function in the form of a task, which works in a folder if there is one."""
+    """Return a function in the form of a Ray task. The task works in `folder` if its machine has this folder."""
 
     def task(is_one: bool, *arguments: Any) -> Any:
         before = os.getcwd()
@@ -182,7 +183,7 @@ def _task(function: Callable[..., Any], folder: str) -> Callable[..., Any]:
 
 
 class _Actor:
-    """A worker in the form that Ray Data takes: batches of a row."""
+    """Apply a worker to batches of one item, the form in which Ray Data calls its actors."""
 
     def __init__(self, worker: Callable[[Any], Any], folder: str) -> None:
         self.worker = worker
@@ -203,7 +204,7 @@ Cluster = InProcess | OnRay
 
 
 def cluster_of(cluster: Any) -> Cluster:
-    """Return a cluster, given one or an address ("" or "auto": see `OnRay`); for None, this process."""
+    """Convert `cluster` to a cluster: None to `InProcess`, an address to `OnRay` ("" and "auto" mean no address)."""
     if cluster is None:
         return InProcess()
     if isinstance(cluster, str):

@@ -182,9 +182,7 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def read_unpacked(file: io.BufferedIOBase, limit: int) -> bytes:
-    """Read a whole compressed file. The limit matters because a small file may unpack to any size. Raises NGramFormatError if
-    the unpacked content has more than `limit` bytes.
-    """
+    """Read a compressed file. Raises NGramFormatError if it unpacks to more than `limit` bytes."""
     unpacked = io.BytesIO()
     while chunk := file.read(1 << 20):
         unpacked.write(chunk)

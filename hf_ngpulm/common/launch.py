@@ -1,4 +1,4 @@
-"""Processes that a launcher (`accelerate launch`, torchrun, MPI) has started. It sets environment variables for each."""
+"""Processes that a launcher (`accelerate launch`, torchrun, MPI) has started, with environment variables for each."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def local_rank() -> int:
 
 
 class Processes:
-    """The processes of a launcher, which exchange objects by `accelerate`; or this process alone.
+    """The processes of a launcher, which exchange objects with `accelerate`; without a launcher, this process alone.
 
-    A process that fails ends, and launchers then stop the others.
+    If a process fails, the launcher stops the others.
 
     Raises:
         ImportError: there are several processes, and accelerate isn't installed.
@@ -50,7 +50,7 @@ class Processes:
             PartialState(cpu=True, timeout=timedelta(days=7))
 
     def of_first(self, value: Any) -> Any:
-        """Return the first process's value in all of them. Raises ConnectionError if another process has ended."""
+        """Return the first process's value in every process. Raises ConnectionError if another process has ended."""
         if self.size == 1:
             return value
         from accelerate.utils import broadcast_object_list
@@ -58,7 +58,7 @@ class Processes:
         return _exchanged(broadcast_object_list, [value])[0]
 
     def of_all(self, values: list[Any]) -> list[Any]:
-        """Return the values of all processes in all of them. Raises ConnectionError if another process has ended."""
+        """Return the joined lists of all processes in every process. Raises ConnectionError if another process has ended."""
         if self.size == 1:
             return values
         from accelerate.utils import gather_object

@@ -14,7 +14,7 @@ from typing import Any
 def attributes_of(package: str, path: str) -> Callable[[str], Any]:
     """Return a `__getattr__` for a module, which imports a name on first access.
 
-    The names are those that the module imports within `if TYPE_CHECKING:`, so that each name is written once, for both.
+    The names are those that the module imports within `if TYPE_CHECKING:`, so each name is written only once.
 
     Args:
         package: full name of the module.

@@ -56,7 +56,7 @@ class LanguageModel:
     """Hold a KenLM file, its words and weights.
 
     Args:
-        kenlm_model: an ARPA file (also .gz, .bz2, .xz) or a binary of KenLM; of a `kenlm.Model` only the path is used.
+        kenlm_model: an ARPA file (also .gz, .bz2, .xz), a binary of KenLM, or a `kenlm.Model` (only its path is used).
         unigrams: the known words; by default all words of the file.
         alpha: weight of the model's log-probabilities.
         beta: score added for each word, natural log.

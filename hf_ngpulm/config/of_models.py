@@ -1,10 +1,10 @@
-"""Keep what was fitted to speech recognisers in files, such as the thresholds of a second look and calibrated confidences:
+"""Store values that were fitted to speech recognisers in files, such as thresholds and calibrations of confidences:
 
     {"thresholds": [
       {"model": "nvidia/parakeet-ctc-0.6b", "model_type": "parakeet_ctc", "model_fingerprint": "5b1e...", "offset": 4.6, ...}
     ]}
 
-A file may have several lists by name, and in each an entry for each recogniser.
+A file may have several lists, each with its name. A list has an entry for each recogniser.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Path_ = str | os.PathLike[str]
 
 
 def read_of_models(path: Path_, name: str, kinds: Mapping[str, Kind]) -> list[tuple[ModelIdentity, dict[str, Any]]]:
-    """Return the recognisers in a list of a file, and what was fitted to each.
+    """Return the entries of the list `name` in a file: the recogniser and its fitted values.
 
     Raises:
-        NGramFormatError: the file has no such list, or what is in it is none of these kinds.
+        NGramFormatError: the file has no such list, or a value isn't of its kind in `kinds`.
     """
     entries = _content(path).get(name)
     if not isinstance(entries, list) or len(entries) > MOST_ENTRIES:
@@ -41,10 +41,10 @@ def read_of_models(path: Path_, name: str, kinds: Mapping[str, Kind]) -> list[tu
 
 
 def save_of_model(path: Path_, name: str, kinds: Mapping[str, Kind], model: ModelIdentity, values: Mapping[str, Any]) -> None:
-    """Write what was fitted to a recogniser to a file, in which everything else stays.
+    """Write a recogniser's fitted values to a file. All other content of the file is kept.
 
     Raises:
-        NGramFormatError: there is another file of that name.
+        NGramFormatError: the existing file wasn't written by this function.
     """
     content = _content(path) if os.path.exists(path) else {}
     others = read_of_models(path, name, kinds) if name in content else []
@@ -58,11 +58,11 @@ def save_of_model(path: Path_, name: str, kinds: Mapping[str, Kind], model: Mode
 
 
 def refuse_other(path: Path_) -> None:
-    """Refuse a path to which `save_of_model` can't write, before long work whose result goes there.
+    """Check before long work that `save_of_model` will be able to write to a path.
 
     Raises:
-        NGramFormatError: there is another file of that name.
-        ValueError: it is a folder, or its folder doesn't exist.
+        NGramFormatError: the existing file wasn't written by `save_of_model`.
+        ValueError: the path is a folder, or its parent folder doesn't exist.
     """
     if os.path.isdir(path) or not Path(path).absolute().parent.is_dir():
         raise ValueError(f"{os.fspath(path)} should be a file in a folder that exists; name another, or make the folder")
@@ -71,7 +71,7 @@ def refuse_other(path: Path_) -> None:
 
 
 def found_for(path: Path_, name: str, kinds: Mapping[str, Kind], model: Any) -> dict[str, Any]:
-    """Return what was fitted to a recogniser. Raises ValueError if the file has nothing for it."""
+    """Return the fitted values of a recogniser. Raises ValueError if the file has none for it."""
     found, own = read_of_models(path, name, kinds), ModelIdentity.of(model)
     fitting = [values for each, values in found if each.is_same(own)]
     if not fitting:

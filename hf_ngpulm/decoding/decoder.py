@@ -58,7 +58,7 @@ class Decoder(WithoutCaches):
         lm_weight, phrase_weight = settings.pop("lm_weight"), settings.pop("phrase_weight", None)
         if "source_lm" in settings:
             settings["source_lm"] = loaded_models(settings["source_lm"], self.tokenizer, getattr(model, "device", None))
-        # A list counts even if a row has None, so that a row's search doesn't depend on the others of its batch.
+        # A list counts even if a row has None, so that a row's search doesn't depend on other rows of its batch.
         is_guided = lm is not None or is_any(phrases) or settings.get("rescorer") is not None
         self.options = self.kind.of(self.kind.guided(settings) if is_guided else settings)
         self.unguided = settings if self.kind.is_open(settings) and not is_guided else None
@@ -139,7 +139,7 @@ class Decoder(WithoutCaches):
 
         Args:
             num_beams: number of hypotheses of the search; default: this decoder's, at least `kind.in_grammar`. In a grammar few
-                tokens are possible, so that many hypotheses cost little.
+                tokens are possible, so many hypotheses cost little.
             num_hypotheses: number of hypotheses to return, as far as the beam has them.
         """
         options: Any = self.options if self.unguided is None else self.with_beam().options
@@ -202,13 +202,13 @@ class Decoder(WithoutCaches):
         return rescored(hypotheses, rescorer, weight, word_bonus, self.rank, history)
 
     def finished(self, n_best: list[list[Hypothesis]], phrases: Any = None) -> list[list[Hypothesis]]:
-        """Return the lists that a search found as a caller gets them: rescored, and with phrases as their lists write them."""
+        """Prepare the n-best lists of a search for the caller: rescore them, and write phrases in their listed form."""
         phrases = self.fusion.phrases if phrases is None else phrases
         n_best = self.rescored(n_best)
         return n_best if phrases is None else in_forms(n_best, self.fusion.contexts.of_rows(phrases, len(n_best)))
 
     def rescored(self, n_best: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
-        """Return the lists that a search found; with the option `rescorer`, rerank them and keep `num_return_sequences`."""
+        """Return the n-best lists of a search. With the option `rescorer`, rerank them and keep `num_return_sequences`."""
         if self.options.rescorer is None:
             return n_best
         found = rescored(n_best, *self.options.second_pass, self.rank)
@@ -232,7 +232,7 @@ class Decoder(WithoutCaches):
 
     @property
     def lm_guard(self) -> float | str:
-        """Return the option of that name; "off" for a graph, whose words are the language model's."""
+        """Return the option `lm_guard`; "off" for a graph, which contains the language model."""
         return getattr(self.options, "lm_guard", guard.OFF)
 
     def judged(self, token_ids: list[int], lm_score: float, acoustic_score: float) -> guard.Judged:
@@ -255,7 +255,7 @@ class Decoder(WithoutCaches):
             acoustic_score: function from a result of the search to its acoustic score.
 
         Yields:
-            Each such row, and its result.
+            The number of each row that was decoded again and changes, and its result.
         """
         changed, doubted = guard.kept_models(self.fusion, judged, self.lm_guard)
         for rows, lms in guard.by_rest(changed, doubted):
@@ -268,7 +268,7 @@ class Decoder(WithoutCaches):
     def without_lms(self: AnyDecoder, rows: Sequence[int], lms: Sequence[Any] | None) -> AnyDecoder:
         """Return a copy for some rows that follow other language models of this decoder; None: no language model.
 
-        Settings that balance the language model go with it.
+        Without a language model, the settings that balance it are dropped, too.
         """
         selected = self.select(rows)
         none = dict.fromkeys(("beta", "ilm_weight", "source_lm", "source_weight")) if lms is None else {}
@@ -284,7 +284,7 @@ class Decoder(WithoutCaches):
 
 
 def in_forms(n_best: list[list[Hypothesis]], boosters: Sequence[Booster | None]) -> list[list[Hypothesis]]:
-    """Return the hypotheses of each row with its phrases as they are to be written."""
+    """Write the phrases in the hypotheses of each row in their listed form."""
     return [
         [each.written(booster.forms) for each in of_row] if booster is not None and booster.forms else of_row
         for of_row, booster in zip(n_best, boosters)
@@ -292,7 +292,7 @@ def in_forms(n_best: list[list[Hypothesis]], boosters: Sequence[Booster | None])
 
 
 def refuse_broken(bad_frames: Any, what: str = "logits of", pieces: Sequence[tuple[int, int, int]] | None = None) -> None:
-    """Raise an error for the first row with a bad frame.
+    """Raise an error for the first row with a bad frame (NaN or infinity).
 
     Args:
         bad_frames: integers `[B]`, each row's first bad frame, or -1 if it has none.

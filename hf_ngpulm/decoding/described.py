@@ -22,7 +22,7 @@ class Described(NamedTuple):
         return self.help if self.default is None else f"{self.help.removesuffix('.')} [default: {self.default}]."
 
     def schema(self) -> dict[str, Any]:
-        """Return the description as JSON Schema, without a type."""
+        """Return the option's help text, bounds and choices as JSON Schema. The caller adds the type."""
         schema = {"description": self.help, "minimum": self.least, "maximum": self.most, "enum": list(self.choices) or None}
         return {name: value for name, value in schema.items() if value is not None}
 

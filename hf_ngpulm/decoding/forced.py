@@ -126,8 +126,8 @@ class ForcedScores:
         return acoustic, unweighted, added - subtracted * internal
 
     def of_lms(self, readings: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, float]:
-        """Return two scores of each reading, float64 `[N]` each: the unweighted score of the language models, and what a search
-        adds to the acoustic score, except for phrases, `</s>` and an internal LM; and the weight of the latter.
+        """Return two scores of each reading, float64 `[N]` each: the unweighted score of the language models, and all that a
+        search adds to the acoustic score (but no phrases, `</s>` or internal LM). Also return the internal LM's weight.
         """
         decoder, sizes = self.decoder, torch.tensor([len(reading) for reading in readings])
         models = decoder.fusion.rows(1, self.frames.device)
@@ -139,7 +139,7 @@ class ForcedScores:
         return unweighted, added, 0.0 if subtracted is None else float(subtracted[0])
 
     def boosted(self, decoder: Any) -> tuple[Booster, float]:
-        """Return the row's phrases in a decoder for the batch, and their weight."""
+        """Return the row's phrases in a batch decoder, and their weight."""
         phrases, weight = decoder.fusion.phrases, decoder.fusion.phrase_weight
         booster = phrases[self.row] if isinstance(phrases, list) else phrases
         return booster, float(weight[self.row]) if isinstance(weight, Tensor) else weight

@@ -1,7 +1,7 @@
 """Follow grammars in streams: two searches side by side, in the grammar and without it, as `GrammarDecoder` does offline.
 
 An utterance in a grammar may end before the pause of `endpoint_frames`, because the grammar says when a sentence is complete.
-If the sentence so far is understood, a share of that pause is enough: `LAST` if no word may follow, `MAY_GO_ON` if more may.
+If the sentence so far is understood, a fraction of that pause is enough: `LAST` if no word may follow, otherwise `MAY_GO_ON`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ LAST, MAY_GO_ON = 0.25, 0.5
 
 @dataclass(frozen=True)
 class PartialUnderstanding(Partial):
-    """Hold the utterance so far of a stream with a grammar.
+    """Hold the current utterance of a stream with a grammar.
 
-    The text is what was heard without the grammar, if that is searched, too. It isn't stable then, because in the end the
-    grammar's sentence may replace it. `intent` is None while several intents are possible, `slots` are the complete ones.
+    If there is a search without the grammar, the text comes from it and is never stable, as a sentence of the grammar may
+    replace it. `intent` is None while several intents are possible; `slots` has the complete slots.
     """
 
     _inside: Partial
@@ -37,7 +37,7 @@ class PartialUnderstanding(Partial):
 
     @cached_property
     def progress(self) -> Progress | None:
-        """Return how far the sentence in the grammar has come; None if what was heard begins no sentence."""
+        """Return the progress in the grammar's sentence; None if the tokens so far begin no sentence."""
         return self._compiled.progress(self._inside.token_ids)
 
     @property
@@ -54,7 +54,7 @@ class PartialUnderstanding(Partial):
 
 @dataclass
 class _Stream:
-    """A stream's numbers in both searches, and what it follows."""
+    """Hold the grammar of a stream, and the stream's numbers in the searches without it (`free`) and in it (`inside`)."""
 
     weighing: Weighing
     compiled: CompiledGrammar
@@ -97,7 +97,7 @@ class GrammarStreams:
         self._streams[sid] = stream
 
     def set_grammar(self, sid: int, grammar: Grammar) -> None:
-        """Switch a stream to another grammar from its next utterance on, which is this one as long as it has no frames."""
+        """Switch a stream to another grammar, now if its utterance has no frames yet, otherwise from the next utterance on."""
         stream = self._streams[sid]
         stream.next = self._compiled(grammar, stream.weighing)
         if stream.last is None or not stream.last.frames:
@@ -114,7 +114,7 @@ class GrammarStreams:
             decoder.set_contexts({number: contexts[sid] for sid, number in numbers.items()})
 
     def step(self, chunks: Mapping[int, Tensor]) -> tuple[dict[int, Partial], dict[int, str]]:
-        """Decode a chunk of some streams; return the results so far, and the problems of the others."""
+        """Decode a chunk of some streams. Return the results so far, and a message for each stream that has failed."""
         problems: dict[int, str] = {}
         found: list[dict[int, Partial]] = []
         for decoder, numbers in self._searches([*chunks]):
@@ -128,7 +128,7 @@ class GrammarStreams:
         return {sid: self._partial(sid, free.get(sid), inside.get(sid)) for sid in chunks if sid not in problems}, problems
 
     def end(self, sid: int, closes: bool) -> list[Understanding]:
-        """End the utterance of a stream, and the stream, too, if it `closes`; return what it means, in a list."""
+        """End the utterance of a stream and return its meaning, in a list. If `closes`, close the stream, too."""
         stream = self._streams[sid]
         heard = [
             [] if not numbers else decoder.close(numbers[sid]) if closes else decoder.reset(numbers[sid])
@@ -149,7 +149,7 @@ class GrammarStreams:
                 self.inside.place_grammar(stream.inside, stream.compiled)
 
     def _compiled(self, grammar: Any, weighing: Weighing) -> tuple[CompiledGrammar, Weighing]:
-        """Return what a stream follows, and how it weighs."""
+        """Return a grammar compiled for the decoder, and `weighing` with the grammar's curve of confidence."""
         if not isinstance(grammar, Grammar):
             raise TypeError(f"grammar should be a hf_ngpulm.Grammar (Grammar.load reads files), got {grammar!r}")
         if self.decoder.tokenizer is None:
@@ -158,7 +158,7 @@ class GrammarStreams:
         return compiled, weighing.calibrated(grammar, self.decoder.kind.family)
 
     def _searches(self, sids: list[int]) -> list[tuple[Any, dict[int, int]]]:
-        """Return the search without a grammar and that in grammars, each with the numbers of the streams that have it."""
+        """Return both searches, without a grammar and in grammars. Each comes with its streams' numbers, by stream."""
         streams = {sid: self._streams[sid] for sid in sids}
         free = {sid: stream.free for sid, stream in streams.items() if stream.free is not None}
         inside = {sid: stream.inside for sid, stream in streams.items() if stream.inside is not None}
@@ -166,7 +166,7 @@ class GrammarStreams:
 
     @staticmethod
     def _understood(stream: _Stream, free: list[Any], inside: list[Any]) -> list[Understanding]:
-        """Return what hypotheses of both searches mean; nothing if there are none."""
+        """Return the meaning of an utterance from the hypotheses of both searches, in a list; [] without hypotheses."""
         inside = inside if stream.inside is not None else free
         if not inside or (stream.free is not None and not free):
             return []
@@ -183,7 +183,7 @@ class GrammarStreams:
         return replace(partial, endpoint=True) if not shown.endpoint and self._has_ended(sid, partial) else partial
 
     def _has_ended(self, sid: int, partial: PartialUnderstanding) -> bool:
-        """Return whether the pause so far is enough for what was said."""
+        """Return whether the pause is long enough to end the utterance, given the sentence so far."""
         stream, enough, pause = self._streams[sid], self.free.endpoint_frames, partial.pause
         if enough is None or pause is None or pause < math.ceil(enough * LAST):
             return False

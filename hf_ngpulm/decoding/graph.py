@@ -127,7 +127,7 @@ class GraphDecoder(Decoder):
         return self.contexts.of_rows(self.phrases if phrases is None else phrases, lms, weights)
 
     def slots(self, models: RowModels) -> GraphSlots:
-        """Return the slots of a session, one for each row of the models."""
+        """Return a new session's search, with a slot for each row of the models."""
         return GraphSlots(self, models)
 
     def followed(self, phrases: Any, lm: Any, lm_weight: float, phrase_weight: float | None) -> tuple[Booster | None, float]:

@@ -4,7 +4,7 @@ An LM that was made for other speech pulls every transcript towards its own text
 rows, both in natural log per token of the best hypothesis:
 
     evidence = log-probability of the LM + entropy of the LM's unigrams
-    cost     = acoustic score of the best hypothesis without LMs - acoustic score of this one
+    cost     = acoustic score of the best hypothesis without LMs - acoustic score of the best hypothesis
 
 The evidence is 0 if the LM predicts the text no better than its unigrams predict their own text; for speech that the LM fits it
 is 1.5 to 2. A low evidence detects an unsuitable LM over tokens. A word-level LM can turn any speech into words that it
@@ -57,7 +57,7 @@ def least_evidence(lm_guard: float | str, lm: NGramLM) -> float:
 
 
 def highest_cost(lm_guard: float | str, models: Sequence[NGramLM], tokens: float) -> float:
-    """Return how much acoustic score, natural log, language models may cost a hypothesis with a number of tokens."""
+    """Return the highest acoustic cost, natural log, that language models may cause in a hypothesis of `tokens` tokens."""
     if not isinstance(lm_guard, str) or not models:
         return math.inf
     return max(MOST if lm.config.words is None else MOST_OF_WORDS for lm in models) * max(tokens, 1)
@@ -68,7 +68,7 @@ def evidence(lm: NGramLM, log_prob: float, tokens: float, words: float) -> float
 
     Args:
         log_prob: the LM's log-probability of the transcript, natural log.
-        tokens, words: their numbers in the transcript.
+        tokens, words: number of tokens and of words in the transcript.
 
     Returns:
         The evidence; infinity if there is no token (for a word-level LM: no word), or if a word-level LM was saved without the
@@ -92,8 +92,8 @@ def kept_models(fusion: Fusion, judged: Sequence[Judged], lm_guard: float | str)
 
     Returns:
         Two dictionaries by row. The first has the rows in which a model has too little evidence, with the remaining models
-        (None if none remains). The second has the other rows whose models may cost too much, with an acoustic score: the models
-        cost too much if the best hypothesis without LMs scores above it.
+        (None if none remains). The second has the other rows whose models may cost too much, with an acoustic score. The models
+        cost too much if the best hypothesis without LMs has a higher one.
     """
     models: list[Any] = [fusion.of_all] * len(judged) if fusion.per_row is None else fusion.per_row
     weights = fusion.weight.tolist() if isinstance(fusion.weight, Tensor) else [fusion.weight] * len(judged)
@@ -119,7 +119,7 @@ def kept_models(fusion: Fusion, judged: Sequence[Judged], lm_guard: float | str)
 
 
 def log_prob(lm: NGramLM, tokens: Sequence[int]) -> float:
-    """Return an LM's log-probability of tokens, natural log, without that of the end."""
+    """Return an LM's log-probability of tokens, natural log, without `</s>`."""
     ids = torch.tensor([list(tokens)], dtype=torch.int64, device=lm.device)
     return float(lm.automaton.score_sequences(ids, eos=False)) if len(tokens) else 0.0
 
@@ -163,7 +163,7 @@ class Memory:
 
     @property
     def leaves_out(self) -> bool:
-        """Return whether the next utterance does without the LM: no model has enough evidence, or they cost too much."""
+        """Return whether to decode the next utterance without the LM: it has too little evidence or costs too much."""
         if self.tokens < ENOUGH_TOKENS:
             return False
         if self.cost > highest_cost(self.lm_guard, self.models, self.tokens):

@@ -39,7 +39,7 @@ class PhraseReport:
         ratio: the log-likelihood ratio that `hf_ngpulm.decoding.second_look` defines. None if the phrase wasn't weighed
             against other words.
         threshold: the lowest ratio that keeps the phrase in the transcript; None if any ratio does.
-        instead: the words of decoding without phrases in that place; None if the phrase wasn't weighed.
+        instead: the words that decoding without phrases has at that place; None if the phrase wasn't weighed.
     """
 
     text: str
@@ -51,7 +51,7 @@ class PhraseReport:
     instead: str | None = None
 
     def as_dict(self, begin: float = 0.0) -> dict[str, Any]:
-        """Return the report as a dictionary without the values that are None, as pipelines return it. `begin`: the begin of the
+        """Return the report as a dictionary, as pipelines return it, without values that are None. `begin`: the start of the
         utterance, in seconds.
         """
         found = {name: value for name, value in vars(self).items() if value is not None}
@@ -79,8 +79,8 @@ class Hypothesis:
             of the search without it.
         token_frames: first frame of each token.
         token_ends: the frame after each token's last frame.
-        phrases: reports on phrases by a `hf_ngpulm.PhraseDecoder`.
-        forms: what is written for phrases in `text` and `words`; `token_ids` are what was heard.
+        phrases: the reports of a `hf_ngpulm.PhraseDecoder` on phrases.
+        forms: the forms of phrases, by which `text` and `words` write phrases as listed; `token_ids` has them as heard.
         token_confidences: for each token the mean confidence of its frames, from 0 to 1 (see `hf_ngpulm.search.confidence`).
     """
 
@@ -119,7 +119,7 @@ class Hypothesis:
         ]
 
     def written(self, forms: Forms) -> Hypothesis:
-        """Return a copy in which phrases are written as their list has them, whichever form was heard."""
+        """Return a copy in which phrases are written as in their list, whatever form was heard."""
         return replace(self, text=forms.written(self.text), forms=forms) if forms else self
 
     @cached_property
@@ -141,7 +141,7 @@ class Hypothesis:
 
 
 def _as_written(match: Match, split: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
-    """Return the words of a phrase; a single one, of the whole phrase, if another number of words was heard."""
+    """Return the words of a phrase as listed. If another number of words was heard, return the whole phrase as one word."""
     wanted = match.text.split()
     if not wanted:  # it is never written
         return []
@@ -157,7 +157,7 @@ class Writing(NamedTuple):
         splitter: splits tokens into words. It is None without a tokenizer; hypotheses then have no texts and words.
         frame_seconds: duration of a frame, in seconds; None if unknown.
         measured: whether tokens have confidences.
-        calibration: what turns them into those of words.
+        calibration: turns the confidences of tokens into those of words; None leaves them uncalibrated.
     """
 
     splitter: WordSplitter | None

@@ -1,7 +1,7 @@
-"""Look at phrases a second time in streams, at the end of each utterance, as `PhraseDecoder` does offline.
+"""Take a second look at the phrases of streams, at the end of each utterance, as `PhraseDecoder` does offline.
 
-The frames of an utterance are kept for it. Partials are those of the search without phrases: nothing in them is stable, because
-any word may give way to a phrase. CTC models need no other search; for transducers one with phrases runs beside it.
+The second look needs all frames of an utterance, so they are kept. Partials come from the search without phrases. They are
+never stable, because a phrase may replace any word. Transducers also need a search with phrases, which runs beside it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .second_look import PhraseDecoder
 
 
 class LookContext(NamedTuple):
-    """Hold phrases that are ready to be looked at.
+    """Hold compiled phrases for a second look.
 
     Args:
-        looks: looks at them.
+        looks: the decoder that takes the second look.
         left_out: the phrases that the tokenizer can't write, with the characters that it doesn't know.
     """
 
@@ -32,10 +32,10 @@ class LookContext(NamedTuple):
 
 
 def look_context(decoder: Any, lms: tuple[Any, float], phrases: Any, settings: Mapping[str, Any]) -> LookContext:
-    """Compile phrases, which takes long for long lists. Any thread may call this.
+    """Compile phrases; a long list takes long. Any thread may call this function.
 
     Args:
-        decoder: of all streams.
+        decoder: the decoder of all streams.
         lms, phrases, settings: as for `LookStreams.open`.
     """
     looks = _looks(_plain(decoder), lms, phrases, settings)
@@ -47,7 +47,7 @@ def look_context(decoder: Any, lms: tuple[Any, float], phrases: Any, settings: M
 
 @dataclass
 class _Stream:
-    """A stream's numbers in the searches, what it looks with, and the frames of its utterance."""
+    """Hold a stream's numbers in the searches, its settings for the second look, and the frames of its utterance."""
 
     plain: int
     boosted: int | None  # only for transducers
@@ -58,7 +58,7 @@ class _Stream:
 
 
 class LookStreams:
-    """The streams of a `StreamingDecoder` whose phrases are looked at again.
+    """The streams of a `StreamingDecoder` whose phrases get a second look.
 
     Args:
         decoder: the decoder of all streams.
@@ -78,14 +78,14 @@ class LookStreams:
         """Open a stream.
 
         Args:
-            lms: its language model, or None, and the weight of that.
+            lms: the stream's language model, or None, and its weight.
             phrases: one list, or a `LookContext` of the same language models and settings.
             settings: keyword arguments of `PhraseDecoder`.
         """
         looks = _looks(self.decoder, lms, phrases, settings)
         plain, boosted = _phrases(looks)
         of_lms = {"lm": lms[0], "lm_weight": None if lms[0] is None else lms[1]} if self.decoder.fusion.lms else {}
-        # The weight is also that of phrases that the stream switches to later.
+        # Phrases that the stream switches to later have the same weight.
         of_lms["phrase_weight"] = settings["phrase_weight"]
         stream = _Stream(0, None, lms, settings, looks)
         stream.plain = self.plain.open(**of_lms, phrases=plain)
@@ -95,7 +95,7 @@ class LookStreams:
         self._streams[sid] = stream
 
     def set_contexts(self, contexts: Mapping[int, Any]) -> None:
-        """Switch streams to other phrases: the whole utterance so far is looked at for them."""
+        """Switch streams to other phrases. The second look at them covers the whole utterance so far."""
         made = {
             sid: _looks(self.decoder, self._streams[sid].lms, of, self._streams[sid].settings) for sid, of in contexts.items()
         }
@@ -106,7 +106,7 @@ class LookStreams:
                 decoder.set_context(number, phrases)
 
     def step(self, chunks: Mapping[int, Tensor]) -> tuple[dict[int, Partial], dict[int, str]]:
-        """Decode a chunk of some streams; return the results so far, and the problems of the others."""
+        """Decode a chunk of some streams. Return the results so far, and a message for each stream that has failed."""
         problems: dict[int, str] = {}
         partials: dict[int, Partial] = {}
         for decoder in (self.plain, self.boosted):
@@ -126,7 +126,7 @@ class LookStreams:
         return {sid: partial for sid, partial in partials.items() if sid not in problems}, problems
 
     def end(self, sid: int, closes: bool) -> list[Hypothesis]:
-        """End the utterance of a stream, and the stream, too, if it `closes`; return its hypotheses with phrases."""
+        """End the utterance of a stream and return its hypotheses after the second look. If `closes`, close the stream, too."""
         stream = self._streams[sid]
         ended = [decoder.close(number) if closes else decoder.reset(number) for decoder, number in self._searches(stream)]
         frames, stream.frames = stream.frames, []
@@ -147,12 +147,12 @@ class LookStreams:
 
 
 def _plain(decoder: Any) -> Any:
-    """Return the decoder of all streams without phrases, with the beam that they bring."""
+    """Return a copy of the decoder without phrases, but with the beam that a decoder with phrases has."""
     return (decoder if decoder.unguided is None else decoder.with_beam()).with_phrases(None)
 
 
 def _looks(decoder: Any, lms: tuple[Any, float], phrases: Any, settings: Mapping[str, Any]) -> PhraseDecoder[Any]:
-    """Return what looks at the phrases of a stream. `decoder`: without phrases."""
+    """Return the decoder for a stream's second look. `decoder`: the decoder of all streams, without phrases."""
     if isinstance(phrases, LookContext):
         return phrases.looks
     if decoder.fusion.lms:
@@ -162,6 +162,6 @@ def _looks(decoder: Any, lms: tuple[Any, float], phrases: Any, settings: Mapping
 
 
 def _phrases(looks: PhraseDecoder[Any]) -> tuple[Any, Any]:
-    """Return the phrases of the search without phrases (those never written, and in CTC those suppressed), and of the other."""
+    """Return the phrases of the plain search (only those never written or, in CTC, suppressed) and of the boosted search."""
     (own,) = looks.lists
     return (own.negative, None) if looks.spots else (own.never or None, own.boosted)

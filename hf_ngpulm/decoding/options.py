@@ -118,7 +118,7 @@ class Options:
 
     @classmethod
     def settled(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace `num_beams="auto"` by the default, at least 8 with a rescorer, `num_return_sequences` and `rescorer_best`."""
+        """Replace `num_beams="auto"` by the largest of its default, `num_return_sequences`, `rescorer_best`, 8 (rescorer)."""
         beams, asked = given.get(cls.beam), [given.get(name) for name in ("num_return_sequences", "rescorer_best")]
         if not (isinstance(beams, str) and beams == AUTO):
             return dict(given)
@@ -209,7 +209,7 @@ class FrameOptions(Options):
 
     @property
     def measure(self) -> str | None:
-        """Return the measure of confidence."""
+        """Return the name of the confidence measure; None if no confidences are computed."""
         return self.confidence.measure if isinstance(self.confidence, Calibration) else self.confidence
 
     @property
@@ -219,7 +219,7 @@ class FrameOptions(Options):
 
     @property
     def num_searched(self) -> int:
-        """Return the number of hypotheses that a search returns: with a rescorer those that it reads."""
+        """Return the number of hypotheses that a search returns; with a rescorer, the number that it reads."""
         return self.num_return_sequences if self.rescorer is None else self.rescorer_best or getattr(self, self.beam)
 
     @property
@@ -254,7 +254,7 @@ class BeamOptions(FrameOptions):
 
     @property
     def rescorer_frames(self) -> int | None:
-        """Return the number of frames after which a rescorer scores the beam's hypotheses anew; None for the end alone."""
+        """Return the number of frames between two turns of a rescorer during the search; None if it ranks only at the end."""
         if self.rescorer_every is None or self.rescorer_every == EVERY_WORD:
             return None if self.rescorer_every is None else 1
         assert self.frame_seconds is not None and not isinstance(self.rescorer_every, str)

@@ -118,7 +118,7 @@ class Partial:
 
     @cached_property
     def hypothesis(self) -> Hypothesis:
-        """Return the transcript as a hypothesis, whose parts of the score aren't known."""
+        """Return the transcript as a hypothesis. Only its total score is known; its parts are 0."""
         return self._transcript.hypothesis(self._count, self._of_tail(), self.frames, (self.score, 0.0, 0.0, 0.0))
 
     @property

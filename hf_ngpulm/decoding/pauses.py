@@ -108,7 +108,7 @@ def _joined(
 
 
 def _in_a_row(firsts: list[int], paths: Sequence[TransducerPath]) -> Spoken:
-    """Concatenate the steps of paths. `firsts` are the first frames of the pieces, which are added to the steps' frames."""
+    """Concatenate the paths of pieces, and add each piece's first frame (`firsts`) to the frames of its steps."""
     steps = [path.steps for path in paths]
     ids, starts, ends, confidences = map(np.concatenate, zip(*steps))
     shifts = np.repeat(firsts, [len(each.ids) for each in steps])

@@ -1,22 +1,23 @@
-"""Weigh each phrase that its bonus brought in against what the recogniser hears without it.
+"""Take a second look at phrases: compare each phrase that a bonus brought in with the words heard without the bonus.
 
-A bonus lets phrases win that nobody said, and crowds other words out of the beam. Let A be the best transcript of a search with
-phrases, B that of the same search without them. Where their words differ and A has a phrase, the two readings of that region
-are compared over the same frames:
+With a bonus, phrases win that nobody said, and other words are crowded out of the beam. Let A be the best transcript of a
+search with phrases, and B the best transcript of the same search without them. In each region where their words differ and A
+has a phrase, the phrase is "weighed": the two readings of the region are compared over the same frames,
 
     ratio = log p(B with the region as A has it) + LM(the same) - log p(B) - LM(B)
 
-natural log. p is the acoustic model's probability of a token sequence, summed over all alignments. LM(x) is the search's
-weighted score of the language models, with its bonus per token. What the readings share cancels out. A phrase enters B if
+in natural log. p is the acoustic model's probability of a token sequence, summed over all alignments. LM(x) is the weighted
+score of the language models in the search, with the bonus per token. The common parts of both readings cancel out. A phrase
+"enters" B, and so the result, if
 
     ratio >= offset - slope ln(rate) + per_list ln(size of the list) - per_token (number of tokens of the phrase),
 
-where `rate` is the number of false alarms per hour that the user accepts. The threshold of a region with several phrases is the
-sum of theirs, or the highest of theirs if that is higher (thresholds may be negative). Everything else stays as B has it, times
-and confidences included. The numbers are fitted to ordinary speech.
+where `rate` is the number of false alarms per hour that the user accepts. A region with several phrases has the sum of their
+thresholds, or the highest of them if it exceeds the sum (thresholds may be negative). All other words, times and confidences
+are those of B. The numbers are fitted to ordinary speech.
 
-For CTC models there is no search with phrases if a rate is given: `hf_ngpulm.decoding.spotting` finds them beside B, so that
-long lists cost little, and crowd nothing out. For encoder-decoders, p is their probability of the tokens and of the end.
+With a rate, CTC models need no search with phrases. `hf_ngpulm.decoding.spotting` finds the phrases instead, so long lists cost
+little and crowd nothing out. For encoder-decoders, p is the decoder's probability of the tokens and of the end.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ RATE = number(1e-6, 1e6, "a number above 0")
 
 
 class _Region(NamedTuple):
-    """Hold a region where two readings differ, as tokens of both. A last one is the token after it."""
+    """Hold a region where two readings differ: its range of tokens in each, without the token `last` or `other_last`."""
 
     first: int
     last: int
@@ -86,7 +87,7 @@ class PhraseList:
         self.never = [item for item in listed if is_never(item)]
 
     def threshold(self, match: Match, tokens: int, thresholds: Thresholds, rate: float | None) -> float | None:
-        """Return the threshold of a phrase that was found as so many tokens; None if it stays in any case."""
+        """Return the threshold of a phrase that was found as `tokens` tokens; None if the phrase always stays."""
         own = self.own.get(match.text)
         return own if own is not None or rate is None else thresholds.of(rate, self.size, tokens)
 
@@ -101,14 +102,14 @@ def _weight(item: Any) -> float:
 
 
 def _starts(hypothesis: Hypothesis) -> list[int]:
-    """Return the place of the first token of each word, and the number of tokens."""
+    """Return the position of each word's first token, followed by the number of tokens."""
     assert hypothesis.splitter is not None
     spans = hypothesis.splitter.words(hypothesis.token_ids)
     return [*(first for _, first, _ in spans), len(hypothesis.token_ids)]
 
 
 def words_of(hypothesis: Hypothesis) -> list[str]:
-    """Return the words that were heard."""
+    """Return the words of the hypothesis as they were heard."""
     assert hypothesis.splitter is not None
     return [text for text, *_ in hypothesis.splitter.words(hypothesis.token_ids)]
 
@@ -152,12 +153,12 @@ def _frames(hypothesis: Hypothesis, starts: list[int], word: int) -> tuple[int, 
 
 
 def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Return whether two spans of frames have a frame in common, or touch."""
+    """Return whether two spans of frames overlap or touch."""
     return one[0] <= other[1] and other[0] <= one[1]
 
 
 def _spliced(values: Sequence[Any], others: Sequence[Any], regions: Sequence[_Region]) -> list[Any]:
-    """Return values (tokens, frames ...) without phrases, in which those with phrases (`others`) replace some regions."""
+    """Return `values` (tokens, frames ...) with the given regions replaced by those of `others`."""
     spliced, end = [], 0
     for region in regions:
         spliced += [*values[end : region.other_first], *others[region.first : region.last]]
@@ -166,14 +167,14 @@ def _spliced(values: Sequence[Any], others: Sequence[Any], regions: Sequence[_Re
 
 
 def _report(hypothesis: Hypothesis, match: Match) -> PhraseReport:
-    """Return a report on a phrase that stands in the transcript."""
+    """Return a report on a phrase that is in the transcript."""
     starts = _starts(hypothesis)
     word = hypothesis._span("", starts[match.first], starts[match.last])
     return PhraseReport(match.text, True, word.start, word.end)
 
 
 def readings_of(best: Hypothesis, base: Hypothesis, regions: Sequence[_Region], joined: bool = False) -> list[list[int]]:
-    """Return the tokens of `base` with each region as `best` has it; with `joined`, one reading with all of them."""
+    """Return the tokens of `base` with each region replaced by that of `best`; if `joined`, one reading with all regions."""
     every = [list(regions)] if joined else [[region] for region in regions]
     return [_spliced(base.token_ids, best.token_ids, some) for some in every]
 
@@ -182,7 +183,7 @@ def entering_of(
     best: Hypothesis, matches: Sequence[Match], regions: Sequence[_Region], ratios: Sequence[float], own: PhraseList,
     thresholds: Thresholds, rate: float | None,
 ) -> tuple[list[_Region], list[PhraseReport]]:  # fmt: skip
-    """Return the regions that enter, and reports on all matches. `ratios`: of the regions."""
+    """Return the regions that enter the transcript, and reports on all matches. `ratios` has the ratio of each region."""
     weighed = [match for region in regions for match in region.matches]
     reports = [_report(best, match) for match in matches if match not in weighed]
     entering, starts = [], _starts(best)
@@ -199,7 +200,7 @@ def entering_of(
 
 
 class PhraseDecoder(Generic[AnyDecoder]):
-    """Decode with phrases, and look at each of them again.
+    """Decode with phrases, and take a second look at each phrase in the result (see `hf_ngpulm.decoding.second_look`).
 
         decoder = PhraseDecoder(CTCDecoder(processor), ["Anna Kowalska", Phrase("n8n", aliases=["n eight n"])])
         decoder(logits, lengths)
@@ -208,14 +209,14 @@ class PhraseDecoder(Generic[AnyDecoder]):
         decoder: a `CTCDecoder` or a `TransducerDecoder`, with a tokenizer.
         phrases: texts, pairs of a text and a weight, or `Phrase` objects; or a list with one of these, or None, for each row.
         phrase_weight: factor of the bonuses, a number or a tensor `[B]`.
-        false_alarms_per_hour: how many phrases that nobody said are accepted in an hour of speech (default 1). None
-            changes nothing, but for phrases with a `threshold` of their own.
-        thresholds: where that limit lies; default: those fitted to the family of models.
-        explain: report on all phrases of the list (`Hypothesis.phrases`), not only on those that were weighed. For CTC models
-            phrases far below their thresholds are then weighed, too, which takes longer.
+        false_alarms_per_hour: how many phrases that nobody said are accepted in an hour of speech (default 1). With None, only
+            phrases with their own `threshold` may be rejected.
+        thresholds: the thresholds of phrases for any rate; default: those fitted to the model's family.
+        explain: whether to report on all phrases of the list (`Hypothesis.phrases`), not only on the weighed ones. For CTC
+            models phrases far below their thresholds are then weighed, too, which takes longer.
 
     Raises:
-        ValueError: an argument is out of range, or the decoder can't tell what a given transcript scores.
+        ValueError: an argument is out of range, or the decoder can't score given transcripts.
         TypeError: phrases are a booster instead of texts.
     """
 
@@ -248,7 +249,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
         every = [each.negative if self.spots else each.boosted for each in self.lists]
         beam: Any = decoder.guided([each.boosted for each in self.lists])  # that phrases bring
         self.decoder: AnyDecoder = beam.with_phrases(every if self.per_row else every[0], phrase_weight)
-        never = [each.never or None for each in self.lists]  # what is never written, neither with phrases nor without
+        never = [each.never or None for each in self.lists]  # phrases that neither search may write
         blocked = self.decoder.with_phrases(never if self.per_row else never[0])
         self.without = self.decoder if self.spots else blocked
         self._spotters: dict[tuple[int, float], SpottedPhrases] = {}  # by the list's id and the weight
@@ -260,9 +261,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
 
     @torch.inference_mode()
     def __call__(self, frames: Outputs, lengths: Outputs | None = None) -> list[list[Hypothesis]]:
-        """Decode a batch. The arguments and the result are those of the decoder's `decode`. The first hypothesis of each row
-        has reports on its phrases.
-        """
+        """Decode a batch as the decoder's `decode` does; each row's first hypothesis also has reports on its phrases."""
         frames = tensor_of(frames, "frames")
         found = self.decoder.decode(frames, lengths)
         return self.looked(frames, lengths, found, found if self.spots else self.without.decode(frames, lengths))
@@ -270,7 +269,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
     def looked(
         self, frames: Tensor, lengths: Outputs | None, found: list[list[Hypothesis]], plain: list[list[Hypothesis]]
     ) -> list[list[Hypothesis]]:
-        """Return the hypotheses of a batch after a look at those of a search with phrases (`found`) and of one without."""
+        """Return a batch's hypotheses after the second look. `found`, `plain`: the results with and without phrases."""
         lists = self.lists if self.per_row else self.lists * len(found)
         if self.spots:
             return self._told(self._spotted(frames, lengths, list(plain), lists), lists)
@@ -290,7 +289,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
     def _spotted(
         self, frames: Tensor, lengths: Outputs | None, found: list[list[Hypothesis]], lists: Sequence[PhraseList]
     ) -> list[list[Hypothesis]]:
-        """Return the hypotheses of a batch with the phrases that were spotted in it. `found`: those without them."""
+        """Return the hypotheses of a batch with the phrases spotted in it. `found`: the hypotheses without phrases."""
         assert isinstance(self.decoder, CTCDecoder) and self.rate is not None
         sizes = checked_lengths(lengths, len(found), frames.shape[1], torch.device("cpu"))
         weight = self.decoder.fusion.phrase_weight
@@ -310,7 +309,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
         return found
 
     def spotter(self, own: PhraseList, weight: float) -> SpottedPhrases:
-        """Return what finds the phrases of one of the lists, made when it is first needed."""
+        """Return the object that spots the phrases of a list. It is made at the first call."""
         assert isinstance(self.decoder, CTCDecoder) and self.rate is not None
         key = (id(own), weight)
         if key not in self._spotters:
@@ -320,7 +319,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
         return self._spotters[key]
 
     def _told(self, found: list[list[Hypothesis]], lists: list[PhraseList]) -> list[list[Hypothesis]]:
-        """Return the hypotheses; with `explain`, report on the other phrases of each list, too."""
+        """Return the hypotheses. With `explain`, add reports on the phrases of each list that have none yet."""
         if not self.explain:
             return found
         told = []
@@ -337,7 +336,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
     def _look(
         self, found: list[Hypothesis], plain: list[Hypothesis], matches: list[Match], own: PhraseList, scores: Any
     ) -> list[Hypothesis]:
-        """Return the hypotheses of a row. `scores`: `ForcedScores`, if there are matches."""
+        """Return the hypotheses of one row after the second look. `scores`: the row's `ForcedScores`; None without matches."""
         best, base = found[0], plain[0]
         regions = regions_of(best, base, matches)
         ratios: list[float] = []
@@ -371,7 +370,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
         )
 
     def without_lms(self) -> PhraseDecoder[AnyDecoder]:
-        """Return a copy without language models, for the one row of a batch."""
+        """Return a copy without language models for a batch of one row."""
         changed = copy.copy(self)
         changed.decoder, changed.without = (each.without_lms([0], None) for each in (self.decoder, self.without))
         return changed

@@ -43,7 +43,7 @@ def rescored(
 def what_is_added(
     texts: Sequence[Sequence[str]], scores: Sequence[Sequence[float]], weight: Weight, word_bonus: Weight
 ) -> list[list[float]]:
-    """Return what is added to the scores of the first pass for each text of each list. `scores`: those of the rescorer."""
+    """Return the addition to each text's score: the rescorer's weighted score (from `scores`) and the bonuses for words."""
     weights, bonuses = (per_row(name, each, len(texts)) for name, each in (("weight", weight), ("word_bonus", word_bonus)))
     return [
         [of_row * score + bonus * len(text.split()) for text, score in zip(*both)]
@@ -52,14 +52,14 @@ def what_is_added(
 
 
 def share_of(scores: Sequence[float | None], counts: Sequence[int], weight: float, word_bonus: float) -> list[float]:
-    """Return what a rescorer says of the hypotheses of an utterance in mid-search (delayed fusion).
+    """Return the rescorer's share in the score of each hypothesis of an utterance during the search (delayed fusion).
 
     A hypothesis with one more complete word than another has already paid for it. For a fair comparison, the average score of
-    the utterance's words is taken off each of its words. A hypothesis that wasn't scored counts as average.
+    the utterance's words is subtracted for each word. An unscored hypothesis counts as average.
 
     Args:
         scores: the rescorer's scores of the complete words; None for a hypothesis that it hasn't read.
-        counts: the numbers of these words.
+        counts: the number of complete words in each hypothesis.
     """
     known = [(score, count) for score, count in zip(scores, counts) if score is not None]
     average = sum(score for score, _ in known) / max(1, sum(count for _, count in known))

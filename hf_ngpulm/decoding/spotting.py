@@ -1,9 +1,9 @@
-"""Look for the phrases of a list in CTC outputs, beside the transcript of a search without them.
+"""Spot the phrases of a list in CTC outputs, given the transcript of a search without phrases.
 
-A search with phrases would propose those that win with their bonus, and a long list crowds other words out of its beam. This
-proposes the same phrases, without that search: each phrase in the place of some words of the transcript whose ratio (see
-`hf_ngpulm.decoding.second_look`) plus weighted bonus is at least 0. Where several want the same place, that which exceeds its
-threshold the most enters.
+A search with phrases proposes phrases that win with their bonus. In such a search, a long list crowds other words out of the
+beam. This module proposes the same phrases without that search. It tries each phrase in place of some words of the transcript,
+and proposes it if its ratio (see `hf_ngpulm.decoding.second_look`) plus its weighted bonus is at least 0. If several phrases
+overlap, only the one that exceeds its threshold the most may enter the transcript.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .hypotheses import Hypothesis, PhraseReport
 
 
 class _Scores(NamedTuple):
-    """Score readings of some rows of a batch."""
+    """Score the readings of some rows of a batch."""
 
     decoder: CTCDecoder
     logits: Tensor
@@ -37,8 +37,9 @@ class _Scores(NamedTuple):
     bests: Sequence[Hypothesis]
 
     def of(self, some: Sequence[int], readings: Sequence[Sequence[Sequence[int]]]) -> Iterator[np.ndarray]:
-        """Yield for each of some rows its readings' acoustic scores up to a constant, what the language models add to them, and
-        the scores of the language models: float64 `[3, N]`."""
+        """Yield float64 `[3, N]` for each row: the readings' acoustic score up to a constant, the weighted addition of the
+        language models, and their unweighted score.
+        """
         decoder, (logits, lengths) = self.decoder, self[1:3]
         flat = [(row, reading) for row, of_row in zip(some, readings) for reading in of_row]
         numbers, every = [row for row, _ in flat], [reading for _, reading in flat]
@@ -57,12 +58,12 @@ class SpottedPhrases:
     """Find the phrases of one list.
 
     Args:
-        phrases: the list, of which phrases with negative weights are left aside.
-        names: what is written for an alias.
-        limits: thresholds of the phrases that have their own.
+        phrases: the list; phrases with negative weights are ignored.
+        names: the written text of each alias.
+        limits: the thresholds of phrases that have their own threshold.
         thresholds: function from numbers of tokens, `[N]`, to the thresholds of other phrases.
         weight: factor of the bonuses.
-        every: whether phrases are weighed that are far below their thresholds, too, to report on them.
+        every: whether to weigh, and report on, phrases far below their thresholds, too.
         decoder: a decoder without these phrases.
 
     Attributes:
@@ -91,7 +92,7 @@ class SpottedPhrases:
         self._tree: SpellingTree | None = None
 
     def tree(self, classes: int) -> SpellingTree:
-        """Return the tree of the spellings, for logits of so many classes."""
+        """Return the tree of the spellings, for logits of C = `classes`."""
         if self._tree is None or len(self._tree.begins) != classes:
             begins = np.ones(classes, dtype=bool)
             if self.speller.has_words:
@@ -106,13 +107,13 @@ class SpottedPhrases:
     def look(
         self, decoder: CTCDecoder, logits: Tensor, lengths: Tensor, plain: Sequence[Sequence[Hypothesis]], rows: Sequence[int]
     ) -> list[list[Hypothesis]]:  # fmt: skip
-        """Return the hypotheses of a batch, with phrases.
+        """Return the hypotheses of a batch after phrases have entered.
 
         Args:
             logits: `[B, T, C]`.
             lengths: integers `[B]`.
-            plain: hypotheses of each row, of a search without the phrases.
-            rows: numbers of the rows in the batch that the decoder is for.
+            plain: each row's hypotheses from a search without the phrases.
+            rows: each row's number in the decoder's whole batch.
         """
         tree, found = self.tree(logits.shape[-1]), [list(of_row) for of_row in plain]
         bests = [of_row[0] for of_row in plain]
@@ -138,7 +139,7 @@ class SpottedPhrases:
     def _chosen(
         self, best: Hypothesis, spots: Sequence[Spot], ratios: Sequence[float]
     ) -> tuple[tuple[PhraseReport, ...], list[Spot]]:
-        """Return reports on all phrases that were weighed, the best one of each place, and those that enter."""
+        """Return reports on the best phrase at each place, and the phrases that enter the transcript."""
         every = []
         for spot, ratio in zip(spots, ratios):
             spelling = self.spellings[spot.spelling]
@@ -164,7 +165,7 @@ class SpottedPhrases:
         self, decoder: CTCDecoder, best: Hypothesis, tree: SpellingTree, spots: Sequence[Spot], logits: Tensor,
         changes: Sequence[float], bonus: float,
     ) -> Hypothesis:  # fmt: skip
-        """Return the transcript with phrases. `changes`: of the scores that `_Scores` has."""
+        """Return the transcript with the phrases of `spots`. `changes`: the changes of the three scores of `_Scores`."""
         token_ids = _with(best.token_ids, tree, spots)
         starts, ends, confidences = best.token_frames, best.token_ends, best.token_confidences
         for spot in reversed(spots):
@@ -191,7 +192,7 @@ class SpottedPhrases:
 
 
 def _meet(one: Spot, other: Spot) -> bool:
-    """Return whether two phrases want the same words, or the same frames."""
+    """Return whether two phrases overlap in words or in frames."""
     return (one.first < other.last and other.first < one.last) or (one.start < other.end and other.start < one.end)
 
 
@@ -199,7 +200,7 @@ _BEGINS = re.compile(f"[{UNSPACED}]").match
 
 
 def _with(token_ids: Sequence[int], tree: SpellingTree, spots: Iterable[Spot]) -> list[int]:
-    """Return tokens in which phrases stand in their places. `spots`: from left to right."""
+    """Return tokens with each phrase in its place. `spots` are in order from left to right."""
     spliced: list[int] = []
     end = 0
     for spot in spots:

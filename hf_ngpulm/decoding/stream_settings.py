@@ -20,7 +20,7 @@ def lm_and_weight(
     fusion: Fusion, lm: NGramLM | LogLinear | None, lm_weight: float | None
 ) -> tuple[NGramLM | LogLinear | None, float]:
     """Return the language model of a stream and its weight; both default to the decoder's. Raises ValueError if the decoder
-    doesn't have the model, or has several and none is named.
+    doesn't have the model, or `lm` doesn't choose one of several models.
     """
     if not fusion.lms:
         if lm is not DECODERS_LM and lm is not None:

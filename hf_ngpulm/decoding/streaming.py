@@ -62,9 +62,9 @@ class StreamingDecoder:
     has arrived. The lag is one frame per token by which their lengths differ; in a TDT, it is up to the longest duration per
     token. `close` and `reset` decode the rest.
 
-    Phrases can be looked at again at the end of each utterance: `open(phrases=..., false_alarms_per_hour=...)`. `close` and
-    `reset` then return the hypotheses of a `PhraseDecoder`. The frames of the utterance are kept until then, and partials are
-    without phrases.
+    A stream can take a second look at its phrases at the end of each utterance: `open(phrases=..., false_alarms_per_hour=...)`.
+    `close` and `reset` then return the hypotheses of a `PhraseDecoder`. The frames of the utterance are kept until then.
+    Partials have no phrases.
 
     A stream can follow a grammar: `open(grammar=...)`. Its results are then those of `GrammarDecoder`, and its partials are
     `hf_ngpulm.decoding.grammar_streams.PartialUnderstanding`s.
@@ -176,9 +176,10 @@ class StreamingDecoder:
             phrases: phrases to favour: a `PhraseBooster`, or its arguments; None for none. The default is the decoder's.
             phrase_weight: factor of the phrases' bonuses, also for phrases that the stream switches to later. The default is
                 the decoder's factor. In a graph it is the discount of phrases without their own discount.
-            grammar, grammar_mode, sensitivity, explain: a grammar; the others are as for `GrammarDecoder`. Such a stream does
-                without the decoder's rescorer.
-            false_alarms_per_hour, thresholds, explain: a second look at the phrases, a list of texts; as for `PhraseDecoder`.
+            grammar, grammar_mode, sensitivity, explain: a grammar, and the settings of `GrammarDecoder`. A stream with a
+                grammar doesn't use the decoder's rescorer.
+            false_alarms_per_hour, thresholds, explain: settings of a second look at the phrases (a list of texts), as for
+                `PhraseDecoder`.
 
         Returns:
             The stream's number, which is never used again.
@@ -243,9 +244,9 @@ class StreamingDecoder:
 
     @property
     def _like_this(self) -> Callable[[Any], StreamingDecoder]:
-        """A function that opens another decoder's streams with the settings of these.
+        """Return a function that makes a `StreamingDecoder` with this one's settings for another decoder.
 
-        It holds no reference to these streams, so that they are freed without the garbage collector.
+        The function holds no reference to this object, so this object is freed without the garbage collector.
         """
         return partial(
             StreamingDecoder, max_streams=self.max_streams, endpoint_frames=self.endpoint_frames, device=self.device,
@@ -254,9 +255,7 @@ class StreamingDecoder:
 
     @contextmanager
     def _apart_from(self, fused_with: tuple[Any, float, float | None]) -> Iterator[int]:
-        """Yield the number of a new stream whose slot here stays unused, because its searches have their own. An error within
-        the block closes it.
-        """
+        """Yield the number of a new stream that isn't decoded in its own slot. An error within the block closes the stream."""
         sid = self._numbered(fused_with)
         try:
             yield sid
@@ -273,7 +272,7 @@ class StreamingDecoder:
         return sid
 
     def _open_with_look(self, lms: tuple[Any, float], phrases: Any, phrase_weight: float | None, look: dict[str, Any]) -> int:
-        """Open a stream whose phrases are looked at again."""
+        """Open a stream with a second look at its phrases."""
         phrases, settings = self._looked_at(phrases, phrase_weight, look)
         if self._with_looks is None:
             self._with_looks = LookStreams(self.decoder, self._like_this)
@@ -282,7 +281,7 @@ class StreamingDecoder:
         return sid
 
     def _looked_at(self, phrases: Any, phrase_weight: float | None, look: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Return phrases that are looked at again, and the arguments of `PhraseDecoder`."""
+        """Return the phrases of a second look, and the arguments of `PhraseDecoder`."""
         if phrases is DECODERS_PHRASES:
             phrases = self.decoder.given_phrases
         if not is_any(phrases):
@@ -293,11 +292,11 @@ class StreamingDecoder:
         return phrases, {"phrase_weight": weight, **look}
 
     def _apart(self, sid: int) -> GrammarStreams | LookStreams | None:
-        """Return what decodes a stream with a grammar or a second look; None for any other stream."""
+        """Return the object that decodes a stream with a grammar or a second look; None for any other stream."""
         return next((each for each in (self._with_grammars, self._with_looks) if each is not None and sid in each), None)
 
     def _in_grammar(self, sid: int) -> GrammarStreams | None:
-        """Return what follows the grammar of a stream; None for a stream without a grammar."""
+        """Return the object that decodes a stream with a grammar; None for a stream without a grammar."""
         grammars = self._with_grammars
         return grammars if grammars is not None and sid in grammars else None
 
@@ -417,9 +416,9 @@ class StreamingDecoder:
 
         Raises:
             StreamError: a stream isn't open, or its chunk has a wrong shape, type or device, or contains NaN or infinity. Such
-                streams are unchanged; all other streams have been decoded. The error's `problems` describe the former, and its
-                `partials` are the results of the latter. If the model turns finite frames into NaN, the stream can only be
-                closed or reset.
+                streams are unchanged; all other streams have been decoded. The error's `problems` describe the failed streams,
+                and its `partials` are the results of the others. If the model turns finite frames into NaN, the stream can only
+                be closed or reset.
         """
         problems: dict[int, str] = {}
         good: dict[int, Tensor] = {}
@@ -549,13 +548,13 @@ class StreamingDecoder:
         return [replace(each, lm_left_out=True) for each in hypotheses] if sid in self._without_lm else hypotheses
 
     def _in_pool(self, models: RowModels) -> RowModels:
-        """Return a row's models as the slots have them."""
+        """Return a row's models as automata in the pool, with a column for phrases if the slots have one."""
         if self._slots.has_phrases and self._fusion.phrases is None:
             models = self._fusion.in_pool(models, self._searched_on)[0].widened()
         return models
 
     def _decide(self, sid: int, memory: guard.Memory, best: Hypothesis) -> None:
-        """Decide whether the stream's next utterance does without its language model."""
+        """Decide whether the stream's next utterance is decoded without its language model."""
         memory.add(best.token_ids, len(best.text.split()), best.acoustic_score)
         if memory.leaves_out != (sid in self._without_lm):
             self._without_lm ^= {sid}

@@ -15,7 +15,7 @@ from ..config.of_models import found_for
 
 
 class Thresholds(NamedTuple):
-    """Hold the numbers of a threshold (natural log); see `hf_ngpulm.decoding.second_look`."""
+    """Hold the four numbers that determine thresholds (natural log); see `hf_ngpulm.decoding.second_look`."""
 
     offset: float
     slope: float
@@ -23,16 +23,18 @@ class Thresholds(NamedTuple):
     per_token: float
 
     def of(self, rate: float, size: int, tokens: Any) -> Any:
-        """Return the threshold of a phrase. `size`: phrases in the list; `tokens`: tokens of the phrase, or of each phrase."""
+        """Return a phrase's threshold. `size`: phrases in the list; `tokens`: the phrase's number of tokens, or an array."""
         return self.offset - self.slope * math.log(rate) + self.per_list * math.log(max(size, 1)) - self.per_token * tokens
 
     def fitted(self, false_alarms: Sequence[tuple[float, int, int]], hours: float) -> Thresholds:
-        """Return a copy with an offset and a slope for other speech.
+        """Return a copy with the offset and slope fitted to false alarms.
 
-        In the tail that matters, false alarms become rarer exponentially as the threshold rises; a tenth of them is the tail.
+        The tail is the tenth of the false alarms with the highest ratios. In it, false alarms become exponentially rarer as the
+        threshold rises.
 
         Args:
-            false_alarms: ratio, size of the list, and tokens of each phrase that a search found and nobody said.
+            false_alarms: for each phrase that a search found but nobody said: its ratio, the size of the list, and its number
+                of tokens.
             hours: hours of the speech that was searched, counted once for each list.
 
         Raises:
@@ -67,10 +69,10 @@ KINDS = dict.fromkeys(Thresholds._fields, number(-1e6, 1e6))
 
 
 def thresholds_for(model: Any, given: Any) -> Thresholds | None:
-    """Return the thresholds of a recogniser. `given`: thresholds, a path (see `hf_ngpulm.config.of_models`), or None for none.
+    """Return the thresholds of a recogniser. `given`: thresholds, a file's path (see `hf_ngpulm.config.of_models`), or None.
 
     Raises:
-        ValueError: the file has none for this recogniser.
+        ValueError: the file has no thresholds for this recogniser.
     """
     if given is None or isinstance(given, Thresholds):
         return given

@@ -266,7 +266,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         return paths
 
     def slots(self, models: RowModels, dtype: torch.dtype) -> TransducerSlots:
-        """Return the slots of streams, one for each row of the models. `dtype` is the type of their frames."""
+        """Return a new session's search, with a slot for each row of the models. `dtype` is the type of the streams' frames."""
         rows = len(models.states)
         like = torch.zeros((rows, LEAST_ROOM, 0), dtype=dtype, device=models.states.device)
         of_search = models._replace(ilm_weights=self.ilm_weights(models))

@@ -107,8 +107,8 @@ class Struct(ctypes.Structure):
     """A struct of the core, with the members that the core declares. A subclass has the struct's name, with or without
     `Ngpulm`.
 
-    The constructor takes all members as keyword arguments: numbers, and for pointers tensors, arrays or structs. The struct
-    keeps the latter alive.
+    The constructor takes all members as keyword arguments: numbers, and for pointers tensors, arrays or structs, which the
+    struct keeps alive.
     """
 
     all: ClassVar[dict[str, type[Struct]]] = {}

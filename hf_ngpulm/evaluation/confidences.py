@@ -21,9 +21,7 @@ from .recordings import Recording
 
 
 class ConfidenceBin(NamedTuple):
-    """Count the words whose confidences lie between two bounds, and compare their mean confidence with the share that is
-    right.
-    """
+    """Count the words whose confidences lie between two bounds, with their mean confidence and the share of correct words."""
 
     low: float  # bounds of the bin
     high: float

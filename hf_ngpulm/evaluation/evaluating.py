@@ -297,7 +297,7 @@ class _OnCluster:
 
 @dataclass
 class _Worker:
-    """Recognises batches in an actor. The first call loads the model, so that a worker can be pickled and sent."""
+    """Recognises batches in an actor. The first call loads the model, so a worker can be pickled and sent before."""
 
     made: tuple[Any, ...]  # arguments of `_Evaluating.of`
     about: dict[str, Any] | None = None  # the settings of the first worker

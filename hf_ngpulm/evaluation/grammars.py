@@ -160,8 +160,8 @@ def tune_grammar(
 def best_bound(other: Sequence[float], commands: Sequence[float], allowed: int) -> OperatingPoint | None:
     """Return the bound that misses the fewest commands and accepts at most `allowed` recordings of other speech.
 
-    The bound lies halfway between the highest rejected evidence of other speech and the lowest accepted evidence. If nothing is
-    accepted, the bound lies just above the former.
+    The bound lies halfway between the highest rejected evidence of other speech and the lowest accepted evidence. If no
+    evidence is accepted, the bound lies just above the highest rejected one.
 
     Args:
         other, commands: evidence of each recording, nats per token.
@@ -204,7 +204,7 @@ def _judged(
 
 
 def _meaning_of(grammar: Grammar, text: str) -> tuple[Any, Any] | None:
-    """Return the intent and slots of a sentence of the grammar; for the name of an intent, its name and None; else None."""
+    """Return the intent and slots of a sentence of the grammar; an intent and None if the text is its name; otherwise None."""
     reading = grammar.reading(text)
     if reading is not None:
         return reading.intent, {slot.name: slot.value for slot in reading.slots}

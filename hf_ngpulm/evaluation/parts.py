@@ -70,9 +70,7 @@ class Parts:
         )
 
     def open(self) -> None:
-        """Open and lock this process's file. Drop an incomplete last line. Raises ValueError if another process has locked the
-        file.
-        """
+        """Open and lock this process's file; drop an incomplete last line. Raises ValueError if another process locks it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self._file = open(self.path, "a+b")  # noqa: SIM115
         try:

@@ -32,7 +32,7 @@ BEGIN = b'{"audio": '  # the beginning of each line
 
 
 class Transcriber:
-    """Transcribes groups of recordings. The first group loads the model, so that a transcriber can be pickled and sent.
+    """Transcribes groups of recordings. The first group loads the model, so a transcriber can be pickled and sent before.
 
     Args:
         model: folder or Hub id of the recogniser.

@@ -78,9 +78,7 @@ def read_arpa(path: str | os.PathLike[str], vocabulary: Vocabulary, units: str =
 
 
 class ArpaFile(NGramFile):
-    """An open ARPA file, whose header and unigrams have been read. `path`: as for `read_arpa`. The constructor raises the same
-    errors as `read_arpa`.
-    """
+    """An open ARPA file whose header and unigrams have been read. The argument and the errors are those of `read_arpa`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = path

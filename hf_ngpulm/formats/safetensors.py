@@ -108,7 +108,7 @@ def tensors_of(parts: LMParts) -> dict[str, Tensor]:
 
 
 def shards_of(path: Path) -> list[str]:
-    """Return the names of the files in an index; an empty list if the path isn't that of an index.
+    """Return the names of the files in an index; an empty list if the file isn't an index.
 
     Raises:
         NGramFormatError: the index is damaged, or names a file elsewhere.

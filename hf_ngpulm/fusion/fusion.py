@@ -258,7 +258,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             return [pool.places[_key(booster)] for booster in followed], leases, pool.tensors
 
     def in_pool(self, models: RowModels, device: torch.device) -> tuple[RowModels, int]:
-        """Return the rows with automata in the pool, and the number that was added to their states."""
+        """Return the rows with automata in the pool, and the offset that was added to their states."""
         nothing = self.contexts.booster([])
         with self._lock:
             pool, shift = self._pool(device, [] if nothing is None else [nothing]), 0

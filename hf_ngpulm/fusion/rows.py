@@ -95,9 +95,7 @@ class RowModels(NamedTuple):
         trace: Callable[[Result], tuple[Any, Any]],
         not_tokens: int = -1,
     ) -> Result:
-        """Run a search, repeat it until all states that it enters are composed, and return its result; see
-        `LazySearch.settled`.
-        """
+        """Repeat a search until all states that it enters are composed; return its result. See `LazySearch.settled`."""
         return search(self.tensors) if self.lazy is None else self.lazy.settled(search, states, trace, not_tokens)
 
     def reading(self, states: Tensor) -> AutomatonTensors:

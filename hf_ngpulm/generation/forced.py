@@ -1,4 +1,4 @@
-"""Score given transcripts with an encoder-decoder (teacher forcing), and measure how sure it is of each token."""
+"""Score given transcripts with an encoder-decoder (teacher forcing), and compute its confidence in each token."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def forced_scores(
     model: Any, encoder_outputs: Any, attention_mask: Tensor | None, prompts: Sequence[Sequence[int]],
     transcripts: Sequence[Sequence[int]], rows: Sequence[int] | None = None,
 ) -> list[float]:  # fmt: skip
-    """Return the log-probability of each transcript after its row's prompt, natural log, over all classes of the model; -inf
-    if the transcript has more tokens than the decoder can read.
+    """Return each transcript's log-probability after its row's prompt, natural log, normalised over all classes; -inf if the
+    transcript is too long for the decoder.
 
     Args:
         model: an encoder-decoder.
@@ -46,10 +46,10 @@ def token_confidences(
     model: Any, encoder_outputs: Any, attention_mask: Tensor | None, prompts: Sequence[Sequence[int]],
     transcripts: Sequence[Sequence[int]], measure: str,
 ) -> list[list[float]]:  # fmt: skip
-    """Return how sure the model itself is of each token of transcripts, from 0 to 1, whatever language models and rules of
-    `generate` have chosen them.
+    """Return the model's own confidence in each token of transcripts, from 0 to 1. Language models and rules of `generate`
+    don't affect it.
 
-    "max_prob" is the model's probability of the token that was chosen. The other measures are of its probabilities of all
+    "max_prob" is the model's probability of the token that was chosen. The other measures depend on the probabilities of all
     classes at that step (see `hf_ngpulm.search.confidence`).
 
     Args:
@@ -73,8 +73,8 @@ def _forced(
     model: Any, encoder_outputs: Any, attention_mask: Tensor | None, prompts: Sequence[Sequence[int]],
     transcripts: Sequence[Sequence[int]], rows: Sequence[int],
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:  # fmt: skip
-    """Yield parts of at most `AT_ONCE` transcripts: the log-probabilities of all classes at each token `[N, L, C]`, the tokens
-    `[N, L]`, and where there are any, bool `[N, L]`. The arguments are those of `forced_scores`.
+    """Yield parts of at most `AT_ONCE` transcripts: the log-probabilities of all classes at each token, `[N, L, C]`, the tokens
+    `[N, L]`, and a mask of real tokens, bool `[N, L]`. Arguments are as for `forced_scores`.
     """
     first = len(prompts[0])
     of_all = torch.tensor(rows, dtype=torch.int64)

@@ -49,8 +49,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         model: the model whose `generate` is called. Whisper's `generate` is extended to report the recordings of its rows (see
             `generation.whisper`).
         phrases: phrases to boost (hotwords): a `hf_ngpulm.PhraseBooster`, or the phrases to make one; or a list with a booster,
-            phrases or None for each recording. A compiled grammar, `grammar.compiled(tokenizer)`, lets only its sentences be
-            said.
+            phrases or None for each recording. A compiled grammar, `grammar.compiled(tokenizer)`, allows only its sentences.
         phrase_weight: factor of the phrases' bonuses; a number, or a tensor with one per recording.
         normalise_phrases: whether bonuses shift probability towards phrases instead of adding to it (default True), so that
             beam search doesn't prefer hypotheses that repeat a phrase (False for a compiled grammar). Without beams both
@@ -324,7 +323,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return self._roles
 
     def scored(self, tokens: Tensor, lm: NGramLM) -> list[int]:
-        """Return those of a transcript's tokens, int64 `[L]`, that a language model of this processor scores."""
+        """Return the tokens of a transcript, int64 `[L]`, that the language model `lm` of this processor scores."""
         classes = num_classes(self._model) or self._known[0].vocab_size
         every = self.roles(classes, torch.device("cpu"))
         roles = next(of for (_, lms), of in zip(self._columns, every, strict=True) if any(lm is each for each in lms))

@@ -1,7 +1,7 @@
 """Rank the beams of `generate` with a causal language model, at the end and during the search (see `hf_ngpulm.rescoring`).
 
-`generate` ranks beams by score / length ** `length_penalty`, where the length counts the generated tokens and the end. What the
-rescorer adds to a score is divided by the same power.
+`generate` ranks beams by score / length ** `length_penalty`, where the length counts the generated tokens and the end. The
+rescorer's addition to a score is divided by the same power.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OF_RESCORER = ("rescorer", "rescorer_weight", "word_bonus", "rescorer_every")
 
 
 class SecondPass(NamedTuple):
-    """Hold a rescorer, its weight, the bonus per word (numbers, or tensors with one per recording), and when it is asked."""
+    """Hold a rescorer, its weight, the bonus per word (numbers, or tensors with one per recording), and when it scores."""
 
     rescorer: Any
     weight: float | Tensor = RESCORER_WEIGHT
@@ -66,13 +66,13 @@ class SecondPass(NamedTuple):
     def best(
         self, search: Callable[[Any, list[Any]], Any], texts: Texts, prompt: int, config: Any, recordings: Sequence[int]
     ) -> Any:
-        """Run a beam search, and return what `generate` returns, with the beams that the rescorer ranks first.
+        """Run a beam search, and let the rescorer rank all beams. Return the best ones in the form of `generate`.
 
-        `sequences_scores` are those of the first pass.
+        `sequences_scores` are the scores of the first pass.
 
         Args:
             search: function from a generation config and logits processors to the outputs of all beams.
-            texts: writes transcripts.
+            texts: turns tokens into transcripts.
             prompt: number of tokens before the transcript.
             config: the generation config.
             recordings: the index of each row's recording, as for tensors of weights.
@@ -136,20 +136,20 @@ class Texts:
         self.start = None if announced is None else tokenizer.convert_tokens_to_ids(announced)
 
     def __call__(self, rows: Sequence[list[int]]) -> list[str]:
-        """Return the texts of rows of tokens. A model's preamble to its transcript isn't part of it."""
+        """Return the texts of rows of tokens, without the preamble that some models write before a transcript."""
         if self.start is not None:
             rows = [row[len(row) - row[::-1].index(self.start) :] if self.start in row else [] for row in rows]
         return [text.strip() for text in self.tokenizer.batch_decode(list(rows), skip_special_tokens=True)]
 
 
 class Shares(LogitsProcessor):
-    """Let a rescorer take part in the beam search of `generate`: delayed fusion, as `hf_ngpulm.decoding.sessions.delayed`.
+    """Let a rescorer take part in the beam search of `generate` (delayed fusion, see `hf_ngpulm.decoding.sessions.delayed`).
 
-    The complete words of each beam are scored at each step. What the rescorer says of them, the share, is added to all scores
-    of the next token in place of the share that the beam's tokens had a step before. So a beam's score has one share.
+    At each step the rescorer scores the complete words of each beam. This share is added to all scores of the next token, and
+    the beam's share of the previous step is subtracted. So a beam's score contains one share.
 
     Attributes:
-        added: for each step what was added to the scores of each row, `[B * K]`.
+        added: for each step the number added to the scores of each row, `[B * K]`.
     """
 
     def __init__(self, rescorer: Any, weights: Tensor, bonuses: Tensor, texts: Texts, prompt: int, beams: int) -> None:
@@ -180,7 +180,7 @@ class Shares(LogitsProcessor):
         return scores + self.added[-1][:, None]
 
     def of(self, recording: int, tokens: Sequence[int]) -> float:
-        """Return the share of a beam with these tokens at the step after them."""
+        """Return the rescorer's share in the score of a beam with these tokens."""
         return self.known[recording].get(tuple(tokens), 0.0)
 
     def finish(self, lists: list[list[str]]) -> list[list[float]]:

@@ -160,9 +160,7 @@ def _own_scores(window: Window, given: dict[str, Any]) -> list[Tensor]:
 
 
 def _artificial_scores(log_probs: Tensor, given: dict[str, Any]) -> list[Tensor]:
-    """Return artificial scores `[V]` for each step of a row, so that Transformers' `_need_fallback` averages the
-    log-probabilities `log_probs`, `[T]`.
-    """
+    """Return artificial scores `[V]` for each step of a row, so that Transformers' `_need_fallback` averages `log_probs`."""
     sequence = given["seek_sequence"].cpu()
     scores = torch.full((min(len(log_probs), len(sequence)), given["vocab_size"]), -torch.inf)
     steps, said = torch.arange(len(scores)), sequence[: len(scores)]

@@ -1,4 +1,4 @@
-"""Measure how sure an encoder-decoder itself is of the words that a search has chosen (see `forced.token_confidences`)."""
+"""Compute an encoder-decoder's own confidence in the words that a search has chosen (see `forced.token_confidences`)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def measured(
 
     Args:
         model, encoder_outputs, attention_mask, prompts: as for `token_confidences`.
-        tokens: what `generate` returned, int64 `[B, L]`.
-        splitter: tells which tokens are text.
-        confidence: a measure, or a calibration of one.
+        tokens: output of `generate`, int64 `[B, L]`.
+        splitter: distinguishes text tokens from special tokens.
+        confidence: a measure, or a `Calibration`.
     """
     calibration = confidence if isinstance(confidence, Calibration) else None
     measure = confidence if isinstance(confidence, str) else confidence.measure

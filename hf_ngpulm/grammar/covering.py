@@ -21,12 +21,12 @@ Pair = tuple[int, int]  # a state, and the state that it may cover
 
 
 class Covering:
-    """Tells whether one state covers another: it allows whatever the other allows.
+    """Tells whether one state covers another: all continuations of the other state are also its own.
 
     Args:
         words: an automaton without weights.
         free_of: int64 `[S]`, for each state the state after any number of free words; -1 if there are none or several such
-            states. States without one cover nothing, and nothing covers them.
+            states. States with -1 cover nothing, and nothing covers them.
         is_free: returns whether all spellings of a symbol can be read as free words.
     """
 
@@ -55,7 +55,7 @@ class Covering:
         return self.known[state, other]
 
     def _decide(self, asked: Pair) -> None:
-        """Decide a pair: look for a pair that it leads to and that can't stay. If there is none, all pairs seen stay."""
+        """Decide whether a pair stays: it doesn't if it leads to a pair that can't stay. Otherwise all pairs seen stay."""
         before: dict[Pair, list[Pair]] = {asked: []}  # the pairs that need a pair
         waiting = [asked]
         while waiting:
@@ -83,7 +83,7 @@ class Covering:
             self.known.setdefault(pair, True)
 
     def _after(self, state: int, other: int) -> set[Pair] | None:
-        """Return the pairs that must stay for a pair to stay; None if it can't."""
+        """Return the pairs that must stay for a pair to stay; None if the pair can't stay."""
         free, other_free = self.free_of[state], self.free_of[other]
         if free < 0 or other_free < 0 or (self.ends[other] and not self.ends[state]):
             return None

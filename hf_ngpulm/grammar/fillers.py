@@ -30,9 +30,7 @@ def fillers_of(language: str) -> list[str]:
 
 
 def between_fillers(expression: Expression, fillers: str | Iterable[str], price: float) -> Expression:
-    """Return an expression before and after which any number of fillers may be said. Arguments are as for
-    `Grammar.with_fillers`.
-    """
+    """Return an expression with any number of fillers before and after it. Arguments are as for `Grammar.with_fillers`."""
     check("price", price, number(0))
     words = [Words(filler) for filler in (fillers_of(fillers) if isinstance(fillers, str) else fillers)]
     if not words or not all(each.text.strip() for each in words):

@@ -69,7 +69,7 @@ class Gluer:
         return _sum(_then(before, _word(opened)) for opened, before in self._ways(part, ()).items())
 
     def _ways(self, part: Part, opened: Open) -> Ways:
-        """Return the expressions of a part that continues an unfinished word, by the unfinished word at the part's end."""
+        """Return the expressions of a part after the unfinished word `opened`, by the unfinished word at the part's end."""
         if isinstance(part, str):
             return _read(part, opened)
         if isinstance(part, Fill):
@@ -105,7 +105,7 @@ class Gluer:
 
 
 def _read(text: str, opened: Open) -> Ways:
-    """Return the expressions of a text that continues an unfinished word, by the unfinished word at the text's end."""
+    """Return the ways to read a text after the unfinished word `opened`; see `Gluer._ways`."""
     pieces = re.split(r"\s+", text)
     if len(pieces) == 1:
         return {_joined(opened, text): NO_WORDS} if not _parted(opened, text) else {_joined((), text): _word(opened)}
@@ -177,5 +177,5 @@ def _merged(found: Iterable[tuple[Open, Expression]]) -> Ways:
 
 
 def _different(options: Iterable[Expression]) -> Iterable[Expression]:
-    """Return expressions without the same object or words twice."""
+    """Return the expressions without duplicates: the same object, or the same words."""
     return {each.text if isinstance(each, Words) else id(each): each for each in options}.values()

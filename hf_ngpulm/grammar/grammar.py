@@ -78,9 +78,7 @@ class Grammar:
 
     @classmethod
     def from_templates(cls, source: Any, **options: Any) -> Grammar:
-        """Return the grammar of Home Assistant's sentence templates. The arguments are those of
-        `hf_ngpulm.grammar.templates.read_templates`.
-        """
+        """Return the grammar of Home Assistant's sentence templates; see `hf_ngpulm.grammar.templates.read_templates`."""
         with collector_paused():
             return cls.of_rules(read_templates(source, **options))
 

@@ -20,8 +20,8 @@ class Keys:
     """The sorted spellings of all arcs. The first token of each spelling is its group.
 
     A group has the spellings that continue a state with one token. States in which the same spellings with this token have the
-    same weights and targets share the group, if the same state follows free words in them. Long lists have groups of their own
-    beside the other spellings with this token, so that a word that begins like some entries doesn't repeat these entries.
+    same weights and targets share the group, if the same state follows free words in them. A long list has groups of its own,
+    so a word that begins like some of its entries doesn't repeat these entries in its own group.
 
     Args:
         start: number of the copy of the start state; it follows the automaton's states.
@@ -68,7 +68,7 @@ class Keys:
     def _grouped(
         self, table: _Table, arcs: list[Arc], start: int, free_of: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Group the arcs' spellings. Return those of each group: the tokens, lengths, weights and targets."""
+        """Group the arcs' spellings. Return the tokens, lengths, weights and targets of each group's spellings."""
         names: dict[Any, int] = {}
         free = free_of.tolist()
         labels = np.array([names.setdefault((free[arc[0]], *arc[1:]), len(names)) for arc in arcs], dtype=np.int64)
@@ -114,7 +114,7 @@ class Keys:
 
 
 class _Table:
-    """The concatenated spellings of all symbols, in bundles of those with the same symbol and first token.
+    """The concatenated spellings of all symbols. A bundle has those with the same symbol and first token.
 
     Attributes:
         firsts: int64 `[bundles]`, the first token of each bundle.
@@ -146,7 +146,7 @@ class _Table:
         self._tokens = np.array([token for each in sequences for token in each], dtype=np.int32)
 
     def bundles_of(self, symbols: Iterable[Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Return for each symbol the number of its bundles; and the bundles of all, concatenated."""
+        """Return each symbol's number of bundles, and the concatenated bundles of all symbols."""
         numbers = np.array([self._numbers[symbol] for symbol in symbols], dtype=np.int64)
         counts = self._bundles[numbers + 1] - self._bundles[numbers]
         return counts, _ranges(self._bundles[numbers], counts)

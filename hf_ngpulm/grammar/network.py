@@ -88,7 +88,7 @@ class Symbols:
     Args:
         spellings: the spellings of each symbol except `FREE`, and the values of the entries with that spelling.
         free_end: returns the end of a free word from its start; returns the start if no free word begins there.
-        skipped: returns the first place from which on units aren't skipped, from a place between words.
+        skipped: returns, for a place between words, the place of the next unit that isn't skipped.
         initial: more spellings of each symbol, which are valid only at the beginning of a transcript.
         separators: units that separate words; None if words need no separator.
     """
@@ -168,7 +168,7 @@ class Network:
         return len(self.arcs) - 1
 
     def _state(self, arcs: list[Arc], value: Value = None) -> int:
-        """Return the intent's state with these arcs. `value`: that of their action."""
+        """Return the intent's state with these arcs. `value`: the value of their action."""
         key = (*arcs, repr(value))  # 1 and True are equal, and have different representations
         if key not in self._states:
             self._states[key] = self._added(arcs)

@@ -1,9 +1,9 @@
 """Follow the spellings of an automaton of words token by token.
 
-The spellings of all arcs form one trie. Its first level has groups (`hf_ngpulm.grammar.keys`): a state has one for each token
-that begins a spelling of its arcs, and below it are these spellings. States share groups.
-A *place* is a node of the trie, a state between words, or the inside of a free word, which any further token may continue.
-Several places may be possible after the same tokens.
+The spellings of all arcs form one trie. Its first level has groups (`hf_ngpulm.grammar.keys`). A state has a group for each
+first token of its arcs' spellings; the spellings are below the group. States share groups. A *place* is a node of the trie, a
+state between words, or the inside of a free word, which any further token may continue. Several places may be possible after
+the same tokens.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ class Spelled:
         return self.delimiter is not None or all(self.begins[each[0]] for each in self.members[symbol][0])
 
     def _follow_free_words(self) -> None:
-        """Find the places beside each arc of the trie: the places that are also possible because the spelling's tokens may be
-        free words.
+        """Find the places beside each arc of the trie: places that are also possible, because the tokens may be free words,
+        too.
 
-        `besides` lists the distinct sets of places, and `beside` has each arc's index into this list, or -1. For a set with a
-        single place, `only` has the place's state.
+        `besides` lists the distinct sets of such places. `beside` has each arc's index into this list, or -1. `only` has the
+        state of a set's single place, or -1.
         """
         trie, delimiter = self.trie, self.delimiter
         self.parents = np.repeat(np.arange(trie.num_nodes), np.diff(trie.child_offsets))
@@ -118,7 +118,7 @@ class Spelled:
         self.only = np.array([places[0][1] if len(places) == 1 else -1 for places in self.besides] + [-1])
 
     def _measure(self) -> None:
-        """Find the largest weight of the spellings through each node. Find the nodes at spellings' ends that need a set."""
+        """Find the largest weight of the spellings through each node. Find the ends of spellings that need a set of places."""
         trie = self.trie
         sizes = np.diff(trie.path_offsets)
         self.pushed = np.full(trie.num_nodes, -np.inf)
@@ -184,14 +184,14 @@ class Spelled:
         return self.first_tokens[self.first_bounds[state] : self.first_bounds[state + 1]]
 
     def openings_of(self, states: Iterable[int]) -> set[int]:
-        """Return the tokens with which a word after free words may begin, if the free words lead to these states."""
+        """Return the tokens that may begin a word after free words. `states`: the states after the free words."""
         if self.delimiter is not None:
             return {self.delimiter}
         firsts = {token for state in states for token in self.tokens_after(state)}
         return {token for token in firsts if self.begins[token]}
 
     def is_lasting(self, places: list[Place]) -> bool:
-        """Return whether further free words don't change these places inside free words."""
+        """Return whether places inside free words stay the same when more free words follow."""
         return self.delimiter is not None or all(self.defaults[which] == (0.0, which) for _, which, _ in places)
 
     def entered(self, node: int, form: int, weight: float) -> list[Place]:

@@ -143,8 +143,8 @@ def _disjoint(
 ) -> tuple[dict[Any, tuple], dict[Any, tuple[Sequences, Sequences]]]:
     """Divide the spellings of all symbols into classes, so that equal spellings lead to one state.
 
-    Spellings with the same set of names form a class. For example, a spelling of both a word and an entry is in another class
-    than the word's other spellings.
+    Spellings that belong to the same set of names form a class. For example, a spelling of both a word and an entry is in
+    another class than the word's other spellings.
 
     Args:
         names: the name of each symbol. Symbols with the same name have the same spellings.

@@ -179,8 +179,8 @@ def _fill(reader: ListReader, content: str | Wildcard | None, slot: str | None) 
 
 
 def glued(new: Mapping[str, list[Entry]], known: Iterable[str]) -> dict[str, list[Entry]]:
-    """Return the new entries of derived lists, which have letters before or after each entry of another list. `new`: the new
-    entries of other lists. `known`: the names of all lists.
+    """Return the new entries of derived lists, which add letters to each entry of another list. `new`: entries of these other
+    lists, by name. `known`: the names of all lists.
     """
     derived = {}
     for name in known:

@@ -119,7 +119,7 @@ class _Compiler(Spelled):
         self._add_finals(self.first_node + final, self.node_finals[final] - self.pushed[final])
 
     def _add_firsts(self, weights: np.ndarray, targets: np.ndarray) -> None:
-        """Add the arcs of the states between words. `weights`, `targets`: of each state's groups."""
+        """Add the arcs of the states between words. `weights`, `targets`: the weights and targets of each state's groups."""
         states, tokens = np.repeat(np.arange(self.start + 1), np.diff(self.keys.bounds)), self.keys.firsts
         heads = np.flatnonzero((np.diff(states, prepend=-1) != 0) | (np.diff(tokens, prepend=-1) != 0))
         for at in heads[np.diff(heads, append=len(states)) > 1].tolist():  # several groups begin with the token

@@ -7,8 +7,8 @@ A list or a range of numbers is a single symbol, so the automaton's size doesn't
 A state of the result is a set of network states, each with its weight relative to the set's best state. A set that may read a
 free word has a `default`: the set that follows a word without an arc.
 
-Each intent is minimised on its own before all are joined. Parts in any order ("[in the kitchen] [now]") give many states
-that are equivalent only after minimisation, and sets of those would be too many.
+Each intent is minimised on its own before all are joined. Parts in any order ("[in the kitchen] [now]") give many states that
+are equivalent only after minimisation. Without it, there would be too many sets of states.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
 
 
 def _subsets(states: list[_State], start: int) -> WordAutomaton:
-    """Return the deterministic automaton of states, by the construction of subsets. Raises GrammarError as `determinised`."""
+    """Return the deterministic automaton of states by subset construction. Raises GrammarError as `determinised` does."""
     is_weighted = any(state.final or any(weight for *_, weight in state.arcs) for state in states)
     frees: list[_Free] = []
     numbers_of_frees: dict[Any, int] = {}
@@ -283,7 +283,7 @@ def minimised(automaton: WordAutomaton) -> WordAutomaton:
     """Return the equivalent automaton with the fewest states: it accepts the same symbols with the same weights.
 
     Raises:
-        GrammarError: it accepts nothing.
+        GrammarError: the automaton accepts nothing.
     """
     smallest = _smallest(automaton)
     if not smallest.arcs:
@@ -292,7 +292,7 @@ def minimised(automaton: WordAutomaton) -> WordAutomaton:
 
 
 def _smallest(automaton: WordAutomaton) -> WordAutomaton:
-    """Return the automaton with the fewest states; without any if it accepts nothing."""
+    """Return the automaton with the fewest states. If it accepts nothing, it has no states."""
     automaton = _trimmed(automaton)
     if not automaton.arcs:
         return automaton
@@ -309,7 +309,7 @@ def _smallest(automaton: WordAutomaton) -> WordAutomaton:
 
 
 def _equivalent(automaton: WordAutomaton) -> np.ndarray:
-    """Number the states, int32 `[S]`: those after which the same follows with the same weights have the same number.
+    """Number the states, int32 `[S]`. States with the same continuations and weights have the same number.
 
     Classes of states are split until all states of a class have the same end and the same arcs to the same classes (Moore's
     algorithm).
@@ -342,7 +342,7 @@ def _numbered(keys: Iterable[Any]) -> np.ndarray:
 
 
 def _trimmed(automaton: WordAutomaton) -> WordAutomaton:
-    """Return the automaton without the states from which no end can be reached; without any if that is so of the start."""
+    """Return the automaton without states from which no end can be reached. If this includes the start, no state remains."""
     sources: list[list[int]] = [[] for _ in automaton.arcs]
     for state, arcs in enumerate(automaton.arcs):
         for _, target in arcs.values():

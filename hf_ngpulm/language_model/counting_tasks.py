@@ -21,7 +21,7 @@ from ..text.sources import FilePart
 from .sentences import STYLE_SAMPLE, Sentences, numbered, rows_of, words_of
 from .training_options import TrainingOptions
 
-# Bytes of a task's text: so many, unless there would be more than MANY_PARTS of them.
+# Bytes of text per task, unless this would make more than MANY_PARTS tasks.
 BYTES_PER_TASK, MOST_BYTES_PER_TASK, MANY_PARTS = 64 << 20, 512 << 20, 1024
 SAMPLED_PARTS = 100  # the first parts, whose texts are in the sample
 ROWS_PER_TASK = 1 << 17
@@ -58,14 +58,13 @@ def count_on(
     adapter: Adapter | None,
     done: Callable[[int], Any],
 ) -> tuple[list[CountedPart], np.ndarray, Packing, TextFacts, list[str] | None]:
-    """Count the n-grams of a text in parts. `TextFiles` are read by the tasks; other texts are sent to them.
+    """Count the n-grams of a text in parts. The tasks read `TextFiles` themselves; other texts are sent to the tasks.
 
-    `adapter` rewrites texts, and gets the numbers of its changes. `done` is called with the number of parts that are counted,
-    again and again.
+    `adapter` rewrites texts and counts its changes. `done` is called after each part, with the number of counted parts.
 
     Returns:
         The parts in order, `first_seen` of the whole text (see `NGramCounts`), the packing, facts about the text, and the words
-        that n-grams are of; None if they are of tokens.
+        of word-level n-grams (None for tokens).
     """
     told = dataclasses.replace(options, valid=None, outputs=None, limit_vocabulary=None, cluster=None, workers=1, style_of=None)
     parts, numbers = _parts(texts), None
@@ -102,7 +101,7 @@ def count_on(
 def _numbers_of_words(
     cluster: Cluster, parts: Iterator[Any], settings: tuple[Any, ...]
 ) -> tuple[Iterator[Any], dict[str, int]]:
-    """Return the parts of a text, and the numbers of its words, in the order of their first occurrences."""
+    """Return the parts of a text, and a dictionary that numbers its words in the order of their first occurrences."""
     handles = [cluster.shared(part) for part in parts]
     told = cluster.shared(settings)
     found = [cluster.submit(distinct_words, part, told) for part in handles]
@@ -125,7 +124,7 @@ def distinct_words(part: list[Any], settings: tuple[Any, ...]) -> list[str]:
 def _read(
     part: list[Any], tokenizer: Any, options: TrainingOptions, adapter: Adapter | None
 ) -> tuple[Iterator[Any], Callable[[str], str], Adapter | None]:
-    """Return the rows of a part, what cleans them, and its adapter, which counts the changes in this part."""
+    """Return the rows of a part, the function that cleans them, and the part's own adapter, which counts the part's changes."""
     rows: Iterable[Any] = part
     if part and isinstance(part[0], FilePart):
         rows = chain.from_iterable(each.texts() for each in part)
@@ -151,8 +150,9 @@ def _parts(texts: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def count_part(part: list[Any], settings: tuple[Any, ...], is_sampled: bool) -> list[Any]:
-    """Count the n-grams of a part of a text. Return the sorted run (words `[W, R]` and counts `[R]`); and facts: R, a sample of
-    its words, `first_seen`, `TextFacts`, whose sample of texts is empty unless `is_sampled`, and the adapter."""
+    """Count the n-grams of a part of a text. Return the sorted run (words `[W, R]` and counts `[R]`), and a tuple: R, a sample
+    of first words, `first_seen`, `TextFacts` (texts only if `is_sampled`), and the adapter.
+    """
     tokenizer, vocab_size, order, options, adapter, numbers = settings
     rows, clean, changed = _read(part, tokenizer, options, adapter)
     if numbers is not None:

@@ -1,11 +1,11 @@
-"""Let a language model learn from a few texts, by exact counts, Witten-Bell smoothing, and a weight by leaving one out.
+"""Let a language model learn from a few texts, by exact counts, Witten-Bell smoothing, and a weight fitted by leave-one-out.
 
-A model of few texts has, for a context h with the words of which `c(h)` is the count and `t(h)` the number of different ones,
+If c(h) tokens, t(h) of them different, follow a context h in the texts, the model of the texts has
 
     p(w | h) = (c(h w) + t(h) p(w | shorter h)) / (c(h) + t(h)),
 
-where the empty context's shorter one is uniform over all tokens and `</s>` (Witten and Bell 1991, interpolated as in Chen and
-Goodman 1998). Counts are whole numbers, so taking a text out again restores exactly the model before.
+(Witten and Bell 1991, interpolated as in Chen and Goodman 1998). Below the empty context is the uniform distribution over all
+tokens and `</s>`. Counts are whole numbers, so removing a text restores the earlier model exactly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..text.vocabulary import Vocabulary, tokenizer_of
 from .interpolation import mixture
 
 ORDER = 6
-LEAST, MOST = 1e-4, 0.95  # a mixture's weights of what was learned; below the least, the base model stays as it is
+LEAST, MOST = 1e-4, 0.95  # weights of the learned counts in a mixture; a lower weight leaves the base model unchanged
 _ITERATIONS = 100
 SHARE = number(0.0, 1.0 - 1e-6, "a number from 0 to below 1")
 Ids = tuple[int, ...]
@@ -71,7 +71,7 @@ class TextCounts:
             self.totals[ngram[:-1]] += count
 
     def remove(self, text: Sequence[int]) -> None:
-        """Take a text out again. Raises ValueError if it isn't among the texts."""
+        """Remove a text. Raises ValueError if it isn't among the texts."""
         ids = tuple(text)
         if not self.texts[ids]:
             raise ValueError(f"this text isn't among those that were added: {list(ids)}")
@@ -85,7 +85,7 @@ class TextCounts:
         """Return the probability of each token of a text, and of `</s>` after it.
 
         Args:
-            without: whether the counts are those without one occurrence of the text, which must be among the texts.
+            without: whether to subtract one occurrence of the text from the counts; the text must be among the texts.
         """
         ids = tuple(text)
         own = self._ngrams_in(ids) if without else Counter[Ids]()
@@ -108,9 +108,9 @@ class TextCounts:
         return found
 
     def evidence(self) -> float:
-        """Return by how much the texts predict each other better than chance does (natural log, a mean over tokens and `</s>`).
+        """Return how much better than chance the texts predict each other (natural log, mean over tokens and `</s>`).
 
-        Each token's probability is by the counts without its text; by chance it is 1 / (V + 1). Without texts the result is 0.
+        A token's probability comes from the counts without its text; by chance it is 1 / (V + 1). Without texts, return 0.
         """
         found = [p for text in self.texts.elements() for p in self.probabilities(text, without=True)]
         return sum(map(math.log, found)) / len(found) + math.log(self.vocab_size + 1) if found else 0.0
@@ -181,7 +181,7 @@ class Learning:
         """Return a model that has also learned from a few texts, such as corrected transcripts: a mixture of this model and a
         small one of the texts (see `hf_ngpulm.language_model.learning`). It takes time in proportion to this model's n-grams.
 
-        Settings that were tuned for this model stay. `hf_ngpulm.CorrectionLog` keeps such texts, and takes them back.
+        Settings that were tuned for this model stay. `hf_ngpulm.CorrectionLog` keeps such texts, and can remove them.
 
         Args:
             texts: sentences, or lists of token ids.
@@ -210,7 +210,7 @@ def weight_for(lm: Any, counts: TextCounts) -> float:
 
 
 def with_counts(lm: Any, counts: TextCounts, share: float) -> Any:
-    """Return the mixture of an `NGramLM` and a model of counts; the former itself if the latter's share is below `LEAST`."""
+    """Return the mixture of an `NGramLM` and a model of counts; the `NGramLM` itself if `share` is below `LEAST`."""
     if share < LEAST or not counts.texts:
         return lm
     small = type(lm)(model_of(counts, Vocabulary(lm.vocab_size, lm.pieces, lm.config.tokenizer_id)))

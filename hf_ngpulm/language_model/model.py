@@ -292,11 +292,12 @@ class NGramLM(
         """Load a model from a folder or from the Hub.
 
         Args:
-            mmap: read and check only what searches touch (`hf_ngpulm.automaton.checks`); by default over 1 GiB on the CPU.
+            mmap: whether to read and check only the states that searches reach (see `hf_ngpulm.automaton.checks`); by default
+                only for models of more than 1 GiB on the CPU.
 
         Raises:
             NGramFormatError: the folder or repo isn't an n-gram language model, or its tensors are broken.
-            ValueError: mmap is True, and the device is another or the model is composed on the fly.
+            ValueError: `mmap` is True, but the device isn't the CPU, or the model is composed on the fly.
             FileNotFoundError: there is no such folder or repo, or the repo can't be reached.
         """
         hub = {"revision": revision, "token": token, "cache_dir": cache_dir, "force_download": force_download}

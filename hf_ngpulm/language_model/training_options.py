@@ -50,12 +50,12 @@ class TrainingOptions:
         device: device that counts n-grams.
         engine: as for `NGramLM.from_arpa`.
         unit: unit of the n-grams: "token", or "word" (words between spaces are counted, then spelled in tokens).
-        memory: limit for the process's memory, in bytes or as a text such as "4G". What the process uses already counts, but
-            training may use half of the limit in any case. N-grams beyond it are on disk, and so is the model. This takes up
-            to 64 bytes of disk per n-gram, which is said before estimation. (Models of words are composed in memory.)
+        memory: limit for the process's memory, in bytes or as a text such as "4G". Memory that the process already uses counts,
+            but training may always use half of the limit. N-grams beyond it are on disk, and so is the model, with up to 64
+            bytes per n-gram; a message before estimation says how much. (Models of words are composed in memory.)
         folder: folder for n-grams on disk; by default the system's folder for temporary files.
-        resume: keep what is counted in the folder `hf_ngpulm-counts` there, until the model is finished, and go on from what
-            an earlier training has left there. Pass it from the first training on, with the same text.
+        resume: whether to keep the counts in `hf_ngpulm-counts` inside `folder` until the model is finished, and to continue
+            from the counts of an earlier training there. Pass it from the first training on, with the same text.
         workers: number of processes that encode texts with a Python tokenizer; by default the number of cores.
         allow_unknown: train even if more than 30% of the tokens are unknown, which is an error otherwise. (With unit="word",
             words that can't be spelled are left out; an error is raised if no word can be spelled.)
@@ -63,8 +63,8 @@ class TrainingOptions:
             share, and gets the whole model.
         cluster: address of a Ray cluster that counts and estimates, or "auto" for the one that this process is part of, or else
             a new one on this machine. The model is the same to the last bit. `memory` then limits each task; there are as many
-            tasks at a time as CPUs. `hf_ngpulm.text.TextFiles` are read by the tasks, on all machines; other texts are sent to
-            them. Needs the extra `cluster`.
+            tasks at a time as CPUs. The tasks, on all machines, read `hf_ngpulm.text.TextFiles` themselves; other texts are
+            sent to them. Needs the extra `cluster`.
         of_words: other options of `hf_ngpulm.lexicon.compose`, for words.
     """
 
@@ -95,9 +95,7 @@ class TrainingOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> TrainingOptions:
-        """Return options from keyword arguments. Arguments that aren't named above go into `of_words`. Raises ValueError if
-        options contradict each other.
-        """
+        """Return options from keyword arguments; other names go into `of_words`. Raises ValueError if they contradict."""
         own = {field.name for field in fields(cls)} - {"of_words"}
         of_words = {name: value for name, value in given.items() if name not in own}
         options = cls(**{name: value for name, value in given.items() if name in own}, of_words=of_words)

@@ -153,9 +153,7 @@ class SpelledLM(NamedTuple):
 
 
 def compose_automaton(spelled: SpelledLM) -> BackoffAutomaton:
-    """Compose a word-level LM with the trie of its words' spellings. Raises NGramFormatError if the automaton would have more
-    states or arcs than can be addressed.
-    """
+    """Compose a word-level LM with the trie of its words' spellings. Raises NGramFormatError if there are too many states."""
     tensors, _ = compose_states(spelled.lm.over_forms(spelled.num_contexts), spelled)
     start = torch.tensor([spelled.lm.start], dtype=torch.int32)
     root = torch.zeros(1, dtype=torch.int32)

@@ -184,7 +184,7 @@ class LazySearch:
         return self._only.tensors if self.pool is None else self.pool.tensors
 
     def _each(self, states: np.ndarray) -> Iterator[tuple[LazyStates, np.ndarray]]:
-        """Yield each model's states, and the search's states as numbers in that model; a state of another model becomes -1."""
+        """Yield each model's states, and `states` as numbers in that model; -1 for a state of another model."""
         if self.pool is None:
             yield self._only.states, states
         for pooled in self.copies:

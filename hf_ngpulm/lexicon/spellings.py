@@ -122,9 +122,9 @@ def make_lexicon(
 
 
 def _ways(source: LexiconSource, words: Sequence[str], written: Sequence[str]) -> tuple[list[tuple[int, Any]], tuple[str, ...]]:
-    """Return the spellings in a lexicon, and the lexicon's words that the LM lacks.
+    """Return pairs of a word's index and its spelling, and the lexicon's words that the LM lacks.
 
-    Each spelling comes with the index of its word. A spelling is one of the lexicon, or a text for the tokenizer to spell.
+    A spelling is the lexicon's own, or a text that the tokenizer must spell.
     """
     if isinstance(source, str | os.PathLike):
         source = read_lexicon_file(source)

@@ -54,9 +54,7 @@ class WhisperTopFeatureExtractor(WhisperFeatureExtractor):  # type: ignore[no-an
 
 
 class WhisperFrames(nn.Module):
-    """A Whisper encoder at the recordings' true length, and a projection of several of its frames to one. `config`: the
-    configuration of the whole encoder.
-    """
+    """A Whisper encoder at recordings' true length, and a projection of stacked frames. `config`: for the whole encoder."""
 
     def __init__(self, config: WhisperTopConfig) -> None:
         super().__init__()

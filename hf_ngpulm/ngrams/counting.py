@@ -321,9 +321,7 @@ class NGramCounter:
         return self._merged_on_disk()
 
     def _merged_on_disk(self) -> SortedRun:
-        """Merge the runs on disk, and return the result, which is also on disk if the room has a limit. Removes the runs'
-        files.
-        """
+        """Merge the runs on disk and remove their files. The result is also on disk if the room has a limit."""
         num_words = len(self.packing.digits)
         most = sum(path.stat().st_size for path in self._spilled) // (8 * (num_words + 1))
         if self.room.memory is None:

@@ -48,14 +48,15 @@ class CountedPart:
 
 
 def counted_part(run: SortedRun) -> tuple[tuple[np.ndarray, np.ndarray], int, np.ndarray]:
-    """Return the words and counts of a sorted run, their number, and a sample of their first words."""
+    """Return the words and counts of a sorted run, the number of its n-grams, and a sample of their first words."""
     words, counts = run.words.numpy()[:, : len(run)], run.counts.numpy()
     return (np.ascontiguousarray(words), counts), len(run), words[0, :: max(1, len(run) // (4 * SAMPLE))].copy()
 
 
 def seen_earlier(before: np.ndarray | None, seen: np.ndarray, sentences: int) -> np.ndarray:
-    """Return `NGramCounts.first_seen` of a text that begins with `sentences` sentences, of which `before` is true, and goes on
-    with the text of `seen`."""
+    """Return `first_seen` (see `NGramCounts`) of two joined texts, given that of the first text (`before`; None for no text)
+    and of the second (`seen`). `sentences`: number of sentences of the first text.
+    """
     placed = np.where(seen == NEVER, NEVER, seen + sentences * 2**31)
     return placed if before is None else np.minimum(before, placed)
 
@@ -77,15 +78,14 @@ def estimate(
     """Estimate a language model from the counted parts of a text. The result is that of `kneser_ney.estimate`.
 
     Args:
-        cluster: what runs the tasks.
+        cluster: the cluster that runs the tasks.
         parts: the counted parts, in the order of the text.
         first_seen: as in `NGramCounts`.
         packing: the way that n-grams are packed, from their last token.
         prune, discount_fallback, allowed: as for `kneser_ney.estimate`.
         memory: bytes that a task may use.
-        room: where the table is.
-        partitions: number of partitions; by default as many as `memory` asks for, and for larger texts one for each CPU at
-            least.
+        room: where the table is stored.
+        partitions: number of partitions; by default enough for `memory`, and for larger texts at least one per CPU.
         done: function to call after each of the four steps.
 
     Raises:

@@ -2,8 +2,8 @@
 
 N-grams are packed from their last token to their first. A partition has the n-grams of two and more tokens whose last two
 tokens lie in a range. So the suffixes of its n-grams are in it too: adjusted counts and interpolation need no other partition.
-A context (an n-gram without its last token) usually is in another partition. What crosses partitions is therefore: five whole
-numbers for each context, and its weight on the way back. Unigrams are estimated in one place.
+A context (an n-gram without its last token) is usually in another partition. So a partition sends five whole numbers for each
+context, and gets its weight back. Unigrams are estimated in one place.
 
 The steps are functions of arrays, which run in one process or as tasks of a cluster (`on_cluster.estimate`):
 
@@ -13,8 +13,8 @@ The steps are functions of arrays, which run in one process or as tasks of a clu
     smooth    contexts -> the n-grams of the model with probabilities, for each partition of the model by first tokens
     finish    n-grams of a range of first tokens -> columns of the model's table
 
-Sums are of whole numbers and logarithms are taken in one place, so the result is that of `kneser_ney.estimate` to the last bit,
-whatever the number of partitions and the sequence of their results.
+Only whole numbers are added across partitions, and logarithms are computed in one place. So the result equals that of
+`kneser_ney.estimate` bit for bit, for any number of partitions and any order of their results.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Plan:
         bounds: int64 `[P - 1]`, the first words at which partitions begin.
         thresholds: pruning threshold of each order.
         bad: bool `[vocab_size + 3]`, tokens whose n-grams are dropped.
-        rank: int64 `[vocab_size + 3]`, the sequence in which lmplz sorts tokens (see `kneser_ney.rank_of`).
+        rank: int64 `[vocab_size + 3]`, each token's rank in the order of lmplz (see `kneser_ney.rank_of`).
         engine: engine of the steps.
     """
 
@@ -85,7 +85,7 @@ class Level(NamedTuple):
 
 @dataclass(frozen=True)
 class Statistics:
-    """The facts about a partition that probabilities depend on."""
+    """The facts about a partition on which probabilities depend."""
 
     sizes: list[int]  # number of n-grams of each order; of unigrams with another last token but one, in this partition
     counts_of_counts: np.ndarray  # int64 [order, 6], for adjusted counts 0, 1, 2, 3, 4, and 5 or more; zeros for unigrams
@@ -119,8 +119,9 @@ def bounds_of(samples: Sequence[np.ndarray], count: int, packing: Packing) -> np
 
 @one_thread()
 def gather(plan: Plan, *slices: tuple[np.ndarray, np.ndarray]) -> list[Any]:
-    """Return a partition (a list of `Level`s), its `Statistics`, and then for each partition the sums over the contexts that
-    it has: for each order from 2 on, the contexts' words `[W, C]` and `context_sums` `[5, C]`."""
+    """Return a partition (a list of `Level`s), its `Statistics`, and for each partition the contexts that belong to it: for
+    each order from 2 on, their words `[W, C]` and `context_sums` `[5, C]`.
+    """
     packing, steps = plan.packing, steps_for(torch.device("cpu"), plan.engine)
     runs = [SortedRun(*map(_tensor, one)) for one in slices if len(one[1])]
     while len(runs) > 1:  # the shortest first
@@ -189,12 +190,12 @@ def _last(plan: Plan, levels: list[Level], occurrences: list[np.ndarray]) -> tup
 
 @one_thread()
 def weigh(plan: Plan, discounts: Sequence[Any], levels: list[Level], *sums: list[Any]) -> list[Any]:
-    """Return the backoff weights, float32, of the partition's n-grams of orders 2, 3, ... below the highest; the unigrams that
-    are contexts, int64, and their backoff weights; and then, for each partition, the total counts and weights of the contexts
-    that it has sent: for each order from 2 on, int64 `[C]` and float64 `[C]`.
+    """Return float32 backoff weights of the partition's n-grams, for each order from 2 to the highest but one; a pair of the
+    unigrams that are contexts, int64, and their backoff weights; and an answer to each partition: for each order from 2 on,
+    total counts int64 `[C]` and weights float64 `[C]` of the contexts in its sums.
 
     Args:
-        sums: what `gather` of each partition has sent to this one.
+        sums: from the `gather` of each partition, the contexts and sums for this partition.
     """
     packing = plan.packing
     backoffs: list[np.ndarray] = []
@@ -231,13 +232,13 @@ def smooth(
     backoffs: list[np.ndarray],
     *contexts: list[Any],
 ) -> list[Any]:
-    """Return the n-grams of the model, for each partition by first tokens: for each order from 2 on their words from the first
-    token, probabilities and backoff weights.
+    """Return the model's n-grams of order 2 and higher, in a list for each partition by first tokens: for each order, their
+    words (packed from the first token), probabilities and backoff weights.
 
     Args:
         unigrams: float32 `[vocab_size + 3]`, probabilities.
         bounds: the first words at which the partitions by first tokens begin.
-        contexts: what `weigh` of each partition has answered.
+        contexts: from the `weigh` of each partition, the answer to this partition.
     """
     below = torch.from_numpy(unigrams.copy())[_tensor(levels[0].tokens).to(torch.int64)]
     sent: list[list[Any]] = [[] for _ in range(len(bounds) + 1)]
@@ -265,7 +266,7 @@ def finish(plan: Plan, *parts: list[Any]) -> list[tuple[np.ndarray, ...]]:
     this range; for bigrams the first token), tokens int32, probabilities and backoff weights.
 
     Args:
-        parts: what `smooth` of each partition has sent.
+        parts: for each partition, the n-grams that its `smooth` has returned for this range.
     """
     packing = plan.packing
     found = []

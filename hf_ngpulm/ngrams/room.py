@@ -184,13 +184,13 @@ class Room:
         return in_blocks(then_give_back, bounds, arguments, *each)
 
     def _bound_pages(self) -> None:
-        """Give the pages of files back if they take a quarter of the memory. Steps touch different numbers of pages a row."""
+        """Give the pages of files back if they take a quarter of the memory. The pages per row differ between steps."""
         if _resident_of_files() - self._before >= (self.memory or 0) / 4:
             give_back_pages()
 
 
 def _resident_of_files() -> float:
-    """Return how many bytes of mapped files, the program's included, are in memory; infinity if the system doesn't tell."""
+    """Return how many bytes of mapped files, the program's included, are in memory; infinity if unknown."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[2]) * mmap.PAGESIZE
     except OSError:  # another system than Linux

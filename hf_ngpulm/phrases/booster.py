@@ -153,7 +153,7 @@ def _with_bonuses(written: Written, weight_per: str, growth: float, end_bonus: f
 def _never(spellings: Spellings, never: np.ndarray) -> Spellings:
     """Replace the bonus of the spellings in the mask `never`, bool `[N]`, by `NEVER_BONUS`.
 
-    It is paid with the last token, or with the token after the word if longer words may begin with these tokens.
+    The bonus is paid with the last token; if longer words may begin with these tokens, with the token after the word.
     """
     payments = np.where(np.repeat(never, spellings.lengths), 0.0, spellings.payments)
     last = np.cumsum(spellings.lengths) - 1

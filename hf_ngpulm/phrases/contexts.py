@@ -184,9 +184,7 @@ class GraphContexts(WithoutCaches, caches={"_kept": BoosterCache}):
 
 
 def checked_discounts(phrases: Phrases, discount: float) -> dict[str, float]:
-    """Return a dictionary from phrases to their discounts. Raises ValueError if a phrase is empty, or a discount isn't a finite
-    number of at least 0.
-    """
+    """Return the discount of each phrase. Raises ValueError for an empty phrase, or a discount not finite or below 0."""
     checked = checked_phrases(phrases, discount)
     below = next((name for name, own in checked.items() if NEVER < own < 0), None)
     if below is not None:

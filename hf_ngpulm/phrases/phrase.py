@@ -29,7 +29,7 @@ class Phrase:
         threshold: the least log-likelihood ratio (natural log) in a second look (see `hf_ngpulm.PhraseDecoder`); None computes
             the threshold from the lengths of phrase and list. -inf always keeps the phrase.
         aliases: other spellings, for example by sound: `Phrase("n8n", aliases=["n eight n", "enate en"])`. "homophones" stands
-            for all spellings of the same sounds. "auto" adds spellings in which one phone differs that is easily misheard (see
+            for all spellings of the same sounds. "auto" adds spellings with one easily misheard phone changed (see
             `hf_ngpulm.text.respelled.sounding_like`).
         language: the language of the phrase, such as "de", for "homophones" and "auto"; None for English.
 
@@ -66,7 +66,7 @@ class Phrase:
 
 
 def is_never(item: Any) -> bool:
-    """Return whether an item of a list of phrases is never written: a phrase, or a pair of a text and its weight."""
+    """Return whether an item of a list (a phrase, or a pair of a text and a weight) is never written."""
     return (item.weight if isinstance(item, Phrase) else item[1] if isinstance(item, tuple) else None) == NEVER
 
 

@@ -201,7 +201,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return preprocess, forward, postprocess
 
     def _search_given(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call that choose the search without being `settings`. `_search` has the constructor's."""
+        """Return a call's arguments that choose the search but aren't `settings`. `_search` has the constructor's arguments."""
         return {}
 
     def _of_generation(self, tuned: dict[str, Any]) -> dict[str, Any]:
@@ -308,7 +308,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return hasattr(self.model, "as_transducer") or takes_one_channel(self.model)
 
     def _made(self, settings: dict[str, Any]) -> Any:
-        """Return a decoder: the last one, with its cached phrases, if the settings equal those of the last one."""
+        """Return the last decoder, with its cached phrases, if the settings are unchanged; otherwise make a new one."""
         last, decoder = self._last_made
         if last is None or last.keys() != settings.keys() or not all(_same(last[name], settings[name]) for name in last):
             decoder = self._make_decoder(settings)

@@ -30,9 +30,7 @@ ELSEWHERE = {
 
 
 def with_our_names(given: dict[str, Any]) -> dict[str, Any]:
-    """Replace the names that settings have in a generation config by this package's names. Raises ValueError if a setting is
-    given under both.
-    """
+    """Replace a generation config's names of settings by this package's. Raises ValueError if both names are given."""
     for theirs, ours in ALIASES.items():
         if theirs in given:
             if ours in given:

@@ -72,7 +72,7 @@ class GrowingTree:
         return sorted(nodes, key=lambda node: self.depths[node])
 
     def placed(self, nodes: Sequence[int], above: dict[int, int]) -> Iterator[tuple[int, ...]]:
-        """Give nodes the next places. Yield for each node the places that it sees, its own included. `above`: their parents."""
+        """Give nodes the next places, and yield for each the places that it sees, its own included. `above`: the parents."""
         for place, node in enumerate(nodes, start=self.length):
             self.seen[node] = (*(self.seen[above[node]] if node else ()), place)
             yield self.seen[node]
@@ -89,7 +89,7 @@ class GrowingTree:
         return {node: parent for (parent, _), node in self.nodes.items()}
 
     def keep(self, ends: set[int]) -> None:
-        """Drop the nodes that aren't above `ends`, the last nodes of texts that may grow. A few such nodes are kept."""
+        """Keep `ends`, the last nodes of texts that may grow, and the nodes above them. Drop other nodes if they are many."""
         self.log_probs = {node: values for node, values in self.log_probs.items() if node in ends}
         above = self.parents()
         alive = set(ends) | {0}

@@ -138,7 +138,7 @@ class Rescorer(WithoutCaches, caches={"_cached": OrderedDict, "_lock": threading
                 self._cached.popitem(last=False)
 
     def tokens(self, text: str, end: Sequence[int] | None = None) -> list[int]:
-        """Return the token ids of a text, in its style, and of the text after it. `end`: token ids in place of `self.end`'s."""
+        """Return the token ids of a text in the model's style, followed by the ids `end` (by default those of `self.end`)."""
         ids = self._ids(text if self.style is None else self.style(text)) + list(self._end if end is None else end)
         most = getattr(self.model.config, "max_position_embeddings", None)
         if most is not None and len(ids) + self.max_history + 1 > most:

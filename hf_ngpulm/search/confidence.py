@@ -38,7 +38,7 @@ class Calibration(NamedTuple):
 
 
 def logit(confidence: float) -> float:
-    """Return the logarithm of the odds of a confidence, which is kept away from 0 and 1."""
+    """Return the log odds of a confidence, which is first moved away from 0 and 1."""
     kept = min(max(confidence, LEAST), 1 - LEAST)
     return math.log(kept / (1 - kept))
 

@@ -52,8 +52,8 @@ class RecordingEngines:
 
     A step decodes one chunk of each of up to `BATCH` recordings, so no client waits for the whole recording of another. Each
     beam width has its own engines, for a few beam widths at a time. On the CPU, a beam width has several engines, and the busy
-    engines share torch's threads. A model has many small operations between which threads wait for each other, so two parallel
-    batches take less time than two batches one after another with twice the threads.
+    engines share torch's threads. Two parallel batches take less time than two successive batches with twice the threads,
+    because threads wait for each other between a model's many small operations.
 
     Args:
         recognizer: the recogniser with the model and the search.

@@ -157,9 +157,7 @@ class Voices:
         return settings
 
     def _grammar(self, given: Any, limits: Limits) -> Grammar | str:
-        """Return the grammar that a client requests: by its name, or of its list of sentences. Return the text of any other
-        grammar; it is parsed later.
-        """
+        """Return a grammar that a client requests by name or as sentences; return any other grammar's text, to parse later."""
         given = json.dumps(given, ensure_ascii=False) if isinstance(given, dict) else given
         if isinstance(given, str) and given in self.grammars:
             return self.grammars[given]
@@ -318,9 +316,7 @@ def _phrases(given: Any, name: str) -> list[Any]:
 
 
 def _number(name: str, value: Any) -> float:
-    """Return the value of a numeric field as a float. Raises Problem if the value isn't a number within the bounds of the
-    field.
-    """
+    """Return the value of a numeric field as a float. Raises Problem if it isn't a number within the field's bounds."""
     if isinstance(value, str):
         try:
             value = float(value)

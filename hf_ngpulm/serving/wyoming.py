@@ -196,9 +196,7 @@ class _Client:
             raise ConnectionResetError("the client is gone")
 
     async def _read(self, seconds: float) -> Event | None:
-        """Return the next event; None at the end of the connection. Raises Problem if the data isn't a valid event, or is too
-        long.
-        """
+        """Return the next event; None at the connection's end. Raises Problem if the data isn't an event, or is too long."""
         async with timeout(seconds):
             try:
                 line = await self.reader.readline()
@@ -255,9 +253,7 @@ def _object(text: bytes) -> dict[str, Any]:
 
 
 def _entity(value: Any, said: str) -> Any:
-    """Return the value of a slot for Home Assistant; a slot without a value has the words `said`. Grammars store lists and
-    mappings as JSON.
-    """
+    """Return a slot's value for Home Assistant, or the words `said`. Grammars store lists and mappings as JSON."""
     if value is None:
         return said
     try:

@@ -36,9 +36,7 @@ class Resampler:
             self._stream = soxr.ResampleStream(rate, wanted, 1, dtype="float32")
 
     def __call__(self, samples: np.ndarray, last: bool = False) -> np.ndarray:
-        """Resample a piece `[N]` to float32 `[M]`. The result for the last piece includes the samples that the filter has
-        delayed.
-        """
+        """Resample a piece `[N]` to float32 `[M]`. The last piece's result includes the samples that the filter has delayed."""
         samples = np.ascontiguousarray(samples, dtype=np.float32)
         return samples if self._stream is None else self._stream.resample_chunk(samples, last=last)
 
@@ -61,7 +59,7 @@ def read_audio(path: str | os.PathLike[str], sampling_rate: int) -> np.ndarray:
     Raises:
         ValueError: the file isn't audio, is damaged, or holds no samples.
         FileNotFoundError: there is no such file.
-        IsADirectoryError: it is a folder.
+        IsADirectoryError: the path is a folder.
     """
     samples = decode_audio(path, sampling_rate)
     if not len(samples):
@@ -90,7 +88,7 @@ def decode_audio(
     Raises:
         ValueError: the file isn't audio, is damaged or cut short, holds infinite samples or NaN, or ends before the part.
         FileNotFoundError: there is no such file.
-        IsADirectoryError: it is a folder.
+        IsADirectoryError: the path is a folder.
     """
     name = name or str(source)
     with _opened(source, name) as file:

@@ -178,7 +178,7 @@ class Adapter:
         return new
 
     def add(self, other: Adapter) -> None:
-        """Add what another adapter has counted in the texts that follow."""
+        """Add the counts of another adapter, which has rewritten the following texts."""
         self.texts += other.texts
         for name, (count, before, after) in other.changes.items():
             already, *first = self.changes.get(name, (0, before, after))

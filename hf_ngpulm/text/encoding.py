@@ -15,7 +15,7 @@ import numpy as np
 
 Encoded = tuple[np.ndarray, np.ndarray]
 BATCHES_AHEAD = 4
-# A Python tokenizer starts other processes only for texts of at least so many batches: they take seconds to start.
+# Least number of batches for which a Python tokenizer starts other processes, because they take seconds to start.
 BATCHES_WORTH_PROCESSES = 8
 
 

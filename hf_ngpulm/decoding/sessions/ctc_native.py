@@ -143,8 +143,8 @@ class CoreSlots(CTCSlots):
     def search_core(
         self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, confidences: np.ndarray | None
     ) -> np.ndarray:
-        """Search frames by the core. The arguments and the result are those of `search`, which puts the states of slots with a
-        broken frame back; here they are undefined afterwards.
+        """Search frames in the core. The arguments and the result are those of `search`. `search` restores the states of slots
+        with a broken frame; here those states are undefined afterwards.
         """
 
     def batch(self, slots: np.ndarray | None) -> CtcRows:

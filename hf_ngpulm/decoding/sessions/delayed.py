@@ -1,8 +1,8 @@
 """Let a rescorer take part in a search: delayed fusion (arXiv 2501.09258).
 
-Every few frames, the complete words of the best hypotheses (`rescorer_best`) are scored, and places in the beam depend on that
-from then on. What the rescorer adds, the share, is no part of the final scores: the whole texts are scored at the end, as
-without delayed fusion.
+Every few frames, the rescorer scores the complete words of the best hypotheses (`rescorer_best`). Its share is added to their
+scores in the beam until the next turn. Final scores have no such share: the whole texts are scored at the end, as without
+delayed fusion.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DelayedFusion:
             self.begin(slot)
 
     def shares(self, slots: np.ndarray) -> np.ndarray:
-        """Score the hypotheses of some slots, whose turn it is, and return their shares, float64 `[N, K]` (see `share_of`)."""
+        """Score the hypotheses of some slots at the rescorer's turn; return its shares, float64 `[N, K]` (see `share_of`)."""
         self.turns[slots] += self.every
         live = self.slots.live()[slots]
         rows, places = np.nonzero(live)
@@ -63,9 +63,7 @@ class DelayedFusion:
         return shares
 
     def _scores(self, slots: list[int], texts: list[list[str]]) -> list[list[float]]:
-        """Return the rescorer's scores; zeros for a slot with a text that it can't read, so that the other slots go on. The end
-        of that utterance raises the error.
-        """
+        """Return the rescorer's scores. A slot with an unreadable text gets zeros; its utterance's end raises the error."""
         try:
             return self.texts.scores(slots, texts)
         except ValueError:
@@ -74,11 +72,11 @@ class DelayedFusion:
             return [self._scores([slot], [of_slot])[0] for slot, of_slot in zip(slots, texts)]
 
     def finish(self, slots: np.ndarray, texts: Sequence[Sequence[str]]) -> None:
-        """Let the rescorer score the whole texts of ended utterances; it remembers the scores for the second pass."""
+        """Let the rescorer score the whole texts of ended utterances. The rescorer caches these scores for the second pass."""
         self.texts.scores(slots.tolist(), texts, ended=True)
 
     def ids(self, slots: np.ndarray, places: np.ndarray) -> Iterator[tuple[int, list[int]]]:
-        """Yield the tokens of hypotheses: the number of those in the slot's transcript, and the others."""
+        """Yield the tokens of each hypothesis: the number of tokens in its slot's transcript, and its further tokens."""
         sizes, tails = self.slots.history.tails_of(slots, places)
         for slot, size, tail in zip(slots.tolist(), sizes.tolist(), tails.ids.tolist()):
             yield len(self.slots.transcripts[slot].ids), [token for token in tail[:size] if token != self.blank]

@@ -88,9 +88,7 @@ class Slots(ABC):
             self.models.silent[slot] = False
 
     def place_lms(self, slot: int, models: RowModels, silent: bool) -> None:
-        """Set the language models and their weights of a slot to those of the first row of `models`; phrases stay. `silent`:
-        see `RowModels`.
-        """
+        """Set a slot's language models and their weights to those of the first row; phrases stay. `silent`: see `RowModels`."""
         columns, mine = slice(self.models.num_lms), self.models.of(slice(slot, slot + 1))
         for name in ("states", "weights", "present"):
             getattr(mine, name)[0, columns] = getattr(models, name)[0, columns]
@@ -107,7 +105,7 @@ class Slots(ABC):
 
         Args:
             models: the present models and an empty column of phrases.
-            shift: how far the language models have moved in the pool of automata; searches add it to their states.
+            shift: distance by which the language models have moved in the pool of automata; searches add it to their states.
         """
         self.models = models
 
@@ -191,7 +189,7 @@ class Slots(ABC):
     @abstractmethod
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
         """Return the best hypotheses of some slots, the best one first. Their scores include the utterance's end. `score_eos`:
-        whether `</s>` counts. `most`: maximum number per slot; they differ in their tokens.
+        whether `</s>` counts. `most`: maximum number of hypotheses per slot, which differ in their tokens.
         """
 
     def searched(self, rows: slice) -> list[list[Hypothesis]]:
@@ -203,7 +201,7 @@ class Slots(ABC):
         return hypotheses
 
     def ended(self, slots: np.ndarray, ranked: list[list[Found]]) -> list[list[Found]]:
-        """Return the ranked hypotheses of some slots with scores that have no share of a rescorer (see `DelayedFusion`)."""
+        """Return the ranked hypotheses of some slots without a rescorer's shares in their scores (see `DelayedFusion`)."""
         return ranked
 
     def finish(self, slot: int) -> list[Hypothesis]:

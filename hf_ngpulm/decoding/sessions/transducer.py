@@ -118,9 +118,7 @@ class TransducerSlots(Slots):
         return super().finish(slot)
 
     def _wait(self, slots: np.ndarray, frames: Tensor, lengths: np.ndarray, taken: np.ndarray) -> None:
-        """Append frames to the waiting frames of some slots. Each slot sends `lengths` frames; `taken` is that number, or 0 to
-        skip it.
-        """
+        """Append `lengths` frames to the waiting frames of some slots. `taken`: the same numbers, or 0 to skip a slot."""
         room = self.waiting.shape[1]
         needed = int((self.held[slots] + taken).max(initial=0))
         if needed > room:
@@ -159,7 +157,7 @@ class TransducerSlots(Slots):
         self._leave(consumed)
 
     def _run(self, reaches: np.ndarray) -> None:
-        """Search the waiting frames, and give the rescorer its turns."""
+        """Search the waiting frames. Let the rescorer take its turns."""
         delayed, waits = self.delayed, max(self.decoder.model.durations or (1,))
         if delayed is None:
             self._search(self.held, reaches)

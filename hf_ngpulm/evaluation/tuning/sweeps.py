@@ -151,7 +151,7 @@ class FrameSweep(Sweep):
                     yield {"raw": samples, "sampling_rate": rate}
 
         def done(frames: Tensor | None) -> Iterator[TuningUtterance]:
-            """Store the frames of the next utterance with samples. Utterances without samples around it get no frames."""
+            """Store `frames` for the next utterance with samples. Utterances without samples get no frames."""
             while waiting and not (waiting[0][1] and frames is None):
                 utterance, has_samples = waiting.pop(0)
                 self._places.append(self.kept.add(frames if has_samples and frames is not None else torch.empty(0, 0)))
@@ -199,7 +199,7 @@ class FrameSweep(Sweep):
 
 
 class CTCSweep(FrameSweep):
-    """Sweeps a `CTCDecoder` or a `GraphDecoder`; for the latter, `phrase_weight` sets the default discount of phrases."""
+    """Sweeps a `CTCDecoder` or a `GraphDecoder`. In a graph, `phrase_weight` sets the default discount of phrases."""
 
     field = "logits"
     without_beta = "it is a bonus of beam search: also pass num_beams=, such as 8"

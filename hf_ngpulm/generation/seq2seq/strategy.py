@@ -92,8 +92,8 @@ def seq2seq_generate(
         phrases, phrase_weight: as for `hf_ngpulm.NGramLogitsProcessor`.
         processor: the model's processor or tokenizer, to check that the LM was made for it, and to spell phrases and grammars;
             LLM-based models need it, or `start`, to find the beginning of the transcript.
-        grammar: a `hf_ngpulm.Grammar`: the transcript is one of its sentences if that was understood, otherwise what was heard
-            without it. There are two searches, greedy or with beams; the outputs have `sequences` only.
+        grammar: a `hf_ngpulm.Grammar`. The transcript is a sentence of the grammar if the recording was understood, otherwise
+            the result of a search without the grammar. Both searches are greedy or use beams. Outputs have `sequences` only.
         grammar_mode, sensitivity: "reject" (default), "strict", "soft" or "free", and the bound of "reject", as for
             `hf_ngpulm.decoding.understanding.GrammarDecoder`.
         meanings: a list, to which the `Understanding` of each recording is added.
@@ -101,9 +101,10 @@ def seq2seq_generate(
             one. `sequences_scores` remain those of the search.
         rescorer_weight, word_bonus: weight of its log-probabilities (default 0.3), and bonus for each word (default 0):
             numbers, or tensors with one per recording.
-        rescorer_every: "word" lets the rescorer take part in the search, see `hf_ngpulm.CTCDecoder`; None (default) doesn't.
-        confidence: a measure of how sure an encoder-decoder itself is of words, or a calibration of one, as for pipelines. It
-            needs `processor`.
+        rescorer_every: "word" lets the rescorer take part in the search, see `hf_ngpulm.CTCDecoder`. With None (default) it
+            ranks only at the end.
+        confidence: a measure of the model's own confidence in words, or a `Calibration`, as for pipelines. It needs
+            `processor`.
         words: a list, to which the words of each recording are added, with confidences and without times.
         model_kwargs: the model's inputs, and ilm_weight, source_lm (also by its name), source_weight, start, prompt_context,
             unscored, score_eos, normalise_phrases and engine as for `hf_ngpulm.NGramLogitsProcessor`.
@@ -231,7 +232,7 @@ def _understood(
 def _words_of(
     model: Any, out: Any, model_kwargs: dict[str, Any], prompts: Tensor, beams: int, processor: Any, confidence: Any
 ) -> list[list[Word]]:
-    """Return the words of each recording, with confidences. `out`: what the search returned."""
+    """Return the words of each recording, with confidences. `out`: the output of the search."""
     tokens = (out if isinstance(out, Tensor) else out.sequences)[:, prompts.shape[1] :]
     mask, splitter = model_kwargs.get("attention_mask"), WordSplitter(tokenizer_of(processor))
     outputs, mask = of_rows(model_kwargs["encoder_outputs"], len(tokens)), None if mask is None else mask[::beams]
@@ -248,7 +249,7 @@ def _check_grammar(grammar: Any, processor: Any, config: GenerationConfig, judge
 
 
 def _check_whole(what: str, config: GenerationConfig, judged: bool, streamer: Any) -> None:
-    """Refuse calls that have other transcripts than one of each whole recording, or that return scores of one search."""
+    """Refuse calls that need other results than one transcript of each whole recording, such as scores of a search."""
     window = window_variables()
     rows = (len(window["batch_idx_map"]), window["batch_size"]) if window else (config.num_return_sequences or 1, 1)
     wrong = {
@@ -291,9 +292,7 @@ def _language_model(
 
 
 def unsupported(model: Any, config: GenerationConfig, assistant: Any = None, synced_gpus: bool = False) -> str | None:
-    """Return why the strategy can't take the place of a model's own search; None if it can. The arguments are those of
-    `generate`.
-    """
+    """Return why the strategy can't replace a model's own search; None if it can. Arguments are those of `generate`."""
     name, mode = type(model).__name__, config.get_generation_mode(assistant)
     if hasattr(model, "joint"):
         return f"{name} is a transducer; pass custom_generate=hf_ngpulm.generation.transducer_generate"

@@ -152,7 +152,7 @@ def discount(
 
 
 def context_sums(contexts: Tensor, num_contexts: int, counts: Tensor, dropped: Tensor | None) -> Tensor:
-    """Return what the weight of each context is made of, int64 `[5, num_contexts]`.
+    """Return the sums from which each context's weight is computed, int64 `[5, num_contexts]`.
 
     The rows are: the adjusted counts of all n-grams with the context, and of the dropped ones; the numbers of other n-grams
     with the adjusted counts 1, 2, and 3 or more. Whole numbers have the same sum in any order. `contexts` is int64 `[N]`.

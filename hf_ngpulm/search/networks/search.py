@@ -123,8 +123,8 @@ class TransducerSearch(ABC):
     def share(self, rows: np.ndarray, shares: np.ndarray) -> None:
         """Set the shares, float64 `[N, K]`, of the hypotheses of some rows, int64 `[N]`, in beam search.
 
-        A share counts when the best hypotheses are chosen, but isn't part of the scores. The extensions of a hypothesis take it
-        over. Merged alignments have the share of the best one.
+        A share counts when the best hypotheses are chosen, but isn't part of the scores. Extensions of a hypothesis inherit its
+        share. Merged alignments have the share of the best one.
         """
         raise TypeError("greedy search has one hypothesis only")
 

@@ -63,9 +63,7 @@ class BeamBuffers(BufferedSearch):
         return min(self.settings.most_extensions, self.model.vocab_size * max(self.durations.numel(), 1))
 
     def first(self, states: Tensor) -> BeamTensors:
-        """Return beams of N rows that each hold the empty hypothesis only. `states`: int32 `[N, M]`, its state in each of the M
-        automata.
-        """
+        """Return beams of N rows with only the empty hypothesis. `states`: int32 `[N, M]`, its states in the M automata."""
         num_beams, device = self.settings.num_beams, self.device
         shape = (states.shape[0], num_beams)
         scores = torch.full(shape, -torch.inf, dtype=torch.float64, device=device)

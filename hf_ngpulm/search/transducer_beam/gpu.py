@@ -177,9 +177,7 @@ def _take(values, at):
 
 @triton.jit
 def _limit_of(scores, times, length, reach):
-    """Return the frame at which ALSD stops a row's hypotheses. If a step might lead past the last frame, return 0: none may
-    move.
-    """
+    """Return the frame at which ALSD stops a row's hypotheses; 0 (none may move) if a step might lead past the last frame."""
     latest = tl.max(tl.where(scores > float("-inf"), times, 0), axis=0)
     return tl.where(latest + reach > length, 0, length)
 

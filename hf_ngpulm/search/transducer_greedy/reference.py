@@ -30,9 +30,7 @@ class Search(PlainSearch):
 
 
 def greedy(model: TransducerModel, frames: Tensor, row: RowOfModels, settings: SearchSettings, path: Path) -> Path:
-    """Return the path after searching to the end of the frames `[T, D]`. Raises BrokenFrame if a frame's logits contain NaN or
-    infinity.
-    """
+    """Search the frames `[T, D]` to their end and return the path. Raises BrokenFrame if logits contain NaN or infinity."""
     listens = bool((row.weights != 0).any())
     candidates = torch.arange(min(row.vocab_size, model.vocab_size) if listens else model.vocab_size, device=frames.device)
     while path.time < len(frames):
