@@ -43,7 +43,7 @@ AnyDecoder = TypeVar("AnyDecoder", bound=Decoder)
 
 
 # The scores of encoder-decoders are those of a language model too.
-EVIDENCE = {"ctc": Evidence(-2.95, 0.3), "transducer": Evidence(-3.1, 0.3), "attention": Evidence(-2.5, 0.4)}
+EVIDENCE = {"ctc": Evidence(-2.95, 0.3), "transducer": Evidence(-3.1, 0.3), "attention": Evidence(-1.6, 0.2)}
 
 
 @dataclass(frozen=True)

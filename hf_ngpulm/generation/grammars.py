@@ -16,6 +16,7 @@ from ..grammar.grammar import Grammar
 from ..text.words import WordSplitter
 from .forced import forced_scores
 from .logits_processor import NGramLogitsProcessor
+from .runaways import before_running_away
 from .transcripts import ends_of, no_timestamps_of
 from .whisper import rule_out_timestamps
 
@@ -71,9 +72,10 @@ class GeneratedGrammar:
         free = generate([beginning, *own]) if self.weighing.needs_free else None
         inside = generate([beginning, *own, self.grammar]) if self.weighing.needs_inside else None
         rows = [self._transcripts(tokens) for tokens in (inside, free) if tokens is not None]
-        if self.weighing.mode == "reject":
-            outputs = of_rows(encoded(), len(rows[0]))
-            scores = [self._scores(outputs, attention_mask, beginning.prompts_of(len(of)), of) for of in rows]
+        if free is not None and self.weighing.mode == "reject":
+            given = of_rows(encoded(), len(free)), attention_mask, beginning.prompts_of(len(free))
+            scores = [self._scores(*given, of) for of in rows]
+            free = self._without_runaways(given, free, rows[-1], scores[-1])
         else:
             scores = [[0.0] * len(of) for of in rows]
         hypotheses = [[[self._hypothesis(*each)] for each in zip(*of)] for of in zip(rows, scores)]
@@ -85,10 +87,34 @@ class GeneratedGrammar:
         return [[token for token in row if token not in self.splitter.special] for row in tokens.tolist()]
 
     def _scores(
-        self, outputs: Any, attention_mask: Tensor | None, prompts: list[list[int]], transcripts: list[list[int]]
-    ) -> list[float]:
+        self, outputs: Any, attention_mask: Tensor | None, prompts: list[list[int]], transcripts: Sequence[Sequence[int]],
+        rows: list[int] | None = None,
+    ) -> list[float]:  # fmt: skip
         ended = [[*transcript, self.end] for transcript in transcripts]
-        return forced_scores(self.model, outputs, attention_mask, prompts, ended)
+        return forced_scores(self.model, outputs, attention_mask, prompts, ended, rows)
+
+    def _without_runaways(self, given: Any, free: Tensor, transcripts: list[list[int]], scores: list[float]) -> Tensor:
+        """Shorten transcripts that repeat a phrase up to the limit of tokens, where the model itself finds that more likely.
+
+        A runaway is so unlikely that any sentence of the grammar would seem to be what was said.
+
+        Args:
+            given: the first arguments of `_scores`.
+            free: tokens of the search without the grammar, int64 `[B, L]`; shortened ones are returned.
+            transcripts, scores: text tokens and score of each row, changed in place.
+        """
+        shorter = {row: list(before_running_away(tokens)) for row, tokens in enumerate(transcripts)}
+        shorter = {row: tokens for row, tokens in shorter.items() if len(tokens) < len(transcripts[row])}
+        if not shorter:
+            return free
+        free, (outputs, mask, prompts) = free.clone(), given
+        again = self._scores(outputs, mask, prompts, [*shorter.values()], [*shorter])
+        for (row, tokens), score in zip(shorter.items(), again):
+            if score > scores[row]:
+                transcripts[row], scores[row] = tokens, score
+                free[row] = self.end
+                free[row, : len(tokens)] = torch.tensor(tokens)
+        return free
 
     def _hypothesis(self, token_ids: list[int], score: float) -> Hypothesis:
         text = self.splitter.text(token_ids).strip()

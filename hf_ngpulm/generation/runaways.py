@@ -1,4 +1,4 @@
-"""Detect runaway transcripts, which repeat a phrase up to the limit of tokens. `evaluate` counts such transcripts.
+"""Detect runaway transcripts, which repeat a phrase up to the limit of tokens, and shorten them. `evaluate` counts them.
 
 `search.attention_step.loops` prevents language models from causing runaway transcripts.
 """
@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import TypeVar
 
 from ..search.attention_step.loops import SHORTEST
 
 MANY_TIMES = 4  # repetitions that make a runaway
+Token = TypeVar("Token", bound=Hashable)
 
 
 def runs_away(words: Sequence[Hashable]) -> bool:
@@ -21,3 +23,16 @@ def runs_away(words: Sequence[Hashable]) -> bool:
             if run >= needed:
                 return True
     return False
+
+
+def before_running_away(tokens: Sequence[Token]) -> Sequence[Token]:
+    """Return a transcript up to the first time of the phrase that it repeats at its end, at least four times in a row with at
+    least 8 tokens in total. Other transcripts are returned whole.
+    """
+    for period in range(1, len(tokens) // MANY_TIMES + 1):
+        run = 0
+        while run < len(tokens) - period and tokens[-1 - run] == tokens[-1 - run - period]:
+            run += 1
+        if run >= max((MANY_TIMES - 1) * period, SHORTEST - period):
+            return tokens[: len(tokens) - run]
+    return tokens

@@ -16,7 +16,7 @@ from transformers import LogitsProcessor
 
 from hf_ngpulm import NGramLM, NGramLogitsProcessor
 from hf_ngpulm.generation import seq2seq_generate
-from hf_ngpulm.generation.runaways import runs_away
+from hf_ngpulm.generation.runaways import before_running_away, runs_away
 
 END = 28
 SEARCHES = {"greedy": {}, "beams": {"num_beams": 3}, "sampling": {"do_sample": True, "temperature": 1.5}}
@@ -215,4 +215,8 @@ def test_a_full_stop_that_the_lm_has_never_seen_keeps_nobody_from_ending(num_bea
 
 def test_transcripts_that_run_away():
     assert runs_away(["and", "sweetener"] * 4) and runs_away(["a", "latte", *["with", "all", "the", "milk"] * 4, "please"])
+    assert before_running_away([1, 2, *[3, 4] * 9]) == [1, 2, 3, 4] and before_running_away([3] * 9) == [3]
+    assert before_running_away([1, *[2, 3, 4] * 5, 2]) == [1, 2, 3, 4]
+    for whole in ([1] * 7, [1, 2, 3] * 3, [*[3, 4] * 9, 1], []):
+        assert before_running_away(whole) == whole
     assert not runs_away(["no"] * 7) and not runs_away(["a", "b", "c"] * 3) and not runs_away([])
