@@ -121,7 +121,8 @@ class CacheAwareEncoder(StreamEncoder):
         return [of_row[:count] for of_row, count in zip(frames, own)]
 
     def _features(self, sids: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-        """Return the mel frames of the streams' next chunks, and the range of these frames that lies inside each recording.
+        """Return the mel frames of the streams' next chunks; and for each level of the subsampling, the frames inside the
+        recordings.
 
         Returns:
             The mel frames, `[N, F, M]`; and for each level of the subsampling int64 `[N, 2]`: the first frame inside the
