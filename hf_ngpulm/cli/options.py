@@ -52,7 +52,7 @@ def evidence(value: Any) -> float | str:
 
 
 def moments(value: Any) -> float | str:
-    """Parse when a rescorer takes part in a search: a number of seconds, or "word"."""
+    """Parse the time between two turns of a rescorer during a search: a number of seconds, or "word"."""
     if value == "word":
         return value
     try:
