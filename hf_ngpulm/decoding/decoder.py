@@ -266,7 +266,8 @@ class Decoder(WithoutCaches):
                     yield row, result
 
     def without_lms(self: AnyDecoder, rows: Sequence[int], lms: Sequence[Any] | None) -> AnyDecoder:
-        """Return a copy for some rows that follow other language models of this decoder; None: no language model.
+        """Return a copy for some rows, with other language models of this decoder: one entry of `lms` per row. None: without
+        models.
 
         Without a language model, the settings that balance it are dropped, too.
         """
@@ -284,7 +285,7 @@ class Decoder(WithoutCaches):
 
 
 def in_forms(n_best: list[list[Hypothesis]], boosters: Sequence[Booster | None]) -> list[list[Hypothesis]]:
-    """Write the phrases in the hypotheses of each row in their listed form."""
+    """Rewrite the phrases in each row's hypotheses as they are written in the list of phrases."""
     return [
         [each.written(booster.forms) for each in of_row] if booster is not None and booster.forms else of_row
         for of_row, booster in zip(n_best, boosters)

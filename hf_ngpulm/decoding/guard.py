@@ -91,9 +91,9 @@ def kept_models(fusion: Fusion, judged: Sequence[Judged], lm_guard: float | str)
         lm_guard: the option, which isn't "off".
 
     Returns:
-        Two dictionaries by row. The first has the rows in which a model has too little evidence, with the remaining models
-        (None if none remains). The second has the other rows whose models may cost too much, with an acoustic score. The models
-        cost too much if the best hypothesis without LMs has a higher one.
+        Two dictionaries. The first maps each row in which a model has too little evidence to the remaining models (None if none
+        remains). The second maps each other row whose models may cost too much to an acoustic score. The models cost too much
+        if the best hypothesis without LMs has a higher acoustic score.
     """
     models: list[Any] = [fusion.of_all] * len(judged) if fusion.per_row is None else fusion.per_row
     weights = fusion.weight.tolist() if isinstance(fusion.weight, Tensor) else [fusion.weight] * len(judged)
@@ -135,7 +135,7 @@ def by_rest(changed: Changed, doubted: Iterable[int]) -> list[tuple[list[int], l
 class Memory:
     """Remember how well a language model predicted the utterances of a stream, to decide about the next one.
 
-    Earlier utterances count half as much with each utterance. Frames are gone when an utterance can be judged, so the cost is
+    Each new utterance halves the weight of earlier ones. Frames are gone when an utterance can be judged, so the cost is
     measured against the likeliest alignment, which only CTC outputs show.
 
     Args:

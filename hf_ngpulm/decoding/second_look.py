@@ -174,7 +174,9 @@ def _report(hypothesis: Hypothesis, match: Match) -> PhraseReport:
 
 
 def readings_of(best: Hypothesis, base: Hypothesis, regions: Sequence[_Region], joined: bool = False) -> list[list[int]]:
-    """Return the tokens of `base` with each region replaced by that of `best`; if `joined`, one reading with all regions."""
+    """Return a reading for each region: the tokens of `base`, with the region's tokens from `best`. If `joined`, return a
+    single reading, with all regions from `best`.
+    """
     every = [list(regions)] if joined else [[region] for region in regions]
     return [_spliced(base.token_ids, best.token_ids, some) for some in every]
 

@@ -133,7 +133,7 @@ class Slots(ABC):
             self.begin(slot)
 
     def put_aside(self, slots: np.ndarray) -> None:
-        """Move the tokens that all hypotheses of a slot share from its history to its transcript."""
+        """Move the first tokens that all hypotheses of a slot share from the slot's history to its transcript."""
         counts, spoken = self.history.hand_over(slots, self.live())
         columns = [column.tolist() for column in spoken]
         first = 0
