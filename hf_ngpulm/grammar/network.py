@@ -40,7 +40,7 @@ def collector_paused() -> Iterator[None]:
 
 
 class Free:
-    """The symbol of a free word."""
+    """The symbol of a free word, which is any word where a `Wildcard` stands."""
 
 
 FREE = Free()

@@ -45,7 +45,7 @@ class Spelled:
         self._measure()
 
     def _find_free(self) -> None:
-        """Find the states after a wildcard that may go on without end, and which states cover others."""
+        """Find the state after any number of free words (`free_of`), and which states cover others (`covering`)."""
         words = self.words
         weights = [weight for of_state in words.arcs for weight, _ in of_state.values()]
         is_weighted = any(weights) or any(words.finals) or any(each and each[0] for each in self.defaults)
