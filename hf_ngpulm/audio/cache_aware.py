@@ -167,7 +167,7 @@ class _Caches:
         kept: the caches of all streams, by the layer's name; the first batch allocates them.
         max_streams: the number of streams to allocate caches for.
         slots: for each stream of the batch, its row in the caches, int64 `[N]`.
-        places: the second result of `CacheAwareEncoder._features`.
+        places: for each level of the subsampling, the frames inside the recordings; see `CacheAwareEncoder._features`.
         memory: the number of frames whose keys and values are kept.
     """
 
