@@ -202,7 +202,9 @@ class Decoder(WithoutCaches):
         return rescored(hypotheses, rescorer, weight, word_bonus, self.rank, history)
 
     def finished(self, n_best: list[list[Hypothesis]], phrases: Any = None) -> list[list[Hypothesis]]:
-        """Prepare the n-best lists of a search for the caller: rescore them, and write phrases in their listed form."""
+        """Prepare the n-best lists of a search for the caller: rerank them, and rewrite phrases as they are written in their
+        list.
+        """
         phrases = self.fusion.phrases if phrases is None else phrases
         n_best = self.rescored(n_best)
         return n_best if phrases is None else in_forms(n_best, self.fusion.contexts.of_rows(phrases, len(n_best)))

@@ -50,7 +50,7 @@ NOTHING = Judged((), 0, 0.0, 0.0)  # no hypothesis, which no model is left out f
 
 
 def least_evidence(lm_guard: float | str, lm: NGramLM) -> float:
-    """Return the minimum evidence of a language model, for an option's value other than "off"."""
+    """Return the least evidence for keeping a language model. `lm_guard`: the option, which isn't "off"."""
     if isinstance(lm_guard, str):
         return LEAST if lm.config.words is None else LEAST_OF_WORDS
     return lm_guard
@@ -83,7 +83,7 @@ def evidence(lm: NGramLM, log_prob: float, tokens: float, words: float) -> float
 
 
 def kept_models(fusion: Fusion, judged: Sequence[Judged], lm_guard: float | str) -> tuple[Changed, dict[int, float]]:
-    """Find the rows in which a language model is to be left out, or may have to be.
+    """Find the rows in which a language model must be left out, and the rows in which its cost must be checked.
 
     Args:
         fusion: the models of the rows, `[B]`.
