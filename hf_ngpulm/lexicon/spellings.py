@@ -164,8 +164,8 @@ def boundaries_of(speller: Speller) -> Boundaries:
 
 
 def bounded(tokens: Sequence[int], boundaries: Boundaries) -> tuple[int, ...]:
-    """Return a spelling. If the vocabulary has a delimiter, the spelling ends in it. Raises BadSpelling if the spelling doesn't
-    spell a single word.
+    """Return tokens as a spelling, which ends in the delimiter if the vocabulary has one. Raises BadSpelling if the tokens
+    don't spell a single word.
     """
     delimiter = boundaries.delimiter
     if delimiter is None:
