@@ -68,7 +68,7 @@ def parse_bytes(size: int | str) -> int:
 
 
 def memory_left(limit: int | str) -> int:
-    """Return how many bytes of a limit the process has left (as far as Linux tells), and at least half of the limit."""
+    """Return how many bytes of a limit the process has left (as far as Linux tells); at least half of the limit."""
     limit = parse_bytes(limit)
     try:
         resident = int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE

@@ -328,7 +328,7 @@ def _extended(below: Tensor, level: Level, packing: Packing, position: int) -> T
 
 
 def _from_first(plan: Plan, levels: list[Level], n: int, rows: np.ndarray) -> np.ndarray:
-    """Return the words of n-grams of order `n` from their first token, int64 `[W, R]`."""
+    """Return n-grams of order `n`, packed from their first token: words int64 `[W, R]`. `rows`: the n-grams' rows."""
     words = np.zeros((len(plan.packing.digits), len(rows)), dtype=np.int64)
     for position, level in enumerate(reversed(levels[:n])):
         word, factor = plan.packing.place(position)

@@ -1,4 +1,4 @@
-"""Define the steps of estimation in plain torch, which also runs on a GPU. These work in memory, whatever the `room`."""
+"""Define the steps of estimation in plain torch, which also runs on a GPU. They work in memory, whatever the `room`."""
 
 from __future__ import annotations
 
