@@ -201,7 +201,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return preprocess, forward, postprocess
 
     def _search_given(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return a call's arguments that choose the search but aren't `settings`. `_search` has the constructor's arguments."""
+        """Return a call's arguments, other than `settings`, that choose the search. `_search` has those of the constructor."""
         return {}
 
     def _of_generation(self, tuned: dict[str, Any]) -> dict[str, Any]:
