@@ -168,7 +168,9 @@ class Network:
         return len(self.arcs) - 1
 
     def _state(self, arcs: list[Arc], value: Value = None) -> int:
-        """Return the intent's state with these arcs. `value`: the value of their action."""
+        """Return the state that has these arcs, from the present intent's states; add it if there is none. `value`: the
+        action's value.
+        """
         key = (*arcs, repr(value))  # 1 and True are equal, and have different representations
         if key not in self._states:
             self._states[key] = self._added(arcs)
