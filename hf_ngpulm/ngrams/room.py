@@ -184,8 +184,7 @@ class Room:
         return in_blocks(then_give_back, bounds, arguments, *each)
 
     def _bound_pages(self) -> None:
-        """Give the pages of files back if they take a quarter of the memory. (Steps differ in their number of pages per row.)
-        """
+        """Give the pages of files back if they take a quarter of the memory. (Steps differ in the number of pages per row.)"""
         if _resident_of_files() - self._before >= (self.memory or 0) / 4:
             give_back_pages()
 
