@@ -121,7 +121,7 @@ class CacheAwareEncoder(StreamEncoder):
         return [of_row[:count] for of_row, count in zip(frames, own)]
 
     def _features(self, sids: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-        """Return the mel frames of the streams' next chunks; and for each level of the subsampling, the frames inside the
+        """Return the mel frames of the streams' next chunks, and which frames of each subsampling level are inside the
         recordings.
 
         Returns:
