@@ -150,9 +150,7 @@ def _backoffs(table: NGramTable, n: int) -> Tensor:
 
 
 def _starts(blocks: list[np.ndarray], sizes: list[np.ndarray], first: int) -> list[list[int]]:
-    """Return, for each order, the number of each block's first state (or arc). `sizes`: each block's number of states (or
-    arcs). `first`: the first number.
-    """
+    """Return the number of each block's first state or arc, by order. `sizes`: how many each has. `first`: the least one."""
     starts = []
     for of_order, own in zip(blocks, sizes):
         by_row = np.argsort(of_order[:, 0])
