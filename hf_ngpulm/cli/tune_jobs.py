@@ -34,9 +34,7 @@ class Job:
         return load_recogniser(self.model, self.device, **options.given(self.search, **settings))
 
     def check_file(self, results: str, example: str) -> None:
-        """Raise ValueError for options that save to an LM, or to an existing file of another kind. Results go to a file of
-        their own.
-        """
+        """Raise ValueError if the options save to an LM, or to an existing file of another kind."""
         if self.keep.save:
             raise ValueError(f"--save writes to an LM, but {results} go to a file of their own: --save-to {example}")
         if self.keep.save_to:  # now, not after an hour
