@@ -202,9 +202,7 @@ class Decoder(WithoutCaches):
         return rescored(hypotheses, rescorer, weight, word_bonus, self.rank, history)
 
     def finished(self, n_best: list[list[Hypothesis]], phrases: Any = None) -> list[list[Hypothesis]]:
-        """Prepare the n-best lists of a search for the caller: rerank them, and rewrite phrases as they are written in their
-        list.
-        """
+        """Prepare the n-best lists of a search for the caller: rerank them, and write phrases as they are in their list."""
         phrases = self.fusion.phrases if phrases is None else phrases
         n_best = self.rescored(n_best)
         return n_best if phrases is None else in_forms(n_best, self.fusion.contexts.of_rows(phrases, len(n_best)))
@@ -268,8 +266,8 @@ class Decoder(WithoutCaches):
                     yield row, result
 
     def without_lms(self: AnyDecoder, rows: Sequence[int], lms: Sequence[Any] | None) -> AnyDecoder:
-        """Return a copy for some rows, with other language models of this decoder: one entry of `lms` per row. None: without
-        models.
+        """Return a copy for some rows, in which each row follows other models of this decoder (`lms`; None: no language
+        models).
 
         Without a language model, the settings that balance it are dropped, too.
         """

@@ -165,9 +165,7 @@ class SpottedPhrases:
         self, decoder: CTCDecoder, best: Hypothesis, tree: SpellingTree, spots: Sequence[Spot], logits: Tensor,
         changes: Sequence[float], bonus: float,
     ) -> Hypothesis:  # fmt: skip
-        """Return the transcript with the phrases of `spots`. `changes`: the changes that they make to the three scores of
-        `_Scores`.
-        """
+        """Return the transcript with the phrases of `spots`. `changes`: what they add to the three scores of `_Scores`."""
         token_ids = _with(best.token_ids, tree, spots)
         starts, ends, confidences = best.token_frames, best.token_ends, best.token_confidences
         for spot in reversed(spots):

@@ -140,9 +140,7 @@ class Candidate:
     lm_score: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the candidate as a dictionary of plain values, with its scores by name (natural log, unweighted except
-        `score`).
-        """
+        """Return the candidate as a dictionary, with its scores by name (natural log, unweighted except `score`)."""
         meant = {"text": self.text, "intent": self.intent, "slots": {slot.name: slot.value for slot in self.slots}}
         return {**meant, **_scores(self, grammar_score=self.grammar_weight)}
 
@@ -181,9 +179,7 @@ class Understanding:
         return () if self._grammar is None else _candidates(self._grammar, self._inside)
 
     def as_dict(self, begin: float = 0.0) -> dict[str, Any]:
-        """Return the result as a dictionary of plain values, for pipelines and servers. `begin`: seconds to add to the times of
-        slots.
-        """
+        """Return the result as a dictionary, for pipelines and servers. `begin`: seconds to add to the times of slots."""
         slots = [slot.as_dict(begin) for slot in self.slots]
         told = {"text": self.text, "understood": self.understood, "intent": self.intent, "slots": slots}
         told |= {"confidence": self.confidence}
