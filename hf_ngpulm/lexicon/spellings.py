@@ -217,9 +217,7 @@ def _ids(spelling: Sequence[Any], speller: Speller) -> list[int]:
 def _spelled(
     texts: Sequence[tuple[int, str]], speller: Speller, boundaries: Boundaries, cuttings: int = 1
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """Return the tokenizer's spellings of texts that it can write as a single word, and up to `cuttings - 1` other spellings of
-    each.
-    """
+    """Return the tokenizer's spellings of texts that it can write as single words, each with up to `cuttings - 1` others."""
     blank = " " if speller.mark == "Ġ" else ""
     spellings = []
     for first in range(0, len(texts), WORDS_PER_BATCH):
