@@ -372,8 +372,8 @@ class NGramCounter:
         num_parts = max(1, -(-total * 8 * num_columns * 3 // max(1, self._memory_of_runs)))
 
         def of_each_file(run: Callable[[np.ndarray], Any]) -> list[Any]:
-            """Return the results of `run` for the first words of each file. Only one file is mapped at a time, because mapped
-            pages stay in memory.
+            """Return the results of `run` for the first words of each file. One file is mapped at a time: mapped pages take
+            memory.
             """
             return [run(np.memmap(path, np.int64, "r").reshape(num_columns, -1)[0]) for path in self._spilled]
 

@@ -318,9 +318,7 @@ def _grouped(words: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _extended(below: Tensor, level: Level, packing: Packing, position: int) -> Tensor:
-    """Return the packed words of a level's n-grams. `below`: the words of the level below. `position`: the place of the added
-    token.
-    """
+    """Return the packed words of a level's n-grams, given those of the level below. `position`: the added token's place."""
     words = below[:, _tensor(level.suffixes)]
     word, factor = packing.place(position)
     words[word] += (_tensor(level.tokens).to(torch.int64) + 1) * factor
