@@ -158,8 +158,7 @@ class GrammarStreams:
         return compiled, weighing.calibrated(grammar, self.decoder.kind.family)
 
     def _searches(self, sids: list[int]) -> list[tuple[Any, dict[int, int]]]:
-        """Return both searches, without and with grammars, each with a dictionary from streams to their numbers in the search.
-        """
+        """Return both searches, without and with grammars, each with a dictionary from streams to their numbers in it."""
         streams = {sid: self._streams[sid] for sid in sids}
         free = {sid: stream.free for sid, stream in streams.items() if stream.free is not None}
         inside = {sid: stream.inside for sid, stream in streams.items() if stream.inside is not None}
