@@ -2,8 +2,8 @@
 
     python benchmarks/plots.py
 
-`errors_against_time.png` and `speed_against_batch.png` are of `sweep.py ctc_beam` and `words`, decoding alone (in batches of
-16, where a decoder knows batches), each decoder's beams joined by a line; `knee.png` and `blank_scoring.png` of the experiments
+`errors_against_time.png` is of `sweep.py ctc_beam` and `words`, decoding alone (in batches of 16, where a decoder knows
+batches), each decoder's beams joined by a line; `knee.png` and `blank_scoring.png` of the experiments
 of these names; `orders_against_noise.png` of `real_speech/tasks.py`, in grey what the benchmark's authors published;
 `real_errors_against_time.png` of `real_speech/families.py`; `false_accepts_against_misses.png` of `real_speech/commands.py`;
 `phrases.png` of `real_speech/phrases.py`.
@@ -90,22 +90,6 @@ def real_errors_against_time() -> None:
     finish(panel, "real_errors_against_time", xscale="log", xlabel=OF_A_SECOND, ylabel=ERRORS)
 
 
-def speed_against_batch() -> None:
-    figure, panels = pyplot.subplots(1, 2, figsize=(12, 6), sharey=True, layout="constrained")
-    for panel, name, title in zip(panels, (CTC, WORDS), ("LM over tokens", "LM over words")):
-        decoders = rows_of(name)
-        for number, decoder in enumerate(decoders):
-            sizes = sorted(map(int, decoder["rtfx"]))
-            (line, marker), grey = STYLES[number % len(STYLES)], str(0.7 * number / len(decoders))
-            speeds = [decoder["rtfx"][str(size)] for size in sizes]
-            panel.plot(sizes, speeds, linestyle=line, marker=marker, color=grey, label=decoder["decoder"])
-        panel.set(xscale="log", yscale="log", title=title, xlabel="batch size")
-        panel.grid(alpha=0.3)
-        panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3, fontsize=7)
-    panels[0].set_ylabel("times real time, decoding alone, one thread")
-    figure.savefig(DOCS / "speed_against_batch.png", dpi=120)
-
-
 def orders_against_noise() -> None:
     found, panel = results("real_orders"), panel_of()
     found["rows"] += results("real_orders_noise")["rows"]
@@ -188,6 +172,6 @@ def blank_scoring() -> None:
 
 
 if __name__ == "__main__":
-    of_speed = errors_against_time, real_errors_against_time, speed_against_batch
+    of_speed = errors_against_time, real_errors_against_time
     for draw in (blank_scoring, knee, phrases, orders_against_noise, false_accepts_against_misses, *of_speed):
         draw()

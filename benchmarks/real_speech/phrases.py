@@ -4,7 +4,8 @@
 
 Phrases are the words of the test clips that no training text has, in one list with so many words of books that no clip has; and
 those other words alone, which are then all false alarms. Thresholds are fitted on one half of the speakers, by the false alarms
-of the other words alone, and measured on the other half, in turn.
+of the other words alone, and measured on the other half, in turn. Whispers are heard through their pipeline with 5 beams, and
+texts are compared after normalisation (`families.plain`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import random
 import re
 import time
+import types
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -19,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from families import Corpus, Frames, Heard, Recogniser, Row, measure
+from families import RATE, Corpus, Frames, Heard, Recogniser, Row, measure, plain
 from recognisers import BATCH
+from transformers import pipeline
 
 from hf_ngpulm import PhraseDecoder
 from hf_ngpulm.decoding.thresholds import THRESHOLDS, Thresholds
@@ -30,8 +33,34 @@ WEIGHTS, LOOK_WEIGHT, RATES = (0.5, 1.0, 1.5, 2.0), 3.0, (1.0, 10.0, 30.0, 100.0
 EVERY = Thresholds(-float("inf"), 0.0, 0.0, 0.0)
 
 
+class Pipelined:
+    """A pipeline of a decoder with attention with some settings, in the place of a decoder."""
+
+    def __init__(self, asr: Any, **settings: Any) -> None:
+        self.asr, self.settings = asr, settings
+
+    def with_phrases(self, phrases: list[str], weight: float, **look: Any) -> Pipelined:
+        look = look | {"explain": True} if look else {}
+        return Pipelined(self.asr, **self.settings, phrases=phrases, phrase_weight=weight, **look)
+
+    def decoded(self, heard: Heard) -> list[Any]:
+        found = self.asr([{"raw": clip.audio, "sampling_rate": RATE} for clip in heard.clips], **self.settings)
+        reports = ([types.SimpleNamespace(**{"ratio": None, **report}) for report in each.get("phrases", ())] for each in found)
+        return [types.SimpleNamespace(text=plain(each["text"]), phrases=of) for each, of in zip(found, reports)]
+
+
+def looking(base: Any, phrases: list[str], **look: Any) -> Any:
+    """Return a decoder with phrases and a second look."""
+    if isinstance(base, Pipelined):
+        return base.with_phrases(phrases, LOOK_WEIGHT, **look)
+    return PhraseDecoder(base, phrases, LOOK_WEIGHT, **look)
+
+
 def decoded(heard: Heard, decoder: Any) -> tuple[list[Any], float]:
     """Return the best hypothesis of each clip, and the seconds that it took. What is compiled for phrases doesn't count."""
+    if isinstance(decoder, Pipelined):
+        begin = time.process_time()
+        return decoder.decoded(heard), time.process_time() - begin
     batches = heard.batches(BATCH)
     decoder.decode(*(each[:1] for each in batches[0][1:]))
     found: dict[int, Any] = {}
@@ -58,13 +87,18 @@ def figures(corpus: Corpus, found: list[Any], phrases: set[str], seconds: float)
     return rates
 
 
-def rows_of(corpus: Corpus, heard: Heard, others: list[str], sizes: list[int]) -> Iterator[Row]:
+def rows_of(corpus: Corpus, heard: Heard, others: list[str], args: Any) -> Iterator[Row]:
     """Yield the rows of a model."""
-    family, tokenizer = heard.recogniser.family.lower(), heard.recogniser.tokenizer
-    base = heard.recogniser.decoder(num_beams=4 if family == "ctc" else 3)
+    family, tokenizer, sizes = heard.recogniser.family.lower(), heard.recogniser.tokenizer, args.sizes
+    if family == "attention":
+        corpus = corpus.normalised()
+        asr = pipeline("automatic-speech-recognition", model=str(heard.recogniser.source), num_beams=5, batch_size=8)
+        base: Any = Pipelined(asr)
+    else:
+        base = heard.recogniser.decoder(num_beams=4 if family == "ctc" else 3)
     rare, model = sorted({word for words in corpus.rare for word in words}), {"model": heard.recogniser.name}
     without, before = decoded(heard, base)
-    look = partial(PhraseDecoder, base, phrase_weight=LOOK_WEIGHT)
+    look = partial(looking, base)
     every = {size: decoded(heard, look(others[:size], false_alarms_per_hour=1.0, thresholds=EVERY))[0] for size in sizes}
     fits, parts = [], [heard.of(half) for half in corpus.halves]
     for half in corpus.halves:
@@ -82,10 +116,10 @@ def rows_of(corpus: Corpus, heard: Heard, others: list[str], sizes: list[int]) -
         about = {**model, "distractors": size, "own": own}
         of = partial(figures, corpus, phrases=set(phrases), seconds=heard.seconds)
         yield {**about, "way": "none", "seconds": before, **of(without)}
-        for weight in WEIGHTS:
+        for weight in args.weights:
             found, seconds = decoded(heard, base.with_phrases(phrases, weight))
             yield {**about, "way": "flat", "weight": weight, "seconds": seconds, **of(found)}
-        for rate in RATES:
+        for rate in args.rates:
             merged, seconds = list(without), 0.0
             for fit, half, part in zip(fits, reversed(corpus.halves), reversed(parts)):
                 found, took = decoded(part, look(phrases, false_alarms_per_hour=rate, thresholds=fit))
@@ -123,8 +157,11 @@ def main() -> None:
         "sizes": "other words in the lists",
         "costs": "only measure times, of CTC models",
         "every": "take every n-th clip only",
+        "weights": "of the flat boost",
+        "rates": "limits of false alarms an hour",
     }
     options = {"models": (str,), "books": (Path,), "frames": Path, "sizes": (100, 1000, 10_000), "costs": False, "every": 1}
+    options |= {"weights": WEIGHTS, "rates": RATES}
     parser = measure.arguments(__doc__, "real_phrases", None, about, **options)
     parser.add_argument("manifest", type=Path)
     args = parser.parse_args()
@@ -134,8 +171,15 @@ def main() -> None:
     others = sorted(words - known)
     random.Random(0).shuffle(others)
     frames = Frames([args.frames]) if args.frames else None
-    heard = (Recogniser(model).hear(corpus.clips, frames=frames) for model in args.models)
-    rows = (row for each in heard for row in (costs(each, others) if args.costs else rows_of(corpus, each, others, args.sizes)))
+
+    def heard(model: str) -> Heard:
+        recogniser = Recogniser(model)
+        if recogniser.family == "attention":
+            return Heard(recogniser, corpus.clips, [None] * len(corpus.clips))  # its pipeline hears
+        return recogniser.hear(corpus.clips, frames=frames)
+
+    every = map(heard, args.models)
+    rows = (row for each in every for row in (costs(each, others) if args.costs else rows_of(corpus, each, others, args)))
     with torch.inference_mode():
         measure.report(rows, args, {"clips": len(corpus.clips), "seconds": sum(clip.seconds for clip in corpus.clips)})
 

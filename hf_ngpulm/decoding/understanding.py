@@ -3,10 +3,12 @@
 A search that can only follow a grammar turns any speech into the nearest sentence. So a second search runs without the grammar.
 The *evidence* is the ratio of the two acoustic likelihoods (natural log, per token):
 
-    evidence = (acoustic score of the best sentence in the grammar - acoustic score of the best free transcript) / n,
+    evidence = (acoustic score of the best sentence in the grammar - acoustic score of the best free transcript) / n
 
-n is the number of tokens in the longer of the two transcripts. The evidence is close to 0 for speech in the grammar, of any
-length, and far below 0 for other speech. A logistic curve turns it into a confidence:
+n is the number of tokens in the longer one of the two transcripts. For encoder-decoders n is that of the shorter one: they may
+end a transcript while much of the audio is left. A large n would then hide that a short sentence of the grammar leaves most
+words out. The evidence is close to 0 for speech in the grammar, of any length, and far below 0 for other speech. A logistic
+curve turns it into a confidence:
 
     confidence = 1 / (1 + exp(-(evidence - middle) / width))
 
@@ -53,6 +55,7 @@ class Weighing:
     price: float | None = None
     evidence: Evidence = EVIDENCE["ctc"]
     explain: bool = False
+    family: str = "ctc"
 
     def __post_init__(self) -> None:
         check("mode", self.mode, one_of(*MODES))
@@ -68,7 +71,7 @@ class Weighing:
         None in a graph, which is for CTC models.
         """
         family = family or "ctc"
-        return replace(self, evidence=grammar.evidence.get(family, EVIDENCE[family]))
+        return replace(self, evidence=grammar.evidence.get(family, EVIDENCE[family]), family=family)
 
     @property
     def leaving(self) -> float:
@@ -287,7 +290,7 @@ def understood(
     evidence = None
     confidence = float(best is not None)
     if weighing.mode == "reject" and best is not None:
-        evidence = evidence_of(best[0], heard)
+        evidence = evidence_of(best[0], heard, weighing.family)
         confidence = weighing.confidence(evidence)
     free_text = None if weighing.mode == "strict" else heard.text
     shown: dict[str, Any] = {"_inside": tuple(inside), "_grammar": grammar}
@@ -309,10 +312,11 @@ def _scores(scored: Any, **more: float) -> dict[str, float]:
     return {name: round(value, 3) for name, value in of.items()}
 
 
-def evidence_of(inside: Hypothesis, free: Hypothesis) -> float:
-    """Return the evidence that an utterance is in the grammar, in nats per token, at most 0."""
-    tokens = max(len(inside.token_ids), len(free.token_ids), 1)
-    return min(inside.acoustic_score - free.acoustic_score, 0.0) / tokens
+def evidence_of(inside: Hypothesis, free: Hypothesis, family: str = "ctc") -> float:
+    """Return the evidence that an utterance is in the grammar, in nats per token, at most 0. `family`: the recogniser's."""
+    lengths = len(inside.token_ids), len(free.token_ids)
+    tokens = min(lengths) if family == "attention" else max(lengths)
+    return min(inside.acoustic_score - free.acoustic_score, 0.0) / max(tokens, 1)
 
 
 def _candidates(grammar: CompiledGrammar, hypotheses: Sequence[Hypothesis]) -> tuple[Candidate, ...]:

@@ -72,11 +72,8 @@ def test_it_tells_why(asr):
     never = asr(hf_ngpulm.demo_recording(), grammar=OTHER, explain=True)
     why = never["explanation"]
     assert not never["understood"] and why["free"]["text"].strip() == never["free_text"].strip()
-    if asr.type == "seq2seq":  # this small model's search in the grammar finds no sentence, so there is nothing to compare
-        assert why["readings"] == [] and "evidence" not in why
-    else:
-        assert why["readings"][0]["text"] in ("drop the anchor", "start the engine")
-        assert why["evidence"] < why["least_evidence"]
+    assert why["readings"][0]["text"] in ("drop the anchor", "start the engine")
+    assert why["evidence"] < why["least_evidence"]
     with pytest.raises(ValueError, match="explain given without grammar= or phrases=;"):
         asr(hf_ngpulm.demo_recording(), explain=True)
 
