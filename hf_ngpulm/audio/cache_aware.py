@@ -121,7 +121,8 @@ class CacheAwareEncoder(StreamEncoder):
         return [of_row[:count] for of_row, count in zip(frames, own)]
 
     def _features(self, sids: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-        """Return the mel frames of the streams' next chunks, and the range of these frames that lies inside each recording.
+        """Return the mel frames of the streams' next chunks, and which frames of each subsampling level are inside the
+        recordings.
 
         Returns:
             The mel frames, `[N, F, M]`; and for each level of the subsampling int64 `[N, 2]`: the first frame inside the
@@ -166,7 +167,7 @@ class _Caches:
         kept: the caches of all streams, by the layer's name; the first batch allocates them.
         max_streams: the number of streams to allocate caches for.
         slots: for each stream of the batch, its row in the caches, int64 `[N]`.
-        places: the second result of `CacheAwareEncoder._features`.
+        places: for each level of the subsampling, the frames inside the recordings; see `CacheAwareEncoder._features`.
         memory: the number of frames whose keys and values are kept.
     """
 

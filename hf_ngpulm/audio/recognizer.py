@@ -298,7 +298,7 @@ class StreamingRecognizer:
         return self._step(sids)
 
     def _chosen(self, sids: list[int], most: int, seconds: float) -> list[int]:
-        """Return the first stream and the streams whose waiting audio has the most similar length, within a step's limits."""
+        """Return the first stream, and the streams with the most similar length of waiting audio, within a step's limits."""
         length = {sid: min(self.waiting_seconds(sid), self.latency_seconds) for sid in sids}
         longest, chosen = 0.0, list[int]()
         for sid in sorted(sids, key=lambda sid: (sid != sids[0], abs(length[sid] - length[sids[0]]))):

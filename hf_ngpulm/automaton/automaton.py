@@ -54,7 +54,7 @@ class BackoffAutomaton(nn.Module):
         self.register_buffer("starts", starts.contiguous())
 
     def with_tensors(self, tensors: AutomatonTensors, context_length: int | None = None) -> BackoffAutomaton:
-        """Return a copy with other tensors, and another context length if passed. Roots, starts and engine stay."""
+        """Return a copy with other tensors, and if passed, another context length. Roots, starts and engine stay."""
         length = self.context_length if context_length is None else context_length
         return BackoffAutomaton(tensors, self.vocab_size, length, self.roots, self.starts, self.engine)
 

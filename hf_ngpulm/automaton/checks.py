@@ -81,8 +81,8 @@ def check_now(tensors: Sequence[Tensor]) -> None:
 
 
 def _expect_reads(tensors: Sequence[Tensor], advice: str) -> None:
-    """Tell the system how mapped tensors will be read. By default it reads 128 KiB ahead, but a state has few arcs: searches
-    would read four times the pages that they touch, and keep them in memory.
+    """Tell the system how mapped tensors will be read. By default it reads 128 KiB ahead. A state has few arcs, so a search
+    would read four times as many pages as it needs, and keep them in memory.
     """
     if hasattr(mmap, advice):  # not on Windows
         for tensor in tensors:

@@ -204,8 +204,8 @@ def link_of(arc_offsets, backoff_states, backoff_weights, state, lows, ends, sum
 
 @triton.jit
 def arcs_between(arc_tokens, low, end, first, last, narrow, BLOCK: tl.constexpr):
-    """Return the bounds (scalars) of a range of arcs of a context. The range has all arcs for the tokens `first .. last - 1`,
-    and few other arcs. If the context has many arcs, `BLOCK` arcs at equal distances are read at once to narrow the range.
+    """Return the bounds (scalars) of a part of a context's arcs. The part has all arcs for the tokens `first .. last - 1`, and
+    few other arcs. If the context has many arcs, `BLOCK` arcs at equal distances are read at once to narrow the range.
     """
     lanes = tl.arange(0, BLOCK)
     begin = low

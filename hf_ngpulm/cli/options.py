@@ -42,7 +42,7 @@ def beams(value: Any) -> int | str:
 
 
 def evidence(value: Any) -> float | str:
-    """Parse the minimum evidence of a language model: a number, "auto" or "off"."""
+    """Parse the least evidence for keeping a language model: a number, "auto" or "off"."""
     if value in ("auto", "off"):
         return value
     try:
@@ -52,7 +52,7 @@ def evidence(value: Any) -> float | str:
 
 
 def moments(value: Any) -> float | str:
-    """Parse when a rescorer takes part in a search: a number of seconds, or "word"."""
+    """Parse the time between two turns of a rescorer during a search: a number of seconds, or "word"."""
     if value == "word":
         return value
     try:
@@ -263,7 +263,7 @@ class Keep:
 
 @dataclass(frozen=True)
 class OfGrammars:
-    """Options for the least evidence of a grammar's sentences; see `hf_ngpulm.evaluation.tune_grammar`."""
+    """Options for the least evidence with which a grammar accepts utterances; see `hf_ngpulm.evaluation.tune_grammar`."""
 
     grammar: str | None = option("Tune the evidence that this grammar needs: a saved folder, or a file.")
     other: list[str] | None = option("With --grammar: ordinary speech without commands, given like DATA; may be repeated.")

@@ -20,7 +20,7 @@ def tell(message: str) -> None:
 
 @contextmanager
 def interruptible(kept: Callable[[], str]) -> Iterator[None]:
-    """Within the block, raise KeyboardInterrupt with the message that `kept` returns, which says which work is kept."""
+    """Add the message of `kept` to a KeyboardInterrupt within the block. The message says which work is kept."""
     try:
         yield
     except KeyboardInterrupt:

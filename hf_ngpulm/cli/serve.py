@@ -47,7 +47,7 @@ class Address:
 
 
 def _limit(field: str, help: str, name: str, least: float = 1) -> Any:
-    """Describe an option for a field of `Limits`, whose default it takes."""
+    """Describe an option for a field of `Limits`. The field's default is the option's default."""
     return option(help, name, default=getattr(Limits, field), min=least)
 
 

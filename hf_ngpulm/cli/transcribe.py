@@ -175,8 +175,8 @@ def transcribe(
 
 
 def _recordings(audio: list[str]) -> library.Recordings:
-    """Return the recordings of audio files, folders and patterns, with their paths as ids; or those of a single manifest or
-    Parquet file.
+    """Return the recordings of audio files, folders and patterns, with their paths as ids; or those in a manifest or Parquet
+    file.
     """
     if source := next(filter(_is_source, audio), None):
         if len(audio) > 1:

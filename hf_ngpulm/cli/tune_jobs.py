@@ -34,7 +34,7 @@ class Job:
         return load_recogniser(self.model, self.device, **options.given(self.search, **settings))
 
     def check_file(self, results: str, example: str) -> None:
-        """Raise ValueError if the results can't be saved as the options say: in a file of their own, not in an LM."""
+        """Raise ValueError if the options save to an LM, or to an existing file of another kind."""
         if self.keep.save:
             raise ValueError(f"--save writes to an LM, but {results} go to a file of their own: --save-to {example}")
         if self.keep.save_to:  # now, not after an hour
@@ -80,7 +80,7 @@ def _show_confidence(result: library.ConfidenceTuning, file: str | None) -> None
 
 
 def tune_grammar(job: Job, of_grammars: options.OfGrammars) -> None:
-    """Find the least evidence for accepting a grammar's sentences; show and save it."""
+    """Find the least evidence with which a grammar accepts utterances; show and save it."""
     keep, source = job.keep, str(of_grammars.grammar)
     if not of_grammars.other:
         raise ValueError("--grammar needs ordinary speech to count false accepts: add --other DATA")

@@ -154,8 +154,8 @@ class CallSearch:
         """Mask labels below `token_min_logp` in log-probabilities `[B, T, C]`, except the likeliest label of each frame.
 
         Returns:
-            The masked log-probabilities, and for each row the sum over its frames of the log of the remaining probability,
-            `[B]`. The caller adds this sum to the scores, because the search normalises each frame.
+            The masked log-probabilities, and `[B]`, the log of each frame's remaining probability, summed over a row's frames.
+            The caller adds this sum to the scores, because the search normalises each frame.
         """
         kept = log_probs
         if self.token_min_logp > LEAST_LOG_PROB:

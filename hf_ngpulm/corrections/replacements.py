@@ -98,7 +98,7 @@ class _Region(NamedTuple):
 
     Args:
         heard, meant: the words of each text.
-        ours, theirs: the readings of groups of up to `MOST_WORDS` of these words, by first word and number of words.
+        ours, theirs: the pronunciations of groups of up to `MOST_WORDS` of these words; see `_readings`.
         cells: number of steps to compare all groups.
     """
 
@@ -145,7 +145,7 @@ class _Region(NamedTuple):
         return replacements[::-1]
 
     def _distances(self) -> dict[tuple[int, int], dict[tuple[int, int], float]]:
-        """Return the distance between each group of `heard` and each group of `meant`, by their closest readings."""
+        """Return the distance between each group of `heard` and each group of `meant`, by their closest pronunciations."""
         flat = [[text for texts in spans.values() for text in texts] for spans in (self.ours, self.theirs)]
         starts = [np.cumsum([0, *map(len, spans.values())])[:-1] for spans in (self.ours, self.theirs)]
         closest = np.minimum.reduceat(np.minimum.reduceat(distances(*flat), starts[0]), starts[1], 1)
@@ -153,6 +153,8 @@ class _Region(NamedTuple):
 
 
 def _readings(words: Sequence[str]) -> dict[tuple[int, int], tuple[str, ...]]:
-    """Return the readings of each group of up to `MOST_WORDS` words, by the index of its first word and its number of words."""
+    """Return the pronunciations of each group of up to `MOST_WORDS` words. A key has the group's first index and number of
+    words.
+    """
     spans = ((first, size) for first in range(len(words) + 1) for size in range(min(MOST_WORDS, len(words) - first) + 1))
     return {(first, size): readings(" ".join(words[first : first + size])) or ("",) for first, size in spans}

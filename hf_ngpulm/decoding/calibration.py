@@ -14,7 +14,7 @@ KINDS = {"measure": one_of(*MEASURES), "slope": number(-1e3, 1e3), "offset": num
 
 
 def confidence_for(model: Any, given: Any) -> Any:
-    """Return the option `confidence` of decoders for a recogniser.
+    """Return the value of a decoder's option `confidence` for a recogniser.
 
     Args:
         given: a measure, a `Calibration`, None, or the path of a file that `hf-ngpulm tune --word-confidence` has written.

@@ -202,7 +202,7 @@ class Decoder(WithoutCaches):
         return rescored(hypotheses, rescorer, weight, word_bonus, self.rank, history)
 
     def finished(self, n_best: list[list[Hypothesis]], phrases: Any = None) -> list[list[Hypothesis]]:
-        """Prepare the n-best lists of a search for the caller: rescore them, and write phrases in their listed form."""
+        """Prepare the n-best lists of a search for the caller: rerank them, and write phrases as they are in their list."""
         phrases = self.fusion.phrases if phrases is None else phrases
         n_best = self.rescored(n_best)
         return n_best if phrases is None else in_forms(n_best, self.fusion.contexts.of_rows(phrases, len(n_best)))
@@ -266,7 +266,8 @@ class Decoder(WithoutCaches):
                     yield row, result
 
     def without_lms(self: AnyDecoder, rows: Sequence[int], lms: Sequence[Any] | None) -> AnyDecoder:
-        """Return a copy for some rows that follow other language models of this decoder; None: no language model.
+        """Return a copy for some rows, in which each row follows other models of this decoder (`lms`; None: no language
+        models).
 
         Without a language model, the settings that balance it are dropped, too.
         """
@@ -284,7 +285,7 @@ class Decoder(WithoutCaches):
 
 
 def in_forms(n_best: list[list[Hypothesis]], boosters: Sequence[Booster | None]) -> list[list[Hypothesis]]:
-    """Write the phrases in the hypotheses of each row in their listed form."""
+    """Rewrite the phrases in each row's hypotheses as they are written in the list of phrases."""
     return [
         [each.written(booster.forms) for each in of_row] if booster is not None and booster.forms else of_row
         for of_row, booster in zip(n_best, boosters)

@@ -54,7 +54,7 @@ class PartialUnderstanding(Partial):
 
 @dataclass
 class _Stream:
-    """Hold the grammar of a stream, and the stream's numbers in the searches without it (`free`) and in it (`inside`)."""
+    """Hold a stream's grammar, and the stream's number in each search: without the grammar (`free`), and in it (`inside`)."""
 
     weighing: Weighing
     compiled: CompiledGrammar
@@ -69,7 +69,7 @@ class GrammarStreams:
 
     Args:
         decoder: the decoder of all streams.
-        make: returns a `StreamingDecoder` of another decoder, with as many streams.
+        make: makes a `StreamingDecoder` with the same number of streams for another decoder.
     """
 
     def __init__(self, decoder: Any, make: Callable[[Any], Any]) -> None:
@@ -158,7 +158,7 @@ class GrammarStreams:
         return compiled, weighing.calibrated(grammar, self.decoder.kind.family)
 
     def _searches(self, sids: list[int]) -> list[tuple[Any, dict[int, int]]]:
-        """Return both searches, without a grammar and in grammars. Each comes with its streams' numbers, by stream."""
+        """Return both searches, without and with grammars, each with a dictionary from streams to their numbers in it."""
         streams = {sid: self._streams[sid] for sid in sids}
         free = {sid: stream.free for sid, stream in streams.items() if stream.free is not None}
         inside = {sid: stream.inside for sid, stream in streams.items() if stream.inside is not None}

@@ -49,7 +49,7 @@ class GraphDecoder(Decoder):
             lexicon (`composition="static"`).
         lm_weight: weight of the LM's log-probabilities: a number, or a tensor `[B]` with one per row. The default is the weight
             that was tuned for `model` with `GraphDecoder` and saved with the LM, along with the other tuned settings (see
-            `hf_ngpulm.config.tuned`), or 0.5 if there are none.
+            `hf_ngpulm.config.tuned`), or else 0.5.
         max_active: number of hypotheses that the search keeps (default 64).
         beam_threshold: drops hypotheses that score this much less than the best one (natural log, default 14).
         beta: bonus per token (natural log), a number or a tensor `[B]`; it balances an LM's preference for short transcripts.

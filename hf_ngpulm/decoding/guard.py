@@ -50,7 +50,7 @@ NOTHING = Judged((), 0, 0.0, 0.0)  # no hypothesis, which no model is left out f
 
 
 def least_evidence(lm_guard: float | str, lm: NGramLM) -> float:
-    """Return the minimum evidence of a language model, for an option's value other than "off"."""
+    """Return the least evidence for keeping a language model. `lm_guard`: the option, which isn't "off"."""
     if isinstance(lm_guard, str):
         return LEAST if lm.config.words is None else LEAST_OF_WORDS
     return lm_guard
@@ -83,7 +83,7 @@ def evidence(lm: NGramLM, log_prob: float, tokens: float, words: float) -> float
 
 
 def kept_models(fusion: Fusion, judged: Sequence[Judged], lm_guard: float | str) -> tuple[Changed, dict[int, float]]:
-    """Find the rows in which a language model is to be left out, or may have to be.
+    """Find the rows in which a language model must be left out, and the rows in which its cost must be checked.
 
     Args:
         fusion: the models of the rows, `[B]`.
@@ -91,9 +91,9 @@ def kept_models(fusion: Fusion, judged: Sequence[Judged], lm_guard: float | str)
         lm_guard: the option, which isn't "off".
 
     Returns:
-        Two dictionaries by row. The first has the rows in which a model has too little evidence, with the remaining models
-        (None if none remains). The second has the other rows whose models may cost too much, with an acoustic score. The models
-        cost too much if the best hypothesis without LMs has a higher one.
+        Two dictionaries. The first maps each row in which a model has too little evidence to the remaining models (None if none
+        remains). The second maps each other row whose models may cost too much to an acoustic score. The models cost too much
+        if the best hypothesis without LMs has a higher acoustic score.
     """
     models: list[Any] = [fusion.of_all] * len(judged) if fusion.per_row is None else fusion.per_row
     weights = fusion.weight.tolist() if isinstance(fusion.weight, Tensor) else [fusion.weight] * len(judged)
@@ -135,7 +135,7 @@ def by_rest(changed: Changed, doubted: Iterable[int]) -> list[tuple[list[int], l
 class Memory:
     """Remember how well a language model predicted the utterances of a stream, to decide about the next one.
 
-    Earlier utterances count half as much with each utterance. Frames are gone when an utterance can be judged, so the cost is
+    Each new utterance halves the weight of earlier ones. Frames are gone when an utterance can be judged, so the cost is
     measured against the likeliest alignment, which only CTC outputs show.
 
     Args:

@@ -62,7 +62,7 @@ class LookStreams:
 
     Args:
         decoder: the decoder of all streams.
-        make: returns a `StreamingDecoder` of another decoder, with as many streams.
+        make: makes a `StreamingDecoder` with the same number of streams for another decoder.
     """
 
     def __init__(self, decoder: Any, make: Callable[[Any], Any]) -> None:
@@ -162,6 +162,8 @@ def _looks(decoder: Any, lms: tuple[Any, float], phrases: Any, settings: Mapping
 
 
 def _phrases(looks: PhraseDecoder[Any]) -> tuple[Any, Any]:
-    """Return the phrases of the plain search (only those never written or, in CTC, suppressed) and of the boosted search."""
+    """Return the phrases of the plain search, and those of the boosted search (None if phrases are spotted). The plain search
+    has only phrases that are never written, and if phrases are spotted, all phrases with a negative weight.
+    """
     (own,) = looks.lists
     return (own.negative, None) if looks.spots else (own.never or None, own.boosted)

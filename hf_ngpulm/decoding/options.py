@@ -118,7 +118,9 @@ class Options:
 
     @classmethod
     def settled(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace `num_beams="auto"` by the largest of its default, `num_return_sequences`, `rescorer_best`, 8 (rescorer)."""
+        """Replace `num_beams="auto"` by the largest of: the default, `num_return_sequences`, `rescorer_best`, 8 (with a
+        rescorer).
+        """
         beams, asked = given.get(cls.beam), [given.get(name) for name in ("num_return_sequences", "rescorer_best")]
         if not (isinstance(beams, str) and beams == AUTO):
             return dict(given)

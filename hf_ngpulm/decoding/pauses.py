@@ -77,7 +77,7 @@ def by_pieces(
 
     Args:
         frames: `[B, T, D]`.
-        search: takes the frames `[P, T, D]` of P pieces and the pieces, and returns the paths of each.
+        search: function of the frames `[P, T, D]` of P pieces, and the pieces. It returns each piece's paths.
         num_rows: B.
         rank: score by which the paths of a piece are compared.
         most: maximum number of paths per row.

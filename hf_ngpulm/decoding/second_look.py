@@ -1,20 +1,20 @@
 """Take a second look at phrases: compare each phrase that a bonus brought in with the words heard without the bonus.
 
-With a bonus, phrases win that nobody said, and other words are crowded out of the beam. Let A be the best transcript of a
-search with phrases, and B the best transcript of the same search without them. In each region where their words differ and A
-has a phrase, the phrase is "weighed": the two readings of the region are compared over the same frames,
+With a bonus, a search may write phrases that nobody said, and crowd other words out of the beam. Let A be the best transcript
+of a search with phrases, and B the best transcript of the same search without phrases. In a region where A and B have different
+words and A has a phrase, the phrase is *weighed*: the two readings of the region are compared over the same frames,
 
-    ratio = log p(B with the region as A has it) + LM(the same) - log p(B) - LM(B)
+    ratio = log p(C) + LM(C) - log p(B) - LM(B)
 
-in natural log. p is the acoustic model's probability of a token sequence, summed over all alignments. LM(x) is the weighted
-score of the language models in the search, with the bonus per token. The common parts of both readings cancel out. A phrase
-"enters" B, and so the result, if
+in natural log. C is B with the region's words from A. p is the acoustic model's probability of a token sequence, summed over
+all alignments. LM(x) is the weighted score of the language models in the search, with the bonus per token. The common parts of
+B and C cancel out. The phrase *enters* B, and so the result, if
 
     ratio >= offset - slope ln(rate) + per_list ln(size of the list) - per_token (number of tokens of the phrase),
 
-where `rate` is the number of false alarms per hour that the user accepts. A region with several phrases has the sum of their
-thresholds, or the highest of them if it exceeds the sum (thresholds may be negative). All other words, times and confidences
-are those of B. The numbers are fitted to ordinary speech.
+where `rate` is the number of false alarms per hour that the user accepts. A region with several phrases has as its threshold
+the sum of theirs, or the highest one if that is more (thresholds may be negative). All other words, times and confidences come
+from B. The four other numbers are fitted to ordinary speech.
 
 With a rate, CTC models need no search with phrases. `hf_ngpulm.decoding.spotting` finds the phrases instead, so long lists cost
 little and crowd nothing out. For encoder-decoders, p is the decoder's probability of the tokens and of the end.
@@ -174,7 +174,9 @@ def _report(hypothesis: Hypothesis, match: Match) -> PhraseReport:
 
 
 def readings_of(best: Hypothesis, base: Hypothesis, regions: Sequence[_Region], joined: bool = False) -> list[list[int]]:
-    """Return the tokens of `base` with each region replaced by that of `best`; if `joined`, one reading with all regions."""
+    """Return a reading for each region: the tokens of `base`, with the region's tokens from `best`. If `joined`, return a
+    single reading, with all regions from `best`.
+    """
     every = [list(regions)] if joined else [[region] for region in regions]
     return [_spliced(base.token_ids, best.token_ids, some) for some in every]
 

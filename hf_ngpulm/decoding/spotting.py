@@ -1,9 +1,9 @@
 """Spot the phrases of a list in CTC outputs, given the transcript of a search without phrases.
 
 A search with phrases proposes phrases that win with their bonus. In such a search, a long list crowds other words out of the
-beam. This module proposes the same phrases without that search. It tries each phrase in place of some words of the transcript,
-and proposes it if its ratio (see `hf_ngpulm.decoding.second_look`) plus its weighted bonus is at least 0. If several phrases
-overlap, only the one that exceeds its threshold the most may enter the transcript.
+beam. This module proposes the same phrases without that search. It tries each phrase in place of some words of the transcript.
+It proposes the phrase if the ratio (see `hf_ngpulm.decoding.second_look`) plus the weighted bonus is at least 0. If several
+phrases overlap, only the one that exceeds its threshold the most may enter the transcript.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class _Scores(NamedTuple):
     bests: Sequence[Hypothesis]
 
     def of(self, some: Sequence[int], readings: Sequence[Sequence[Sequence[int]]]) -> Iterator[np.ndarray]:
-        """Yield float64 `[3, N]` for each row: the readings' acoustic score up to a constant, the weighted addition of the
-        language models, and their unweighted score.
+        """Yield float64 `[3, N]` for each row, three scores of each reading: the acoustic score up to a constant, the weighted
+        addition of the language models, and their unweighted score.
         """
         decoder, (logits, lengths) = self.decoder, self[1:3]
         flat = [(row, reading) for row, of_row in zip(some, readings) for reading in of_row]
@@ -165,7 +165,7 @@ class SpottedPhrases:
         self, decoder: CTCDecoder, best: Hypothesis, tree: SpellingTree, spots: Sequence[Spot], logits: Tensor,
         changes: Sequence[float], bonus: float,
     ) -> Hypothesis:  # fmt: skip
-        """Return the transcript with the phrases of `spots`. `changes`: the changes of the three scores of `_Scores`."""
+        """Return the transcript with the phrases of `spots`. `changes`: what they add to the three scores of `_Scores`."""
         token_ids = _with(best.token_ids, tree, spots)
         starts, ends, confidences = best.token_frames, best.token_ends, best.token_confidences
         for spot in reversed(spots):

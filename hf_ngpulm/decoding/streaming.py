@@ -244,7 +244,7 @@ class StreamingDecoder:
 
     @property
     def _like_this(self) -> Callable[[Any], StreamingDecoder]:
-        """Return a function that makes a `StreamingDecoder` with this one's settings for another decoder.
+        """Return a function that makes a `StreamingDecoder` for another decoder, with the settings of this one.
 
         The function holds no reference to this object, so this object is freed without the garbage collector.
         """
@@ -320,7 +320,7 @@ class StreamingDecoder:
 
     @torch.inference_mode()
     def place_grammar(self, sid: int, grammar: CompiledGrammar) -> None:
-        """Let a stream follow another grammar, and begin an utterance in it. The decoder must be one in a grammar."""
+        """Let a stream follow another grammar, and begin an utterance in it. The decoder must already be in a grammar."""
         slot, (lm, lm_weight, _) = self._slot_of[sid], self._fused_with[sid]
         row = self._fusion.with_grammar(grammar).row(lm, lm_weight, self._searched_on)
         if row.tensors is not self._slots.models.tensors:
@@ -354,8 +354,8 @@ class StreamingDecoder:
         Thousands of phrases take seconds. Any thread may call this method, also while another thread decodes.
 
         Args:
-            phrases, lm, lm_weight, phrase_weight, false_alarms_per_hour, thresholds, explain: as for `open`. A graph and a
-                second look at the phrases need the stream's arguments, others only `phrases`.
+            phrases, lm, lm_weight, phrase_weight, false_alarms_per_hour, thresholds, explain: as for `open`. In a graph, or
+                with a second look at the phrases, pass the stream's arguments. Otherwise pass only `phrases`.
 
         Returns:
             The context; None for no phrases. Its `left_out` maps phrases that the tokenizer can't spell to the characters that

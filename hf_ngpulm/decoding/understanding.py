@@ -1,18 +1,18 @@
 """Decode with a grammar into a transcript, its meaning, and a confidence that the speech was in the grammar.
 
 A search that can only follow a grammar turns any speech into the nearest sentence. So a second search runs without the grammar.
-The ratio of the two acoustic likelihoods (natural log, per token),
+The *evidence* is the ratio of the two acoustic likelihoods (natural log, per token):
 
-    evidence = (acoustic score of the best sentence in the grammar - acoustic score of the best free transcript) / n,
+    evidence = (acoustic score of the best sentence in the grammar - acoustic score of the best free transcript) / n
 
-where n is the number of tokens in the longer of the two transcripts, is close to 0 for speech in the grammar of any length, and
-far below 0 for other speech. For encoder-decoders n is that of the shorter one: they may end a transcript while much of the
-audio is left, so a long n would hide that a short sentence of the grammar leaves most words out. A logistic curve turns the
-evidence into a confidence:
+n is the number of tokens in the longer one of the two transcripts. For encoder-decoders n is that of the shorter one: they may
+end a transcript while much of the audio is left. A large n would then hide that a short sentence of the grammar leaves most
+words out. The evidence is close to 0 for speech in the grammar, of any length, and far below 0 for other speech. A logistic
+curve turns it into a confidence:
 
     confidence = 1 / (1 + exp(-(evidence - middle) / width))
 
-The default curves were fitted to real speech; `hf_ngpulm.evaluation.tune_grammar` finds those of a grammar.
+The default curves were fitted to real speech; `hf_ngpulm.evaluation.tune_grammar` finds a grammar's own curves.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Weighing:
                     raise ValueError(f"{name}={given!r} has no effect in the mode {self.mode!r}; leave it out, or take {of!r}")
 
     def calibrated(self, grammar: Grammar, family: str | None) -> Weighing:
-        """Return a copy with the grammar's curve for a family of recognisers, or else the default. `family`: that of a
-        decoder's options; None in a graph, which is for CTC models.
+        """Return a copy with the curve of the grammar for a family of recognisers, or else with the default curve. `family` is
+        None in a graph, which is for CTC models.
         """
         family = family or "ctc"
         return replace(self, evidence=grammar.evidence.get(family, EVIDENCE[family]), family=family)
@@ -89,7 +89,7 @@ class Weighing:
         return self.mode != "free"
 
     def confidence(self, evidence: float) -> float:
-        """Return the confidence for an evidence."""
+        """Return the confidence that belongs to an evidence."""
         value = (evidence - self.evidence.middle) / self.evidence.width
         return 1 / (1 + math.exp(-max(min(value, 500.0), -500.0)))
 
@@ -109,8 +109,8 @@ class SlotValue:
     """Hold a slot of a reading.
 
     Args:
-        name: the slot.
-        value: as the grammar writes it; the words themselves where it writes nothing.
+        name: the slot's name.
+        value: the value that the grammar gives; without such a value, the words.
         text: the words.
         start, end: times in seconds; None if unknown.
         confidence: the lowest confidence of its words; None without a confidence measure.
@@ -124,7 +124,7 @@ class SlotValue:
     confidence: float | None = None
 
     def as_dict(self, begin: float = 0.0) -> dict[str, Any]:
-        """Return what is known of the slot. `begin`: seconds to add to its times."""
+        """Return the slot as a dictionary, without unknown entries. `begin`: seconds to add to its times."""
         times = {"start": self.start, "end": self.end}
         later = {name: round(begin + time, 3) for name, time in times.items() if time is not None}
         return {name: value for name, value in {**vars(self), **later}.items() if value is not None}
@@ -143,7 +143,7 @@ class Candidate:
     lm_score: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, with the scores by name (natural log, unweighted except for the total `score`)."""
+        """Return the candidate as a dictionary, with its scores by name (natural log, unweighted except `score`)."""
         meant = {"text": self.text, "intent": self.intent, "slots": {slot.name: slot.value for slot in self.slots}}
         return {**meant, **_scores(self, grammar_score=self.grammar_weight)}
 
@@ -156,12 +156,12 @@ class Understanding:
         understood: whether it was in the grammar.
         text: the sentence of the grammar if it was understood, otherwise the free transcript.
         intent, slots: None and empty if it wasn't understood.
-        confidence: from 0 to 1, that it was in the grammar; 1 or 0 in the modes "strict", "soft" and "free".
+        confidence: confidence that it was in the grammar, from 0 to 1; only 1 or 0 in the modes "strict", "soft" and "free".
         evidence: see `hf_ngpulm.decoding.understanding`; None in those modes, or if no sentence of the grammar was found.
         free_text: transcript of the search without the grammar; None in the mode "strict", which has no such search.
-        hypothesis: the hypothesis that `text` is of, with words and times.
-        explanation: with `explain`, what `as_dict` tells besides: the `evidence`, the least evidence of what is understood
-            (`least_evidence`), the `readings`, and the `free` transcript, with their scores.
+        hypothesis: the hypothesis with this `text`; it has words and times.
+        explanation: with `explain`, more entries for `as_dict`: the `evidence`, the `least_evidence` for acceptance, and the
+            `readings` and the `free` transcript with their scores.
     """
 
     understood: bool
@@ -182,7 +182,7 @@ class Understanding:
         return () if self._grammar is None else _candidates(self._grammar, self._inside)
 
     def as_dict(self, begin: float = 0.0) -> dict[str, Any]:
-        """Return what a pipeline or a server tells: plain values only. `begin`: seconds to add to the times of slots."""
+        """Return the result as a dictionary, for pipelines and servers. `begin`: seconds to add to the times of slots."""
         slots = [slot.as_dict(begin) for slot in self.slots]
         told = {"text": self.text, "understood": self.understood, "intent": self.intent, "slots": slots}
         told |= {"confidence": self.confidence}
@@ -205,11 +205,12 @@ class GrammarDecoder(Generic[AnyDecoder]):
             searches without the grammar, and understands transcripts that happen to be in it.
         sensitivity: from 0 to 1, for the mode "reject": an utterance is understood if its confidence is at least 1 -
             sensitivity.
-        price: what leaving the grammar costs in the mode "soft" (natural log, default 8).
+        price: cost of leaving the grammar in the mode "soft" (natural log, default 8).
         num_beams: number of hypotheses of the search in the grammar; default: the decoder's, at least 256 for CTC
             models and 16 for transducers.
-        num_readings: the most readings per row (default 5).
-        evidence: the curve of confidence; default: the grammar's for the decoder's family, or else that fitted to other speech.
+        num_readings: maximum number of readings per row (default 5).
+        evidence: the confidence curve; default: the grammar's curve for the decoder's family, or else the family's default
+            curve.
         strict: raise an error for words of the grammar that the recogniser can't write, instead of a warning.
         explain: results have an `explanation`: why something was understood or not.
 
@@ -312,7 +313,7 @@ def _scores(scored: Any, **more: float) -> dict[str, float]:
 
 
 def evidence_of(inside: Hypothesis, free: Hypothesis, family: str = "ctc") -> float:
-    """Return the evidence that an utterance is in the grammar, in nats per token, at most 0. `family`: of the recogniser."""
+    """Return the evidence that an utterance is in the grammar, in nats per token, at most 0. `family`: the recogniser's."""
     lengths = len(inside.token_ids), len(free.token_ids)
     tokens = min(lengths) if family == "attention" else max(lengths)
     return min(inside.acoustic_score - free.acoustic_score, 0.0) / max(tokens, 1)

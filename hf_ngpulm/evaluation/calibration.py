@@ -1,8 +1,8 @@
 """Measure and fit the calibration of word confidences.
 
-The expected calibration error compares the mean confidence in a bin with the share of correct words in it. It is the mean of
-these distances over `BINS` bins of equal width, weighted by the number of words (Guo et al., "On calibration of modern neural
-networks", ICML 2017).
+Words are divided by confidence into `BINS` bins of equal width. A bin's error is the distance between its mean confidence and
+its share of correct words. The expected calibration error is the mean of these errors, weighted by the number of words (Guo et
+al., "On calibration of modern neural networks", ICML 2017).
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class ConfidenceTuning:
         save_of_model(path, NAME, KINDS, self.model, self.calibration._asdict())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the result as a dictionary of plain values."""
         bins = [each._asdict() for each in self.bins]
         return {**vars(self), "model": self.model.name, "calibration": self.calibration._asdict(), "bins": bins}
 

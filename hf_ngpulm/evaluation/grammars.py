@@ -77,7 +77,7 @@ class GrammarTuning:
         return highest_mean(self.chosen.false_accepts) / self.hours
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the result as a dictionary of plain values."""
         points = {"chosen": self.chosen._asdict(), "curve": [point._asdict() for point in self.curve]}
         return {**vars(self), "evidence": self.evidence._asdict(), **points, "highest_rate": self.highest_rate}
 

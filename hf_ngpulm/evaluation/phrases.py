@@ -87,7 +87,7 @@ class PhraseTuning:
         return highest_mean(self.chosen.false_alarms) / self.hours
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the result as a dictionary of plain values."""
         points = {"chosen": self.chosen._asdict(), "curve": [point._asdict() for point in self.curve]}
         names = {"model": self.model.name, "thresholds": self.thresholds._asdict()}
         return {**vars(self), **names, **points, "highest_rate": self.highest_rate}

@@ -55,8 +55,8 @@ class Transcriber:
         self._asr: Any = None
 
     def groups(self, done: set[str], rank: int = 0, world_size: int = 1) -> list[list[int]]:
-        """Return every `world_size`-th group, from group `rank` on, as lists of recordings' numbers. Groups whose ids are all
-        among `done` are left out.
+        """Return this process's groups, as lists of recordings' numbers: every `world_size`-th group from group `rank` on.
+        Groups whose ids are all among `done` are left out.
         """
         every = range(len(self.recordings))
         groups = [list(every[first : first + GROUP]) for first in range(GROUP * rank, len(every), GROUP * world_size)]

@@ -13,7 +13,7 @@ from ..search.attention_step import START, Roles
 
 
 class Inside(NamedTuple):
-    """Rule out control tokens in rows with a grammar, and a punctuation mark after another one.
+    """Rule out control tokens in rows with a grammar, and a punctuation mark after a punctuation mark.
 
     After some control tokens, such as Whisper's `<|notimestamps|>`, a transcript would begin anew. A grammar allows marks after
     any word, so for other speech a model might write marks without end.
@@ -25,9 +25,9 @@ class Inside(NamedTuple):
 
     @classmethod
     def of(cls, boosters: Sequence[Any], recordings: Tensor) -> Inside | None:
-        """Return the rules for rows, whose recordings are `[B]`; None if no booster is a grammar.
+        """Return the rules for some rows; None if no booster is a grammar.
 
-        `boosters`: one for each recording, or one for all.
+        `boosters`: one for each recording, or one for all. `recordings`: the recording of each row, `[B]`.
         """
         grammars = [booster if isinstance(booster, CompiledGrammar) else None for booster in boosters]
         if not any(grammars):

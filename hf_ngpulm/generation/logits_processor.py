@@ -51,9 +51,9 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         phrases: phrases to boost (hotwords): a `hf_ngpulm.PhraseBooster`, or the phrases to make one; or a list with a booster,
             phrases or None for each recording. A compiled grammar, `grammar.compiled(tokenizer)`, allows only its sentences.
         phrase_weight: factor of the phrases' bonuses; a number, or a tensor with one per recording.
-        normalise_phrases: whether bonuses shift probability towards phrases instead of adding to it (default True), so that
-            beam search doesn't prefer hypotheses that repeat a phrase (False for a compiled grammar). Without beams both
-            choices give the same transcript.
+        normalise_phrases: True (default) shifts probability towards phrases; False adds the bonuses, and a beam search may then
+            prefer hypotheses that repeat a phrase. Without beams both give the same transcript. The default for a compiled
+            grammar is False.
         tokenizer: the model's tokenizer or processor, to check that the LM was made for it, to find its special tokens, and to
             spell phrases. Required for LLM-based models, whose tokens include a prompt.
         start: token ids after which the transcript begins; by default the model's control tokens, or the tokenizer's special

@@ -3,9 +3,10 @@ also continuations of the first one.
 
 If two states are possible after the same words, and one covers the other, a search can drop the covered one. Without weights,
 covering is inclusion of the states' languages. The largest simulation gives it (Milner, "An algebraic definition of simulation
-between programs", 1971): a pair stays unless a symbol leads from it to a pair that doesn't.
+between programs", 1971): pairs that obviously don't cover are dropped, then pairs from which a symbol leads to a dropped pair,
+until all other pairs stay.
 
-Few of all pairs are ever possible together. So a pair is decided when it is asked for, from the pairs that it leads to.
+A search meets few of all pairs. So a pair is decided only when it is needed, from the pairs to which symbols lead.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class Covering:
         return self.known[state, other]
 
     def _decide(self, asked: Pair) -> None:
-        """Decide whether a pair stays: it doesn't if it leads to a pair that can't stay. Otherwise all pairs seen stay."""
+        """Decide whether a pair stays. It is dropped if it leads, also by several steps, to a pair that can't stay. Otherwise
+        it stays, and so do all undecided pairs that were seen.
+        """
         before: dict[Pair, list[Pair]] = {asked: []}  # the pairs that need a pair
         waiting = [asked]
         while waiting:
@@ -83,7 +86,7 @@ class Covering:
             self.known.setdefault(pair, True)
 
     def _after(self, state: int, other: int) -> set[Pair] | None:
-        """Return the pairs that must stay for a pair to stay; None if the pair can't stay."""
+        """Return the pairs that a pair needs: it stays only if all of them stay. Return None if it can't stay."""
         free, other_free = self.free_of[state], self.free_of[other]
         if free < 0 or other_free < 0 or (self.ends[other] and not self.ends[state]):
             return None

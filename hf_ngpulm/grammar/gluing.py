@@ -69,7 +69,9 @@ class Gluer:
         return _sum(_then(before, _word(opened)) for opened, before in self._ways(part, ()).items())
 
     def _ways(self, part: Part, opened: Open) -> Ways:
-        """Return the expressions of a part after the unfinished word `opened`, by the unfinished word at the part's end."""
+        """Return a dictionary from each unfinished word at the end of a part to an expression of the words before. `opened`:
+        the unfinished word at the beginning of the part.
+        """
         if isinstance(part, str):
             return _read(part, opened)
         if isinstance(part, Fill):
@@ -177,5 +179,5 @@ def _merged(found: Iterable[tuple[Open, Expression]]) -> Ways:
 
 
 def _different(options: Iterable[Expression]) -> Iterable[Expression]:
-    """Return the expressions without duplicates: the same object, or the same words."""
+    """Return the expressions without duplicates. Duplicates are the same object, or have the same words."""
     return {each.text if isinstance(each, Words) else id(each): each for each in options}.values()

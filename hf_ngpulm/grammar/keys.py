@@ -19,8 +19,8 @@ Arc: TypeAlias = "tuple[int, Any, float, int]"  # source, key of a table, weight
 class Keys:
     """The sorted spellings of all arcs. The first token of each spelling is its group.
 
-    A group has the spellings that continue a state with one token. States in which the same spellings with this token have the
-    same weights and targets share the group, if the same state follows free words in them. A long list has groups of its own,
+    A group has the spellings after a state that begin with one token. States share a group if the group's spellings, weights
+    and targets are the same in each state, and if the same state follows their free words. A long list has groups of its own,
     so a word that begins like some of its entries doesn't repeat these entries in its own group.
 
     Args:
@@ -114,7 +114,7 @@ class Keys:
 
 
 class _Table:
-    """The concatenated spellings of all symbols. A bundle has those with the same symbol and first token.
+    """The concatenated spellings of all symbols. A bundle has the spellings of one symbol with the same first token.
 
     Attributes:
         firsts: int64 `[bundles]`, the first token of each bundle.
@@ -152,7 +152,9 @@ class _Table:
         return counts, _ranges(self._bundles[numbers], counts)
 
     def after(self, owners: np.ndarray, bundles: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the number of spellings of each bundle; and the spellings' tokens and lengths. Each begins with the owner."""
+        """Return the number of spellings in each bundle, and the tokens and lengths of these spellings. The bundle's owner is
+        put before the first token of each spelling.
+        """
         counts = self._bounds[bundles + 1] - self._bounds[bundles]
         which = _ranges(self._bounds[bundles], counts)
         lengths = self._lengths[which]

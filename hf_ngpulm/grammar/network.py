@@ -40,7 +40,7 @@ def collector_paused() -> Iterator[None]:
 
 
 class Free:
-    """The symbol of a free word."""
+    """The symbol of a free word, which is any word where a `Wildcard` stands."""
 
 
 FREE = Free()
@@ -107,7 +107,7 @@ class Symbols:
         self._initial_lengths = {symbol: sorted({len(each) for each in values}) for symbol, values in self.initial.items()}
 
     def matches(self, symbol: Any, units: list[int], place: int) -> Iterator[tuple[int, Value]]:
-        """Yield the end and the value of each spelling of a symbol that stands at a place."""
+        """Yield the end and the value of each spelling that a symbol has at a place."""
         tables = [(self.spellings.get(symbol, {}), self._lengths.get(symbol, ()))]
         if place == 0:
             tables.append((self.initial.get(symbol, {}), self._initial_lengths.get(symbol, ())))
@@ -168,7 +168,9 @@ class Network:
         return len(self.arcs) - 1
 
     def _state(self, arcs: list[Arc], value: Value = None) -> int:
-        """Return the intent's state with these arcs. `value`: the value of their action."""
+        """Return the state that has these arcs, from the present intent's states; add it if there is none. `value`: the
+        action's value.
+        """
         key = (*arcs, repr(value))  # 1 and True are equal, and have different representations
         if key not in self._states:
             self._states[key] = self._added(arcs)
@@ -260,8 +262,8 @@ class Network:
         return self.traced(last, before, best[last]) if last in best else None
 
     def reached(self, units: list[int], symbols: Symbols) -> tuple[dict[tuple[int, int], float], dict[Any, Any]]:
-        """Return the (place, state) pairs that paths reach: the weight of the best path to each pair, and the last step of this
-        path, for `traced`.
+        """Return two dictionaries. The keys are the (place, state) pairs that paths reach. The values are the weight of the
+        best path to the pair, and the last step of this path (for `traced`).
         """
         # Dijkstra's algorithm: paths are taken by place, then by weight, then by their order. A weight above 0 can improve the
         # path to a pair that was already taken; such a pair is taken again.

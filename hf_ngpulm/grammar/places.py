@@ -45,7 +45,7 @@ class Spelled:
         self._measure()
 
     def _find_free(self) -> None:
-        """Find the states after a wildcard that may go on without end, and which states cover others."""
+        """Find the state after any number of free words (`free_of`), and which states cover others (`covering`)."""
         words = self.words
         weights = [weight for of_state in words.arcs for weight, _ in of_state.values()]
         is_weighted = any(weights) or any(words.finals) or any(each and each[0] for each in self.defaults)
@@ -59,7 +59,7 @@ class Spelled:
             self.covering = Covering(words, self.free_of[:-1], self._is_free) if lasting else None
 
     def _find_spellings(self) -> None:
-        """Find the trie's arcs of each state's first tokens, and the spellings that end at nodes of the trie."""
+        """Find the trie's arcs for the first tokens of each state, and the spelling that ends at each node."""
         trie, keys = self.trie, self.keys
         first, last = trie.child_offsets[0], trie.child_offsets[1]
         self.first_arcs = trie.child_offsets[trie.child_nodes[first:last]][keys.groups]  # a group has one first token
@@ -225,7 +225,7 @@ class Spelled:
         return places
 
     def after(self, places: Places, token: int) -> list[Place]:
-        """Return the places after a token. This defines the tokens that a set of places accepts."""
+        """Return the places after a token; none if the set of places doesn't accept the token."""
         is_delimiter = token == self.delimiter
         # With a delimiter, any other token may begin a free word. Without one, only tokens that begin words may.
         begins = not is_delimiter if self.delimiter is not None else bool(self.begins[token])

@@ -377,8 +377,9 @@ def _trimmed(automaton: WordAutomaton) -> WordAutomaton:
 def _pushed(automaton: WordAutomaton) -> WordAutomaton:
     """Push weights towards the start (Mohri 1997, section 3.4). Automata with wildcards are returned unchanged.
 
-    With d(s) the weight of the best path from state s to an end, an arc from p to q gets weight + d(q) - d(p), and the final
-    weight of s loses d(s). So a search can prune early, and states that differ only in the position of weights become equal.
+    Let d(s) be the weight of the best path from state s to an end. The weight of an arc from p to q grows by d(q) - d(p), and
+    the final weight of s becomes smaller by d(s). So a search can prune early, and states that differ only in the position of
+    weights become equal.
     """
     if any(default is not None for default in automaton.defaults):
         return automaton

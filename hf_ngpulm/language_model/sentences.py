@@ -83,7 +83,7 @@ def doubts(unknown: Counter[str], sample: list[str], writer: Any) -> list[str]:
 
 
 def rows_of(texts: Iterable[Any], field: str) -> Iterator[Any]:
-    """Yield texts or lists of ids. If rows have fields, take them from the right field."""
+    """Yield texts or lists of token ids. If rows have fields, take them from the field with the text."""
     for row in texts:
         if isinstance(row, Mapping):
             if field not in row:

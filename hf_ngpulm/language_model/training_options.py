@@ -61,10 +61,10 @@ class TrainingOptions:
             words that can't be spelled are left out; an error is raised if no word can be spelled.)
         accelerator: an `accelerate.Accelerator`, if several processes count together. Each process passes all texts, counts its
             share, and gets the whole model.
-        cluster: address of a Ray cluster that counts and estimates, or "auto" for the one that this process is part of, or else
-            a new one on this machine. The model is the same to the last bit. `memory` then limits each task; there are as many
-            tasks at a time as CPUs. The tasks, on all machines, read `hf_ngpulm.text.TextFiles` themselves; other texts are
-            sent to them. Needs the extra `cluster`.
+        cluster: address of a Ray cluster that counts and estimates; "auto" means this process's cluster, or else a new one on
+            this machine. The model is the same to the last bit. `memory` then limits each task; there are as many tasks at a
+            time as CPUs. The tasks, on all machines, read `hf_ngpulm.text.TextFiles` themselves; other texts are sent to them.
+            Needs the extra `cluster`.
         of_words: other options of `hf_ngpulm.lexicon.compose`, for words.
     """
 

@@ -10,8 +10,8 @@ pushed towards the start of words: with
 an arc weighs the quotient of the masses at its ends, a word's last arc weighs p(w | h) / mass(h, x), and backing off from (h,
 x) weighs b(h) * mass(h', x) / mass(h, x). On any path the masses cancel, and the probabilities of the words remain. So the sum
 over a path is the LM's own log-probability, even if the masses are inexact. If each word has exactly one spelling and no two
-words share it, the scores are the LM's true marginal over tokens, and the scores after a prefix sum to one. Masses are computed
-from short contexts to long ones,
+words share it, the scores are the LM's true marginal over tokens. The scores after a prefix then sum to one. Masses are
+computed from short contexts to long ones,
 
     mass(h, x) = sum over h's own words of p(w | h) + b(h) * (mass(h', x) - sum over h's own words of p(w | h'))
 
@@ -28,17 +28,17 @@ With a *mark* at the start of words (`▁`, `Ġ`) a word ends when the next word
 another word, its last token leads to (g, empty), since nothing else can follow. If x is a word w and a prefix of longer words,
 (h, x) needs two backoffs with different weights: to (h', x) for continuing the word, and to (g, empty) for the next word. But a
 state has only one backoff. If h has no n-gram with w, both backoffs agree: (h', x) leads to g, and p(w | h) is b(h) * p(w |
-h'). If h has such an n-gram, (h, x) backs off to (g, empty) with the weight p(w | h) / mass(h, x), and has arcs for *all*
+h'). If h has such an n-gram, (h, x) backs off to (g, empty) with the weight p(w | h) / mass(h, x). It then has arcs for *all*
 tokens that continue words, whichever context has n-grams with these words. (Arcs for all beginnings of next words would be
 several times as many.)
 
 **Unknown words.** An unknown word of n tokens (without its delimiter) scores log p(<unk> | h) + offset - n * cost, and leads to
 the state after <unk>. N-grams that end in <unk> are left out. So p(<unk> | h) always results from backing off to the unigram,
 and one state serves all unknown words. If a word leaves the trie, (root, x) backs off to that state with a weight that takes
-back the score of the word's prefix. With marks, a token without a mark that continues no word begins a separate unknown word if
-the tokens before it are a word (which is finished and keeps its score); otherwise all these tokens are one unknown word. The
-first word of a text is also unknown if it has no mark. Tokenizers of byte-level vocabularies may omit the mark there; speech
-recognisers write it.
+back the score of the word's prefix. With marks, a token without a mark may continue no word. If the tokens before it are a
+word, that word is finished and keeps its score, and the token begins a separate unknown word. Otherwise all these tokens are
+one unknown word. The first word of a text is also unknown if it has no mark. Tokenizers of byte-level vocabularies may omit the
+mark there; speech recognisers write it.
 
 **Sentences that follow one another** (`NGramLM.continued`). The composition works for any backoff state. So the LM over words
 is changed in the same way as an LM over tokens (see `hf_ngpulm.automaton.continuation`) and then composed. A context that often
@@ -93,7 +93,7 @@ class NgpulmPlaces(Struct):
         nodes: the trie's node of each prefix state.
         mass: natural log of the probability of all words with the prefix.
         word_arcs: the LM's arc for the word that equals the prefix, or -1 if the LM's state has no such arc.
-        lower: the prefix state of the same node under the next state of the backoff chain that has the node.
+        lower: the next prefix state in the backoff chain: the same node under the first lower LM state that has the node.
     """
 
 

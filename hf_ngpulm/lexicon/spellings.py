@@ -164,8 +164,8 @@ def boundaries_of(speller: Speller) -> Boundaries:
 
 
 def bounded(tokens: Sequence[int], boundaries: Boundaries) -> tuple[int, ...]:
-    """Return a spelling. If the vocabulary has a delimiter, the spelling ends in it. Raises BadSpelling if the spelling doesn't
-    spell a single word.
+    """Return tokens as a spelling, which ends in the delimiter if the vocabulary has one. Raises BadSpelling if the tokens
+    don't spell a single word.
     """
     delimiter = boundaries.delimiter
     if delimiter is None:
@@ -217,7 +217,7 @@ def _ids(spelling: Sequence[Any], speller: Speller) -> list[int]:
 def _spelled(
     texts: Sequence[tuple[int, str]], speller: Speller, boundaries: Boundaries, cuttings: int = 1
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """Return the tokenizer's spellings of texts that it can write as a single word, and other segmentations of these."""
+    """Return the tokenizer's spellings of texts that it can write as single words, each with up to `cuttings - 1` others."""
     blank = " " if speller.mark == "Ġ" else ""
     spellings = []
     for first in range(0, len(texts), WORDS_PER_BATCH):

@@ -89,8 +89,7 @@ class WordLM:
         """Build the LM from n-grams over words.
 
         N-grams with an unspelled word are left out, because no text in tokens reaches them. N-grams that end in `<unk>` are
-        also left out: an unknown word backs off to the unigram's p(<unk>). Word ids in the other arguments are those of the
-        table.
+        also left out: an unknown word backs off to the unigram's p(<unk>). `word_of` has the table's word ids.
         """
         table, new_ids = _with_words(table, np.unique(word_of))
         has_unknown = table.row_of_unigram(table.unk) is not None  # the last id has no unigram and so is <unk>

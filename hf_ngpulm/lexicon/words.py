@@ -181,7 +181,7 @@ def _tell(lexicon: Lexicon, num_words: int, given: bool) -> None:
 
 
 def _unigram_entropy(table: NGramTable) -> float:
-    """Return the entropy of a table's unigrams, without those of special tokens, in nats."""
+    """Return the entropy of a table's unigrams in nats, without special tokens."""
     log_probs = table.orders[0].log_probs[table.orders[0].tokens < table.bos].double()
     log_probs = torch.log_softmax(log_probs, -1)
     return float(-(log_probs.exp() * log_probs).nansum())

@@ -68,7 +68,7 @@ def parse_bytes(size: int | str) -> int:
 
 
 def memory_left(limit: int | str) -> int:
-    """Return how many bytes of a limit the process has left (as far as Linux tells), and at least half of the limit."""
+    """Return how many bytes of a limit the process has left (as far as Linux tells); at least half of the limit."""
     limit = parse_bytes(limit)
     try:
         resident = int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
@@ -91,7 +91,8 @@ class NGramCounter:
         resume: whether to keep the files until `forget` is called, and to continue from files that an earlier process left in
             the folder. `num_sentences` is then the number of sentences counted so far. Add the first batch again, unchanged;
             then add the batches after the counted sentences.
-        from_last: pack n-grams from their last token to their first (see `Packing`). The result is then that of `run`.
+        from_last: pack n-grams from their last token to their first (see `Packing`). Then call `run` for the result, not
+            `finish`.
 
     Raises:
         ValueError: an argument is out of range, or the files are of another vocabulary size or order.
@@ -364,12 +365,16 @@ class NGramCounter:
             yield self.merged(runs)
 
     def _cuts(self, total: int) -> list[list[tuple[int, int, int]]]:
-        """Return, for each range of first words, the rows of each file on disk: first, last and the file's number of rows."""
+        """Return three numbers for each range of first words and each file on disk: the range's first and last row (exclusive),
+        and the file's number of rows.
+        """
         num_columns = len(self.packing.digits) + 1
         num_parts = max(1, -(-total * 8 * num_columns * 3 // max(1, self._memory_of_runs)))
 
         def of_each_file(run: Callable[[np.ndarray], Any]) -> list[Any]:
-            """Return the results for the first words in each file. One file is mapped at a time: its pages stay in memory."""
+            """Return the results of `run` for the first words of each file. One file is mapped at a time: mapped pages take
+            memory.
+            """
             return [run(np.memmap(path, np.int64, "r").reshape(num_columns, -1)[0]) for path in self._spilled]
 
         sample = np.sort(np.concatenate(of_each_file(lambda words: words[:: max(1, len(words) // (8 * num_parts))].copy())))

@@ -54,8 +54,8 @@ def counted_part(run: SortedRun) -> tuple[tuple[np.ndarray, np.ndarray], int, np
 
 
 def seen_earlier(before: np.ndarray | None, seen: np.ndarray, sentences: int) -> np.ndarray:
-    """Return `first_seen` (see `NGramCounts`) of two joined texts, given that of the first text (`before`; None for no text)
-    and of the second (`seen`). `sentences`: number of sentences of the first text.
+    """Return `first_seen` (see `NGramCounts`) of two joined texts. `before`, `seen`: `first_seen` of the first text (None for
+    no text) and of the second. `sentences`: number of sentences of the first text.
     """
     placed = np.where(seen == NEVER, NEVER, seen + sentences * 2**31)
     return placed if before is None else np.minimum(before, placed)

@@ -99,7 +99,7 @@ class Statistics:
 
 
 def cut(run: tuple[np.ndarray, np.ndarray], bounds: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the slices of a sorted run (words `[W, R]` and counts `[R]`) that belong to each partition."""
+    """Return the slices of a sorted run (words `[W, R]` and counts `[R]`), one for each partition."""
     words, counts = run
     return [(words[:, rows].copy(), counts[rows].copy()) for rows in _slices(words[0], bounds)]
 
@@ -119,8 +119,8 @@ def bounds_of(samples: Sequence[np.ndarray], count: int, packing: Packing) -> np
 
 @one_thread()
 def gather(plan: Plan, *slices: tuple[np.ndarray, np.ndarray]) -> list[Any]:
-    """Return a partition (a list of `Level`s), its `Statistics`, and for each partition the contexts that belong to it: for
-    each order from 2 on, their words `[W, C]` and `context_sums` `[5, C]`.
+    """Return a list: the partition's `Level`s, its `Statistics`, and an entry for each partition with the contexts that belong
+    there. An entry has for each order from 2 on the contexts' words `[W, C]` and their `context_sums` `[5, C]`.
     """
     packing, steps = plan.packing, steps_for(torch.device("cpu"), plan.engine)
     runs = [SortedRun(*map(_tensor, one)) for one in slices if len(one[1])]
@@ -190,9 +190,10 @@ def _last(plan: Plan, levels: list[Level], occurrences: list[np.ndarray]) -> tup
 
 @one_thread()
 def weigh(plan: Plan, discounts: Sequence[Any], levels: list[Level], *sums: list[Any]) -> list[Any]:
-    """Return float32 backoff weights of the partition's n-grams, for each order from 2 to the highest but one; a pair of the
-    unigrams that are contexts, int64, and their backoff weights; and an answer to each partition: for each order from 2 on,
-    total counts int64 `[C]` and weights float64 `[C]` of the contexts in its sums.
+    """Return a list: backoff weights, a pair for unigrams, and an answer to each partition. The float32 weights are for the
+    partition's n-grams of each order from 2 to the highest but one. The pair has the unigrams that are contexts, int64, and
+    their weights. An answer has total counts int64 `[C]` and weights float64 `[C]` for each order from 2 on, for the contexts
+    that the other partition has sent.
 
     Args:
         sums: from the `gather` of each partition, the contexts and sums for this partition.
@@ -232,8 +233,8 @@ def smooth(
     backoffs: list[np.ndarray],
     *contexts: list[Any],
 ) -> list[Any]:
-    """Return the model's n-grams of order 2 and higher, in a list for each partition by first tokens: for each order, their
-    words (packed from the first token), probabilities and backoff weights.
+    """Return the model's n-grams of order 2 and higher, in a list for each partition by first tokens. The list has, for each
+    order, the n-grams' words (packed from the first token), probabilities and backoff weights.
 
     Args:
         unigrams: float32 `[vocab_size + 3]`, probabilities.
@@ -262,8 +263,8 @@ def smooth(
 
 @one_thread()
 def finish(plan: Plan, *parts: list[Any]) -> list[tuple[np.ndarray, ...]]:
-    """Return the columns of the model's table of a range of first tokens, for each order from 2 on: prefixes int64 (rows in
-    this range; for bigrams the first token), tokens int32, probabilities and backoff weights.
+    """Return the columns of the model's table for a range of first tokens, in a tuple for each order from 2 on. The columns are
+    prefixes int64 (rows in this range; for bigrams the first token), tokens int32, probabilities and backoff weights.
 
     Args:
         parts: for each partition, the n-grams that its `smooth` has returned for this range.
@@ -317,7 +318,7 @@ def _grouped(words: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _extended(below: Tensor, level: Level, packing: Packing, position: int) -> Tensor:
-    """Return the words of a level's n-grams from the last token, given those of the level below."""
+    """Return the packed words of a level's n-grams, given those of the level below. `position`: the added token's place."""
     words = below[:, _tensor(level.suffixes)]
     word, factor = packing.place(position)
     words[word] += (_tensor(level.tokens).to(torch.int64) + 1) * factor
@@ -325,7 +326,7 @@ def _extended(below: Tensor, level: Level, packing: Packing, position: int) -> T
 
 
 def _from_first(plan: Plan, levels: list[Level], n: int, rows: np.ndarray) -> np.ndarray:
-    """Return the words of n-grams of order `n` from their first token, int64 `[W, R]`."""
+    """Return n-grams of order `n`, packed from their first token: words int64 `[W, R]`. `rows`: the n-grams' rows."""
     words = np.zeros((len(plan.packing.digits), len(rows)), dtype=np.int64)
     for position, level in enumerate(reversed(levels[:n])):
         word, factor = plan.packing.place(position)

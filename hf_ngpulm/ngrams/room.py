@@ -138,9 +138,9 @@ class Room:
     def blocks_by_suffix(self, orders: Sequence[Columns], n: int, least: int) -> np.ndarray:
         """Return blocks of the n-grams of order `n`, `[B, 2]`, in an order in which their suffixes are near each other.
 
-        The suffixes (n-grams without their first token) of all n-grams are all rows of the order below, in no order. On disk,
-        the order below is cut into parts by its first tokens, each of about an eighth of the memory. The n-grams of one first
-        token whose suffixes are in one part are adjacent. All first tokens of one part follow each other, then the next part.
+        The suffix of an n-gram lacks its first token, and is a row of the order below. The suffixes of neighbours may be far
+        apart. On disk, the order below is cut into parts by first tokens, each of about an eighth of the memory. All suffixes
+        of a block are in one part. The blocks of the first part come first, then the blocks of the next part.
         """
         rows = orders[n - 1].tokens.numel()
         if not self.is_on_disk or n < 3:
@@ -184,7 +184,7 @@ class Room:
         return in_blocks(then_give_back, bounds, arguments, *each)
 
     def _bound_pages(self) -> None:
-        """Give the pages of files back if they take a quarter of the memory. The pages per row differ between steps."""
+        """Give the pages of files back if they take a quarter of the memory. (Steps differ in the number of pages per row.)"""
         if _resident_of_files() - self._before >= (self.memory or 0) / 4:
             give_back_pages()
 

@@ -28,7 +28,7 @@ class ArcBooster(Booster):
     only a few hundred integers, `arcs`. A small separate automaton answers the queries, so an `ArcBooster` can be used like a
     `PhraseBooster` (`phrases=`).
 
-    An `ArcBooster` boosts only n-grams that the LM contains, so a name that is new to the LM gains little, and so do words that
+    An `ArcBooster` boosts only n-grams that the LM contains. So a name that is new to the LM gains little, as do words that
     merely resemble the phrase. An unfinished phrase keeps its discounts. Use an `ArcBooster` for phrases of the LM's training
     text that are likelier than usual, and a `PhraseBooster` for names that this text may lack.
 

@@ -92,7 +92,7 @@ class Forms:
 
     @classmethod
     def of(cls, phrases: Any, every: bool = False) -> Forms:
-        """Return the forms of the `Phrase` objects among phrases; with `every`, also those of texts and pairs.
+        """Return the forms of the `Phrase` objects among phrases; with `every`, also the forms of texts and pairs.
 
         If two phrases share a form, a phrase's own text has priority over aliases, and an earlier phrase over later ones. A
         phrase that is never written is replaced by nothing.

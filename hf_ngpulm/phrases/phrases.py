@@ -72,7 +72,7 @@ class Booster(BackoffAutomaton):
         return self.vocabulary.pieces
 
     def check_tokenizer(self, tokenizer: Any) -> None:
-        """Raise TokenizerMismatchError if the ids of a tokenizer have other pieces than those of the phrases' tokenizer."""
+        """Raise TokenizerMismatchError if a tokenizer's ids stand for other pieces than in the phrases' tokenizer."""
         check_tokenizer(
             self.vocab_size, self.vocabulary.fingerprint, self.vocabulary.tokenizer_id, tokenizer, "the phrase booster"
         )

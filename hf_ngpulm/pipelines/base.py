@@ -56,9 +56,9 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     (`NGramLM.from_wav2vec2_with_lm`). An explicit setting overrides its tuned value; an explicit `lm_weight` overrides all
     tuned values.
 
-    If `pipeline(...)` gets settings of this package and loads a half-precision model on a CPU, the model is widened to float32,
-    because CPUs compute half precision more slowly. Pass `dtype=torch.float16` or a model object to prevent this. Without
-    settings of this package the precision, and so the results, equal those of the stock pipeline.
+    If `pipeline(...)` gets settings of this package and loads a half-precision model on a CPU, the model is widened to float32:
+    CPUs compute half precision more slowly. Pass `dtype=torch.float16` or a model object to prevent this. Without settings of
+    this package the precision, and so the results, equal those of the stock pipeline.
 
     All families take these arguments, in `pipeline(...)` and in a call (for that call only):
 
@@ -201,7 +201,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return preprocess, forward, postprocess
 
     def _search_given(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return a call's arguments that choose the search but aren't `settings`. `_search` has the constructor's arguments."""
+        """Return a call's arguments, other than `settings`, that choose the search. `_search` has those of the constructor."""
         return {}
 
     def _of_generation(self, tuned: dict[str, Any]) -> dict[str, Any]:

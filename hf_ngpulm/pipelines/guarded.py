@@ -1,8 +1,8 @@
 """Decode recordings of encoder-decoders without a language model that doesn't fit them (see `hf_ngpulm.decoding.guard`).
 
 An LM of other speech leads to transcripts that the decoder itself finds improbable. So with `lm_guard="auto"` recordings with
-an improbable transcript are decoded again without the LM. The new transcript is kept if its log-probability by the decoder
-alone is higher by more than `MOST` nats, and by more than `MOST_PER_TOKEN` nats per token of the first transcript. If
+an improbable transcript are decoded again without the LM. The new transcript is kept if the decoder alone gives it a higher
+log-probability: by more than `MOST` nats, and by more than `MOST_PER_TOKEN` nats per token of the first transcript. If
 `lm_guard` is a number, it is the least evidence of an LM, in nats per token, as for other models.
 """
 

@@ -46,10 +46,10 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     handles everything else: settings of `generate` such as `num_beams` (5, unless the model's generation config differs), long
     audio, and Whisper's `return_timestamps`. `num_beams="auto"` is 2.
 
-    With a language model, the beams of recordings of up to 8 s are ranked with `length_penalty=0`, unless the call or the
-    model's generation config sets another one than 1. The reason: scores that are divided by their lengths prefer transcripts
-    that repeat likely words. Longer recordings may hold several sentences, and with undivided scores the last ones would be
-    lost.
+    With a language model, `length_penalty` is 0 for the beams of recordings of up to 8 s. A `length_penalty` in the call, or
+    another one than 1 in the model's generation config, overrides this. The reason: scores that are divided by their lengths
+    prefer transcripts that repeat likely words. Longer recordings may hold several sentences, and with undivided scores the
+    last ones would be lost.
 
     `return_timestamps="word"` also works with encoder-decoders other than Whisper; the times come from cross-attention (see
     `hf_ngpulm.generation.alignment`). Each word of chunked long audio (`chunk_length_s`) then occurs once, from the chunk that
@@ -59,10 +59,10 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
     Args:
         ilm_weight, prompt_context, unscored, score_eos, engine: as for `hf_ngpulm.NGramLogitsProcessor`.
-        lm_guard: "auto" (default) decodes a recording with an improbable transcript again without the LM, and keeps the new
-            transcript if the decoder itself finds it much more probable. A number is the least evidence of the LM, in nats per
-            token (see `hf_ngpulm.decoding.guard`). "off" never decodes again. The guard applies to recordings of one window,
-            without a second look at phrases.
+        lm_guard: "auto" (default) decodes a recording with an improbable transcript again without the LM. The new transcript is
+            kept if the decoder itself finds it much more probable. A number is the least evidence of the LM, in nats per token
+            (see `hf_ngpulm.decoding.guard`). "off" never decodes again. The guard applies to recordings of one window, without
+            a second look at phrases.
 
     With `confidence`, results have `words` with a `text` and a `confidence` each. The confidence is the decoder's own, without
     the language model ("max_prob": the probability of the word's least probable token). Recordings must then fit into one
@@ -203,7 +203,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         self, run: Callable[..., dict[str, Any]], confidence: Any, model_inputs: dict[str, Any], word_times: bool,
         kwargs: dict[str, Any],
     ) -> dict[str, Any]:  # fmt: skip
-        """Return the outputs of `run` for a batch, and as `measured` the transcripts with confidences of their words."""
+        """Return the outputs of `run` for a batch. Their entry `measured` has the transcripts, whose words have confidences."""
         if not self.model.config.is_encoder_decoder:
             raise ValueError(f"confidence= needs an encoder-decoder; leave it out with {type(self.model).__name__}")
         given = self._given_as(model_inputs)
@@ -300,7 +300,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         return [step * each for each in steps]
 
     def _rows(self, model_inputs: dict[str, Any], rows: list[int]) -> dict[str, Any]:
-        """Return some recordings of a batch."""
+        """Return the inputs of some recordings of a batch."""
         inputs = rows_of(model_inputs, rows)
         if len(rows) == 1 and self.type == "seq2seq_whisper" and inputs.get("attention_mask") is not None:
             # Whisper reads the mask of several recordings, but decodes all frames of a single one.

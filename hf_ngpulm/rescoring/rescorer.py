@@ -26,11 +26,11 @@ PROBE_ERROR = 0.05
 class Rescorer(WithoutCaches, caches={"_cached": OrderedDict, "_lock": threading.Lock}):
     """Score texts with a causal language model of Transformers, many at once.
 
-    The score of a text is the log-probability (natural log) of its tokens and of `end`, after the model's first token (`bos`,
-    or else `eos`) and the history. Each text is tokenised alone. The model reads the texts of a list as a tree, in which each
-    shared prefix occurs once; several trees form a batch. Models without four-dimensional attention masks can't read trees and
-    read each text separately; see `shares_prefixes`. Scores equal those of single texts to within rounding (about 1e-4 in
-    float32). The latest 65,536 scores are cached.
+    The score of a text is the log-probability (natural log) of its tokens and of `end`. They follow the model's first token
+    (`bos`, or else `eos`) and the history. Each text is tokenised alone. The model reads the texts of a list as a tree, in
+    which each shared prefix occurs once; several trees form a batch. Models without four-dimensional attention masks can't read
+    trees and read each text separately; see `shares_prefixes`. Scores equal those of single texts to within rounding (about
+    1e-4 in float32). The latest 65,536 scores are cached.
 
     Args:
         model: a causal language model of Transformers.

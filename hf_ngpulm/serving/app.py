@@ -77,7 +77,8 @@ def make_app(
 
     - `/v1/audio/transcriptions`, `/v1/audio/translations` and `/v1/models`: OpenAI's API for recordings.
     - `/v1/realtime`: OpenAI's realtime transcription, a websocket for live audio (see `hf_ngpulm.serving.realtime`).
-    - `/v1/corrections`, with `corrections`: clients' corrections. Later recordings of the same key boost the corrected phrases.
+    - `/v1/corrections`, with `corrections`: clients' corrections. Later recordings with the same access key boost the corrected
+      phrases.
     - `/`: a page that transcribes the microphone or files; `/docs`: a page that shows `/openapi.json`.
     - `/health`: the number of clients; `/ready`: whether the server takes more clients; `/metrics`: metrics for Prometheus.
 

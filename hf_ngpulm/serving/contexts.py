@@ -1,4 +1,4 @@
-"""Compile clients' phrases into contexts for streams, in a thread of its own, so that decoding doesn't wait for it."""
+"""Compile clients' phrases into contexts for streams, in a thread of its own, so that decoding doesn't wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Store clients' corrections of transcripts, and boost the phrases that they teach. Each key has a file of its own."""
+"""Store the corrections that clients send, and boost phrases that are learned from them. Each access key has its own file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Corrections:
     """The request handlers for corrections.
 
     Args:
-        folder: the folder of the files, whose names are hashes of the keys.
+        folder: the folder of the files, whose names are hashes of the clients' access keys.
         access: the access rules, which contain the keys.
 
     Raises:

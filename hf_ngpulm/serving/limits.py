@@ -49,7 +49,7 @@ class Limits:
         work_seconds: time that decoding a recording may take.
         connections_per_address: number of HTTP connections of any kind; see `hf_ngpulm.serving.process.listen`.
         beams: the largest `num_beams` that clients may request.
-        corrections: number of corrections that are kept for a key.
+        corrections: number of corrections that are kept for an access key.
 
     Raises:
         ValueError: a limit isn't a positive number, or `spool_bytes` is less than `upload_bytes`.

@@ -147,8 +147,8 @@ def distance(a: str, b: str) -> float:
 
 @lru_cache(_KEPT)
 def unlikeness(heard: str, meant: str) -> float:
-    """Return how differently two texts sound, from 0 (equal phones) to 1 (no similarity), by their closest readings. If its
-    readings together have over `MOST_COMPARED` phones, only the start of a text's first reading is compared.
+    """Return how differently two texts sound, from 0 (equal phones) to 1 (no similarity), by their closest readings. If a
+    text's readings together have over `MOST_COMPARED` phones, only the start of its first reading is compared.
     """
     ours, theirs = (
         every if sum(map(len, every)) <= MOST_COMPARED else [every[0][:MOST_COMPARED]]

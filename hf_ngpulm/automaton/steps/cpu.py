@@ -150,7 +150,7 @@ def _backoffs(table: NGramTable, n: int) -> Tensor:
 
 
 def _starts(blocks: list[np.ndarray], sizes: list[np.ndarray], first: int) -> list[list[int]]:
-    """Return the start of each block of each order, given the sizes of all blocks and the start of the first row's block."""
+    """Return the number of each block's first state or arc, by order. `sizes`: how many each has. `first`: the least one."""
     starts = []
     for of_order, own in zip(blocks, sizes):
         by_row = np.argsort(of_order[:, 0])

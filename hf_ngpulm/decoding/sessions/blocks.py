@@ -118,7 +118,7 @@ class BlockStream:
         return self.decoder.rescored(self.searched())
 
     def searched(self) -> list[list[Hypothesis]]:
-        """Return the hypotheses that the search found for each row: those of `hypotheses` without a rescorer."""
+        """Return the hypotheses of each row as the search found them, without a rescorer."""
         return self.slots.searched(slice(None))
 
     def partials(self) -> list[Hypothesis]:

@@ -97,9 +97,9 @@ class CTCSlots(Slots):
     def shares(self, delayed: DelayedFusion, slots: np.ndarray) -> np.ndarray:
         """Return the rescorer's shares in the scores of the hypotheses of some slots, `[N, K]`.
 
-        A share is the part of the scores that neither acoustics, n-gram models, phrases nor bonuses for tokens explain. The
-        links of the beam can't tell it, because a hypothesis can take over the alignment of its parent, but not its parent's
-        scores.
+        A share is the part of the scores that neither acoustics, n-gram models, phrases nor bonuses for tokens explain. Links
+        between hypotheses can't give the share, because a hypothesis may take its alignment from its parent without the
+        parent's scores.
         """
         fused, weighted = self.not_acoustic(slots)
         live = self.live()[slots]

@@ -45,7 +45,7 @@ class TensorSlots(CTCSlots, Generic[State]):
     def search_frames(
         self, rows: Tensor | slice, models: RowModels, state: State, logits: Tensor, lengths: Tensor
     ) -> tuple[State, Any]:
-        """Search more frames of some slots. Return the state and the trace: `labels`, `bad_frames`, and of beams `links`."""
+        """Search more frames of some slots. Return the state and the trace: `labels`, `bad_frames`, and for beams `links`."""
 
     def widen(self, models: RowModels, shift: int) -> None:
         super().widen(models, shift)

@@ -133,7 +133,7 @@ class Slots(ABC):
             self.begin(slot)
 
     def put_aside(self, slots: np.ndarray) -> None:
-        """Move the tokens that all hypotheses of a slot share from its history to its transcript."""
+        """Move the first tokens that all hypotheses of a slot share from the slot's history to its transcript."""
         counts, spoken = self.history.hand_over(slots, self.live())
         columns = [column.tolist() for column in spoken]
         first = 0
@@ -167,11 +167,11 @@ class Slots(ABC):
 
     @abstractmethod
     def refusal(self, chunk: Tensor) -> str | None:
-        """Return why a chunk has the wrong shape or dtype, as the rest of a sentence about "the chunk"; None if it is valid."""
+        """Return the end of an error message that begins with "the chunk"; None if the chunk has the right shape and dtype."""
 
     @abstractmethod
     def step(self, slots: np.ndarray, chunks: Sequence[Tensor]) -> np.ndarray:
-        """Decode a chunk `[T, ...]` of each of some slots, int64 `[N]`, all different.
+        """Decode a chunk `[T, ...]` of each slot in `slots`, int64 `[N]`. A slot may occur only once.
 
         Returns:
             int64 `[N]`, each slot's first frame (of the utterance) with NaN or infinity, or -1 if it has none. Slots with such

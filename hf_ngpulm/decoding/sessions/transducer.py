@@ -118,7 +118,7 @@ class TransducerSlots(Slots):
         return super().finish(slot)
 
     def _wait(self, slots: np.ndarray, frames: Tensor, lengths: np.ndarray, taken: np.ndarray) -> None:
-        """Append `lengths` frames to the waiting frames of some slots. `taken`: the same numbers, or 0 to skip a slot."""
+        """Append `lengths` frames to the waiting frames of some slots. `taken` equals `lengths`, except that 0 skips a slot."""
         room = self.waiting.shape[1]
         needed = int((self.held[slots] + taken).max(initial=0))
         if needed > room:

@@ -144,8 +144,8 @@ class GridSearch:
             errors: function that takes a list of settings and returns the number of errors with each. It gets no setting twice.
 
         Returns:
-            The setting with the fewest errors (among equals, the one with the lowest weights), and the names of weights whose
-            best value is still at an edge of the grid.
+            The setting with the fewest errors (among equals, the one with the lowest weights). The names of weights whose best
+            value is still at an edge of the grid.
         """
         tried: dict[Setting, int] = {}  # the number of errors with each setting
 

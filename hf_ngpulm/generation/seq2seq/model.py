@@ -26,7 +26,7 @@ WITH_POSITIONS = {"moonshine_streaming"}  # model types whose decoders distingui
 
 @dataclass
 class JudgedOutput(GenerateEncoderDecoderOutput):
-    """Add the model's own log-probabilities, `[B, T]`, to the output, by which Whisper decides what to decode again."""
+    """Add the model's own log-probabilities, `[B, T]`, to the output. Whisper uses them to decide what to decode again."""
 
     own_log_probs: Tensor | None = None
 

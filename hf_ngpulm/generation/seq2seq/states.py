@@ -30,7 +30,7 @@ class Scoring:
 
     Args:
         processors: processors prepared by `generate`. The LM is applied at the position of processors that the caller passes.
-        lm: the language models and phrases with their settings; None without both.
+        lm: the language models and phrases with their settings; None if there are neither.
         recordings: the index of each row's recording; -1 for padding rows.
         keeps_own: whether `own_log_probs` will be called.
         last: more processors, applied after the language model.

@@ -86,9 +86,9 @@ def seq2seq_generate(
         lm: a language model; the id of a Hub repo, a folder or a file with a language model (cached for later calls); or a list
             with a language model (or None) for each recording. By default the generation config's `ngram_lm` (with the weight
             `ngram_lm_weight`), if it has one; False decodes without a language model.
-        lm_weight: weight of the LM's log-probabilities; a number, or a tensor with one per recording. The default is the weight
-            in the LM's config that was tuned for this model and search (with or without beams), together with the other tuned
-            settings (see `hf_ngpulm.config.tuned`). Without tuned settings it is 0.2.
+        lm_weight: weight of the LM's log-probabilities; a number, or a tensor with one per recording. The default is the tuned
+            weight for this model and search (with or without beams) in the LM's config, together with the other tuned settings
+            (see `hf_ngpulm.config.tuned`). Without tuned settings it is 0.2.
         phrases, phrase_weight: as for `hf_ngpulm.NGramLogitsProcessor`.
         processor: the model's processor or tokenizer, to check that the LM was made for it, and to spell phrases and grammars;
             LLM-based models need it, or `start`, to find the beginning of the transcript.

@@ -1,4 +1,4 @@
-"""Define the steps of estimation in plain torch, which also runs on a GPU. These work in memory, whatever the `room`."""
+"""Define the steps of estimation in plain torch, which also runs on a GPU. They work in memory, whatever the `room`."""
 
 from __future__ import annotations
 
@@ -154,8 +154,9 @@ def discount(
 def context_sums(contexts: Tensor, num_contexts: int, counts: Tensor, dropped: Tensor | None) -> Tensor:
     """Return the sums from which each context's weight is computed, int64 `[5, num_contexts]`.
 
-    The rows are: the adjusted counts of all n-grams with the context, and of the dropped ones; the numbers of other n-grams
-    with the adjusted counts 1, 2, and 3 or more. Whole numbers have the same sum in any order. `contexts` is int64 `[N]`.
+    Two rows are sums of adjusted counts: of all n-grams with the context, and of the dropped ones. Three rows are the numbers
+    of kept n-grams with the adjusted counts 1, 2, and 3 or more. Whole numbers have the same sum in any order. `contexts` is
+    int64 `[N]`.
     """
     sums = torch.zeros(5, num_contexts, dtype=torch.int64, device=counts.device)
     sums[0].index_add_(0, contexts, counts)

@@ -156,10 +156,10 @@ def fuse_less(
     Nothing is subtracted from END. An internal LM gets no audio, so it doesn't know where a transcript ends. Neither does a
     source LM whose texts were cut at other places.
 
-    With `shared`, the scored classes keep the cost of their text, as hypotheses of a beam must be compared by it. So they
-    aren't raised again to their old total; the unscored classes fall instead. Let f be the larger of two amounts: by how much
-    the best scored class has fallen, and by how much the log of the scored classes' total probability has fallen. The unscored
-    classes fall by f. Then all classes rise by f times the probability that the model gives to unscored classes.
+    With `shared`, no constant raises the scored classes to their old total probability: a beam search compares hypotheses by
+    these lower scores. The unscored classes fall instead, by f. The amount f is the larger one of two: by how much the best
+    scored class has fallen, and by how much the log of the scored classes' total probability has fallen. Then all classes rise
+    by f times the probability that the model gives to unscored classes.
 
     Args:
         less: float32 `[B, C]`, weighted scores of the LMs that are subtracted (internal LM or source LM).

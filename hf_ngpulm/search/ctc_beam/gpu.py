@@ -101,8 +101,8 @@ def tiling(num_beams: int, classes: int) -> dict[str, int]:
 
 
 def peaks_of(logits: Tensor, lengths: Tensor, blank: int, tiles: dict[str, int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the logsumexp of each frame's logits, `[B, T]`, the highest logit of each frame without the blank, `[B, T]`, and
-    the highest logit of each block of classes, `[B, T, blocks]`.
+    """Return the logsumexp of each frame's logits, `[B, T]`; each frame's highest logit without the blank, `[B, T]`; and the
+    highest logit of each block of classes, `[B, T, blocks]`.
     """
     batch_size, frames, classes = logits.shape
     normalisers = torch.empty((batch_size, frames), device=logits.device)
@@ -190,7 +190,7 @@ def _key_of(scores, indices):
 
 @triton.jit
 def _extension_index(tokens, order, PLACES: tl.constexpr):
-    """Return the indices in the keys of extensions. Of equal scores, the highest index wins. So lower tokens have higher
+    """Return the index that each extension has in its key. Of equal scores, the highest index wins. So lower tokens have higher
     indices, and among the places of one token, places earlier in `order` have higher indices.
     """
     return STAYING - 1 - (tokens * PLACES + order)

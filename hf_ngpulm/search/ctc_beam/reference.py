@@ -154,9 +154,8 @@ def join_texts(
 ) -> tuple[Tensor, Tensor]:
     """Merge the prefixes of a text.
 
-    The best prefix of a text gets `p_b` of all prefixes of the text, because the future after a blank doesn't depend on how the
-    text is cut into tokens. Among the prefixes of a text with the same last token, the best one gets `p_t` of all these
-    prefixes.
+    The best prefix of a text gets `p_b` of all prefixes of the text: the future after a blank doesn't depend on how the text is
+    cut into tokens. Among the prefixes of a text with the same last token, the best one gets `p_t` of all these prefixes.
 
     Args:
         texts, last_tokens, parent_hashes, fused, blank_scores, token_scores: `[B, K]`, see `BeamState`.

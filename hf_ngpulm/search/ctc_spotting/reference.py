@@ -70,7 +70,7 @@ def _spots(logits: Tensor, blank: int, tree: SpellingTree, transcript: Aligned) 
 def _next(
     scores: dict[int, float], spelling: Sequence[int], frame: list[float], blank: int, is_first: bool
 ) -> Iterator[tuple[int, float]]:
-    """Yield each place and its best score after one more frame. A phrase begins with its first token, not with a blank."""
+    """Yield each place in the phrase's alignment, and its best score, after one more frame. No phrase begins with a blank."""
     for place in range(1, 2 * len(spelling) + 1):
         token = spelling[(place - 1) // 2] if place % 2 else blank
         before = [place, place - 1] if place > 1 or is_first else [place]

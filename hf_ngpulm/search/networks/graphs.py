@@ -132,7 +132,7 @@ def _cuda_graph(device: torch.device, work: Work) -> Work:
 
 
 def addresses(tensors: Iterable[Tensor]) -> tuple[Hashable, ...]:
-    """Return the addresses, dtypes and shapes of tensors. A graph works only for the same values of these."""
+    """Return the addresses, dtypes and shapes of tensors. A graph works only while none of these changes."""
     return tuple((tensor.data_ptr(), tensor.dtype, tensor.shape) for tensor in tensors)
 
 

@@ -170,7 +170,7 @@ def _extend_hash(hashes, tokens):
 
 @triton.jit
 def _take(values, at):
-    """Return `values[at]` of arrays by place; 0 if `at` isn't a place."""
+    """Return `values[at]`, or 0 if `at` isn't the index of a place."""
     is_place = (at >= 0) & (at < values.shape[0])
     return tl.where(is_place, tl.gather(values, tl.where(is_place, at, 0), 0), 0)
 

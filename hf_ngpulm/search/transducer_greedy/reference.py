@@ -7,7 +7,7 @@ logit and weighted LM score. An RNN-T then stays at the frame; a TDT advances by
 frame the search advances by one frame.
 
 The weighted log-probabilities of the transducer's internal LM can be subtracted. If there is no LM, or all LM weights are 0,
-the search then emits the token with the best difference of logit and internal LM score, among all tokens.
+the search then emits the token with the highest logit minus internal LM score.
 """
 
 from __future__ import annotations
