@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..grammar.compiled import FORBIDDEN, CompiledGrammar
-from ..search.attention_step import START, Roles
+from ..search.attention_step import HOLD, KINDS, START, UNSCORED, Roles
 
 
 class Inside(NamedTuple):
@@ -21,13 +21,17 @@ class Inside(NamedTuple):
 
     rows: Tensor  # bool [B], rows with a grammar
     strict: Tensor  # bool [B], rows in which the grammar can't be left
+    control: Tensor  # int64 [C], control tokens and fillers
     marks: Tensor  # int64 [M], token ids of punctuation marks
 
     @classmethod
-    def of(cls, boosters: Sequence[Any], recordings: Tensor) -> Inside | None:
-        """Return the rules for some rows; None if no booster is a grammar.
+    def of(cls, boosters: Sequence[Any], recordings: Tensor, roles: Roles, fillers: Iterable[int]) -> Inside | None:
+        """Return the rules for rows, whose recordings are `[B]`; None if no booster is a grammar.
 
-        `boosters`: one for each recording, or one for all. `recordings`: the recording of each row, `[B]`.
+        Args:
+            boosters: one for each recording, or one for all.
+            roles: of the model's classes.
+            fillers: padding and other tokens that stand for nothing. Timestamps aren't fillers.
         """
         grammars = [booster if isinstance(booster, CompiledGrammar) else None for booster in boosters]
         if not any(grammars):
@@ -35,11 +39,14 @@ class Inside(NamedTuple):
         device, recordings = recordings.device, recordings.clamp(max=len(boosters) - 1)
         prices = torch.tensor([-1.0 if grammar is None else grammar.price for grammar in grammars], device=device)[recordings]
         marks = sorted({mark for grammar in grammars if grammar is not None for mark in grammar.marks})
-        return cls(prices >= 0, prices >= FORBIDDEN, torch.tensor(marks, dtype=torch.int64, device=device))
+        is_out = roles.roles & (START | HOLD) > 0
+        is_out[[filler for filler in fillers if 0 <= filler < len(is_out)]] = True
+        control = torch.nonzero(is_out & ((roles.roles & KINDS) == UNSCORED))[:, 0]
+        return cls(prices >= 0, prices >= FORBIDDEN, control, torch.tensor(marks, dtype=torch.int64, device=device))
 
     def rule_out(self, scores: Tensor, input_ids: Tensor, roles: Roles) -> None:
-        """Rule out tokens in scores `[B, C]` after tokens `[B, L]`, in place. Control tokens before the transcript stay."""
+        """Rule out tokens in scores `[B, C]` after tokens `[B, L]`, in place. Before the transcript control tokens stay."""
         begun = self.rows & (roles.roles[input_ids] & START > 0).any(1)
         after_mark = self.strict & torch.isin(input_ids[:, -1], self.marks)
-        for tokens, rows in ((roles.unscored.long(), begun), (self.marks, after_mark)):
+        for tokens, rows in ((self.control, begun), (self.marks, after_mark)):
             scores[:, tokens] = scores[:, tokens].masked_fill(rows[:, None], -torch.inf)

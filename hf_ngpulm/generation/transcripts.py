@@ -98,6 +98,11 @@ def ends_of(model: Any) -> set[int]:
     return _numbers(configs_of(model), ("eos_token_id",))
 
 
+def fillers_of(model: Any) -> set[int]:
+    """Return the tokens that stand for nothing in a transcript and don't end it: padding and unknown words."""
+    return _numbers(configs_of(model), ("pad_token_id", "unk_token_id")) - ends_of(model)
+
+
 def no_timestamps_of(model: Any) -> int | None:
     """Return the id of Whisper's `<|notimestamps|>`; None for other models. All greater ids are timestamps."""
     ids = _numbers(configs_of(model), ("no_timestamps_token_id",)) if _model_type(model) == "whisper" else ()

@@ -138,6 +138,16 @@ def test_no_control_token_and_no_run_of_marks_leads_away(asr, beams):
         assert compiled.reading(text) is not None and set(of_second.tolist()) & set(tokens)
 
 
+def test_timestamps_stay_possible(asr):
+    if asr.type != "seq2seq_whisper":
+        pytest.skip("writes no timestamps")
+    compiled = asr.grammar.compiled(asr.tokenizer)
+    processor = NGramLogitsProcessor(phrases=compiled, model=asr.model, tokenizer=asr.tokenizer)
+    found = asr.model.generate(**features(asr), return_timestamps=True, logits_processor=[processor])
+    first = asr.model.generation_config.no_timestamps_token_id + 1
+    assert all(any(token >= first for token in row) for row in found.tolist())
+
+
 def test_a_copy_on_the_hub_takes_them_too(asr, tmp_path):
     folder = tmp_path / "custom_generate"
     shutil.copytree(bundled("examples/custom_generate"), folder)
