@@ -18,6 +18,7 @@ from transformers import LogitsProcessor
 from ..common.checks import check, refuse_idle
 from ..decoding.options import KINDS
 from ..decoding.second_pass import EVERY_WORD, RESCORER_WEIGHT, share_of, what_is_added
+from .runaways import before_running_away
 from .transcripts import ANNOUNCED_BY
 
 OF_RESCORER = ("rescorer", "rescorer_weight", "word_bonus", "rescorer_every")
@@ -102,7 +103,7 @@ class SecondPass(NamedTuple):
             first = [
                 score - shares.of(row // beams, ids[:-1]) / powers[row] for row, (score, ids) in enumerate(zip(first, tokens))
             ]
-        lists = _parted(texts(tokens), beams)
+        lists = _parted([_without_runaway(text) for text in texts(tokens)], beams)
         scores = self.rescorer.scores(lists) if shares is None else shares.finish(lists)
         added = [each for of_row in what_is_added(lists, scores, weights, bonuses) for each in of_row]
         ranks = np.array([score + each / power for score, each, power in zip(first, added, powers)]).reshape(-1, beams)
@@ -168,7 +169,7 @@ class Shares(LogitsProcessor):
     def __call__(self, input_ids: Any, scores: Any) -> Any:
         tokens = input_ids[:, self.prompt :].tolist()
         # More tokens may continue the last word.
-        words = _parted([text.split()[:-1] for text in self.texts(tokens)], self.beams)
+        words = _parted([before_running_away(text.split()[:-1]) for text in self.texts(tokens)], self.beams)
         found = self.growing.scores(self.rows, [[" ".join(each) for each in of_row] for of_row in words])
         added: list[float] = []
         for row, (of_row, values) in enumerate(zip(words, found)):
@@ -186,6 +187,12 @@ class Shares(LogitsProcessor):
     def finish(self, lists: list[list[str]]) -> list[list[float]]:
         """Return the rescorer's scores of the whole texts."""
         return self.growing.scores(self.rows, lists, ended=True)
+
+
+def _without_runaway(text: str) -> str:
+    words = text.split()
+    first = before_running_away(words)
+    return text if len(first) == len(words) else " ".join(first)
 
 
 def _parted(values: list[Any], size: int) -> list[list[Any]]:

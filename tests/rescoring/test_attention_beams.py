@@ -12,6 +12,7 @@ from transformers import LogitsProcessor, pipeline
 
 from hf_ngpulm import Rescorer
 from hf_ngpulm.generation import seq2seq_generate
+from hf_ngpulm.generation.runaways import before_running_away, runs_away
 
 WEIGHT, BONUS, MOST = 0.7, 1.5, 12
 SETTINGS = {"rescorer_weight": WEIGHT, "word_bonus": BONUS}
@@ -103,6 +104,7 @@ def plain_search(canary, features, beams, scorer):
     running, finished = {(): (0.0, 0.0)}, {}
     for step in range(MOST):
         texts = {ids: canary.tokenizer.decode(ids, skip_special_tokens=True).split()[:-1] for ids in running}
+        texts = {ids: before_running_away(words) for ids, words in texts.items()}
         scores = {ids: scorer.scores([[" ".join(words)]])[0][0] for ids, words in texts.items()}
         average = sum(scores.values()) / max(1, sum(map(len, texts.values())))
         ways = []
@@ -135,6 +137,27 @@ def test_the_search_is_that_of_the_definition(canary):
     out = generated(canary, features, 3, rescorer_every="word", **more)
     assert found_in(canary, features, out, 3)[0] == pytest.approx(right, abs=2e-3)
     assert set(right) != set(found_in(canary, features, generated(canary, features, 3, **more), 3)[0])
+
+
+class Looping(LogitsProcessor):
+    """A model that would rather end, but repeats a word without end at little cost."""
+
+    def __init__(self, word, end):
+        self.word, self.end = word, end
+
+    def __call__(self, input_ids, scores):
+        changed = torch.full_like(scores, -9.0)
+        changed[:, self.word], changed[:, self.end] = -0.7, -0.4
+        return changed
+
+
+def test_bonuses_keep_no_loop_going(canary, features):
+    word, end = canary.tokenizer.convert_tokens_to_ids("▁the"), canary.model.generation_config.eos_token_id
+    settings = {"rescorer": rescorer(), "rescorer_weight": 0.1, "word_bonus": 2.0, "length_penalty": 0.0, "max_new_tokens": 60}
+    for every in (None, "word"):
+        out = generated(canary, features, 3, rescorer_every=every, logits_processor=[Looping(word, end)], **settings)
+        for row in out.sequences:
+            assert not runs_away([token for token in row.tolist() if token == word])
 
 
 def test_a_row_is_as_it_is_alone(canary):
