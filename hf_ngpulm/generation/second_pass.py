@@ -2,6 +2,9 @@
 
 `generate` ranks beams by score / length ** `length_penalty`, where the length counts the generated tokens and the end. The
 rescorer's addition to a score is divided by the same power.
+
+If a transcript repeats a phrase without end, the rescorer reads only the first time, and the other words get no bonus.
+Otherwise the bonuses would prolong such loops, which cost a decoder with attention next to nothing.
 """
 
 from __future__ import annotations
