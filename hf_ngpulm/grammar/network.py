@@ -271,13 +271,13 @@ class Network:
         before: dict[tuple[int, int], tuple[tuple[int, int], Action | None, Value, int]] = {}
         waiting: list[tuple[int, float, int, int]] = [(symbols.skipped(units, 0), 0.0, 0, 0)]
         matched: dict[int, dict[int, list[tuple[int, Value]]]] = {}  # by place and identity of the symbol
-        order, steps = 0, 0
+        order, steps, last_place = 0, 0, -1
         while waiting:
             place, cost, _, state = heapq.heappop(waiting)
             here = (place, state)
             if -cost < best[here]:
                 continue
-            steps += 1
+            steps, last_place = (steps + 1 if place == last_place else 1), place
             if steps > MOST_ARCS:
                 raise GrammarError("a part that may be empty is repeated with a weight above 0; make the weight at most 0")
             if place not in matched:

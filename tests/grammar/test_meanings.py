@@ -10,7 +10,9 @@ from grammar_sentences import sentences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hf_ngpulm import Grammar
 from hf_ngpulm.errors import GrammarError
+from hf_ngpulm.grammar import network
 from hf_ngpulm.grammar.expressions import Choice, List, Number, Optional, Repeat, Sequence, Slot, Wildcard, Words
 from hf_ngpulm.grammar.network import Network, Symbols
 from hf_ngpulm.grammar.reference import Meaning, readings
@@ -186,3 +188,12 @@ def test_intents_share_no_states():
     network = Network(dict.fromkeys(["one", "two"], Words("turn on")), {})
     first, second = [arc.target for arc in network.arcs[0]]
     assert {network.arcs[first][0].target}.isdisjoint({network.arcs[second][0].target})
+
+
+def test_long_transcripts_are_read_and_endless_gains_are_refused(monkeypatch):
+    repeated = Grammar({"go": Repeat(Choice("a", "b"))})
+    endless = Grammar({"go": Repeat(Choice(Optional("a"), "b", weights=[1.0, 0.0]))})
+    monkeypatch.setattr(network, "MOST_ARCS", 40)
+    assert repeated.reading("a b " * 50).intent == "go"
+    with pytest.raises(GrammarError, match="may be empty is repeated with a weight above 0"):
+        endless.reading("a b")
