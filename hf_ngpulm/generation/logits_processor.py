@@ -171,7 +171,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             self.add(scores, input_ids, [part.at(at) for part, at in zip(parts, states)], states, in_loop)
             return
         for part in parts:
-            rows = part.rows._replace(starts=part.rows.starts.masked_fill(in_loop, -1))
+            rows = part.rows._replace(starts=part.outside_loops(part.rows.starts, in_loop))
             fuse(scores, input_ids, rows, part.roles, part.shared, part.engine, part.keeps_sums)
 
     def add(
@@ -184,7 +184,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         """
         less = self.subtracted(input_ids, parts, states, scores.shape[1], unheard)
         for part, at in zip(parts, states):
-            at = at.masked_fill(in_loop, -1)
+            at = part.outside_loops(at, in_loop)
             if less is not None and part.less is not None:
                 fuse_less(scores, less, at.masked_fill(~part.less, -1), part.rows, part.roles, part.shared, part.engine)
                 at = at.masked_fill(part.less, -1)

@@ -45,7 +45,15 @@ class Part(NamedTuple):
 
         The part must be a language model that isn't lazy, and no row may have a score to subtract.
         """
-        return is_native(self.engine, self.fused.device) and self.lazy is None and self.less is None and not self.keeps_sums
+        is_plain = self.lazy is None and self.less is None and self.inside is None and not self.keeps_sums
+        return is_plain and is_native(self.engine, self.fused.device)
+
+    def outside_loops(self, states: Tensor, in_loop: Tensor) -> Tensor:
+        """Return the states of rows `[B]`, or -1 in rows in which this part has no say because they are in a loop, bool `[B]`.
+
+        A grammar always has a say: its sentences may repeat a phrase, such as a digit.
+        """
+        return states.masked_fill(in_loop if self.inside is None else in_loop & ~self.inside.rows, -1)
 
     def after(self, input_ids: Tensor) -> Part:
         """Compose the lazy states that follow the tokens `[B, L]`, and return the part with them."""

@@ -14,7 +14,7 @@ import hf_ngpulm
 from hf_ngpulm import Grammar, NGramLM, NGramLogitsProcessor
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.generation import seq2seq_generate
-from hf_ngpulm.grammar.expressions import Number, Sequence, Slot
+from hf_ngpulm.grammar.expressions import Number, Repeat, Sequence, Slot
 
 TASK = "automatic-speech-recognition"
 TELL = Sequence("tell the", Slot("who", "harbour master", "hm"), "we will be", Slot("minutes", Number(1, 60)), "minutes late")
@@ -136,6 +136,20 @@ def test_no_control_token_and_no_run_of_marks_leads_away(asr, beams):
         of_first, of_second = asr.model.generate(**features(asr), num_beams=beams, **biased)
         text = [token for token in of_first.tolist() if token not in tokenizer.all_special_ids]
         assert compiled.reading(text) is not None and set(of_second.tolist()) & set(tokens)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_sentence_may_repeat_a_word(asr, beams):
+    """In other searches nothing is added to the model's scores while a transcript repeats a phrase."""
+    grammar = Grammar({"a": Sequence(Repeat("go", 5, 5), "in")})
+    other = asr.tokenizer("x", add_special_tokens=False).input_ids
+    given = {"grammar": grammar, "grammar_mode": "strict", "logits_processor": [Bias(other)], "no_repeat_ngram_size": 0}
+    assert [each.intent for each in strategy(asr, beams, **given)[1]] == ["a", "a"]
+    compiled, special = grammar.compiled(asr.tokenizer), asr.tokenizer.all_special_ids
+    processor = NGramLogitsProcessor(phrases=compiled, model=asr.model, tokenizer=asr.tokenizer)
+    plain = {"num_beams": beams, "logits_processor": [Bias(other), processor], "no_repeat_ngram_size": 0}
+    for row in asr.model.generate(**features(asr), **plain):
+        assert compiled.reading([token for token in row.tolist() if token not in special]).intent == "a"
 
 
 def test_timestamps_stay_possible(asr):
