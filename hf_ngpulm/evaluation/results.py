@@ -164,11 +164,11 @@ class Evaluation:
 
     Args:
         utterances: the utterances in the order of the data.
-        scores: their errors.
+        scores: the errors of the scored utterances.
         settings: all settings that the results depend on.
-        measured: the work that the decoder's time includes, in words; it depends on the model's family.
+        measured: a text that names the work included in the decoder's time, which depends on the model's family.
         normalise: normalisation of the texts.
-        clock: the time; None if some results are from an earlier run or another process.
+        clock: how long the evaluation and its parts took; None if some results are from an earlier run or another process.
         warnings: reasons why the figures may be unreliable.
     """
 

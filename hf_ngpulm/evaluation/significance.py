@@ -97,7 +97,9 @@ def paired_significance(
 
 
 def _table(name: str, counts: ErrorCounts) -> np.ndarray:
-    """Return int64 `[utterances, 2]`: the errors and the length of each utterance."""
+    """Return int64 `[utterances, 2]`: the errors and the length of each utterance. `name`: the argument's name, for error
+    messages.
+    """
     if not counts.utterances:
         raise ValueError(f"{name} should be counts of several utterances, got {counts!r} of a single one")
     table = np.array([(each.errors, each.length) for each in counts.utterances], dtype=np.int64)

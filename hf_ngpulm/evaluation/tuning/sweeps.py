@@ -183,7 +183,7 @@ class FrameSweep(Sweep):
             yield from ((*row, text) for row, text in zip(batch, self._texts(batch, settings)))
 
     def _texts(self, rows: list[tuple[int, int]], settings: Sequence[Settings]) -> list[str]:
-        """Return the transcript of each row, a pair of an utterance's number and a setting's index."""
+        """Return the transcript of each row. A row is given by the utterance's number and the setting's index."""
         places: dict[int, int] = {}
         which = torch.tensor([places.setdefault(number, len(places)) for number, _ in rows], device=self.device)
         kept = [self.kept[self._places[number]] for number in places]
