@@ -190,7 +190,9 @@ def _is_source(name: str) -> bool:
 
 
 def _transcribe_into(output: str, transcriber: library.Transcriber, elsewhere: dict[str, Any], as_json: bool) -> None:
-    """Write results to a file of JSON lines. A Parquet file is converted from such a file at the end."""
+    """Write results to a file of JSON lines. A Parquet file is converted from such a file at the end. `elsewhere`: the
+    `cluster` and the `actors` that transcribe; empty for this process.
+    """
     lines, done = Path(output + ".jsonl" if output.endswith(PARQUET) else output), 0
     cluster, actors = library.cluster_of(elsewhere.get("cluster")), elsewhere.get("actors")
     with (

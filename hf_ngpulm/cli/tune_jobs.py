@@ -34,7 +34,9 @@ class Job:
         return load_recogniser(self.model, self.device, **options.given(self.search, **settings))
 
     def check_file(self, results: str, example: str) -> None:
-        """Raise ValueError if the options save to an LM, or to an existing file of another kind."""
+        """Raise ValueError if the options save to an LM, or to an existing file that doesn't hold fitted values. Messages call
+        the results `results`, in the plural, and their file `example`.
+        """
         if self.keep.save:
             raise ValueError(f"--save writes to an LM, but {results} go to a file of their own: --save-to {example}")
         if self.keep.save_to:  # now, not after an hour
