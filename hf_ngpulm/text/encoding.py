@@ -115,7 +115,9 @@ def encode_batch(batch: list[str], tokenizer: Any, vocab_size: int) -> tuple[np.
 
 
 def _unknown_units(texts: dict[int, str], tokenizer: Any, vocab_size: int) -> dict[int, list[str]]:
-    """Return the letters or words that become unknown tokens, for tokenizers that don't report offsets."""
+    """Return the letters or words of each text that become unknown tokens, for tokenizers that don't report offsets. `texts`
+    and the result are by the text's index.
+    """
     by_character = len(tokenizer.tokenize("ab")) == 2  # tokens are letters, as in wav2vec2
     units = {n: list(text.replace(" ", "")) if by_character else text.split() for n, text in texts.items()}
     each = list(dict.fromkeys(unit for found in units.values() for unit in found))
