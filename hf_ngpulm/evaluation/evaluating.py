@@ -314,7 +314,8 @@ class _Worker:
     run: _Evaluating | None = None
 
     def __call__(self, numbers: list[int] | None) -> Any:
-        """Return the records of a batch; for None, return the settings, which name this machine's device and dtype.
+        """Return the records of a batch, given its recordings' numbers. For None return the settings, which name this machine's
+        device and dtype.
 
         Raises:
             ValueError: the settings differ from those of the first worker.

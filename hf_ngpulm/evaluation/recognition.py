@@ -285,7 +285,7 @@ def faint_noise(sampling_rate: int) -> np.ndarray:
 def without_lm(pipeline: Any) -> dict[str, Any]:
     """Return settings for the same search without language model and phrases.
 
-    The language model of a `GraphDecoder` is part of its graph, so its settings set the weights to 0.
+    A graph decoder's language model is part of its graph and can't be left out. Its settings set the weights to 0 instead.
     """
     decoder, given = pipeline._forward_params.get("ngram_decoder"), pipeline._ngram_settings or {}
     if isinstance(decoder, GraphDecoder):

@@ -122,7 +122,7 @@ def _poisson(count: int, mean: float) -> float:
 
 
 def _drawn(table: np.ndarray, resamples: int, seed: int) -> np.ndarray:
-    """Return the sums of each draw's rows, int64 `[draws, columns]`. Draws whose second column is 0 are left out."""
+    """Return the sums of each draw's rows of `table`, int64 `[draws, columns]`. Draws whose second column is 0 are left out."""
     check("resamples", resamples, whole())
     random = np.random.default_rng(seed)
     at_once = max(1, NUMBERS_AT_ONCE // len(table))

@@ -190,7 +190,7 @@ def transcribed(asr: Any, audio: Mapping[str, np.ndarray], batch_size: int, opti
 def write_parquet(lines: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
     """Convert a file of results, a line of JSON each, to a Parquet file in the same order.
 
-    A result without a column has null there. The columns in `OPEN` contain JSON.
+    Where a result lacks an entry, its column has null. The columns in `OPEN` contain JSON.
 
     Raises:
         ValueError: the values of a column have no common type.
