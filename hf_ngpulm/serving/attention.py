@@ -35,7 +35,7 @@ STREAMED = "this model takes whole recordings (/v1/audio/transcriptions); for li
 
 
 class Texts(list):
-    """A list of phrases. `left_out` maps each phrase that the tokenizer can't write to its unknown characters."""
+    """A list of phrases. `left_out`: for each phrase that the tokenizer can't write, the characters that are unknown to it."""
 
     left_out: dict[str, str]
 

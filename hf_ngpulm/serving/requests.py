@@ -157,7 +157,9 @@ class Voices:
         return settings
 
     def _grammar(self, given: Any, limits: Limits) -> Grammar | str:
-        """Return a grammar that a client requests by name or as sentences; return any other grammar's text, to parse later."""
+        """Return the grammar that a client requests by its name, or makes from a list of sentences. Return any other grammar's
+        text, to be parsed later. `given`: the value of the client's field.
+        """
         given = json.dumps(given, ensure_ascii=False) if isinstance(given, dict) else given
         if isinstance(given, str) and given in self.grammars:
             return self.grammars[given]
