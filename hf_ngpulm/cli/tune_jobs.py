@@ -43,7 +43,13 @@ class Job:
             library.refuse_other(self.keep.save_to)
 
     def end(self, result: Any, saved_to: str | None, recordings: int, show: Callable[[], None]) -> None:
-        """Print the result, and exit with status 3 if some of the recordings could not be read."""
+        """Print the result, and exit with status 3 if some of the recordings could not be read.
+
+        Args:
+            saved_to: the file to which the result was saved, if any.
+            recordings: number of recordings.
+            show: prints the result as text.
+        """
         print_result({**result.to_dict(), "saved_to": saved_to}, self.keep.output, self.as_json, show)
         end_if_unreadable(len(result.unreadable), recordings)
 
