@@ -134,7 +134,7 @@ def _keys(table: NGramTable, n: int, rows_below: Tensor | None, num_ids: int) ->
 def _unknown_mass(
     tables: Sequence[NGramTable], automata: Sequence[tuple[BackoffAutomaton, Tensor]], weights: Sequence[float]
 ) -> float:
-    """Return the probability of `<unk>` in the mixture, which the models keep for tokens that no model knows."""
+    """Return the probability of `<unk>` in the mixture: what the models' `<unk>` keep for tokens that no model knows."""
     missing = [set(unknown.tolist()) for _, unknown in automata]
     nowhere = len(set.intersection(*missing))
     mass = 0.0

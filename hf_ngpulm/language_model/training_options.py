@@ -95,7 +95,9 @@ class TrainingOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> TrainingOptions:
-        """Return options from keyword arguments; other names go into `of_words`. Raises ValueError if they contradict."""
+        """Return options from keyword arguments; other names go into `of_words`. Raises ValueError if options contradict each
+        other.
+        """
         own = {field.name for field in fields(cls)} - {"of_words"}
         of_words = {name: value for name, value in given.items() if name not in own}
         options = cls(**{name: value for name, value in given.items() if name in own}, of_words=of_words)
