@@ -89,7 +89,7 @@ def _encode_in_process(batch: list[str]) -> Any:
 
 
 def encode_batch(batch: list[str], tokenizer: Any, vocab_size: int) -> tuple[np.ndarray, np.ndarray, dict[int, list[str]]]:
-    """Return ids `[L]`, lengths `[S]` (0 for texts without tokens), and for each text the parts that can't be written."""
+    """Return ids `[L]` (-1: unknown), lengths `[S]`, and the parts of texts that can't be written, by the text's index."""
     encoded = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)
     rows = encoded["input_ids"]
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
