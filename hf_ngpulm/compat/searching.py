@@ -61,8 +61,8 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
         lm_start_state: LMState | None = None,
         prefixes: int = MOST_BEAMS,
     ) -> CallSearch:
-        """Check the settings of a call, and return its search. The search makes transcripts from its best `prefixes` prefixes.
-        Raises ValueError if a setting is out of range, TypeError if `lm_start_state` is of another class.
+        """Check the settings of a call to `decode_beams`, and return its search. The search makes transcripts from its best
+        `prefixes` prefixes. Raises ValueError if a setting is out of range, TypeError if `lm_start_state` is of another class.
         """
         beam_width = check("beam_width", beam_width, whole())
         if beam_width > MOST_BEAMS:
