@@ -153,7 +153,7 @@ def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
 
 
 def _remove_left_over(parent: Path, prefix: str) -> None:
-    """Remove the temporary folders that no running process has locked."""
+    """Remove the temporary folders that no running process has locked. Their names begin with `prefix`."""
     if fcntl is None:
         return
     for entry in list(os.scandir(parent)):
