@@ -88,7 +88,7 @@ class Sweep(ABC):
         return {name: grids[name] for name in grids if used[name] and not isinstance(self.standing[name], Tensor)}
 
     def check(self, names: Iterable[str]) -> None:
-        """Raise ValueError if a weight in `names` has no effect because the decoder lacks its model, its phrases or its search."""
+        """Raise ValueError if a weight in `names` has no effect, because the decoder lacks its model, phrases or search."""
         for name, has_effect, why in (
             ("lm_weight", self.fusion.models, "there is no language model: pass lm= to the decoder or pipeline"),
             ("phrase_weight", self.phrases is not None, "there are no phrases: pass phrases= there too"),
