@@ -90,7 +90,9 @@ class CacheAwareEncoder(StreamEncoder):
         return (self._first_mel(chunk + 1) - 1) * self.hop + self.reach
 
     def _lengths(self, mels: int) -> list[int]:
-        """Return a recording's number of frames before each convolution of the subsampling, and after the last convolution."""
+        """Return the number of frames before each convolution of the subsampling, and after the last one. `mels`: the
+        recording's number of mel frames.
+        """
         lengths, rate = [mels], self.factor
         while rate > 1:
             lengths.append(lengths[-1] // 2 + 1 if mels else 0)
@@ -193,7 +195,9 @@ class _Caches:
         return self._extended(second, first, third.left_pad)
 
     def _extended(self, name: str, states: Tensor, count: int) -> Tensor:
-        """Append states to the cached states along dimension 2; remember the last `count` states for `keep`."""
+        """Return a layer's new states behind its cached states, along dimension 2. Remember the last `count` of them for
+        `keep`. `name`: the layer's name in `kept`.
+        """
         if name not in self.kept:
             shape = list(states.shape)
             shape[0], shape[2] = self.max_streams, count

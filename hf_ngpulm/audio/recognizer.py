@@ -201,7 +201,7 @@ class StreamingRecognizer:
             self.reset(sid)
 
     def unwritable(self, phrases: Any) -> dict[str, str]:
-        """Return a dictionary from the phrases that the tokenizer can't write to their unknown characters."""
+        """Return the phrases that the tokenizer can't write, each with the characters that are unknown to it."""
         context = self.context(phrases)
         return {} if context is None else context.left_out
 
@@ -298,7 +298,9 @@ class StreamingRecognizer:
         return self._step(sids)
 
     def _chosen(self, sids: list[int], most: int, seconds: float) -> list[int]:
-        """Return the first stream, and the streams with the most similar length of waiting audio, within a step's limits."""
+        """Return the streams of the next batch: the first of `sids`, and those with the most similar amount of waiting audio.
+        `most`, `seconds`: see `step`.
+        """
         length = {sid: min(self.waiting_seconds(sid), self.latency_seconds) for sid in sids}
         longest, chosen = 0.0, list[int]()
         for sid in sorted(sids, key=lambda sid: (sid != sids[0], abs(length[sid] - length[sids[0]]))):

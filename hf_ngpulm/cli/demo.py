@@ -104,7 +104,9 @@ def _of_bundled(name: str, lm: library.NGramLM) -> Evaluations:
 
 
 def _of_orders(name: str) -> Evaluations:
-    """Evaluate a recogniser on clips of people's voices, alone and with an LM trained on similar text in its style."""
+    """Evaluate a recogniser on clips of people's voices: alone, and with an LM trained on similar text in the recogniser's
+    style.
+    """
     folder = bundled("examples/speech") / ORDERS
     orders = library.read_recordings(folder / "clips.jsonl")
     asr = load_recogniser(name, None)

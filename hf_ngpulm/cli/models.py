@@ -48,7 +48,9 @@ def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, u
 def load(
     source: str, tokenizer: str | None = None, vocab_size: int | None = None, units: str = "auto", **of_words: Any
 ) -> library.NGramLM:
-    """Load a language model from any source that commands accept."""
+    """Load a language model from any source that commands accept. `of_words`: the options for word-level models of
+    `NGramLM.from_arpa`.
+    """
     if os.path.isfile(source) and not library.format_of(source).has_token_ids:
         if is_word_binary(source, tokenizer, vocab_size, units):
             raise ValueError(

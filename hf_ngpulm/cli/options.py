@@ -74,7 +74,9 @@ def argument(help: str, default: Any = MISSING) -> Any:
 
 
 def of_decoders(name: str, *names: str, **more: Any) -> Any:
-    """Describe an option that decoders also have. `name` is the option's name in decoders, which selects the help text."""
+    """Describe an option that decoders also have. `name`: the option's name in decoders, which selects the help text. `names`,
+    `more`: as for `option`.
+    """
     return option(OPTIONS[name].line(), *names, **more)
 
 

@@ -77,7 +77,9 @@ def push(
 
 
 def _refuse(told: dict[str, Any], card: str) -> None:
-    """Raise ValueError for options about the card, because the card was edited by hand."""
+    """Raise ValueError if `told` has options about the card, because the card was edited by hand. `card`: its place, for the
+    message.
+    """
     if options := [f"--{name.replace('_', '-').removesuffix('s')}" for name in given(**told)]:
         raise ValueError(f"{card} was changed by hand and is kept; add the values of {', '.join(options)} there")
 

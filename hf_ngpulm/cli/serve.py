@@ -47,7 +47,9 @@ class Address:
 
 
 def _limit(field: str, help: str, name: str, least: float = 1) -> Any:
-    """Describe an option for a field of `Limits`. The field's default is the option's default."""
+    """Describe an option for a field of `Limits`, whose default is the field's default. `name`: the option's name. `least`: the
+    smallest value that it takes.
+    """
     return option(help, name, default=getattr(Limits, field), min=least)
 
 
@@ -209,7 +211,9 @@ def application(
     origins: list[str], proxies: list[str], corrections: str | None, thresholds: str | None, word_confidence: str | None,
     tick: float, device: str | None, shared: bool,
 ) -> tuple[Any, Any, library.Access]:  # fmt: skip
-    """Load the recogniser and return the server's application, the recogniser, and the access rules."""
+    """Load the recogniser and return the server's application, the recogniser, and the access rules. `names`: the recogniser's
+    names for clients. `shared`: whether several processes share the server's addresses.
+    """
     recognizer = load_serving(model, device, decoding, chunks, limits.clients, list(lms.values()), rescoring, word_confidence)
     named_lms = dict(zip(["default", *lms], getattr(recognizer, "language_models", ())))
     read_thresholds = thresholds and library.thresholds_for(recognizer.model, thresholds)
@@ -226,7 +230,7 @@ def application(
 def work(
     *, port: int, tls: tuple[str | None, str | None], json_logs: bool, as_json: bool, number: int = 0, **options: Any
 ) -> None:
-    """Run a server. `options` are those of `application`. `number` is the number of this process; only process 0 prints."""
+    """Run a server. `options`: the arguments of `application`. `number`: the number of this process; only process 0 prints."""
     if json_logs:
         log_json()
     app, recognizer, access = application(**options)

@@ -175,8 +175,8 @@ def transcribe(
 
 
 def _recordings(audio: list[str]) -> library.Recordings:
-    """Return the recordings of audio files, folders and patterns, with their paths as ids; or those in a manifest or Parquet
-    file.
+    """Return the recordings of audio files, folders and patterns, with their paths as ids; or the recordings in a manifest or
+    Parquet file.
     """
     if source := next(filter(_is_source, audio), None):
         if len(audio) > 1:
@@ -190,7 +190,9 @@ def _is_source(name: str) -> bool:
 
 
 def _transcribe_into(output: str, transcriber: library.Transcriber, elsewhere: dict[str, Any], as_json: bool) -> None:
-    """Write results to a file of JSON lines. A Parquet file is converted from such a file at the end."""
+    """Write results to a file of JSON lines. A Parquet file is converted from such a file at the end. `elsewhere`: the
+    `cluster` and the `actors` that transcribe; empty for this process.
+    """
     lines, done = Path(output + ".jsonl" if output.endswith(PARQUET) else output), 0
     cluster, actors = library.cluster_of(elsewhere.get("cluster")), elsewhere.get("actors")
     with (
@@ -217,7 +219,9 @@ def _transcribe_into(output: str, transcriber: library.Transcriber, elsewhere: d
 
 
 def _subtitles(kind: str, result: dict[str, Any], seconds: float, of_words: bool) -> str:
-    """Return a transcript as subtitles, from the times of its words or segments. An unknown last end is set to `seconds`."""
+    """Return a transcript as subtitles of the format `kind`. The times are of words (`of_words`) or of segments. An unknown
+    last end is set to `seconds`.
+    """
     spans = []
     for chunk in result["chunks"]:
         begin, end = chunk["timestamp"]

@@ -34,14 +34,22 @@ class Job:
         return load_recogniser(self.model, self.device, **options.given(self.search, **settings))
 
     def check_file(self, results: str, example: str) -> None:
-        """Raise ValueError if the options save to an LM, or to an existing file of another kind."""
+        """Raise ValueError if the options save to an LM, or to an existing file that doesn't hold fitted values. Messages call
+        the results `results`, in the plural, and their file `example`.
+        """
         if self.keep.save:
             raise ValueError(f"--save writes to an LM, but {results} go to a file of their own: --save-to {example}")
         if self.keep.save_to:  # now, not after an hour
             library.refuse_other(self.keep.save_to)
 
     def end(self, result: Any, saved_to: str | None, recordings: int, show: Callable[[], None]) -> None:
-        """Print the result, and exit with status 3 if some of the recordings could not be read."""
+        """Print the result, and exit with status 3 if some of the recordings could not be read.
+
+        Args:
+            saved_to: the file to which the result was saved, if any.
+            recordings: number of recordings.
+            show: prints the result as text.
+        """
         print_result({**result.to_dict(), "saved_to": saved_to}, self.keep.output, self.as_json, show)
         end_if_unreadable(len(result.unreadable), recordings)
 

@@ -56,7 +56,9 @@ class _Finder(MetaPathFinder):
         return getattr(self._thread, "depth", 0)
 
     def load(self, module: ModuleType, loader: Loader) -> None:
-        """Run a module's code. After the outermost of nested imports, call the callbacks of all imported modules."""
+        """Run a module's code with its own `loader`. After the outermost of nested imports, call the callbacks of all imported
+        modules.
+        """
         self._thread.depth = self.depth() + 1
         try:
             loader.exec_module(module)

@@ -27,13 +27,15 @@ class Kind(NamedTuple):
 
 
 def number(least: float = -sys.float_info.max, most: float = sys.float_info.max, right: str = "") -> Kind:
-    """Describe numbers within bounds. Values are compared unconverted, because an integer may be too large for a float."""
+    """Describe numbers within bounds. Values are compared unconverted, because an integer may be too large for a float.
+    `right`: the permitted values in words; by default the bounds.
+    """
     right = right or ("a finite number" if most == sys.float_info.max else f"a number from {least:g} to {most:g}")
     return Kind(right, lambda value: _is_number(value, Real) and least <= value <= most, float)
 
 
 def whole(least: int = 1, most: int | None = None, right: str = "") -> Kind:
-    """Describe whole numbers within bounds."""
+    """Describe whole numbers within bounds. `right`: the permitted values in words; by default the bounds."""
     right = right or f"a whole number {f'of at least {least}' if most is None else f'from {least} to {most}'}"
     bound = math.inf if most is None else most
     return Kind(right, lambda value: _is_number(value, Integral) and least <= value <= bound, int)
@@ -104,7 +106,9 @@ def check_entries(values: Mapping[str, Any], kinds: Mapping[str, Kind], where: s
 
 
 def an_object(values: Any, where: str, what: str) -> dict[str, Any]:
-    """Return `values` after checking that it is a JSON object. Raises NGramFormatError if it isn't an object."""
+    """Return `values` after checking that it is a JSON object. Raises NGramFormatError if it isn't; the message names the file
+    `where` and the part `what` of the file.
+    """
     if not isinstance(values, dict):
         raise NGramFormatError(f"{where}: {what} should be an object, is {str(values)[:80]!r}")
     return values
@@ -112,7 +116,8 @@ def an_object(values: Any, where: str, what: str) -> dict[str, Any]:
 
 def read_entries(cls: Callable[..., T], values: Any, kinds: Mapping[str, Kind], where: str, what: str) -> T:
     """Make a dataclass from a JSON object. Missing entries get their defaults; entries that `kinds` doesn't name must be
-    counts. Raises NGramFormatError if an entry is wrong; the message names it and its permitted values.
+    counts. Raises NGramFormatError if an entry is wrong. The message names the entry, its permitted values, the file `where`,
+    and the object `what`.
     """
     values, entries = an_object(values, where, what), {}
     for entry in fields(cls):  # type: ignore[arg-type]

@@ -129,7 +129,7 @@ class OnRay:
             yield one["result"]
 
     def placed(self, actors: Actors) -> tuple[int, float, int]:
-        """Return the number of actors, and the GPUs and CPUs of each; see `placed`."""
+        """Return the number of actors, and the GPUs and CPUs of each, by the function `placed`."""
         machines = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         return placed(
             actors, [one.get("CPU", 0.0) for one in machines], [gpus for one in machines if (gpus := one.get("GPU", 0.0))]
@@ -137,7 +137,8 @@ class OnRay:
 
 
 def placed(actors: Actors, cpus: Sequence[float], gpus: Sequence[float]) -> tuple[int, float, int]:
-    """Return the number of actors, and the GPUs and CPUs of each actor. `cpus` and `gpus` are the numbers of each machine.
+    """Return the number of actors, and the GPUs and CPUs of each actor. `cpus`: CPUs of each machine. `gpus`: GPUs of each
+    machine that has any.
 
     Raises:
         ValueError: no machine has enough GPUs for one actor.

@@ -118,7 +118,9 @@ def _umask() -> int:
 
 @contextmanager
 def _temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """Yield a new folder, and remove it when the block ends. Also remove folders of processes that were killed."""
+    """Yield a new folder, whose name begins with `prefix`; remove it when the block ends. Also remove such folders of killed
+    processes.
+    """
     parent.mkdir(parents=True, exist_ok=True)
     _remove_left_over(parent, prefix)
     folder, lock = _locked_folder(parent, prefix)
@@ -151,7 +153,7 @@ def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
 
 
 def _remove_left_over(parent: Path, prefix: str) -> None:
-    """Remove the temporary folders that no running process has locked."""
+    """Remove the temporary folders that no running process has locked. Their names begin with `prefix`."""
     if fcntl is None:
         return
     for entry in list(os.scandir(parent)):

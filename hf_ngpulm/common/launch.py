@@ -58,7 +58,9 @@ class Processes:
         return _exchanged(broadcast_object_list, [value])[0]
 
     def of_all(self, values: list[Any]) -> list[Any]:
-        """Return the joined lists of all processes in every process. Raises ConnectionError if another process has ended."""
+        """Return in every process the joined lists `values` of all processes. Raises ConnectionError if another process has
+        ended.
+        """
         if self.size == 1:
             return values
         from accelerate.utils import gather_object

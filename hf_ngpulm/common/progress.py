@@ -31,7 +31,9 @@ class Bars:
             self._reading.update(num_bytes)
 
     def over(self, batches: Iterable[T], name: str, total: int | None, size_of: Any) -> Iterator[T]:
-        """Yield batches, and show a bar for them. `size_of(batch)` is a batch's number of sentences; `total` is their sum."""
+        """Yield batches, and show a bar for them. `size_of(batch)` returns a batch's number of sentences. `total`: the number
+        of all sentences; None if it is unknown.
+        """
         in_bytes = self.total_bytes is not None
         unit = (
             {"unit": "B", "unit_scale": True, "unit_divisor": 1024} if in_bytes else {"unit": " sentences", "unit_scale": True}

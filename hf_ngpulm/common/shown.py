@@ -11,7 +11,7 @@ MOST_SHOWN = 4
 
 
 def shown(owner: Any, *first: str, **settings: Any) -> str:
-    """Return a `repr` on one line: the class of `owner` and its settings. Long lists are shortened."""
+    """Return a `repr` on one line: the class of `owner`, the texts `first`, and the settings. Long lists are shortened."""
     return f"{type(owner).__name__}({', '.join([*first, *(f'{name}={_shown(value)}' for name, value in settings.items())])})"
 
 

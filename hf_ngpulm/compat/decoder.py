@@ -268,7 +268,7 @@ class BeamSearchDecoderCTC:
         return cls.load_from_dir(download(model_id, cache_dir=cache_dir, **kwargs))
 
     def _search(self, *given: Any, **more: Any) -> CallSearch:
-        """Return the search for a call; see `Searches.search`."""
+        """Return the search for a call; the arguments are those of `Searches.search`."""
         self._language_model  # noqa: B018 - raises an error if the language model was released
         return self._searches.search(*given, **more)
 

@@ -123,7 +123,7 @@ class LanguageModel:
 
     @cached_property
     def _unigram_set(self) -> frozenset[str]:
-        """Return the set of unigrams that the KenLM file also contains."""
+        """Return the words that are both in `unigrams` and in the KenLM file."""
         return frozenset(self.unigrams or ()) & frozenset(self.words)
 
     @cached_property

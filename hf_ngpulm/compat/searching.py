@@ -61,8 +61,8 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
         lm_start_state: LMState | None = None,
         prefixes: int = MOST_BEAMS,
     ) -> CallSearch:
-        """Check the settings of a call, and return its search. The search makes transcripts from its best `prefixes` prefixes.
-        Raises ValueError if a setting is out of range, TypeError if `lm_start_state` is of another class.
+        """Check the settings of a call to `decode_beams`, and return its search. The search makes transcripts from its best
+        `prefixes` prefixes. Raises ValueError if a setting is out of range, TypeError if `lm_start_state` is of another class.
         """
         beam_width = check("beam_width", beam_width, whole())
         if beam_width > MOST_BEAMS:
@@ -101,7 +101,9 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
         return made
 
     def _decoder(self, lms: tuple[NGramLM, ...], beam_width: int, threshold: float, prefixes: int) -> CTCDecoder:
-        """Return a decoder of this package with the weighted language models `lms`."""
+        """Return a decoder of this package with the weighted language models `lms`. `threshold`: minus `beam_prune_logp`.
+        `prefixes`: maximum number of prefixes that become transcripts.
+        """
         # With 1 the decoder would search alignments instead of prefixes.
         num_beams = min(MOST_BEAMS, max(2, beam_width + MORE_PREFIXES * self.is_bpe))
         lm = LogLinear(lms, [self.share] * len(lms)) if len(lms) > 1 else lms[0] if lms else None
@@ -112,7 +114,9 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
         )  # fmt: skip
 
     def _booster(self, lms: tuple[NGramLM, ...], words: tuple[str, ...], weight: float) -> PhraseBooster:
-        """Return a booster of hotwords. Each label earns its share of the weight, so a complete word earns the whole weight."""
+        """Return a booster of the hotwords `words`. Each label earns its share of the weight, so a complete word earns the
+        whole weight.
+        """
         return PhraseBooster(
             list(words), self.tokenizer, check("hotword_weight", weight, WEIGHT), "phrase", case="keep", tokenizations=CUTTINGS,
             whole_words=self.is_bpe or " " in self.labels, vocab_size=lms[0].vocab_size if lms else None,
@@ -192,7 +196,9 @@ class CallSearch:
         ]
 
     def _batch_from(self, starts: tuple[int, ...], logits: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-        """Decode from the language models' states `starts`."""
+        """Decode a batch of log-probabilities `[B, T, C]`, with the states `starts` of the language models before the first
+        frame.
+        """
         models = self.decoder.fusion.rows(len(logits), logits.device)
         moved = [start - int(lm.starts[0]) for start, lm in zip(starts, self.lms, strict=True)]
         states = models.states + torch.tensor(moved + [0] * (self.booster is not None), dtype=torch.int32, device=logits.device)

@@ -90,7 +90,9 @@ class SpelledModel:
         return added, state
 
     def state_after(self, start: int, tokens: list[int]) -> int:
-        """Return the LM's state after tokens, once their last word has ended. The state doesn't depend on the weights."""
+        """Return the LM's state after tokens, once their last word has ended. `start`: the state before the tokens. States
+        don't depend on the weights.
+        """
         state = torch.tensor([start], dtype=torch.int32)
         for token in tokens:
             _, state = self.composed.step(state, torch.tensor([token], dtype=torch.int32))

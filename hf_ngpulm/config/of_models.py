@@ -25,7 +25,8 @@ Path_ = str | os.PathLike[str]
 
 
 def read_of_models(path: Path_, name: str, kinds: Mapping[str, Kind]) -> list[tuple[ModelIdentity, dict[str, Any]]]:
-    """Return the entries of the list `name` in a file: the recogniser and its fitted values.
+    """Return the entries of a list in a file. An entry has a recogniser and its fitted values. `name`: the list, such as
+    "thresholds".
 
     Raises:
         NGramFormatError: the file has no such list, or a value isn't of its kind in `kinds`.
@@ -41,7 +42,7 @@ def read_of_models(path: Path_, name: str, kinds: Mapping[str, Kind]) -> list[tu
 
 
 def save_of_model(path: Path_, name: str, kinds: Mapping[str, Kind], model: ModelIdentity, values: Mapping[str, Any]) -> None:
-    """Write a recogniser's fitted values to a file. All other content of the file is kept.
+    """Write a recogniser's fitted values to the list `name` of a file. All other content of the file is kept.
 
     Raises:
         NGramFormatError: the existing file wasn't written by this function.

@@ -5,12 +5,12 @@ It follows this rule: an explicit setting has priority. Next come the newest set
 and the requested search (any search if none is requested). The default comes last. If `lm_weight` is explicit, stored settings
 are ignored. The rule applies to a single language model, not to a list of models, in
 
-  - `pipeline(model=..., lm="my-lm")` of all families, and with it in `hf-ngpulm transcribe` and `evaluate`;
+  - `pipeline(model=..., lm="my-lm")` of all families, so also in `hf-ngpulm transcribe` and `evaluate`;
   - `TransducerDecoder(model, ...)`; `CTCDecoder` and `GraphDecoder` if they get `model=`, as they don't know the model
   otherwise;
-  - `StreamingRecognizer`, and with it `hf-ngpulm stream` and `serve`; `StreamingDecoder` searches as its decoder does;
-  - `NGramLogitsProcessor` (the newest weights, as it can't know the search) and the strategies of `custom_generate`. There
-  `generate` decides the number of beams, and a generation config's `ngram_lm_weight` goes before remembered weights.
+  - `StreamingRecognizer`, so also in `hf-ngpulm stream` and `serve`;
+  - `NGramLogitsProcessor` (the newest weights, as it can't know the search) and the strategies of `custom_generate`. For these,
+  `generate` sets the number of beams, and `ngram_lm_weight` in a generation config has priority over remembered weights.
 
 In `config.json` the settings are a list, the newest last:
 
@@ -87,7 +87,9 @@ class TunedDecoding:
         return self.settings.get("strategy", "greedy") == "greedy" and self.settings.get("num_beams", 1) == 1
 
     def suits(self, given: Mapping[str, Any]) -> bool:
-        """Return whether these settings suit the search that `given` requests; if it requests none, every search suits."""
+        """Return whether these settings suit the search that `given`, the explicit settings, requests. If no search is
+        requested, every search suits.
+        """
         for weight, model in (("source_weight", "source_lm"), ("rescorer_weight", "rescorer")):
             if weight in self.settings and given.get(model) is None:
                 return False
@@ -112,7 +114,9 @@ class TunedDecoding:
 
     @classmethod
     def from_dict(cls, values: Any, where: str) -> TunedDecoding:
-        """Read an entry of a config. Raises NGramFormatError if the entry is invalid; the message says why."""
+        """Read an entry of a config. Raises NGramFormatError if the entry is invalid; the message says why, and names `where`,
+        the file.
+        """
         if not isinstance(values, dict):
             raise NGramFormatError(f"{where}: decoding should list objects, has {str(values)[:80]!r}")
         names = ("model", "model_type", "model_fingerprint")
@@ -129,7 +133,7 @@ class TunedDecoding:
 
 def settings_from(values: Any, where: str, what: str) -> dict[str, Any]:
     """Return the settings in a config after checking them. `lm_weight` must be among them. Raises NGramFormatError if the
-    settings are invalid; the message says why.
+    settings are invalid. The message says why; it names `where`, the file, and `what`, the settings' place in it.
     """
     if "lm_weight" not in an_object(values, where, what):
         raise NGramFormatError(f"{where}: {what} should have a lm_weight")

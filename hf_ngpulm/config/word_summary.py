@@ -37,7 +37,9 @@ class WordSummary:
 
     @classmethod
     def from_dict(cls, values: Any, where: str) -> WordSummary:
-        """Read and check the summary in a config. Raises NGramFormatError if an entry is wrong; the message names it."""
+        """Read and check the summary in a config. Raises NGramFormatError if an entry is wrong; the message names it and
+        `where`, the file.
+        """
         score, count = number(-LARGEST_SCORE, LARGEST_SCORE), whole(0, 2**31 - 1)
         kinds = {entry.name: count for entry in fields(cls)} | {
             "case": one_of(*CASES),

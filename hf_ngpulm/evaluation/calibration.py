@@ -27,13 +27,12 @@ def judged_words(utterances: Sequence[Any], normalise: Any = None) -> tuple[np.n
     A word is correct if the alignment with the fewest errors matches it with a word of the transcript.
 
     Args:
-        utterances: those of an `Evaluation`.
+        utterances: utterances of an `Evaluation`. Only scored ones with confidences count.
         normalise: as for `word_errors`. A word that normalisation removes is left out. A word that normalisation splits is
             correct if all its parts are.
 
     Returns:
-        For each word its confidence, whether it is correct, and the number of its utterance: float64, bool and int64
-        `[words]`.
+        For each word its confidence, whether it is correct, and the index of its utterance: float64, bool and int64 `[words]`.
     """
     clean = normaliser(normalise)
     confidences: list[float] = []
@@ -55,7 +54,7 @@ def judged_words(utterances: Sequence[Any], normalise: Any = None) -> tuple[np.n
 
 
 def _aligned(said: list[str], heard: list[str]) -> list[bool]:
-    """Return for each hypothesis word whether the alignment matches it with a reference word."""
+    """Return for each word `heard`, of the hypothesis, whether the alignment matches it with an equal word `said`."""
     if not said or not heard:
         return [False] * len(heard)
     with needed("eval", "error rates"):
@@ -68,7 +67,7 @@ def _aligned(said: list[str], heard: list[str]) -> list[bool]:
 
 
 def calibration_error(confidences: np.ndarray, right: np.ndarray) -> float:
-    """Return the expected calibration error, from 0 to 1. The arrays are those of `judged_words`, with at least one word."""
+    """Return the expected calibration error of one or more words, from 0 to 1. The arguments are results of `judged_words`."""
     bins = np.minimum((confidences * BINS).astype(np.int64), BINS - 1)
     sums = [np.bincount(bins, weights, BINS) for weights in (confidences, right.astype(np.float64))]
     return float(np.abs(sums[0] - sums[1]).sum() / len(right))
@@ -76,6 +75,10 @@ def calibration_error(confidences: np.ndarray, right: np.ndarray) -> float:
 
 def fitted_calibration(confidences: np.ndarray, right: np.ndarray, measure: str) -> Calibration:
     """Fit the slope and offset of a calibration by logistic regression on correct and wrong words (Newton's method).
+
+    Args:
+        confidences, right: the first two results of `judged_words`.
+        measure: name of the confidence measure, which the calibration stores.
 
     Raises:
         ValueError: all words are right, or all are wrong.

@@ -159,7 +159,9 @@ def per_utterance(entities: Iterable[str] | Iterable[Iterable[str]], count: int)
 
 
 class _Phrases(NamedTuple):
-    """Entities by their words. `numbers`: index of each entity. `lengths`: the distinct lengths in words, longest first."""
+    """Entities, to be found by their words. `numbers`: each entity's index. `lengths`: the distinct numbers of words, largest
+    first.
+    """
 
     numbers: dict[tuple[str, ...], int]
     lengths: list[int]
@@ -251,7 +253,9 @@ def aligned_counts(
 
 
 def _ends(occurrences: Sequence[Occurrence], words: int) -> np.ndarray:
-    """Return int64 `[words + 1, 2]`: number and length of the entity that ends before each word, or -1 and 0 for no entity."""
+    """Return the number and the length of the entity that ends before each word and at the text's end, int64 `[words + 1, 2]`.
+    Where no entity ends, the row is -1 and 0. `words`: number of words in the text.
+    """
     ends = np.full((words + 1, 2), (-1, 0), dtype=np.int64)
     for start, end, entity in occurrences:
         ends[end] = entity, end - start

@@ -138,6 +138,9 @@ def _of_all(
 ) -> tuple[Records | None, bool]:
     """Recognise this process's share of the batches that have no results yet.
 
+    Args:
+        parts: files for the results, which may have earlier ones; None for no files.
+
     Returns:
         The records of all processes (None in processes other than the first), and whether some are from an earlier run.
     """
@@ -208,7 +211,9 @@ class _Evaluating:
         return Clock(wall, self.recogniser.model_seconds, self.recogniser.decoder_seconds, self.waiting, warm_up)
 
     def records_of(self, chosen: Iterable[list[int]], parts: Parts | None = None) -> Records:
-        """Recognise batches of recordings (lists of numbers). Return the records, and append them to the file of `parts`."""
+        """Recognise batches of recordings, and return the recordings' records. `chosen`: the batches, as lists of recordings'
+        numbers. `parts`: files to which the records are appended, if any.
+        """
         recogniser = self.recogniser
         finished: Records = {}
         pending: list[dict[str, Any]] = []
@@ -253,7 +258,12 @@ class _Evaluating:
         return finished
 
     def _records(self, step: RecognitionStep, heard: Sequence[Heard], spent: Sequence[float]) -> Iterator[dict[str, Any]]:
-        """Yield the records of the recordings that a step finishes. Divide the time `spent` in proportion to their lengths."""
+        """Yield the records of the recordings that a step finishes.
+
+        Args:
+            heard: the hypotheses of these recordings.
+            spent: seconds in the model and in the decoder; both are divided in proportion to the recordings' lengths.
+        """
         seconds = sum(step.seconds) or 1.0
         for number, one, length in zip(dict.fromkeys(step.numbers), heard, step.seconds):
             record = {"number": number, "id": self.recordings.described(number).id}
@@ -304,7 +314,8 @@ class _Worker:
     run: _Evaluating | None = None
 
     def __call__(self, numbers: list[int] | None) -> Any:
-        """Return the records of a batch; for None, return the settings, which name this machine's device and dtype.
+        """Return the records of a batch, given its recordings' numbers. For None return the settings, which name this machine's
+        device and dtype.
 
         Raises:
             ValueError: the settings differ from those of the first worker.
@@ -396,14 +407,14 @@ def _saved(parts: Parts) -> Records:
 
 
 def _utterance(recording: Recording, record: dict[str, Any]) -> Utterance:
-    """Return a recording's result with its current transcript and entities."""
+    """Return a recording's result, `record`, with the recording's current transcript and entities."""
     names = ("hypothesis", "score", "audio_seconds", "model_seconds", "decoder_seconds", "error", "cut", "confidences")
     values = {"hypothesis": None} | {name: record[name] for name in names if record.get(name) is not None}
     return Utterance(recording.id, recording.text, entities=recording.entities, **values)
 
 
 def _doubts(utterances: Sequence[Utterance], clean: Callable[[str], str], tokenizer: Any) -> Iterator[str]:
-    """Yield warnings that the error rates may be unreliable."""
+    """Yield warnings that the error rates may be unreliable. `clean`: normalises texts."""
     texts = (clean(utterance.reference or "") for utterance in utterances if utterance.scored)
     share, letters = unwritable_letters(texts, tokenizer)
     if share > FOREIGN:

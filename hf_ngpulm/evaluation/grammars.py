@@ -1,7 +1,7 @@
-"""Choose the least evidence at which a grammar accepts an utterance.
+"""Choose the bound: the least evidence at which a grammar accepts an utterance.
 
-The evidence (see `hf_ngpulm.decoding.understanding`) of ordinary speech and of commands is computed once. A lower bound on it
-misses fewer commands but accepts more ordinary speech.
+The evidence (see `hf_ngpulm.decoding.understanding`) of ordinary speech and of commands is computed once. If the bound is
+lower, fewer commands are missed, but more ordinary speech is accepted.
 """
 
 from __future__ import annotations
@@ -110,7 +110,6 @@ def tune_grammar(
 
     Args:
         asr: a speech recognition pipeline, with its language models, phrases and search.
-        grammar: the grammar.
         other: ordinary speech without commands, one utterance per recording. Recordings of more than 30 s are cut at quiet
             places, into pieces of at most 10 s.
         commands: recordings of commands. The text is a sentence of the grammar, or the name of the intent.
@@ -160,8 +159,8 @@ def tune_grammar(
 def best_bound(other: Sequence[float], commands: Sequence[float], allowed: int) -> OperatingPoint | None:
     """Return the bound that misses the fewest commands and accepts at most `allowed` recordings of other speech.
 
-    The bound lies halfway between the highest rejected evidence of other speech and the lowest accepted evidence. If no
-    evidence is accepted, the bound lies just above the highest rejected one.
+    The bound lies halfway between the highest evidence of other speech that must be rejected and the lowest evidence that can
+    be accepted. If no evidence can be accepted, the bound lies just above the highest evidence of other speech.
 
     Args:
         other, commands: evidence of each recording, nats per token.
@@ -181,7 +180,12 @@ def best_bound(other: Sequence[float], commands: Sequence[float], allowed: int) 
 
 
 def _width(middle: float, other: Sequence[float], commands: Sequence[float]) -> float:
-    """Return the width of the confidence curve with the highest likelihood for commands and other speech."""
+    """Return the width of the confidence curve with the highest likelihood for commands and other speech.
+
+    Args:
+        middle: the evidence with a confidence of 0.5.
+        other, commands: evidence of each recording.
+    """
     heard, meant = (np.array([each for each in of if each > -math.inf]) for of in (other, commands))
     losses = [np.logaddexp(0, (middle - meant) / width).sum() / max(len(meant), 1)
               + np.logaddexp(0, (heard - middle) / width).sum() / max(len(heard), 1) for width in WIDTHS]  # fmt: skip
@@ -191,7 +195,12 @@ def _width(middle: float, other: Sequence[float], commands: Sequence[float]) -> 
 def _judged(
     asr: Any, grammar: Grammar, recordings: Sequence[Recording], batch_size: int, unreadable: list[str], tell: Any
 ) -> Iterator[_Judged]:
-    """Recognise recordings with the grammar and no bound on the evidence. Yield the evidence and meaning of each piece."""
+    """Recognise recordings with the grammar and no bound on the evidence. Yield the evidence and meaning of each piece.
+
+    Args:
+        unreadable: a list to which the ids of unreadable recordings are added.
+        tell: called with a line about each of these.
+    """
     rate = int(asr.feature_extractor.sampling_rate)
     read: list[tuple[Recording, float]] = []
     pieces = pieces_of(recordings, rate, read, unreadable, tell)
@@ -204,7 +213,9 @@ def _judged(
 
 
 def _meaning_of(grammar: Grammar, text: str) -> tuple[Any, Any] | None:
-    """Return the intent and slots of a sentence of the grammar; an intent and None if the text is its name; otherwise None."""
+    """Return the intent and the slots of a command's text, or None. If the text is a sentence of the grammar, it has both. If
+    the text is the name of an intent, the slots are None.
+    """
     reading = grammar.reading(text)
     if reading is not None:
         return reading.intent, {slot.name: slot.value for slot in reading.slots}

@@ -178,7 +178,8 @@ def tune_phrases(
 
 
 def _weigh(reports: Sequence[dict[str, Any]], wanted: Counter[str], weighed: list[_Weighed]) -> int:
-    """Add the judged phrases of a recording to `weighed`. Return how many spoken phrases need no second look.
+    """Add the judged phrases of a recording to `weighed`. Return the number of spoken phrases that are recognised without a
+    second look.
 
     Args:
         reports: the pipeline's reports on phrases of the recording, with the thresholds `_EVERYTHING`.

@@ -127,14 +127,16 @@ class Recogniser:
         return samples > self.chunk_seconds * self.sampling_rate
 
     def step_of(self, audios: Sequence[np.ndarray], numbers: Sequence[int]) -> RecognitionStep:
-        """Return a batch of whole recordings."""
+        """Return a batch of whole recordings. `audios`: their samples, `[N]` each. `numbers`: their numbers in the data."""
         seconds = tuple(len(audio) / self.sampling_rate for audio in audios)
         return RecognitionStep(
             self._collate([piece for audio in audios for piece in self._pieces(audio)]), tuple(numbers), seconds
         )
 
     def steps_of_long(self, audio: np.ndarray, number: int, batch_size: int) -> Iterator[RecognitionStep]:
-        """Yield the batches of a recording that is cut into chunks. Features are made when a batch is requested."""
+        """Yield the batches of chunks of a long recording, whose number in the data is `number`. Features are made when a batch
+        is requested.
+        """
         pieces: Iterator[dict[str, Any]]
         if self.family is Seq2SeqNGramPipeline:
             parts = cut_where_quiet(audio, self.chunk_seconds, self.sampling_rate)
@@ -203,7 +205,9 @@ class Recogniser:
         return [Heard(text, None, self._is_cut(row.tolist()), own) for text, row, own in rows]
 
     def _is_cut(self, tokens: list[int]) -> bool:
-        """Return whether a row of `generate` has no end token and reaches the limit of tokens."""
+        """Return whether the limit of tokens has cut a row of `generate`: the row reaches the limit, and doesn't end in an end
+        token.
+        """
         config = getattr(self.pipeline, "generation_config", None) or self.pipeline.model.generation_config
         given = {**vars(config), **self.forward_settings, **(self.forward_settings.get("generate_kwargs") or {})}
         limit = next((given[name] for name in ("max_new_tokens", "max_length") if given.get(name) is not None), None)
@@ -281,7 +285,7 @@ def faint_noise(sampling_rate: int) -> np.ndarray:
 def without_lm(pipeline: Any) -> dict[str, Any]:
     """Return settings for the same search without language model and phrases.
 
-    The language model of a `GraphDecoder` is part of its graph, so its settings set the weights to 0.
+    A graph decoder's language model is part of its graph and can't be left out. Its settings set the weights to 0 instead.
     """
     decoder, given = pipeline._forward_params.get("ngram_decoder"), pipeline._ngram_settings or {}
     if isinstance(decoder, GraphDecoder):

@@ -28,7 +28,7 @@ class Utterance:
 
     Args:
         id: the id of the recording.
-        reference: its transcript; None if it is unknown.
+        reference: the transcript; None if it is unknown.
         hypothesis: the recognised text; None if there is an error.
         score: the hypothesis's score (natural log); None if the decoder gives no score.
         audio_seconds: length of the audio, in seconds.
@@ -164,11 +164,11 @@ class Evaluation:
 
     Args:
         utterances: the utterances in the order of the data.
-        scores: their errors.
+        scores: the errors of the scored utterances.
         settings: all settings that the results depend on.
-        measured: the work that the decoder's time includes, in words; it depends on the model's family.
+        measured: a text that names the work included in the decoder's time, which depends on the model's family.
         normalise: normalisation of the texts.
-        clock: the time; None if some results are from an earlier run or another process.
+        clock: how long the evaluation and its parts took; None if some results are from an earlier run or another process.
         warnings: reasons why the figures may be unreliable.
     """
 
@@ -226,7 +226,9 @@ class Evaluation:
         return share(self.audio_seconds, math.fsum(utterance.decoder_seconds for utterance in self.utterances))
 
     def interval(self, of: str = "wer", level: float = 0.95) -> Interval | None:
-        """Return the bootstrap confidence interval of "wer", "cer" or "entity_wer"; None if there is no such rate."""
+        """Return the bootstrap confidence interval of a rate: "wer", "cer" or "entity_wer". Return None if there is no such
+        rate.
+        """
         counts = self.scores.counts.get(of)
         return bootstrap(counts, level) if counts is not None and counts.length else None
 

@@ -97,7 +97,9 @@ def paired_significance(
 
 
 def _table(name: str, counts: ErrorCounts) -> np.ndarray:
-    """Return int64 `[utterances, 2]`: the errors and the length of each utterance."""
+    """Return int64 `[utterances, 2]`: the errors and the length of each utterance. `name`: the argument's name, for error
+    messages.
+    """
     if not counts.utterances:
         raise ValueError(f"{name} should be counts of several utterances, got {counts!r} of a single one")
     table = np.array([(each.errors, each.length) for each in counts.utterances], dtype=np.int64)
@@ -120,7 +122,7 @@ def _poisson(count: int, mean: float) -> float:
 
 
 def _drawn(table: np.ndarray, resamples: int, seed: int) -> np.ndarray:
-    """Return the sums of each draw's rows, int64 `[draws, columns]`. Draws whose second column is 0 are left out."""
+    """Return the sums of each draw's rows of `table`, int64 `[draws, columns]`. Draws whose second column is 0 are left out."""
     check("resamples", resamples, whole())
     random = np.random.default_rng(seed)
     at_once = max(1, NUMBERS_AT_ONCE // len(table))

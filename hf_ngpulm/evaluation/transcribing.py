@@ -56,7 +56,7 @@ class Transcriber:
 
     def groups(self, done: set[str], rank: int = 0, world_size: int = 1) -> list[list[int]]:
         """Return this process's groups, as lists of recordings' numbers: every `world_size`-th group from group `rank` on.
-        Groups whose ids are all among `done` are left out.
+        Groups are left out if `done` has the ids of all their recordings.
         """
         every = range(len(self.recordings))
         groups = [list(every[first : first + GROUP]) for first in range(GROUP * rank, len(every), GROUP * world_size)]
@@ -128,8 +128,8 @@ def transcribe_into(
 
 
 def _done(path: str | os.PathLike[str], content: bytes) -> tuple[set[str], int]:
-    """Return the ids of the results in a file's content, and the size in bytes of its complete lines. The last line may be
-    incomplete, from a killed run. Raises ValueError if there is anything else.
+    """Return the ids of the recordings with a result in a file, and the size in bytes of the file's complete lines. The last
+    line may be incomplete, from a killed run. Raises ValueError if there is anything else. `path`: for messages.
     """
     whole = content[: content.rfind(b"\n") + 1]
     rest = content[len(whole) :]
@@ -163,7 +163,11 @@ class TranscriptionStep:
 
 
 def transcribed(asr: Any, audio: Mapping[str, np.ndarray], batch_size: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Return a pipeline's results for samples `[N]`, by name. The result of refused samples has the reason as "error".
+    """Return a pipeline's results, by recording. If the pipeline refuses a recording, the result has the reason as "error".
+
+    Args:
+        audio: samples `[N]` of each recording, by name.
+        options: options of the pipeline's call.
 
     Raises:
         ValueError: the pipeline refuses even faint noise, so its settings are wrong.
@@ -186,7 +190,7 @@ def transcribed(asr: Any, audio: Mapping[str, np.ndarray], batch_size: int, opti
 def write_parquet(lines: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
     """Convert a file of results, a line of JSON each, to a Parquet file in the same order.
 
-    A result without a column has null there. The columns in `OPEN` contain JSON.
+    Where a result lacks an entry, its column has null. The columns in `OPEN` contain JSON.
 
     Raises:
         ValueError: the values of a column have no common type.

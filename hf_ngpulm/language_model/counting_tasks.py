@@ -39,7 +39,7 @@ class TextFacts:
     sample: list[str]  # the first texts, as they were encoded
 
     def with_more(self, facts: TextFacts) -> TextFacts:
-        """Return the facts of this text followed by another one."""
+        """Return the facts of a longer text: this one, followed by the text of `facts`."""
         unknown = self.unknown
         if facts.unknown is not None:
             unknown = facts.unknown if unknown is None else unknown + facts.unknown
@@ -101,7 +101,9 @@ def count_on(
 def _numbers_of_words(
     cluster: Cluster, parts: Iterator[Any], settings: tuple[Any, ...]
 ) -> tuple[Iterator[Any], dict[str, int]]:
-    """Return the parts of a text, and a dictionary that numbers its words in the order of their first occurrences."""
+    """Return the parts of a text on the cluster, and a dictionary that numbers its words in the order of their first
+    occurrences. `settings`: as for `distinct_words`.
+    """
     handles = [cluster.shared(part) for part in parts]
     told = cluster.shared(settings)
     found = [cluster.submit(distinct_words, part, told) for part in handles]
@@ -115,7 +117,9 @@ def _numbers_of_words(
 
 
 def distinct_words(part: list[Any], settings: tuple[Any, ...]) -> list[str]:
-    """Return the words of a part of a text, in the order of their first occurrences."""
+    """Return the words of a part of a text, in the order of their first occurrences. `settings`: tokenizer, options and
+    adapter.
+    """
     tokenizer, options, adapter = settings
     rows, clean, _ = _read(part, tokenizer, options, adapter)
     return list(dict.fromkeys(word for row in rows for word in words_of(row, clean)))
@@ -124,7 +128,9 @@ def distinct_words(part: list[Any], settings: tuple[Any, ...]) -> list[str]:
 def _read(
     part: list[Any], tokenizer: Any, options: TrainingOptions, adapter: Adapter | None
 ) -> tuple[Iterator[Any], Callable[[str], str], Adapter | None]:
-    """Return the rows of a part, the function that cleans them, and the part's own adapter, which counts the part's changes."""
+    """Return the rows of a part, a function that cleans a text, and an adapter of its own, which counts only the part's
+    changes.
+    """
     rows: Iterable[Any] = part
     if part and isinstance(part[0], FilePart):
         rows = chain.from_iterable(each.texts() for each in part)
@@ -150,8 +156,16 @@ def _parts(texts: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def count_part(part: list[Any], settings: tuple[Any, ...], is_sampled: bool) -> list[Any]:
-    """Count the n-grams of a part of a text. Return the sorted run (words `[W, R]` and counts `[R]`), and a tuple: R, a sample
-    of first words, `first_seen`, `TextFacts` (texts only if `is_sampled`), and the adapter.
+    """Count the n-grams of a part of a text.
+
+    Args:
+        settings: the tokenizer, the number of token ids, the order, the options, the adapter, and the words' numbers (None for
+            n-grams of tokens).
+        is_sampled: whether the facts have a sample of the texts.
+
+    Returns:
+        Two results. First the part's R n-grams, sorted and packed into W integers each: int64 `[W, R]` and counts `[R]`. Then a
+            tuple: R, a sample of the n-grams' first integers, `first_seen` (see `NGramCounts`), `TextFacts`, and the adapter.
     """
     tokenizer, vocab_size, order, options, adapter, numbers = settings
     rows, clean, changed = _read(part, tokenizer, options, adapter)

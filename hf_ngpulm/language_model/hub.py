@@ -83,7 +83,9 @@ def saved_files(name: str, subfolder: str | None, **hub: Any) -> tuple[Path, Pat
 
 
 def save(parts: LMParts, folder: Path, card: str | None) -> None:
-    """Write all files of a model to a folder; on an error, write none. `card=None` keeps an existing card."""
+    """Write all files of a model to a folder; on an error, write none. `card`: the model card's text; None keeps an existing
+    card.
+    """
     tensors = tensors_of(parts)
     config = json.dumps(parts.config.to_dict(), indent=2) + "\n"
     metadata = {"format": "pt", DIGEST: config_digest(json.loads(config))}
@@ -103,7 +105,7 @@ def save(parts: LMParts, folder: Path, card: str | None) -> None:
 def card_metadata(
     parts: LMParts, datasets: Sequence[str] = (), language: Sequence[str] = (), license: str | None = None
 ) -> ModelCardData:
-    """Return the metadata of a card. The Hub uses it to find the model and to show how to use it."""
+    """Return the metadata of a card. The Hub uses it to find the model and to show how to use it. See `NGramLM.model_card`."""
     training, decoding = parts.config.training, parts.config.decoding
     metrics = ["perplexity"] if training is not None and training.perplexity_per_token is not None else []
     metrics += sorted({str(tuned.measured["by"]) for tuned in decoding if tuned.measured.get("by") in ("wer", "cer")})

@@ -122,7 +122,9 @@ def _without_unknown_context(table: NGramTable) -> NGramTable:
 
 
 def _keys(table: NGramTable, n: int, rows_below: Tensor | None, num_ids: int) -> Tensor:
-    """Return the keys of a model's n-grams, `prefix * num_ids + token`. `prefix` is the prefix's row in the mixture."""
+    """Return the keys of a model's n-grams of order `n`: `prefix * num_ids + token`. `prefix` is the prefix's row in the
+    mixture. `rows_below`: the rows in the mixture of the model's (n-1)-grams; None for unigrams.
+    """
     if n > table.order:
         return torch.zeros(0, dtype=torch.int64, device=table.orders[0].tokens.device)
     order = table.orders[n - 1]
@@ -132,7 +134,7 @@ def _keys(table: NGramTable, n: int, rows_below: Tensor | None, num_ids: int) ->
 def _unknown_mass(
     tables: Sequence[NGramTable], automata: Sequence[tuple[BackoffAutomaton, Tensor]], weights: Sequence[float]
 ) -> float:
-    """Return the probability of `<unk>` in the mixture, which the models keep for tokens that no model knows."""
+    """Return the probability of `<unk>` in the mixture: what the models' `<unk>` keep for tokens that no model knows."""
     missing = [set(unknown.tolist()) for _, unknown in automata]
     nowhere = len(set.intersection(*missing))
     mass = 0.0

@@ -210,7 +210,9 @@ def weight_for(lm: Any, counts: TextCounts) -> float:
 
 
 def with_counts(lm: Any, counts: TextCounts, share: float) -> Any:
-    """Return the mixture of an `NGramLM` and a model of counts; the `NGramLM` itself if `share` is below `LEAST`."""
+    """Return the mixture of an `NGramLM` and a model of counts, whose weight is `share`; the `NGramLM` itself if that is below
+    `LEAST`.
+    """
     if share < LEAST or not counts.texts:
         return lm
     small = type(lm)(model_of(counts, Vocabulary(lm.vocab_size, lm.pieces, lm.config.tokenizer_id)))

@@ -18,11 +18,12 @@ from ..text import with_blank
 
 @dataclass(frozen=True)
 class Perplexity:
-    """The perplexity of a language model on texts. Sentence ends count as tokens.
+    """The perplexity of a language model on texts.
 
     Args:
         per_token: exp of the mean negative log-probability of tokens and sentence ends.
-        per_word: the same per word (separated by spaces) and sentence end; None if texts were lists of token ids.
+        per_word: exp of the negative log-probability per word (separated by spaces) and sentence end; None if texts were lists
+            of token ids.
         per_token_known, per_word_known: the same without the tokens that have no unigram in the model. If a word contains such
             a token, the word's other tokens still count.
         log_prob: natural log-probability of all texts.

@@ -90,9 +90,10 @@ class Walk:
         self.unknown = int(unk_tokens[0]) if unk_tokens.numel() else -1
 
     def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities of tokens, and the states after them. Tokens have the ids of tables.
+        """Return the log-probabilities of tokens, and the states after them.
 
-        `<s>` costs nothing and leads to the start.
+        `<s>` costs nothing and leads to the start state. `tokens`: token ids of a table, in which V stands for `<s>` and V + 1
+        for `</s>`.
         """
         vocab_size = self.automaton.vocab_size
         tokens = tokens.to(torch.int64)
@@ -104,16 +105,15 @@ class Walk:
         return torch.where(is_start, 0.0, scores), torch.where(is_start, self.automaton.starts[0], after)
 
     def states_of(self, order: NGramOrder, below: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the states after the n-grams of one order, and the n-grams' log-probabilities.
-
-        `below` has the states after the (n-1)-grams.
+        """Return the states after the n-grams of one order, and the log-probabilities of the n-grams' last tokens. `below`: the
+        states after the n-grams of the order below; None for unigrams.
         """
         roots = self.automaton.roots[:1].expand(len(order))
         return self.step(roots if below is None else below[order.prefixes], order.tokens)[::-1]
 
     def contexts(self, table: NGramTable) -> Iterator[tuple[NGramOrder, NGramOrder, Tensor, Tensor]]:
-        """Yield, for each order: the contexts, the n-grams one token longer, the contexts' states, and the n-grams' lower
-        scores. A lower score is the n-gram's score in the state that its context backs off to.
+        """Yield for each order a tuple: the contexts, the n-grams one token longer, the contexts' states, and the lower scores
+        of these n-grams. A lower score is the last token's score in the state that the context backs off to.
         """
         states: Tensor | None = None
         for order, above in pairwise(table.orders):
@@ -147,6 +147,8 @@ def renormalised(table: NGramTable) -> NGramTable:
 
 
 def _left_over(contexts: Tensor, log_probs: Tensor, num_contexts: int) -> Tensor:
-    """Return the probability that each context's n-grams leave to other tokens, float64 `[num_contexts]`."""
+    """Return the probability that each context's n-grams leave to other tokens, float64 `[num_contexts]`. `contexts`: the
+    number of each n-gram's context.
+    """
     total = torch.zeros(num_contexts, dtype=torch.float64, device=contexts.device)
     return 1.0 - total.index_add_(0, contexts, log_probs.to(torch.float64).exp())

@@ -13,7 +13,7 @@ from ..automaton.tensors import AutomatonTensors
 
 
 def _from_part(path: str, doc: str) -> Any:
-    """Return a property that reads an attribute of the automaton or the config."""
+    """Return a property that reads an attribute of the automaton or the config. `path`: the attribute, as in "config.order"."""
     return property(attrgetter(path), doc=doc)
 
 

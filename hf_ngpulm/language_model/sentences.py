@@ -72,7 +72,9 @@ class Sentences:
 
 
 def doubts(unknown: Counter[str], sample: list[str], writer: Any) -> list[str]:
-    """Return warnings about a text, given its unknown parts, and texts to compare with `writer` (see `mismatches`)."""
+    """Return warnings about a training text. `unknown`: counts of the parts that the tokenizer can't write. `sample`: some of
+    the text. `writer`: shows the recogniser's style, as `recogniser` in `mismatches`.
+    """
     found = mismatches(sample, writer)
     if unknown:
         found.append(
@@ -115,7 +117,9 @@ def _as_ids(rows: list[Any]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def words_of(row: Any, clean: Callable[[str], str]) -> list[str]:
-    """Return the words of a text. Raises ValueError if the row isn't a text, or a word is reserved."""
+    """Return the words of a text after `clean` has normalised it. Raises ValueError if the row isn't a text, or a word is
+    reserved.
+    """
     if not isinstance(row, str):
         raise ValueError(f"a model of words is trained on strings, got {str(row)[:60]!r}")
     words = clean(row).split()

@@ -171,7 +171,7 @@ def train(
 
 
 def _adapter(rows: Iterator[Any], clean: Callable[[str], str], options: TrainingOptions) -> tuple[Iterator[Any], Adapter]:
-    """Return the rows of text, and an adapter that rewrites texts in the recogniser's style."""
+    """Return the rows of text, and an adapter that rewrites texts in the recogniser's style. `clean`: normalises texts."""
     sample = list(islice(rows, STYLE_SAMPLE))
     if sample and not isinstance(sample[0], str):
         raise ValueError("style_of is for texts; token ids were given, which have no style any more")
@@ -197,7 +197,8 @@ def _check_for_words(tokenizer: Any, options: TrainingOptions) -> None:
 def _numbered(sentences: Iterator[list[str]], folder: str | Path | None) -> Iterator[tuple[list[str], Batches]]:
     """Yield one pair: the distinct words of the sentences, and the sentences as word ids, in blocks from a file.
 
-    The sentences go through a file, because counting needs the number of words first.
+    The sentences go through a temporary file in `folder` (None: the system's), because counting needs the number of words
+    first.
     """
     numbers: dict[str, int] = {}
     blocks = []

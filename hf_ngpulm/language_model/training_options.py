@@ -29,9 +29,9 @@ class TrainingOptions:
         max_ngrams: prune the finished model by relative entropy (Stolcke 1998) to at most this many n-grams.
         normalise: change of texts before they are encoded: "lower", "upper", "no-punctuation", "nfc", "nfkc", "whisper",
             "whisper-en", several of them in a list, or a function from text to text.
-        style_of: rewrite texts in the style of this recogniser: its tokenizer or processor, the repo or folder of these, or its
-            transcripts (a list, or a file with one per line). Texts get its case, punctuation, form of numbers (words or
-            digits), and no hyphens if the recogniser writes none. The style is found from `outputs`, or else from the
+        style_of: rewrite texts in the style of this recogniser. Pass its tokenizer or processor, a repo or folder with one, or
+            some of its transcripts (a list, or a file with one per line). Texts get the recogniser's case, punctuation and form
+            of numbers (words or digits), and no hyphens if it writes none. The style is found from `outputs`, or else from the
             tokenizer. Changes are logged. Numbers need the extra `text`.
         language: language of the texts, for numbers: "en". The default is "en" for English-only Whisper models, otherwise
             unknown.
@@ -51,8 +51,8 @@ class TrainingOptions:
         engine: as for `NGramLM.from_arpa`.
         unit: unit of the n-grams: "token", or "word" (words between spaces are counted, then spelled in tokens).
         memory: limit for the process's memory, in bytes or as a text such as "4G". Memory that the process already uses counts,
-            but training may always use half of the limit. N-grams beyond it are on disk, and so is the model, with up to 64
-            bytes per n-gram; a message before estimation says how much. (Models of words are composed in memory.)
+            but training may always use half of the limit. N-grams beyond it are on disk, and so is the model. The files take up
+            to 64 bytes per n-gram; a message before estimation gives their size. (Models of words are composed in memory.)
         folder: folder for n-grams on disk; by default the system's folder for temporary files.
         resume: whether to keep the counts in `hf_ngpulm-counts` inside `folder` until the model is finished, and to continue
             from the counts of an earlier training there. Pass it from the first training on, with the same text.
@@ -95,7 +95,9 @@ class TrainingOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> TrainingOptions:
-        """Return options from keyword arguments; other names go into `of_words`. Raises ValueError if they contradict."""
+        """Return options from keyword arguments; other names go into `of_words`. Raises ValueError if options contradict each
+        other.
+        """
         own = {field.name for field in fields(cls)} - {"of_words"}
         of_words = {name: value for name, value in given.items() if name not in own}
         options = cls(**{name: value for name, value in given.items() if name in own}, of_words=of_words)

@@ -66,6 +66,6 @@ def register_models() -> None:
 
 
 def _loaded(module: str, name: str) -> list[Any]:
-    """Return a list with one class of a module of this package; an empty list while that module is being imported."""
+    """Return a list with the class `name` of a module of this package; an empty list while that module is being imported."""
     loaded = importlib.import_module(f"{__package__}.{module}")
     return [getattr(loaded, name)] if hasattr(loaded, name) else []

@@ -94,7 +94,9 @@ class WhisperFrames(nn.Module):
         return whisper.layer_norm(hidden)
 
     def projected(self, frames: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Stack and project Whisper's frames: `[B, F', D_whisper]` -> `[B, ceil(F' / stacked), D]`."""
+        """Stack every S = subsampling_factor / 2 of Whisper's frames and project each stack: `[B, F', D_whisper]` -> `[B,
+        ceil(F' / S), D]`.
+        """
         if attention_mask is not None:
             frames = frames * attention_mask[:, ::2, None].to(frames.dtype)
         frames = nn.functional.pad(frames, (0, 0, 0, -frames.shape[1] % self.stacked))

@@ -24,9 +24,9 @@ def answer(
 
     Args:
         kind: the response format, one of `FORMATS`.
-        final: a `final_event`; None if the audio has no speech.
+        final: the result of `final_event`; None if the audio has no speech.
         seconds: length of the audio, in seconds.
-        granularities: the times in verbose_json: of "segment", "word" or both.
+        granularities: the units that get times in verbose_json: "segment", "word" or both.
         language: the language that the client requested. The response to a translation names English instead.
         warned: the result of `warnings`, which is added to JSON responses.
         task: "transcribe" or "translate".
@@ -58,8 +58,8 @@ def _word(word: Answer) -> Answer:
 
 
 def meaning(final: Answer | None, has_grammar: bool) -> Answer:
-    """Return the entries of a `final_event` about a grammar or phrases. Silence has the meaning "not understood" if the client
-    requested a grammar.
+    """Return the entries of a final event that are about a grammar or phrases. If the client requested a grammar and said
+    nothing (`final` is None), the entries say "not understood".
     """
     if final is None and has_grammar:
         return {"understood": False, "intent": None, "slots": [], "confidence": 0.0, "free_text": ""}

@@ -35,7 +35,7 @@ STREAMED = "this model takes whole recordings (/v1/audio/transcriptions); for li
 
 
 class Texts(list):
-    """A list of phrases. `left_out` maps each phrase that the tokenizer can't write to its unknown characters."""
+    """A list of phrases. `left_out`: for each phrase that the tokenizer can't write, the characters that are unknown to it."""
 
     left_out: dict[str, str]
 
@@ -186,7 +186,9 @@ class AttentionRecognizer:
         return len(self._recordings)
 
     def ready(self) -> list[int]:
-        """Return the ids of recordings with a whole piece or their last piece, the one that has waited longest first."""
+        """Return the ids of recordings that have a whole piece, or their last one, to transcribe. The id that has waited
+        longest is first.
+        """
         most = self.chunk_seconds * self.sampling_rate
         return [sid for sid, each in self._recordings.items() if each.size > most or (each.ended and each.size)]
 
@@ -228,7 +230,9 @@ class AttentionRecognizer:
         return partials
 
     def _chosen(self, sids: list[int], most: int, seconds: float | None) -> list[int]:
-        """Return the first recording, and other recordings with an equal `_key`, within a step's limits."""
+        """Return the recordings of the next batch: the first of `sids`, and others with an equal `_key`. The batch has at most
+        `most` recordings and `seconds` of audio.
+        """
         alike = [sid for sid in sids if self._key(sid) == self._key(sids[0])]
         whole = max(1, int(seconds // self.chunk_seconds)) if seconds else most
         return alike[: min(most, whole)]
@@ -241,7 +245,9 @@ class AttentionRecognizer:
         )
 
     def _prompt(self, source: str, target: str) -> list[int] | None:
-        """Return Canary's prompt (version 2) for punctuation and no times; None if the tokenizer lacks one of its tokens."""
+        """Return Canary's prompt (version 2) for punctuation and no times; None if the tokenizer lacks one of its tokens.
+        `source`, `target`: languages of the speech and the transcript, such as "en".
+        """
         names = f"startofcontext startoftranscript emo:undefined {source} {target} pnc noitn notimestamp nodiarize".split()
         vocabulary = self.tokenizer.get_vocab()
         tokens = [f"<|{name}|>" for name in names]
@@ -297,7 +303,9 @@ class AttentionRecognizer:
             return dict(zip(pieces, self.pipeline(raw, batch_size=len(raw), **options)))
 
     def _kept(self, sid: int, result: dict[str, Any], size: int) -> RecordingSoFar:
-        """Append the result for a piece of `size` samples to its recording; return the recording's transcript so far."""
+        """Append the pipeline's result for a piece to the piece's recording; return the recording's transcript so far. `size`:
+        number of samples in the piece.
+        """
         recording = self._recordings.pop(sid)
         self._recordings[sid] = recording  # at the end of the queue
         begin, recording.heard = recording.heard / self.sampling_rate, recording.heard + size

@@ -232,7 +232,9 @@ class Engine:
             self._free(session)
 
     def _round(self, sessions: list[tuple[Session, Any]]) -> bool:
-        """Take the new audio of clients, and decode one step. Return whether more audio can be decoded."""
+        """Take the new audio of clients, and decode one step. Return whether more audio can be decoded. `sessions`: sessions,
+        each with the result of `taken`.
+        """
         present = {id(session) for session, _ in sessions}
         for session in list(self._streams.values()):
             if id(session) not in present:
@@ -275,7 +277,9 @@ class Engine:
             self.recognizer.end(session.sid)
 
     def _tell(self, sid: int, partial: Partial, seconds: float) -> float:
-        """Deliver the partial result of a stream; return the stream's lag in seconds."""
+        """Deliver the partial result of a stream; return the stream's lag in seconds. `seconds`: the stream's share of the
+        step's time.
+        """
         session, recognizer = self._streams[sid], self.recognizer
         self._say(session, partial_event(recognizer, sid, partial))
         if (partial.endpoint and session.endpoints) or partial.frames >= self.utterance_frames:
@@ -315,7 +319,7 @@ class Engine:
         self._unsent.append((session, event))
 
     def _send(self) -> None:
-        """Deliver all events with one call per event loop. Each call wakes a thread that interrupts this thread."""
+        """Deliver all events with one call per event loop, because each call wakes a thread that interrupts this thread."""
         unsent, self._unsent = self._unsent, []
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Session, dict[str, Any]]]] = {}
         for session, event in unsent:

@@ -135,7 +135,9 @@ def is_gone(request: web.Request) -> bool:
 
 
 def _check_coding(headers: Any, name: str, param: str | None = None) -> None:
-    """Raise Problem for a compressed body, because a small one could expand to a huge one."""
+    """Raise Problem if a body is compressed, because a small one could expand to a huge one. `name`: the header that says so.
+    `param`: the form's field that the header belongs to.
+    """
     coding = headers.get(name, "").strip()
     if coding.lower() not in _IDENTITY:
         raise Problem(f"{name} {coding[:40]!r} isn't supported; send the body uncompressed", param and param[:40], 415)

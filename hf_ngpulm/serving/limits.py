@@ -133,7 +133,7 @@ class PhraseBudget:
         return max(max(1, count) / self.limits.phrases, size / self.limits.phrase_bytes)
 
     def take(self, cost: float) -> float:
-        """Take a share of a full context; return the seconds to wait for it, at most `Limits.phrase_seconds`."""
+        """Take the `cost` of phrases from the bucket; return the seconds to wait for it, at most `Limits.phrase_seconds`."""
         # The debt is limited. Otherwise a client that reconnects instead of waiting would lock out others of its address.
         self._left = max(self._now() - cost, -float(self.contexts))
         self._at = self._clock()

@@ -86,7 +86,9 @@ def _phrase(phrase: Any, limits: Limits, param: str) -> str | tuple[str, float]:
 
 
 def checked_number(name: str, value: Any, least: float, most: float, param: str) -> float:
-    """Return a number as a float. Raises Problem if the value isn't a number from `least` to `most`."""
+    """Return a number as a float. Raises Problem if the value isn't a number from `least` to `most`. `name`: the number's
+    description, for the message. `param`: the client's field.
+    """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= value <= most:  # this refuses NaN, too, and integers that no float can hold
         raise Problem(f"{name} should be a number from {least:g} to {most:g}", param)

@@ -61,7 +61,9 @@ class OwnGrammars:
         return grammar
 
     def _made(self, text: str) -> tuple[Grammar | str, float]:
-        """Return a grammar or the error message, and the seconds that its trial took."""
+        """Return a grammar or the error message. Also return the seconds of its trial: 0 if it is cached, the limit if it is
+        invalid.
+        """
         key, seconds = _key(text), 0.0
         if key not in self._kept:
             grammar: Grammar | str

@@ -144,7 +144,7 @@ def run_workers(count: int, work: Callable[..., None], options: dict[str, Any], 
 
     Args:
         count: number of processes.
-        work: called in each process with `options`, `port`, and `number`, the number of the process starting at 0.
+        work: called in each process with the arguments in `options`, with `port`, and with the process's `number`, from 0 on.
         port: the port to share; 0 lets the system choose one.
 
     Returns:

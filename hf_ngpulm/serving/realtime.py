@@ -231,7 +231,9 @@ class Realtime(Connection):
         self._deliver({"type": "begin", "before": self._before})
 
     def _take(self, generation: int, event: Event) -> None:
-        """Deliver an event of the current stream; drop an event of an earlier stream."""
+        """Deliver an event of the current stream; drop an event of an earlier stream. `generation`: number of the event's
+        stream.
+        """
         if generation != self._generation:
             return
         if event["type"] == "partial":
@@ -315,7 +317,9 @@ class Realtime(Connection):
             yield {"type": f"conversation.item.{kind}", "item": item, **previous}
 
     def _meaning(self, event: Event) -> Event:
-        """Return an event's entries about a grammar or phrases. Their times are seconds since the session began."""
+        """Return those entries of a final event that are about a grammar or phrases. Times become seconds since the session
+        began.
+        """
         meant = {name: event[name] for name in MEANING if name in event}
         for timed in (*meant.get("slots", ()), *meant.get("phrases", ())):
             timed.update({name: round(self._stream_begins + timed[name], 3) for name in ("start", "end") if name in timed})
@@ -360,7 +364,7 @@ def _input(session: Any) -> Event:
 
 
 def _same_look(one: Event, other: Event) -> bool:
-    """Return whether two settings of a stream are equal apart from their phrases."""
+    """Return whether the settings of two streams are equal apart from the phrases."""
     return {**one, "phrases": None} == {**other, "phrases": None}
 
 
@@ -386,7 +390,9 @@ def _detects(turns: Any) -> bool:
 
 
 def _only(fields: Any, names: Iterable[str], where: str) -> None:
-    """Raise Problem if a value isn't an object, or has a field that `names` doesn't list."""
+    """Raise Problem if `fields` isn't a JSON object, or has a field that isn't among `names`. `where`: the object's place, for
+    messages.
+    """
     if not isinstance(fields, dict):
         raise Problem(f"{where} should be an object", where)
     unknown = sorted(fields.keys() - set(names))

@@ -145,7 +145,9 @@ class RecordingEngines:
 
 
 async def _in_thread(function: Callable[[], Any]) -> Any:
-    """Call a function in another thread. Even a cancelled caller waits for its end, so that the file it reads stays open."""
+    """Call a function in another thread. Even a cancelled caller waits until the function ends, so that the file it reads stays
+    open.
+    """
     future = asyncio.ensure_future(asyncio.to_thread(function))
     try:
         return await asyncio.shield(future)

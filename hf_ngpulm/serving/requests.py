@@ -157,7 +157,9 @@ class Voices:
         return settings
 
     def _grammar(self, given: Any, limits: Limits) -> Grammar | str:
-        """Return a grammar that a client requests by name or as sentences; return any other grammar's text, to parse later."""
+        """Return the grammar that a client requests by its name, or makes from a list of sentences. Return any other grammar's
+        text, to be parsed later. `given`: the value of the client's field.
+        """
         given = json.dumps(given, ensure_ascii=False) if isinstance(given, dict) else given
         if isinstance(given, str) and given in self.grammars:
             return self.grammars[given]
@@ -299,7 +301,9 @@ def _auto_beams(recognizer: Any) -> int:
 
 
 def _phrases(given: Any, name: str) -> list[Any]:
-    """Return a list of phrases. A text is parsed as a JSON list, or else split at commas, semicolons and line ends."""
+    """Return the phrases in the field `name`. A text is parsed as a JSON list, or else split at commas, semicolons and line
+    ends.
+    """
     if given is None or isinstance(given, list):
         return given or []
     if not isinstance(given, str):
@@ -316,7 +320,7 @@ def _phrases(given: Any, name: str) -> list[Any]:
 
 
 def _number(name: str, value: Any) -> float:
-    """Return the value of a numeric field as a float. Raises Problem if it isn't a number within the field's bounds."""
+    """Return the value of the field `name` as a float. Raises Problem if it isn't a number within the field's bounds."""
     if isinstance(value, str):
         try:
             value = float(value)

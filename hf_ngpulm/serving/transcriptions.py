@@ -89,7 +89,7 @@ class Transcriptions:
         return await self._within(self._transcribed(request, TRANSLATE))
 
     async def _within(self, work: Coroutine[Any, Any, web.StreamResponse]) -> web.StreamResponse:
-        """Await work that `close` may cancel."""
+        """Await work that `close` may cancel. Raises Full if it is cancelled, or the server has closed."""
         if self.closed:
             work.close()
             raise Full(SHUTTING_DOWN)
@@ -150,7 +150,9 @@ class Transcriptions:
     async def _streamed(
         self, request: web.Request, events: Any, warned: dict[str, Any], has_grammar: bool
     ) -> web.StreamResponse:
-        """Send words as they become final, as server-sent events."""
+        """Send words as they become final, as server-sent events. `events`: of `Take.events`. `warned`: the result of
+        `warnings`.
+        """
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
 
         async def send(event: dict[str, Any]) -> None:

@@ -145,7 +145,9 @@ class _Client:
                 await self._send(await self._recognized(event.data))
 
     async def _transcribe(self, asked: dict[str, Any], event: Event | None) -> Event:
-        """Read audio until it ends; return the transcript as an event."""
+        """Read audio until it ends; return the transcript as an event. `asked`: the data of the client's `transcribe` event, if
+        there was one. `event`: the first event of the audio.
+        """
         voices, recordings = self.server.voices, self.server.recordings
         voices.check_model(asked.get("name"))
         names = [asked.get(field) or [] for field in ("transcript_names", "transcript_terms")]
@@ -177,7 +179,9 @@ class _Client:
         return Transcript(text=" ".join(finals)).event()
 
     async def _recognized(self, asked: dict[str, Any]) -> Event:
-        """Return the meaning of `asked["text"]` in the first grammar that has an intent for it."""
+        """Return the meaning of `asked["text"]` as an event, by the first grammar that has an intent for the text. `asked`: the
+        data of the client's event.
+        """
         text, context = asked.get("text"), asked.get("context")
         if not isinstance(text, str):
             raise Problem("recognize and transcript should have a text")

@@ -204,7 +204,7 @@ def checked_samples(samples: np.ndarray, name: str) -> np.ndarray:
 def _opened(
     source: str | os.PathLike[str] | IO[bytes], name: str, give_up: Callable[[], bool] = lambda: False
 ) -> Iterator[Any]:
-    """Open a file. Error messages contain its name."""
+    """Open a file for reading. Error messages call it `name`. `give_up`: as for `file_pieces`."""
     import soundfile
 
     if isinstance(source, str | os.PathLike):
@@ -226,7 +226,9 @@ def _opened(
 
 
 def _reader(source: str | os.PathLike[str] | IO[bytes], name: str, give_up: Callable[[], bool]) -> Any:
-    """Return a reader with the methods of `soundfile.SoundFile`."""
+    """Return a reader with the methods of `soundfile.SoundFile`. Error messages call the source `name`. `give_up`: as for
+    `file_pieces`.
+    """
     import soundfile
 
     head = head_of(source)

@@ -279,7 +279,9 @@ def _digits_from(transcripts: Iterable[str]) -> float | None:
 
 
 def _example(before: str, after: str, around: int = 20, most: int = 50) -> str:
-    """Return excerpts of two texts around the first difference."""
+    """Return excerpts of two texts, of up to `most` characters each, that begin `around` characters before the first
+    difference.
+    """
     differ = (place for place, pair in enumerate(zip(before, after)) if pair[0] != pair[1])
     same = next(differ, min(len(before), len(after)))
     first = max(0, same - around) if max(len(before), len(after)) > most else 0

@@ -89,7 +89,7 @@ def _encode_in_process(batch: list[str]) -> Any:
 
 
 def encode_batch(batch: list[str], tokenizer: Any, vocab_size: int) -> tuple[np.ndarray, np.ndarray, dict[int, list[str]]]:
-    """Return ids `[L]`, lengths `[S]` (0 for texts without tokens), and for each text the parts that can't be written."""
+    """Return ids `[L]` (-1: unknown), lengths `[S]`, and the parts of texts that can't be written, by the text's index."""
     encoded = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)
     rows = encoded["input_ids"]
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
@@ -115,7 +115,9 @@ def encode_batch(batch: list[str], tokenizer: Any, vocab_size: int) -> tuple[np.
 
 
 def _unknown_units(texts: dict[int, str], tokenizer: Any, vocab_size: int) -> dict[int, list[str]]:
-    """Return the letters or words that become unknown tokens, for tokenizers that don't report offsets."""
+    """Return the letters or words of each text that become unknown tokens, for tokenizers that don't report offsets. `texts`
+    and the result are by the text's index.
+    """
     by_character = len(tokenizer.tokenize("ab")) == 2  # tokens are letters, as in wav2vec2
     units = {n: list(text.replace(" ", "")) if by_character else text.split() for n, text in texts.items()}
     each = list(dict.fromkeys(unit for found in units.values() for unit in found))

@@ -134,7 +134,9 @@ def _costs() -> np.ndarray:
 
 
 def _flat(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds of each text within the joined texts, and the code points of the joined texts."""
+    """Join texts. Return the bounds of each text in the joined text, int64 `[texts + 1]`, and the joined text's code points,
+    int32.
+    """
     codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype=np.int32)
     return np.cumsum([0, *map(len, texts)], dtype=np.int64), codes
 

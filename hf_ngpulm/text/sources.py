@@ -339,7 +339,7 @@ def _field_of(row: Any, field: str | None, where: str) -> str:
 
 def choose_field(names: list[str], field: str | None, where: str) -> str:
     """Return the name of the field with the text: `field` if given, otherwise the first of `FIELDS` that is among the names.
-    Raises ValueError if there is no such field.
+    Raises ValueError if there is no such field; the message names `where`, the place.
     """
     for candidate in FIELDS if field is None else (field,):
         if candidate in names:

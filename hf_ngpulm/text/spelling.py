@@ -65,8 +65,16 @@ class Speller:
     def spell(
         self, texts: Sequence[str], whole_words: bool, case: str = "auto", tokenizations: int = 1
     ) -> tuple[list[Spelling], dict[int, str]]:
-        """Return the spellings of phrases. For phrases without a spelling, return the characters that can't be written, by the
-        phrase's index."""
+        """Return the spellings of phrases. For each phrase without a spelling, also return the characters that can't be
+        written, by the phrase's index.
+
+        Args:
+            texts: the phrases.
+            whole_words: whether a phrase must begin and end where words do.
+            case: "auto" tries lowercase, then uppercase, if the tokenizer can't write a phrase as it is. "any" spells a phrase
+                in every case. Any other value spells phrases only as they are.
+            tokenizations: maximum number of ways to cut a phrase into pieces; the tokenizer's own way is the first.
+        """
         spellings: dict[int, list[Spelling]] = {}
         unknown: dict[int, str] = {}
         forms = [(n, form) for n, text in enumerate(texts) for form in (_forms(text) if case == "any" else [text])]

@@ -54,7 +54,9 @@ def refuse_unwritable(
 
 
 def _mending(texts: Sequence[str], tokenizer: Any, vocab_size: int) -> tuple[str, float]:
-    """Return the simplest normalisation that is nearly as good as the best, and the share of tokens that stay unknown."""
+    """Return the simplest normalisation that leaves hardly more tokens unknown than the best one, and the share of tokens that
+    it leaves unknown.
+    """
     shares = {}
     for name in MENDING:
         pieces: Counter[str] = Counter()
@@ -66,6 +68,8 @@ def _mending(texts: Sequence[str], tokenizer: Any, vocab_size: int) -> tuple[str
 
 
 def _share(tokens: int, unknown: int, pieces: Counter[str]) -> float:
-    """Return the share of unknown tokens. Characters that the tokenizer drops count as one token each."""
+    """Return the share of unknown tokens. Characters that the tokenizer drops count as one token each. `pieces`: counts of the
+    parts that the tokenizer can't write, among them dropped characters.
+    """
     dropped = max(pieces.total() - unknown, 0)
     return (unknown + dropped) / max(tokens + dropped, 1)

@@ -98,7 +98,9 @@ class AttentionSweep(Sweep):
         return sorted((name, value.shape) for name, value in self._pieces[number][place].items() if isinstance(value, _Held))
 
     def _outputs(self, rows: list[tuple[int, int, int]], settings: Sequence[Settings]) -> list[dict[str, Any]]:
-        """Return the model's outputs for a batch of pieces, one dictionary per row."""
+        """Return the model's outputs for a batch of pieces, one dictionary per row. A row is given by the utterance's number,
+        the setting's index, and the index of the piece in the utterance.
+        """
         pieces = [self._pieces[number][place] for number, _, place in rows]
         read = cache(self.kept.__getitem__)
         inputs: dict[str, Any] = {}
@@ -128,7 +130,7 @@ class _Held(NamedTuple):
 
 
 def _of_row(outputs: dict[str, Any], row: int, rows: int) -> dict[str, Any]:
-    """Return one row of the outputs of a pipeline's forward pass."""
+    """Return one of `rows` rows of a forward pass's outputs. Outputs that aren't divided into rows are returned whole."""
     of_row = {}
     for name, value in outputs.items():
         if isinstance(value, Tensor) and len(value) == rows:

@@ -55,8 +55,8 @@ class TuningUtterance:
         return cls(number, item, text, tuple(entities or ()))
 
     def outputs(self, name: str) -> Tensor | None:
-        """Return a model's outputs for the utterance, `[T, C]`; None if the dataset doesn't have them. Raises ValueError if the
-        outputs aren't a floating point tensor of two dimensions.
+        """Return the model's outputs `[T, C]` in the dataset's field `name`; None if the utterance lacks this field. Raises
+        ValueError if the outputs aren't a floating point tensor of two dimensions.
         """
         outputs = None if isinstance(self.item, Recording) else self.item.get(name)
         if outputs is not None and not (isinstance(outputs, Tensor) and outputs.dim() == 2 and outputs.dtype.is_floating_point):

@@ -175,7 +175,9 @@ class GridSearch:
         return best, at_edge
 
     def _beyond(self, axis: int, best: Setting, tried: Iterable[Setting]) -> list[float]:
-        """Return values beyond the edge of the grid if the best value is at an edge; otherwise an empty list."""
+        """Return values beyond the edge of a grid if the best value is at an edge; otherwise an empty list. `axis`: the
+        weight's index in a setting.
+        """
         values = _on(axis, tried)
         if best[axis] == values[-1]:
             step = values[-1] - values[-2]
@@ -192,7 +194,7 @@ class GridSearch:
 
     def _around(self, best: Setting, tried: Iterable[Setting], values: dict[int, list[float]]) -> Iterable[Setting]:
         """Combine new values of some weights with the best values of the other weights. In a joint search, combine them also
-        with the neighbours of the best values.
+        with the neighbours of the best values. `values`: the new values, by the weight's index in a setting.
         """
         if self.joint:
             others = {axis: _next_to(best[axis], _on(axis, tried)) for axis in self.swept if axis not in values}
@@ -201,12 +203,14 @@ class GridSearch:
 
 
 def _combined(setting: Setting, values: Mapping[int, Iterable[float]]) -> Iterable[Setting]:
-    """Return all combinations of new values of some weights. The other weights keep the values in `setting`."""
+    """Return all combinations of new values of some weights. The other weights keep the values in `setting`. `values`: the new
+    values, by the weight's index.
+    """
     return itertools.product(*(values.get(axis, (value,)) for axis, value in enumerate(setting)))
 
 
 def _on(axis: int, settings: Iterable[Setting]) -> list[float]:
-    """Return the values of a weight that were tried, ascending."""
+    """Return the values of a weight that were tried, ascending. `axis`: the weight's index in a setting."""
     return sorted({setting[axis] for setting in settings})
 
 
@@ -216,5 +220,5 @@ def _next_to(value: float, values: list[float]) -> list[float]:
 
 
 def _between(value: float, values: list[float]) -> list[float]:
-    """Return the midpoints between a value and its neighbours."""
+    """Return the midpoints between a value and its neighbours among `values`."""
     return [_rounded((value + other) / 2) for other in _next_to(value, values) if other != value]

@@ -132,7 +132,9 @@ class TuningResult:
 
 
 class Scorer:
-    """Counts the errors of hypotheses, and caches the counts. `entities` is None if no utterance has entities."""
+    """Counts the errors of hypotheses, and caches the counts. The transcript and entities of an utterance are found by its
+    number. `entities` is None if no utterance has any.
+    """
 
     def __init__(
         self, references: Sequence[str], entities: Sequence[tuple[str, ...]] | None, normalise: Normalisation = None
@@ -141,7 +143,7 @@ class Scorer:
         self._counts: dict[tuple[int, str], tuple[Any, ...]] = {}  # by the utterance's number and the hypothesis
 
     def point(self, setting: dict[str, float], numbers: Sequence[int], texts: Sequence[str]) -> TuningPoint:
-        """Return the errors of hypotheses `texts` for the utterances `numbers`."""
+        """Return a setting's errors. `texts` are the hypotheses of the utterances `numbers` with this setting."""
         pairs = list(zip(numbers, texts))
         new = [pair for pair in pairs if pair not in self._counts]
         if new:
@@ -203,7 +205,8 @@ def _rates(result: TuningResult) -> dict[str, Rate]:
 
 
 def _lines(result: TuningResult, points: list[TuningPoint], second: str) -> list[float]:
-    """Return the values of the second weight that the plot draws lines for, ascending: at most one for each style of line.
+    """Return the values of the weight `second` that get a line in the plot, ascending: at most one value for each style of
+    line.
 
     The best value has a line. The other lines go to the values with the most points; in a tie, to those closer to the best.
     """

@@ -88,7 +88,7 @@ class Sweep(ABC):
         return {name: grids[name] for name in grids if used[name] and not isinstance(self.standing[name], Tensor)}
 
     def check(self, names: Iterable[str]) -> None:
-        """Raise ValueError for a weight that has no effect because the decoder lacks its model, its phrases or its search."""
+        """Raise ValueError if a weight in `names` has no effect, because the decoder lacks its model, phrases or search."""
         for name, has_effect, why in (
             ("lm_weight", self.fusion.models, "there is no language model: pass lm= to the decoder or pipeline"),
             ("phrase_weight", self.phrases is not None, "there are no phrases: pass phrases= there too"),
@@ -183,7 +183,7 @@ class FrameSweep(Sweep):
             yield from ((*row, text) for row, text in zip(batch, self._texts(batch, settings)))
 
     def _texts(self, rows: list[tuple[int, int]], settings: Sequence[Settings]) -> list[str]:
-        """Return the transcript of each row, a pair of an utterance's number and a setting's index."""
+        """Return the transcript of each row. A row is given by the utterance's number and the setting's index."""
         places: dict[int, int] = {}
         which = torch.tensor([places.setdefault(number, len(places)) for number, _ in rows], device=self.device)
         kept = [self.kept[self._places[number]] for number in places]

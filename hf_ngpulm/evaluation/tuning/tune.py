@@ -243,7 +243,9 @@ def _hold(
 
 
 def _divided(every: Sequence[int], held_out: float) -> tuple[list[int], list[int]]:
-    """Return the numbers of the utterances for tuning, and those of the held-out utterances, which are spread evenly."""
+    """Return two lists: the numbers of the utterances to tune on, and of the held-out ones. These are spread evenly over
+    `every`, the numbers of all utterances. `held_out`: their share.
+    """
     others = [number for i, number in enumerate(every) if math.floor((i + 1) * held_out) > math.floor(i * held_out)]
     numbers = sorted(set(every) - set(others))
     if held_out and not (numbers and others):
@@ -266,7 +268,9 @@ def _nothing_added(sweep: Sweep) -> Settings:
 
 
 def _doubts(best: TuningPoint, by: str, least_words: int, at_edge: Sequence[str], extend: bool) -> Iterator[str]:
-    """Yield warnings that the chosen setting may be unreliable."""
+    """Yield warnings that the chosen setting, `best`, may be unreliable. `at_edge`: weights whose best value is at the edge of
+    the values tried. The other arguments are as for `tune_weights`.
+    """
     words, unit = (best.counts[by].length, "words of entities") if by == "entity_wer" else (best.words.length, "words")
     if words < least_words:
         yield f"only {words} {unit}: the choice isn't reliable; take {least_words} or more"
