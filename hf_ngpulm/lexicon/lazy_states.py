@@ -199,9 +199,9 @@ class LazyStates:
         """Compose the states along texts. Return whether any state was composed.
 
         Args:
-            context_length: longest context in tokens. A longer text is read from its last `context_length` tokens on.
+            context_length: longest context in tokens. Of a longer text only the last `context_length` tokens are read.
             starts: int32 `[B]`, initial states; below 0 for rows to skip.
-            roots: int32 `[B]`, initial states for texts that are longer than the context.
+            roots: int32 `[B]`, initial states for texts of `context_length` tokens and more.
             tokens, lengths: int32 `[B, L]` and `[B]`.
         """
         now, positions = np.array(starts, dtype=np.int32), np.full(len(starts), -1, dtype=np.int64)
