@@ -35,7 +35,7 @@ class NgpulmChecks(Struct):
 
 
 class Deferred:
-    """The deferred checks of an automaton's tensors."""
+    """The deferred checks of an automaton's tensors, and which states have been checked."""
 
     def __init__(self, automaton: Any) -> None:
         self.known = automaton.vocab_size, automaton.context_length, automaton.roots, automaton.starts
@@ -81,8 +81,10 @@ def check_now(tensors: Sequence[Tensor]) -> None:
 
 
 def _expect_reads(tensors: Sequence[Tensor], advice: str) -> None:
-    """Tell the system how mapped tensors will be read. By default it reads 128 KiB ahead. A state has few arcs, so a search
-    would read four times as many pages as it needs, and keep them in memory.
+    """Tell the system how mapped tensors will be read. `advice` is the name of a constant for `madvise`.
+
+    By default the system reads 128 KiB ahead. A state has few arcs, so a search would read four times as many pages as it
+    needs, and keep them in memory.
     """
     if hasattr(mmap, advice):  # not on Windows
         for tensor in tensors:

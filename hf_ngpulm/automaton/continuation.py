@@ -60,7 +60,9 @@ def continued(automaton: BackoffAutomaton, share: float, context_length: int) ->
 
 
 def _with_start_first(automaton: BackoffAutomaton) -> AutomatonTensors:
-    """Return the tensors with the start as the first state after the root, because states may back off to earlier ones only."""
+    """Return the tensors with the start as the first state after the root. It must come early because a state may back off only
+    to states with a smaller number.
+    """
     t, start = automaton.tensors, int(automaton.starts[0])
     if start <= 1:
         return t

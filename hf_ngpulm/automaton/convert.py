@@ -178,7 +178,9 @@ def _special_unigrams(table: NGramTable) -> dict[str, float | None]:
 
 
 def _missing_weight(missing_unigrams: str | float, unk_log_prob: float | None, count: int) -> tuple[float, float | None]:
-    """Return the score of a token id without a unigram, and the log of its share of `<unk>` (None if `<unk>` has no share)."""
+    """Return the score of a token id without a unigram, and the log of the factor by which `<unk>`'s probability is multiplied
+    for it (None if the score doesn't come from `<unk>`). `count` is the number of such ids.
+    """
     if isinstance(missing_unigrams, float | int) and not isinstance(missing_unigrams, bool):
         if not math.isfinite(missing_unigrams):
             raise ValueError(f"missing_unigrams should be a finite log-probability, got {missing_unigrams}")

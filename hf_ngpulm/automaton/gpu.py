@@ -118,7 +118,7 @@ def _launch_rows(
 
 
 def tile_size(rows: int, vocab_size: int, processors: int) -> int:
-    """Return the number of tokens per program.
+    """Return the number of tokens per program, on a GPU with `processors` multiprocessors.
 
     The size is small enough for the programs to fill the GPU, and large enough for most programs to run at the same time.
     """
@@ -133,7 +133,7 @@ def processors(device: torch.device) -> int:
 
 @triton.jit
 def context(arc_offsets, backoff_states, backoff_weights, states, mask):
-    """Return, for a block of states, the first arc, the end of the arcs, the backoff state and the backoff weight."""
+    """Return four values per state in a block: its first arc, the end of its arcs, its backoff state and its backoff weight."""
     low = tl.load(arc_offsets + states, mask=mask, other=0)
     end = tl.load(arc_offsets + states + 1, mask=mask, other=0)
     backoff = tl.load(backoff_states + states, mask=mask, other=0)
@@ -143,12 +143,12 @@ def context(arc_offsets, backoff_states, backoff_weights, states, mask):
 
 @triton.jit
 def chain_of(arc_offsets, backoff_states, backoff_weights, state):
-    """Walk from a state to its root along the backoff arcs.
+    """Walk from a state to its root along the backoff arcs, a chain of contexts.
 
     Returns:
-        The number of contexts before the root. Three values for each context `0 .. CHAIN - 1` steps from the state: the first
-        arc, the end of the arcs (int32 `[CHAIN]`) and the sum of backoff weights up to the context (float32 `[CHAIN]`). The
-        same three values for the root, as scalars; the root; and the root's backoff weight.
+        Nine values. First the number of contexts before the root. Then three values for each context `0 .. CHAIN - 1` steps
+        from the state: the first arc, the end of the arcs (int32 `[CHAIN]`), and the sum of backoff weights on the way to the
+        context (float32 `[CHAIN]`). Then the same three values for the root, as scalars; the root; and its backoff weight.
     """
     links = tl.arange(0, CHAIN)
     lows = tl.zeros((CHAIN,), tl.int32)
@@ -182,7 +182,9 @@ def chain_of(arc_offsets, backoff_states, backoff_weights, state):
 
 @triton.jit
 def link_of(arc_offsets, backoff_states, backoff_weights, state, lows, ends, sums, level):
-    """Return the first arc, the end of the arcs and the sum of backoff weights for the context `level` steps from a state."""
+    """Return three values for the context `level` backoff steps from a state: the first arc, the end of the arcs, and the sum
+    of backoff weights on the way. `lows`, `ends`, `sums`: from `chain_of`.
+    """
     here = tl.arange(0, CHAIN) == level
     low = tl.sum(tl.where(here, lows, 0), axis=0)
     end = tl.sum(tl.where(here, ends, 0), axis=0)
@@ -204,8 +206,10 @@ def link_of(arc_offsets, backoff_states, backoff_weights, state, lows, ends, sum
 
 @triton.jit
 def arcs_between(arc_tokens, low, end, first, last, narrow, BLOCK: tl.constexpr):
-    """Return the bounds (scalars) of a part of a context's arcs. The part has all arcs for the tokens `first .. last - 1`, and
-    few other arcs. If the context has many arcs, `BLOCK` arcs at equal distances are read at once to narrow the range.
+    """Return the bounds (scalars) of a part of the arcs `low .. end - 1` of a context. The part has all arcs for the tokens
+    `first .. last - 1`, and few other arcs.
+
+    If `narrow` is true and the context has many arcs, `BLOCK` arcs at equal distances are read at once to narrow the range.
     """
     lanes = tl.arange(0, BLOCK)
     begin = low
@@ -229,7 +233,9 @@ def fill_row(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     state, out, targets, first, last, vocab_size, WITH_TARGETS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write scores of the tokens `first .. last - 1` in a state to `out + token`, and target states to `targets + token`."""
+    """Write the scores of the tokens `first .. last - 1` in a state to `out + token`. If WITH_TARGETS, write the next states to
+    `targets + token`.
+    """
     lanes = tl.arange(0, BLOCK)
     depth, lows, ends, sums, low, end, score, root, weight = chain_of(arc_offsets, backoff_states, backoff_weights, state)
     # Tokens ascend, so the V-th arc shows whether every token has an arc. It is loaded at the same time as the weights.
@@ -287,7 +293,8 @@ def _rows_kernel(
 
 @triton.jit
 def find_arcs(arc_tokens, low, size, tokens):
-    """Return, for each row of a block, the arc of its token among the `size` arcs from `low` on, and whether that arc exists.
+    """Return, for each row of a block, an arc among the `size` arcs from `low` on, and whether this is the arc of the row's
+    token.
 
     Each round reads `LANES` arcs of a context at equal distances, while many arcs are left. The last few arcs are neighbours in
     memory; there, binary search is faster.

@@ -33,7 +33,7 @@ def load_engine(
 
 
 def define_operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    """Define an operator of `torch.ops.hf_ngpulm`; `fake` returns results of the right shapes with arbitrary contents."""
+    """Define an operator of `torch.ops.hf_ngpulm` that calls `run`. `fake` returns tensors of the right shapes for tracing."""
     name = schema.partition("(")[0]
     _library.define(schema)
     _library.impl(name, run, "CompositeExplicitAutograd")
@@ -41,7 +41,10 @@ def define_operator(schema: str, run: Callable[..., Any], fake: Callable[..., An
 
 
 def _define_query(name: str, arguments: str, results: str, fake: Callable[..., Any]) -> None:
-    """Define a query's operator. Each engine has a function of that name, with the tensor of states as second argument."""
+    """Define the operator of the query `name`. Each engine has a function of this name, with the states as second argument.
+
+    `arguments` and `results` are parts of the operator's schema; `fake` is as for `define_operator`.
+    """
 
     def run(automaton: list[Tensor], states: Tensor, *rest: Any) -> Any:
         *given, engine = rest

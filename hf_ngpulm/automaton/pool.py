@@ -21,7 +21,7 @@ LARGEST = 2**31 - 1
 
 
 class Place(NamedTuple):
-    """The place of an automaton in a pool: its root, its start, and its ranges of states and arcs as (first, number)."""
+    """The place of an automaton in a pool: its root, its start, and the ranges of its states and arcs, as (first, number)."""
 
     root: int
     start: int
@@ -53,8 +53,8 @@ class AutomatonPool:
 
     @torch.inference_mode(False)
     def add(self, key: Hashable, automaton: BackoffAutomaton) -> Place:
-        """Add a single automaton (not several packed ones) and return its place. If the key exists already, return the existing
-        place.
+        """Copy an automaton (not several packed ones) to the pool, under a key, and return its place. If the pool has the key
+        already, return the place of that automaton.
 
         Raises:
             ValueError: the vocabulary size differs, or the pool would have more states or arcs than can be addressed.
@@ -83,14 +83,14 @@ class AutomatonPool:
 
     @torch.inference_mode(False)
     def take(self, states: int, arcs: int) -> tuple[int, int]:
-        """Reserve numbers of states and arcs; return the first state and the first arc."""
+        """Reserve `states` states and `arcs` arcs; return the first state and the first arc."""
         first = self._take(self._states, states), self._take(self._arcs, arcs)
         self._grow()
         return first
 
     @torch.inference_mode(False)
     def write(self, name: str, first: int, values: Tensor | np.ndarray) -> None:
-        """Write values into one of the tensors, starting at index `first`."""
+        """Write values into the tensor `name` (a field of `AutomatonTensors`), starting at index `first`."""
         values = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
         getattr(self.tensors, name)[first : first + len(values)] = values.to(self.device)
 
@@ -125,14 +125,14 @@ class AutomatonPool:
 
 
 class _Room:
-    """The free ranges of numbers from 0 on: a sorted list of ranges below `size`, and all numbers from `size` on."""
+    """The numbers that are free: a sorted list of ranges below `size`, and all numbers from `size` on."""
 
     def __init__(self, size: int = 0) -> None:
         self.size = size
         self._free: list[tuple[int, int]] = []  # first, number
 
     def take(self, size: int) -> int:
-        """Return the start of the first free range that is large enough."""
+        """Take `size` adjacent numbers, from the first free range that is large enough, and return the first one."""
         for i, (first, number) in enumerate(self._free):
             if number >= size:
                 self._free[i : i + 1] = [(first + size, number - size)] if number > size else []

@@ -33,7 +33,7 @@ def step(automaton: AutomatonTensors, states: Tensor, tokens: Tensor, vocab_size
 
 
 def find_arc(automaton: AutomatonTensors, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the index of each state's arc for its token, and whether that arc exists, by binary search in all rows."""
+    """Return, for each state and its token, the index of the state's arc for the token, and whether that arc exists."""
     low = automaton.arc_offsets[states].to(torch.int64)
     end = automaton.arc_offsets[states + 1].to(torch.int64)
     high = end
@@ -58,7 +58,7 @@ def scores(automaton: AutomatonTensors, states: Tensor, vocab_size: int) -> Tens
 def walk(
     automaton: AutomatonTensors, states: Tensor, token_ids: Tensor, lengths: Tensor, vocab_size: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the score of each token, given the tokens before it, and the last state of each row."""
+    """Read texts `[B, L]`, from the given states on. Return the score of each token, and the last state of each row."""
     all_scores = torch.zeros(token_ids.shape, dtype=torch.float32, device=states.device)
     states = states.to(torch.int32, copy=True)  # an operator must not return its argument
     for position in range(token_ids.shape[1]):

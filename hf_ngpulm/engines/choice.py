@@ -19,7 +19,7 @@ ENGINE_VARIABLE = "HF_NGPULM_ENGINE"
 
 
 def check_engine(name: str, what: str = "engine") -> str:
-    """Return `name` if it is an engine or "auto". Raises ValueError if no engine has this name."""
+    """Return `name` if it is an engine or "auto". Raises ValueError otherwise; `what` is the argument's name in the message."""
     if name not in CHOICES:
         raise ValueError(f"{what} should be one of {CHOICES}, got {name!r}")
     return name
@@ -56,7 +56,7 @@ def load_engine(package: str, name: str, device: torch.device, elsewhere: str = 
 
 @functools.cache  # even for a loaded module `import_module` takes as long as making a tensor
 def engine_module(package: str, engine: str) -> Any:
-    """Return the module of an engine in the package of an operation."""
+    """Return the module of an engine in `package`, the package of an operation."""
     return importlib.import_module(f"{package}.{engine}")
 
 

@@ -58,7 +58,10 @@ _names = _Names()
 
 
 def _address(value: Any, element: str | None, *names: str) -> int | None:
-    """Return the address of a tensor's or array's data, whose dtype must be `element` (None for any dtype)."""
+    """Return the address of a tensor's, array's or struct's data. Its dtype or struct must be `element` (None for any).
+
+    `names` are the names of a struct and its member, or of a parameter, for the error message.
+    """
     if value is None:
         return None
     if isinstance(value, np.ndarray):
@@ -80,7 +83,7 @@ _POINTERS: dict[tuple[str, str], type] = {}
 
 
 def _pointer(element: str, name: str) -> type:
-    """Return the ctypes type of a pointer parameter, which checks the dtype of its argument."""
+    """Return the ctypes type of the pointer parameter `name`. It checks that the argument's dtype fits the C type `element`."""
     if (element, name) not in _POINTERS:
         dtype = ELEMENTS[element]
 
@@ -212,7 +215,9 @@ def declarations() -> dict[str, str]:
 
 
 def _declared(name: str) -> list[tuple[str, str, str]]:
-    """Return each member or parameter as a tuple: its type, `*` if it is a pointer (otherwise ""), and its name."""
+    """Return the declared members of the struct `name`, or the parameters of the function `name`. Each is a tuple: its type,
+    `*` if it is a pointer (otherwise ""), and its name.
+    """
     return re.findall(r"(\w+)(\*?) (\w+)", declarations()[name])
 
 

@@ -30,7 +30,7 @@ _body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 def in_threads(run: _Run[_Found], rows: int, elements_per_row: int) -> list[_Found]:
     """Call `run(first, last)` on ranges of rows, and return the results in order.
 
-    The number of threads is torch's number of threads, or smaller if there is little work.
+    The number of threads is torch's number of threads, or smaller if there is little work (`rows * elements_per_row`).
     """
     worth = rows * elements_per_row // ELEMENTS_PER_THREAD
     threads = min(torch.get_num_threads(), rows, worth) if worth > 1 else 1
@@ -46,7 +46,7 @@ def in_threads(run: _Run[_Found], rows: int, elements_per_row: int) -> list[_Fou
 def on_rows(
     function: Callable[..., int], arguments: Sequence[Any], rows: int, elements_per_row: int, refusal: Callable[[int], str]
 ) -> list[int]:
-    """Call a function of the core, `function(first, last, *arguments)`, on ranges of rows as in `in_threads`; return the
+    """Call a function of the core, `function(first, last, *arguments)`, on ranges of rows as in `in_threads`. Return the
     results.
 
     Raises:
@@ -116,7 +116,8 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:
 
 
 def _in_team(parallel: Callable[..., None], run: _Run[_Found], bounds: np.ndarray) -> list[_Found]:
-    """Call `run` on all ranges in the threads of a team. Each thread takes ranges until none is left.
+    """Call `run` on all ranges in a team of threads, which `parallel` (see `_openmp`) starts. Each thread takes ranges until
+    none is left.
 
     A team may have fewer threads than requested, so ranges aren't assigned to threads in advance.
     """

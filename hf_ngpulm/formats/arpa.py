@@ -130,7 +130,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 class _Text:
-    """The bytes of a file, with methods that search by line."""
+    """The bytes of an ARPA file, with methods that find lines."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -148,7 +148,7 @@ class _Text:
         return len(self.buffer) if end < 0 else end
 
     def headings(self, at: int) -> Iterator[tuple[int, int]]:
-        """Yield the start and end of each line with a backslash at its beginning, from the line after byte `at` on."""
+        """Yield the start and end of each line that begins with a backslash, after the line that contains byte `at`."""
         while (at := self.buffer.find(b"\n\\", at)) >= 0:
             yield at + 1, (at := self.line_end(at + 1))
 
@@ -180,7 +180,7 @@ def _sections(text: _Text) -> list[_Section]:
 def _counts(text: _Text, first: int, end: int) -> list[int]:
     """Return the number of n-grams of each order that the header states.
 
-    The header is the bytes `first` to `end`, between `\\data\\` and the first section.
+    The bytes `first` to `end` are the lines of the header that state these numbers.
     """
     if end > MAX_HEADER_BYTES:
         raise NGramFormatError(
@@ -216,7 +216,7 @@ def _is_number(field: bytes) -> bool:
 
 
 class _Section:
-    """The section of order n: bytes `first` to `end` (exclusive), with `promised` n-grams as stated in the header."""
+    """The n-grams of order n in the file: bytes `first` to `end` (exclusive). `promised` is their number in the header."""
 
     def __init__(self, text: _Text, n: int, first: int, end: int, promised: int) -> None:
         self.text, self.n, self.first, self.end, self.promised = text, n, first, end, promised
@@ -226,7 +226,8 @@ class _Section:
     def read(self, function: Function, *arguments: Any) -> tuple[Tensor, Tensor]:
         """Read the section; return log-probabilities and backoffs, each float32 `[N]`, as natural logs.
 
-        The core returns early at a number that it can't read (Python then reads it), or at a fault.
+        `function` is the core's function that reads n-grams, and `arguments` are its further arguments. It returns early at a
+        number that it can't read (Python then reads it), or at a fault.
         """
         log_probs, backoffs = values = np.zeros((2, self.capacity), dtype=np.float32)
         left, progress = np.empty((NUMBERS_LEFT, 4), dtype=np.int64), np.array([self.first, 0, 0, 0, 0])
@@ -248,7 +249,7 @@ class _Section:
         return torch.from_numpy(log_probs), torch.from_numpy(backoffs)
 
     def _number(self, begin: int, end: int, is_backoff: bool) -> float:
-        """Return the log10 value of a number that the core can't read, such as `-inf`."""
+        """Return the number (log10) in the bytes `begin` to `end`, which the core can't read, such as `-inf`."""
         field = self.text.buffer[begin:end]
         if not _is_number(field):
             self.check_text(begin)
@@ -271,7 +272,9 @@ class _Section:
         )
 
     def check_text(self, at: int | None = None) -> None:
-        """Raise an error if the section, or the line that contains byte `at`, isn't UTF-8 text."""
+        """Raise an error if a line isn't UTF-8 text: the line that contains byte `at`, or if `at` is None any line of the
+        section.
+        """
         first, end = self.first, self.end
         if at is not None:
             first, end = self.text.buffer.rfind(b"\n", 0, at) + 1, self.text.line_end(at)

@@ -14,7 +14,7 @@ from .units import NGramFile
 
 
 class FileFormat(NamedTuple):
-    """A file format. Code that reads, finds or names files of language models uses `FORMATS`."""
+    """A format of language model files. `FORMATS` lists all formats; code that reads, finds or names such files uses it."""
 
     name: str  # the name in messages
     suffixes: tuple[str, ...]  # endings of file names

@@ -136,9 +136,8 @@ def _check_arcs(bounds: Tensor, arc_from: Tensor, arc_order: Tensor, vocab_size:
 def _check_contexts(
     context_length: Tensor, backoff_to: Tensor, arc_from: Tensor, arc_to: Tensor, arc_token: Tensor, max_order: int
 ) -> None:
-    """Check the states, backoff arcs and targets: a state is a context, and a backoff arc drops the first token of a context.
-
-    Each arc must lead to the longest context that is a state.
+    """Check that each state is one context, that its backoff arc drops the context's first token, and that each arc leads to
+    the longest context that is a state.
     """
     num_states = context_length.numel()
     if int(context_length[_ROOT]) != 0 or int(context_length[_BOS_STATE]) != 1:
@@ -190,7 +189,7 @@ def _check_contexts(
 
 
 def _read_members(file: BinaryIO) -> tuple[bytes, bytes]:
-    """Return the contents of the config and the weights. Their base names identify them in the archive."""
+    """Return the contents of the two members of the archive, config and weights. Their names without folders identify them."""
     size = os.fstat(file.fileno()).st_size
     if file.read(2) == b"\x1f\x8b":
         file.seek(0)

@@ -50,11 +50,12 @@ def config_digest(values: Any) -> str:
 
 
 def save_tensors(folder: Path, tensors: dict[str, Tensor], metadata: dict[str, str], where: Path) -> None:
-    """Write tensors to `model.safetensors`, or to several files and an index by the Hub's convention if they have more than 5
-    GB. A tensor is never cut.
+    """Write tensors to `model.safetensors`. If they have more than 5 GB, write several files and an index, by the Hub's
+    convention. A tensor is never cut.
 
     Args:
         folder: the folder to write to.
+        metadata: text by name, for the header of each file.
         where: the folder's name in error messages.
 
     Raises:
@@ -108,10 +109,10 @@ def tensors_of(parts: LMParts) -> dict[str, Tensor]:
 
 
 def shards_of(path: Path) -> list[str]:
-    """Return the names of the files in an index; an empty list if the file isn't an index.
+    """Return the names of the weight files that an index lists; an empty list if the file `path` isn't an index.
 
     Raises:
-        NGramFormatError: the index is damaged, or names a file elsewhere.
+        NGramFormatError: the index is damaged, or names a file in another folder.
     """
     if path.name != INDEX_FILE:
         return []

@@ -1,8 +1,8 @@
 """Map the words in files of n-grams to token ids.
 
-Four notations of a token are in use: the tokenizer's pieces (`▁the`), decimal ids (`17`), NeMo's encoding (one character per
-token, code point = id + 100), and single characters. (Characters are for character vocabularies; their case and word delimiter
-may differ from the tokenizer's.)
+Four notations of a token ("units") are in use: the tokenizer's pieces (`▁the`), decimal ids (`17`), NeMo's encoding (one
+character per token, code point = id + 100), and single characters. (Characters are for character vocabularies; their case and
+word delimiter may differ from the tokenizer's.)
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ class NGramFile(ABC):
 
     @abstractmethod
     def rows(self, ids: np.ndarray) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
-        """Return the n-grams of each order in the form that `NGramTable.from_rows` takes. The ids (int32) replace the words."""
+        """Return the n-grams of each order in the form that `NGramTable.from_rows` takes.
+
+        `ids`, int32, has the id of each word of `vocabulary`, which replaces the word.
+        """
 
     @property
     def words(self) -> list[str]:
@@ -133,7 +136,9 @@ def are_word_level(words: Sequence[str], vocabulary: Vocabulary) -> bool:
 
 
 def _reader(units: str, vocabulary: Vocabulary) -> Callable[[str], int] | None:
-    """Return a function from a word to its token id (-1: none), or None if the units need a tokenizer that isn't given."""
+    """Return a function that maps a word to its token id, or to -1 if it is no token. Return None if the units need the
+    tokenizer's pieces, but the vocabulary has none.
+    """
     if units == "id":
         return lambda word: _in_range(int(word), vocabulary.size) if re.fullmatch("[0-9]{1,18}", word) else -1
     if units == "nemo":
@@ -200,7 +205,9 @@ def _complaint(words: Sequence[str], units: str, vocabulary: Vocabulary, misses:
 
 
 def _are_whole_words(words: Sequence[str], strange: list[str]) -> bool:
-    """Return whether most words in `strange` consist of letters, and no word contains a tokenizer's mark of a word boundary."""
+    """Return whether a file's unigrams are whole words: most words in `strange` consist of letters, and no word contains a
+    tokenizer's mark of a word boundary. `strange` are the words that aren't tokens.
+    """
     if any(mark in word for word in words for mark in WORD_MARKS):
         return False
     return sum(len(word) > 1 and word.isalpha() for word in strange) > len(strange) // 2

@@ -117,7 +117,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
 
     @property
     def held(self) -> frozenset[str]:
-        """Return the fingerprints of the contexts that searches and streams are using."""
+        """Return the fingerprints of the phrases that searches and streams are using (see `Lease`)."""
         return frozenset().union(*(lease.fingerprints for lease in self._leases))
 
     @property
@@ -245,7 +245,8 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         return one.rows(1, device)
 
     def places(self, contexts: Sequence[Any], device: torch.device) -> tuple[list[Place], list[Lease], AutomatonTensors]:
-        """Add phrases to the pool, and return their places, a lease for each, and the pool's tensors.
+        """Add each context's phrases to the pool. Return their places in the pool, a lease for each place, and the pool's
+        tensors.
 
         Contexts without phrases have no place and no lease.
         """
@@ -258,7 +259,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             return [pool.places[_key(booster)] for booster in followed], leases, pool.tensors
 
     def in_pool(self, models: RowModels, device: torch.device) -> tuple[RowModels, int]:
-        """Return the rows with automata in the pool, and the offset that was added to their states."""
+        """Return `models` with the automata in the pool, and the offset by which their states have been shifted there."""
         nothing = self.contexts.booster([])
         with self._lock:
             pool, shift = self._pool(device, [] if nothing is None else [nothing]), 0
@@ -267,8 +268,8 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             return models._replace(tensors=pool.tensors, vocab_size=pool.vocab_size, states=models.states + shift), shift
 
     def select(self, rows: Sequence[int]) -> Fusion:
-        """Return a copy for a batch of the selected rows. The copy shares the pools. `rows`: indices into the lists of models
-        and phrases, and into the tensors of weights, in the order of the batch.
+        """Return a copy for a batch of the selected rows, which shares the pools. `rows` are the rows' indices, in the order of
+        the batch.
         """
         selected = copy.copy(self)
         if self.per_row is not None:
@@ -281,7 +282,9 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         return selected
 
     def with_lms(self, lms: Sequence[NGramLM | LogLinear | None] | None) -> Fusion:
-        """Return a copy in which each row follows another selection of this `Fusion`'s models; None: no row follows a model."""
+        """Return a copy in which row i follows `lms[i]`, one of this `Fusion`'s models. If `lms` is None, no row follows a
+        model.
+        """
         changed = copy.copy(self)
         changed.per_row, changed.of_all, changed._shared = None if lms is None else list(lms), None, None
         if lms is None:
@@ -296,7 +299,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         return changed
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor) -> Fusion:
-        """Return a copy with other phrases. The copy shares the pools and the contexts in them."""
+        """Return a copy with other phrases. The copy shares the pools, and the phrases that are already there."""
         changed = copy.copy(self)
         changed._take_phrases(phrases, phrase_weight)
         return changed
@@ -334,7 +337,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
     def _pool(self, device: torch.device, boosters: Sequence[Booster]) -> AutomatonPool:
         """Return the pool of a device, after adding all language models and the boosters to it.
 
-        The caller must hold the lock and leases of the boosters.
+        The caller must hold the lock, and must have added leases of the boosters to `_leases`.
         """
         pool = self._pools.get(device)
         if pool is None:
@@ -358,7 +361,9 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         return pool
 
     def _make_room(self, pool: AutomatonPool) -> None:
-        """Drop contexts without a lease, the least recently used first, until contexts and arcs are few enough."""
+        """Drop phrases without a lease from the pool, the least recently used first, until few enough phrases and arcs are
+        left.
+        """
         sizes = {key: place.arcs[1] for key, place in pool.places.items() if isinstance(key, str)}
         count, arcs, held = len(sizes), sum(sizes.values()), self.held
         for key, size in sizes.items():

@@ -17,14 +17,14 @@ Result = TypeVar("Result")
 
 
 class Lease:
-    """A reservation of contexts in the pools of a `Fusion`. While the lease lives, contexts with its fingerprints stay."""
+    """A reservation of phrases in the pools of a `Fusion`. While the lease lives, the phrases with its fingerprints stay."""
 
     def __init__(self, fingerprints: Iterable[str]) -> None:
         self.fingerprints = frozenset(fingerprints)
 
 
 class RowModels(NamedTuple):
-    """The models and weights of the rows of a batch."""
+    """The models and weights of the rows of a batch. A row has a column for each automaton that any row follows."""
 
     tensors: AutomatonTensors  # tensors of one automaton, or of a pool of automata
     vocab_size: int  # number of token ids that the automata score
@@ -83,7 +83,7 @@ class RowModels(NamedTuple):
         return scores, lm_scores[..., : self.num_lms].sum(2), lm_scores[..., self.num_lms :].sum(2)
 
     def automaton(self) -> AbstractContextManager[Automaton]:
-        """Lend the automata to calls of the core; see `LazySearch.lent`."""
+        """Return a context manager that lends the automata to calls of the core; see `LazySearch.lent`."""
         if self.lazy is None:
             return nullcontext(Automaton.lent(self.tensors, self.vocab_size))
         return self.lazy.lent(self.vocab_size)
@@ -99,7 +99,7 @@ class RowModels(NamedTuple):
         return search(self.tensors) if self.lazy is None else self.lazy.settled(search, states, trace, not_tokens)
 
     def reading(self, states: Tensor) -> AutomatonTensors:
-        """Return the automata for queries of some states."""
+        """Return the automata for queries of `states`, of any shape. States composed on the fly are composed first."""
         return self.tensors if self.lazy is None else self.lazy.reading(states)
 
     def widened(self) -> RowModels:
@@ -146,7 +146,9 @@ def no_models(batch_size: int, device: torch.device) -> RowModels:
 
 
 def select_rows(weight: Any, rows: Sequence[int]) -> Any:
-    """Return the weights of some rows: the selected elements of a tensor, or the same number (or None)."""
+    """Return the weights of some rows. If `weight` is a tensor, these are its elements `rows`; a number (or None) is returned
+    as it is.
+    """
     return weight[torch.tensor(rows, dtype=torch.int64, device=weight.device)] if isinstance(weight, Tensor) else weight
 
 

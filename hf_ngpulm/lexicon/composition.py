@@ -76,8 +76,11 @@ class NgpulmFormLM(Struct):
     """A language model over spellings and the scores of unknown words, as the core reads them.
 
     Members:
-        ends_after: `[A + 1]`, log p(</s>) after each arc, and as last element after `<unk>`. None makes the core look them up.
-        unknown, unknown_token: natural log-probability of an unknown word at the root, and the score that each token adds.
+        ends_after: `[A + 1]`, log p(</s>) after each arc; the last element is log p(</s>) after `<unk>`. If None, the core
+            looks
+            these values up.
+        unknown: natural log-probability of an unknown word at the root.
+        unknown_token: natural log, added for each token of an unknown word.
     """
 
 
@@ -86,14 +89,15 @@ class NgpulmBoundaries(Struct):
 
 
 class NgpulmPlaces(Struct):
-    """Prefix states that have no arcs yet, numbered consecutively after the LM's own states.
+    """Prefix states: states (h, x) with a prefix x that isn't empty. They are numbered consecutively after the LM's own states.
+    They have no arcs yet.
 
     Members:
-        first_place: `[S + 1]`, the first prefix state under each state of the LM, and the end of all prefix states.
+        first_place: `[S + 1]`, the first prefix state under each state h of the LM, and the end of all prefix states.
         nodes: the trie's node of each prefix state.
         mass: natural log of the probability of all words with the prefix.
-        word_arcs: the LM's arc for the word that equals the prefix, or -1 if the LM's state has no such arc.
-        lower: the next prefix state in the backoff chain: the same node under the first lower LM state that has the node.
+        word_arcs: the arc of h for the word that equals the prefix, or -1 if h has no such arc.
+        lower: the next prefix state in the backoff chain, (h', x).
     """
 
 
@@ -133,13 +137,15 @@ class SpelledLM(NamedTuple):
 
     @classmethod
     def of_table(cls, table: NGramTable, lexicon: Lexicon, unk_score_offset: float | None, unk_token_cost: float) -> SpelledLM:
-        """Build the spelled LM from n-grams over words and a lexicon."""
+        """Build the spelled LM from n-grams over words and a lexicon. The other arguments are as for `of`."""
         form_of, offsets, tokens = sorted_spellings(lexicon.offsets, lexicon.tokens)
         lm = WordLM.of_table(table, lexicon.words, form_of, len(offsets) - 1)
         return cls.of(lm, build_trie(offsets, tokens), lexicon.boundaries, unk_score_offset, unk_token_cost)
 
     def continued(self, share: float) -> SpelledLM:
-        """Return a copy in which sentences follow one another. Between two words, `</s>` and `<s>` are then one step."""
+        """Return a copy in which another sentence follows with the probability `share`. The automaton reads `</s>` and `<s>` in
+        one step.
+        """
         return self._replace(lm=self.lm.continued(share))
 
     @property
@@ -163,12 +169,13 @@ def compose_automaton(spelled: SpelledLM) -> BackoffAutomaton:
 def compose_states(
     lm: FormLM, spelled: SpelledLM, ends_after: np.ndarray | None = None, more_states: int = 0
 ) -> tuple[AutomatonTensors, np.ndarray]:
-    """Return the composed states, starting with the LM's own states, and the mass of each prefix, float64.
+    """Return the composed states, starting with the LM's own states; and the mass of each prefix state, float64.
 
     Args:
         lm: the LM over forms, or only its first states.
-        ends_after: log p(</s>) after each arc, and as last element after `<unk>`. It is required if `lm` lacks the target
-            states of its arcs.
+        spelled: the LM over words, its spellings and the scores of unknown words.
+        ends_after: log p(</s>) after each arc; the last element is log p(</s>) after `<unk>`. It is required if `lm` lacks the
+            target states of its arcs.
         more_states: number of additional states to reserve, which have no arcs yet.
     """
     trie, boundaries, own_states = spelled.trie, spelled.boundaries, len(lm.backoff_states)

@@ -105,7 +105,7 @@ class LazyAutomaton(BackoffAutomaton):
             pool.places[id(self)] = self.copies[pool].place
 
     def hold(self, search: Any) -> None:
-        """Keep the composed states as long as a `LazySearch` lives."""
+        """Keep the composed states as long as `search`, a `LazySearch`, lives."""
         with LOCK:
             if search.pool is None:
                 self._start_anew_if_large()

@@ -38,8 +38,8 @@ class NgpulmComposing(Struct):
 
     Members:
         sources: `[num_sources]`, addresses of `NgpulmLazySource` structs.
-        unfinished: whether the scores of each state aren't final yet.
-        is_busy: `[1]`, whether a thread composes.
+        unfinished: for each state, 1 if its scores aren't final yet.
+        is_busy: `[1]`, 1 while a thread composes.
         finish: address of a function that composes a state if the core can't. It returns 0, or any other number on failure.
     """
 
@@ -48,9 +48,9 @@ class NgpulmLazySource(Struct):
     """A lazily composed model in a search of the core.
 
     Members:
-        made, lm, words, trie: as for the composing functions.
-        own, firsts, copied, num_parts, room_for_states, room_for_arcs, arc_shift: see `InPool`. `num_parts` is 0 if the search
-            reads the model's states directly, not a copy in a pool.
+        made, lm, words, trie: see `LazyStates.native`.
+        own, firsts, copied, num_parts, room_for_states, room_for_arcs, arc_shift: the copy of the states that the search reads,
+            see `InPool`. `num_parts` is 0 if the search reads the model's own states.
     """
 
 
@@ -77,7 +77,9 @@ class LazySearch:
 
     @contextmanager
     def lent(self, vocab_size: int) -> Iterator[Automaton]:
-        """Lend the automata to calls of the core, which composes the states that it enters. Other searches wait meanwhile.
+        """Lend the automata to calls of the core, as a context manager. The core composes the states that it enters. Other
+        searches wait meanwhile.
+
         Raises NGramFormatError if a model has more states than can be addressed.
         """
         errors: list[BaseException] = []
@@ -122,9 +124,11 @@ class LazySearch:
         """Repeat a search until it enters no new state, and return its last result.
 
         Args:
-            search: function of the automata. It must not change its own initial state, as it may run again.
+            search: function that takes the automata and returns a result. It must not change its own initial state, as it may
+                run
+                again.
             states: int32 `[B, K, M]`, the initial states of the search's hypotheses in each model.
-            trace: function that returns the links and labels of a result, as for `replay`.
+            trace: function that takes a result and returns its links and labels, as for `replay`.
             not_tokens: as for `replay`.
         """
         with LOCK:
@@ -134,12 +138,13 @@ class LazySearch:
                     return result
 
     def replay(self, states: Tensor, links: Any, labels: Any, not_tokens: int = -1) -> bool:
-        """Compose the states that a search has entered.
+        """Compose the states that a search of `S` steps has entered.
 
         Args:
             states: int32 `[B, K, M]`, the initial states of the search's hypotheses in each model.
-            links, labels: `[B, S, K]`, parent and new token of each hypothesis at each step; below 0 for no token. If `links`
-                is None, each hypothesis is its own parent.
+            links: `[B, S, K]`, the hypothesis (its index before the step) that each hypothesis continues. None means that each
+                continues itself.
+            labels: `[B, S, K]`, new token of each hypothesis; below 0 for no token.
             not_tokens: another label that isn't a token.
 
         Returns:
@@ -157,15 +162,15 @@ class LazySearch:
         return is_new
 
     def reading(self, states: Tensor) -> AutomatonTensors:
-        """Return the automata after composing all states that the scores of some states depend on."""
+        """Return the automata, after composing all states on which the scores of `states` (of any shape) depend."""
         with LOCK:
             self.compose(_on_host(states).ravel())
             return self._updated()
 
     def read(self, starts: Tensor, roots: Tensor, texts: Tensor, lengths: Tensor, context_length: int) -> AutomatonTensors:
-        """Return the automata after composing the states along texts.
+        """Return the automata, after composing the states along texts.
 
-        The arguments `[B]`, `[B]`, `[B, L]` and `[B]` are those of `BackoffAutomaton.states_after`.
+        The arguments `[B]`, `[B]`, `[B, L]` and `[B]` are as for `LazyStates.read`.
         """
         tokens, sizes = _on_host(texts), _on_host(lengths)
         with LOCK:
@@ -184,14 +189,14 @@ class LazySearch:
         return self._only.tensors if self.pool is None else self.pool.tensors
 
     def _each(self, states: np.ndarray) -> Iterator[tuple[LazyStates, np.ndarray]]:
-        """Yield each model's states, and `states` as numbers in that model; -1 for a state of another model."""
+        """Yield each model's `LazyStates`, with `states` as state numbers in that model; -1 for a state of another model."""
         if self.pool is None:
             yield self._only.states, states
         for pooled in self.copies:
             yield pooled.states, pooled.outside(states)
 
     def _told(self) -> tuple[AutomatonTensors, list[NgpulmLazySource], dict[str, np.ndarray]]:
-        """Return the automata on the CPU, the models' structs, and the members of `NgpulmComposing` that change."""
+        """Return the automata on the CPU, a struct for each model, and those members of `NgpulmComposing` that change."""
         tensors = AutomatonTensors(*(tensor.cpu() for tensor in self._updated()))
         if self.pool is None:
             states = self._only.states
@@ -211,15 +216,16 @@ def _on_host(values: Any) -> np.ndarray:
 class InPool:
     """A copy of lazy states in a pool. `update` brings the copy up to date; states keep their numbers in the pool.
 
-    The copy has several parts. Each part is at a free place that the pool had when the part was added.
+    The copy has several parts, each with adjacent numbers. When the states have grown, a new part is added.
 
     Args:
         states: the states, which may grow.
         pool: the pool, on any device.
 
     Attributes:
-        own, firsts: int64 `[P]`, the first number of each part of the states, in the model and in the pool.
-        copied: int64 `[3]`, how many numbers, arcs and composed states have been copied so far.
+        own: int64 `[P]`, number of each part's first state in the model.
+        firsts: int64 `[P]`, number of the same state in the pool.
+        copied: int64 `[3]`, how many state numbers, arcs and composed states have been copied so far.
     """
 
     def __init__(self, states: LazyStates, pool: AutomatonPool) -> None:
@@ -274,7 +280,9 @@ class InPool:
         self.copied[:] = states, arcs, len(composed)
 
     def _take_room(self, states: int, arcs: int) -> None:
-        """Reserve room for more states and arcs, as one part that starts at the first uncopied number."""
+        """Reserve room in the pool until `states` state numbers and `arcs` arcs fit. New room is a new part for what isn't
+        copied yet.
+        """
         copied_states, copied_arcs, _ = self.copied.tolist()
         if states > self._state_room:
             count = max(states - copied_states, states // 4 * 2, LEAST_STATES)

@@ -73,8 +73,9 @@ class NgpulmLazyAutomaton(Struct):
     """The arrays of `LazyStates`, which the core reads and writes.
 
     Members:
-        counts: `[5]`, the numbers of states, of arcs, of LM states that have been read, of the forms of these LM states, and of
-            composed states.
+        counts: `[5]`, five numbers: of states, of arcs, of LM states whose n-grams have been read, of the forms (spellings)
+            after
+            these LM states, and of composed states.
         delimiter: id of the delimiter, or -1 if the vocabulary has none.
         start: the LM's state at the start of sentences.
         longest_chain: the longest backoff chain of the LM, in states.
@@ -180,11 +181,11 @@ class LazyStates:
         return {name: self.arrays[name] for name in AutomatonTensors._fields}
 
     def replay(self, states: np.ndarray, links: np.ndarray, labels: np.ndarray, not_tokens: int) -> bool:
-        """Compose the states that a search of `B` rows and `K` hypotheses has entered.
+        """Compose the states that a search of `B` rows, `S` steps and `K` hypotheses has entered.
 
         Args:
             states: int32 `[B, K]`, the initial states of the search's hypotheses; -1 for a missing hypothesis.
-            links: int32 `[B, S, K]`, each hypothesis's parent at each step.
+            links: int32 `[B, S, K]`, the hypothesis (its index before the step) that each hypothesis continues.
             labels: int32 `[B, S, K]`, each hypothesis's new token; below 0 for no token.
             not_tokens: a further label that isn't a token.
 
@@ -195,13 +196,12 @@ class LazyStates:
         return self._compose(_replay, now, steps, links, labels, *labels.shape, not_tokens, AHEAD)
 
     def read(self, context_length: int, starts: np.ndarray, roots: np.ndarray, tokens: np.ndarray, lengths: np.ndarray) -> bool:
-        """Compose the states along texts, from the states in which `BackoffAutomaton.states_after` starts. Return whether any
-        state was composed.
+        """Compose the states along texts. Return whether any state was composed.
 
         Args:
-            context_length: longest context in tokens.
-            starts, roots: int32 `[B]`, initial states for texts, and for texts longer than the context; below 0 for rows to
-                skip.
+            context_length: longest context in tokens. Of a longer text only the last `context_length` tokens are read.
+            starts: int32 `[B]`, initial states; below 0 for rows to skip.
+            roots: int32 `[B]`, initial states for texts of `context_length` tokens and more.
             tokens, lengths: int32 `[B, L]` and `[B]`.
         """
         now, positions = np.array(starts, dtype=np.int32), np.full(len(starts), -1, dtype=np.int64)
@@ -221,7 +221,9 @@ class LazyStates:
         return {"made": self._native, "lm": lm, "words": words, "trie": trie}
 
     def _compose(self, compose: Function, *arguments: Any) -> bool:
-        """Call a composing function, with more room each time it runs out. Return whether it composed any state."""
+        """Call `compose`, a function of the core, and again with more room each time it runs out. Return whether it composed
+        any state.
+        """
         has_grown = np.zeros(1, dtype=np.uint8)
         while (why := compose(self._native, *self._parts, *arguments, has_grown)) != DONE:
             if why == BAD_STATE:
@@ -251,7 +253,9 @@ class LazyStates:
         )  # fmt: skip
 
     def _compose_root(self, bonuses: Bonuses) -> None:
-        """Compose the LM's root with all nodes of the trie, and make the states that follow the words in the root."""
+        """Compose the states under the LM's root, one per node of the trie. Make the LM states that follow the words in the
+        root.
+        """
         lm, trie, settings = self.spelled.lm, self.spelled.trie, self._settings
         root, lm_backoffs = lm.over_forms(1), lm.automaton.tensors.backoff_states.numpy()
         of_lm = np.concatenate([root.targets, [lm.unknown_target, lm.start]]).astype(np.int32)
@@ -288,7 +292,10 @@ class LazyStates:
         self.enter(numbers[: 1 + moved].astype(np.int32))
 
     def _lay(self, tensors: AutomatonTensors, own: np.ndarray, num_forms: int, first: int) -> None:
-        """Write the states under the root, and mark them as composed. States from `first` on have no arcs yet."""
+        """Write the states under the root to the arrays, and mark them as composed. States from `first` on have no arcs yet.
+
+        `own` has the state of each LM state, `num_forms` is the number of spellings.
+        """
         states, num_arcs, a = tensors.num_states, tensors.num_arcs, self.arrays
         self._counts[:] = states, num_arcs, 0, 0, 0
         offsets, tokens, weights, targets, backoffs, backoff_weights = (tensor.numpy() for tensor in tensors)

@@ -37,7 +37,7 @@ class Boundaries(NamedTuple):
 
 
 class BadSpelling(ValueError):
-    """Raised if a spelling doesn't spell a single word; the message says why."""
+    """Raised if tokens don't spell a single word; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,9 @@ def make_lexicon(
 
 
 def _ways(source: LexiconSource, words: Sequence[str], written: Sequence[str]) -> tuple[list[tuple[int, Any]], tuple[str, ...]]:
-    """Return pairs of a word's index and its spelling, and the lexicon's words that the LM lacks.
+    """Return pairs of a word's index and a spelling, and the words of `source` that the LM lacks.
 
-    A spelling is the lexicon's own, or a text that the tokenizer must spell.
+    A spelling is that of `source`, or a text that the tokenizer must spell. `written` are the LM's words after changing case.
     """
     if isinstance(source, str | os.PathLike):
         source = read_lexicon_file(source)
@@ -217,7 +217,10 @@ def _ids(spelling: Sequence[Any], speller: Speller) -> list[int]:
 def _spelled(
     texts: Sequence[tuple[int, str]], speller: Speller, boundaries: Boundaries, cuttings: int = 1
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """Return the tokenizer's spellings of texts that it can write as single words, each with up to `cuttings - 1` others."""
+    """Return the tokenizer's spellings of texts that it can write as single words, up to `cuttings` per text.
+
+    `texts` and the result are pairs of a word's index and the text or spelling.
+    """
     blank = " " if speller.mark == "Ġ" else ""
     spellings = []
     for first in range(0, len(texts), WORDS_PER_BATCH):
@@ -240,7 +243,8 @@ def _spelled(
 def _check_case(
     texts: Sequence[tuple[int, str]], spelled: Sequence[tuple[int, tuple[int, ...]]], speller: Speller, boundaries: Boundaries
 ) -> None:
-    """Raise an error if another case suits the tokenizer better.
+    """Raise an error if another case suits the tokenizer better. `texts` and `spelled` are pairs of a word's index and its text
+    or spelling.
 
     Another case is better if the tokenizer can write most words only in that case, or with far fewer tokens in that case.
     """

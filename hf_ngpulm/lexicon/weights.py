@@ -116,7 +116,9 @@ def grade_unknown_words(tensors: AutomatonTensors, unknown: int, grades: Grades)
 
 
 def _characters(t: Any, unknown: int, lengths: np.ndarray) -> np.ndarray:
-    """Return the number of characters of the word prefix in each state under the root, int64 `[S]`."""
+    """Return the number of characters of the word prefix in each state under the root, int64 `[S]`. `lengths` are those of
+    tokens.
+    """
     characters = np.zeros(len(t.backoff_states), dtype=np.int64)
     states = np.zeros(1, dtype=np.int64)
     while len(states):

@@ -86,10 +86,11 @@ class WordLM:
 
     @classmethod
     def of_table(cls, table: NGramTable, word_of: np.ndarray, form_of: np.ndarray, num_forms: int) -> WordLM:
-        """Build the LM from n-grams over words.
+        """Build the LM from n-grams over words. The values of `word_of` are the table's word ids; see `WordLM` for the
+        arguments.
 
-        N-grams with an unspelled word are left out, because no text in tokens reaches them. N-grams that end in `<unk>` are
-        also left out: an unknown word backs off to the unigram's p(<unk>). `word_of` has the table's word ids.
+        N-grams with a word that has no spelling are left out, because no text in tokens reaches them. N-grams that end in
+        `<unk>` are also left out: an unknown word backs off to the unigram's p(<unk>).
         """
         table, new_ids = _with_words(table, np.unique(word_of))
         has_unknown = table.row_of_unigram(table.unk) is not None  # the last id has no unigram and so is <unk>
@@ -97,7 +98,7 @@ class WordLM:
         return cls(automaton, new_ids[word_of], form_of, num_forms)
 
     def continued(self, share: float) -> WordLM:
-        """Return a copy in which sentences follow one another; see `hf_ngpulm.automaton.continuation`."""
+        """Return a copy in which another sentence follows with the probability `share` (see `automaton.continuation`)."""
         longest = max(self.automaton.context_length, 2)  # a word, the start of its sentence, the root
         return WordLM(continued(self.automaton, share, longest), self.word_of, self.form_of, self.num_forms)
 
@@ -125,7 +126,7 @@ class WordLM:
         return int(self.automaton.tensors.arc_targets[self.num_words])
 
     def over_forms(self, last: int) -> FormLM:
-        """Return the first `last` states in double precision, with arcs for the forms of their words."""
+        """Return the first `last` states in double precision. Their arcs are for forms instead of words."""
         counts, bounds, native = np.empty(last, dtype=np.int64), block_bounds(last, STATES_PER_THREAD), self.native
         in_blocks(_count_forms, bounds, (*native, counts))
         offsets = np.concatenate([[0], np.cumsum(counts)])
@@ -145,9 +146,9 @@ class WordLM:
 
 
 def _with_words(table: NGramTable, words: np.ndarray) -> tuple[NGramTable, np.ndarray]:
-    """Return the n-grams over the chosen words with new ids, and the new id of each word.
+    """Return the n-grams over the words with the ids `words`, with new ids; and the new id for each old id.
 
-    One more id, without a unigram, stands for all other words.
+    One more new id, without a unigram, stands for all other words.
     """
     is_known = np.zeros(table.num_ids, dtype=bool)
     is_known[words] = True

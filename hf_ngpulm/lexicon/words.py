@@ -170,7 +170,7 @@ def refuse_options(options: Iterable[str], why: str) -> None:
 
 
 def _tell(lexicon: Lexicon, num_words: int, given: bool) -> None:
-    """Log a warning with the words that are left out."""
+    """Log a warning with the words that are left out. `given`: whether the caller gave a lexicon."""
     no_spelling = "aren't in the lexicon" if given else "can't be written by the tokenizer as one word"
     for left_out, why in ((lexicon.unspelled, no_spelling), (lexicon.unknown, "of the lexicon aren't in the language model")):
         if left_out:
@@ -181,7 +181,7 @@ def _tell(lexicon: Lexicon, num_words: int, given: bool) -> None:
 
 
 def _unigram_entropy(table: NGramTable) -> float:
-    """Return the entropy of a table's unigrams in nats, without special tokens."""
+    """Return the entropy of a table's unigrams (natural log), without special tokens."""
     log_probs = table.orders[0].log_probs[table.orders[0].tokens < table.bos].double()
     log_probs = torch.log_softmax(log_probs, -1)
     return float(-(log_probs.exp() * log_probs).nansum())

@@ -1,9 +1,9 @@
 """Count n-grams of all orders in a stream of sentences, in bounded memory.
 
 Every position of the text starts an n-gram of the highest order (cut at the end of its sentence). These n-grams are packed into
-integers, and sorted and counted chunk by chunk. The sorted runs are merged; runs that exceed the memory limit go to disk, and
-so do the n-grams themselves (see `room`). The n-grams of the lower orders are prefixes of the counted n-grams, so one pass over
-the merged run yields all orders.
+integers (words of 63 bits, see `Packing`), and sorted and counted chunk by chunk. A sorted run has the distinct n-grams of some
+chunks. Runs are merged; runs that exceed the memory limit go to disk, and so do the n-grams themselves (see `room`). The
+n-grams of the lower orders are prefixes of the counted n-grams, so one pass over the merged run yields all orders.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ class NGramCounter:
         return self.steps.count(self.steps.pack(on_device, num_starts, self.packing))
 
     def _take_run(self, run: SortedRun) -> None:
-        """Store a sorted run. Merge it first with runs of up to twice its size, so that each n-gram is merged few times."""
+        """Store a sorted run. First merge it with runs of up to twice its size, so that each n-gram is merged few times."""
         while self._runs and len(self._runs[-1]) <= 2 * len(run):
             run = self.steps.merge(self._runs.pop(), run)
         self._runs.append(run)
@@ -271,7 +271,7 @@ class NGramCounter:
             self._spill()
 
     def _drain(self) -> None:
-        """Count the rest of the buffer."""
+        """Count the n-grams at the positions that are left in the buffer, and wait for all chunks."""
         if self._filled:
             self._count_chunk(self._filled)
         while self._pending:
@@ -351,7 +351,9 @@ class NGramCounter:
         return SortedRun(by_column[:-1], by_column[-1, :size])
 
     def _merged_parts(self, total: int) -> Iterator[SortedRun]:
-        """Yield the merged runs from disk, one range of first words at a time. `total` is the number of all their rows."""
+        """Yield the merged n-grams of the runs on disk, one range of first words at a time. `total` is the number of the runs'
+        rows.
+        """
         for cuts in self._cuts(total):
             runs = []
             for path, (first, last, size) in zip(self._spilled, cuts):
@@ -365,15 +367,15 @@ class NGramCounter:
             yield self.merged(runs)
 
     def _cuts(self, total: int) -> list[list[tuple[int, int, int]]]:
-        """Return three numbers for each range of first words and each file on disk: the range's first and last row (exclusive),
-        and the file's number of rows.
+        """Cut the runs on disk into ranges by their first words. Return a list per range, with three numbers for each file: the
+        range's first row, its last row (exclusive), and the file's number of rows. `total` is the sum of these numbers of rows.
         """
         num_columns = len(self.packing.digits) + 1
         num_parts = max(1, -(-total * 8 * num_columns * 3 // max(1, self._memory_of_runs)))
 
         def of_each_file(run: Callable[[np.ndarray], Any]) -> list[Any]:
-            """Return the results of `run` for the first words of each file. One file is mapped at a time: mapped pages take
-            memory.
+            """Call `run` with the first words of each file, and return the results. Files are mapped one at a time, because
+            mapped pages take memory.
             """
             return [run(np.memmap(path, np.int64, "r").reshape(num_columns, -1)[0]) for path in self._spilled]
 

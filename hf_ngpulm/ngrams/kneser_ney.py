@@ -183,7 +183,8 @@ def unigram_probabilities(
 ) -> Tensor:
     """Return the probabilities of unigrams, float32 `[N]`, which are interpolated with the uniform distribution.
 
-    `kept` is bool `[N]`: the unigrams of the model, with `<s>`, `</s>` and `<unk>`. For other arguments see `steps.discount`.
+    `adjusted` and `kept` are `[N]`: adjusted counts, and which unigrams the model has (`<s>`, `</s>` and `<unk>` among them).
+    `steps` is the engine's module. For other arguments see `steps.discount`.
     """
     uniform = 1.0 / (int(kept.sum()) - 1)  # all kept unigrams except <s>
     lower = torch.full((1,), uniform, dtype=torch.float32, device=trie.tokens.device)
@@ -202,7 +203,10 @@ def _like(values: Tensor, room: Room) -> Tensor:
 
 
 def bad_tokens(vocab_size: int, allowed: Tensor | None) -> Tensor:
-    """Return the tokens whose n-grams are dropped, bool `[vocab_size + 3]`: those that aren't allowed, and `<unk>`."""
+    """Return a mask of the tokens whose n-grams are dropped, bool `[vocab_size + 3]`: `<unk>`, and tokens that aren't allowed.
+
+    `allowed`: bool `[vocab_size]`, or None if all are.
+    """
     bad = torch.zeros(vocab_size + 3, dtype=torch.bool)
     if allowed is not None:
         bad[:vocab_size] = ~allowed.cpu()
@@ -220,7 +224,7 @@ def check_fallback(fallback: Sequence[float]) -> Sequence[float]:
 
 
 def with_unknown(unigrams: TrieOrder, unk: int) -> TrieOrder:
-    """Return the unigrams with `<unk>` as the last one. If the text has no unknown token, the count of `<unk>` is 0."""
+    """Return the unigrams with `<unk>`, whose id is `unk`, as the last one. Its count is 0 if the text has no unknown token."""
     if unigrams.tokens.numel() and int(unigrams.tokens[-1]) == unk:
         return unigrams
     return TrieOrder(
@@ -241,7 +245,7 @@ def _rows_after(tries: list[TrieOrder], token: int) -> list[slice]:
 
 
 def _counts_of_counts(adjusted: Tensor, room: Room) -> list[int]:
-    """Return the number of n-grams with the adjusted count 0, 1, 2, 3, 4, and 5 or more."""
+    """Return six numbers of n-grams: those with the adjusted count 0, 1, 2, 3, 4, and 5 or more."""
     counts = torch.zeros(6, dtype=torch.int64, device=adjusted.device)
     for rows in room.spans(len(adjusted)):
         counts += torch.bincount(adjusted[rows].clamp(max=5), minlength=6)
@@ -256,7 +260,8 @@ def discounts_of(
     Args:
         n: the order.
         counts_of_counts: the number of n-grams with the adjusted count 0, 1, 2, 3, 4, and 5 or more.
-        last: the adjusted count and the occurrences of the n-gram that lmplz sorts last.
+        last: two numbers about the n-gram that lmplz sorts last: its adjusted count and its number of occurrences. lmplz counts
+            the n-gram under the second number. None leaves `counts_of_counts` unchanged.
         fallback: as `discount_fallback` of `estimate`.
 
     Raises:
@@ -294,7 +299,9 @@ def discounts_of(
 
 
 def rank_of(first_seen: Tensor, vocab_size: int) -> Tensor:
-    """Return each token's rank in the order in which lmplz sorts tokens, int64 `[vocab_size + 3]`; -1 if it doesn't occur."""
+    """Return each token's rank in the order in which lmplz sorts tokens, int64 `[vocab_size + 3]`; -1 for a token that doesn't
+    occur.
+    """
     rank = torch.where(first_seen == NEVER, -1, first_seen + 3)
     rank[vocab_size], rank[vocab_size + 1], rank[vocab_size + 2] = 1, 2, 0
     return rank

@@ -54,8 +54,10 @@ def counted_part(run: SortedRun) -> tuple[tuple[np.ndarray, np.ndarray], int, np
 
 
 def seen_earlier(before: np.ndarray | None, seen: np.ndarray, sentences: int) -> np.ndarray:
-    """Return `first_seen` (see `NGramCounts`) of two joined texts. `before`, `seen`: `first_seen` of the first text (None for
-    no text) and of the second. `sentences`: number of sentences of the first text.
+    """Return `first_seen` (see `NGramCounts`) of a text that is joined from two texts.
+
+    `before` is `first_seen` of the first text, which has `sentences` sentences; None if there is no first text. `seen` is
+    `first_seen` of the second text.
     """
     placed = np.where(seen == NEVER, NEVER, seen + sentences * 2**31)
     return placed if before is None else np.minimum(before, placed)
@@ -166,7 +168,11 @@ def estimate(
 def _unigrams(
     plan: Plan, occurrences: np.ndarray, extensions: np.ndarray, bad: Tensor, fallback: Sequence[float] | None
 ) -> tuple[TrieOrder, Tensor, tuple[Discounts, bool]]:
-    """Return the unigrams, their probabilities and discounts."""
+    """Return the unigrams, their probabilities, and a pair: their discounts, and whether these are the fallback.
+
+    `occurrences` and `extensions` are sums of the fields of `Statistics`. `bad` is a mask of the tokens whose n-grams are
+    dropped.
+    """
     order, vocab_size = plan.order, plan.packing.vocab_size
     tokens = torch.from_numpy(np.flatnonzero(occurrences))
     trie = TrieOrder(torch.zeros_like(tokens), tokens.to(torch.int32), torch.from_numpy(occurrences)[tokens])
@@ -187,7 +193,7 @@ def _unigrams(
 def _joined(
     cluster: Cluster, finished: Sequence[Any], order: int, unigrams: Tensor, vocab_size: int, room: Room
 ) -> list[NGramOrder]:
-    """Return the orders from 2 on, joined from ranges of first tokens."""
+    """Return the orders from 2 on. `finished` are the results of `partitions.finish`, one for each range of first tokens."""
     sizes = [[len(columns[0]) for columns in cluster.get(one)] for one in finished]
     room.plan(sum(map(sum, sizes)))
     row_of = torch.zeros(vocab_size + 3, dtype=torch.int64)

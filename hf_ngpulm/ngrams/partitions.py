@@ -1,9 +1,10 @@
 """Estimate a model in partitions of its n-grams, each small enough for the memory of one task.
 
-N-grams are packed from their last token to their first. A partition has the n-grams of two and more tokens whose last two
-tokens lie in a range. So the suffixes of its n-grams are in it too: adjusted counts and interpolation need no other partition.
-A context (an n-gram without its last token) is usually in another partition. So a partition sends five whole numbers for each
-context, and gets its weight back. Unigrams are estimated in one place.
+N-grams are packed from their last token to their first, into one or several words (see `Packing`). The first word of an n-gram
+holds its last tokens. A partition has the n-grams of two and more tokens whose last two tokens lie in a range. So the suffixes
+of its n-grams are in it too: adjusted counts and interpolation need no other partition. A context (an n-gram without its last
+token) is usually in another partition. So a partition sends five whole numbers for each context, and gets its weight back.
+Unigrams are estimated in one place.
 
 The steps are functions of arrays, which run in one process or as tasks of a cluster (`on_cluster.estimate`):
 
@@ -74,7 +75,10 @@ class Plan:
 
 
 class Level(NamedTuple):
-    """The n-grams of one order in a partition, sorted from their last tokens."""
+    """The n-grams of one order in a partition, sorted from their last tokens.
+
+    An n-gram is its first token and the row of its suffix (all other tokens) in the level below, the order n - 1.
+    """
 
     suffixes: np.ndarray  # int64 [N], row of the n-gram without its first token in the level below
     tokens: np.ndarray  # int32 [N], first token
@@ -106,7 +110,7 @@ def cut(run: tuple[np.ndarray, np.ndarray], bounds: np.ndarray) -> list[tuple[np
 
 def bounds_of(samples: Sequence[np.ndarray], count: int, packing: Packing) -> np.ndarray:
     """Return the first words at which partitions begin, int64 `[count - 1]` or fewer, so that partitions have about the same
-    size. Cuts are between pairs of tokens.
+    size. N-grams that agree in their first two digits are in one partition.
 
     Args:
         samples: samples of first words, in which an n-gram appears in proportion to its share.
@@ -119,8 +123,10 @@ def bounds_of(samples: Sequence[np.ndarray], count: int, packing: Packing) -> np
 
 @one_thread()
 def gather(plan: Plan, *slices: tuple[np.ndarray, np.ndarray]) -> list[Any]:
-    """Return a list: the partition's `Level`s, its `Statistics`, and an entry for each partition with the contexts that belong
-    there. An entry has for each order from 2 on the contexts' words `[W, C]` and their `context_sums` `[5, C]`.
+    """Return a list: the partition's `Level`s, its `Statistics`, and for each partition one entry that will be sent to it.
+
+    An entry has the contexts that belong to the other partition: for each order from 2 on, the contexts' words `[W, C]` and
+    their `context_sums` `[5, C]`.
     """
     packing, steps = plan.packing, steps_for(torch.device("cpu"), plan.engine)
     runs = [SortedRun(*map(_tensor, one)) for one in slices if len(one[1])]
@@ -168,7 +174,7 @@ def gather(plan: Plan, *slices: tuple[np.ndarray, np.ndarray]) -> list[Any]:
 
 
 def _last(plan: Plan, levels: list[Level], occurrences: list[np.ndarray]) -> tuple[int, list[tuple[int, int]]]:
-    """Return `last_rank` and `last` of the statistics; see `kneser_ney._last_by_lmplz`."""
+    """Return the fields `last_rank` and `last` of `Statistics`; see `kneser_ney._last_by_lmplz`."""
     rows = np.flatnonzero(levels[0].tokens == plan.last_unigram)
     last_rank, last = -1, []
     for n in range(2, plan.order):
@@ -190,13 +196,15 @@ def _last(plan: Plan, levels: list[Level], occurrences: list[np.ndarray]) -> tup
 
 @one_thread()
 def weigh(plan: Plan, discounts: Sequence[Any], levels: list[Level], *sums: list[Any]) -> list[Any]:
-    """Return a list: backoff weights, a pair for unigrams, and an answer to each partition. The float32 weights are for the
-    partition's n-grams of each order from 2 to the highest but one. The pair has the unigrams that are contexts, int64, and
-    their weights. An answer has total counts int64 `[C]` and weights float64 `[C]` for each order from 2 on, for the contexts
-    that the other partition has sent.
+    """Return a list: backoff weights, a pair for unigrams, and an answer to each partition.
+
+    - The backoff weights, float32, are those of the partition's n-grams, for each order from 2 to the highest but one.
+    - The pair has the unigrams that are contexts, int64, and their weights.
+    - An answer has, for each order from 2 on, total counts int64 `[C]` and weights float64 `[C]` of the contexts that the other
+      partition has sent.
 
     Args:
-        sums: from the `gather` of each partition, the contexts and sums for this partition.
+        sums: from the `gather` of each partition, the entry for this partition.
     """
     packing = plan.packing
     backoffs: list[np.ndarray] = []
@@ -263,8 +271,10 @@ def smooth(
 
 @one_thread()
 def finish(plan: Plan, *parts: list[Any]) -> list[tuple[np.ndarray, ...]]:
-    """Return the columns of the model's table for a range of first tokens, in a tuple for each order from 2 on. The columns are
-    prefixes int64 (rows in this range; for bigrams the first token), tokens int32, probabilities and backoff weights.
+    """Return the columns of the model's table for a range of first tokens, in a tuple for each order from 2 on.
+
+    The columns are prefixes int64 (their rows within this range; for bigrams the first token), tokens int32, probabilities, and
+    backoff weights.
 
     Args:
         parts: for each partition, the n-grams that its `smooth` has returned for this range.
@@ -292,13 +302,13 @@ def finish(plan: Plan, *parts: list[Any]) -> list[tuple[np.ndarray, ...]]:
 
 
 def _slices(first_words: np.ndarray, bounds: np.ndarray) -> Iterator[slice]:
-    """Yield the rows of each partition, given ascending first words."""
+    """Yield the rows of each partition, given the ascending first words of all rows. `bounds`: as in `Plan`."""
     cuts = [0, *np.searchsorted(first_words, bounds).tolist(), len(first_words)]
     return (slice(*pair) for pair in pairwise(cuts))
 
 
 def _tensor(array: np.ndarray) -> Tensor:
-    """Return a tensor of an array that may be read-only, as those in a cluster's memory are."""
+    """Return an array as a tensor. A read-only array, as those in a cluster's memory, is copied first."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
@@ -318,7 +328,9 @@ def _grouped(words: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _extended(below: Tensor, level: Level, packing: Packing, position: int) -> Tensor:
-    """Return the packed words of a level's n-grams, given those of the level below. `position`: the added token's place."""
+    """Return the packed words of a level's n-grams. `below` has the words of the level below; a level's token goes to
+    `position`.
+    """
     words = below[:, _tensor(level.suffixes)]
     word, factor = packing.place(position)
     words[word] += (_tensor(level.tokens).to(torch.int64) + 1) * factor
@@ -326,7 +338,7 @@ def _extended(below: Tensor, level: Level, packing: Packing, position: int) -> T
 
 
 def _from_first(plan: Plan, levels: list[Level], n: int, rows: np.ndarray) -> np.ndarray:
-    """Return n-grams of order `n`, packed from their first token: words int64 `[W, R]`. `rows`: the n-grams' rows."""
+    """Return the n-grams of order `n` in the rows `rows`, packed from their first token: words int64 `[W, R]`."""
     words = np.zeros((len(plan.packing.digits), len(rows)), dtype=np.int64)
     for position, level in enumerate(reversed(levels[:n])):
         word, factor = plan.packing.place(position)

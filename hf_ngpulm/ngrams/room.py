@@ -132,15 +132,17 @@ class Room:
                 self._bound_pages()
 
     def blocks(self, rows: int, least: int) -> np.ndarray:
-        """Return the bounds of blocks of rows; in memory, of at least `least` rows."""
+        """Return the bounds of blocks of rows. In memory, a block has at least `least` rows."""
         return np.array([*range(0, rows, self.block), rows]) if self.is_on_disk and rows else block_bounds(rows, least)
 
     def blocks_by_suffix(self, orders: Sequence[Columns], n: int, least: int) -> np.ndarray:
-        """Return blocks of the n-grams of order `n`, `[B, 2]`, in an order in which their suffixes are near each other.
+        """Return blocks of rows of the n-grams of order `n`, `[B, 2]`, so sorted that the suffixes of a block are near each
+        other.
 
-        The suffix of an n-gram lacks its first token, and is a row of the order below. The suffixes of neighbours may be far
-        apart. On disk, the order below is cut into parts by first tokens, each of about an eighth of the memory. All suffixes
-        of a block are in one part. The blocks of the first part come first, then the blocks of the next part.
+        `orders` are the n-grams of each order. The suffix of an n-gram lacks its first token; it is a row of the order n - 1.
+        The suffixes of neighbouring rows may be far apart. So on disk, the order n - 1 is cut into parts by first tokens, each
+        of about an eighth of the memory, and all suffixes of a block are in one part. Blocks with suffixes in the first part
+        come first. In memory, a block has at least `least` rows.
         """
         rows = orders[n - 1].tokens.numel()
         if not self.is_on_disk or n < 3:
@@ -161,7 +163,9 @@ class Room:
         ).reshape(-1, 2)
 
     def _places(self, column: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Return the places of values in a sorted column on disk. Each search touches many pages."""
+        """Return the rows at which values are found in a sorted column on disk. Searches touch many pages, so pages are given
+        back.
+        """
         found = np.empty(values.size, dtype=np.int64)
         for first in range(0, values.size, SEARCHES):
             rows = slice(first, first + SEARCHES)
@@ -184,7 +188,7 @@ class Room:
         return in_blocks(then_give_back, bounds, arguments, *each)
 
     def _bound_pages(self) -> None:
-        """Give the pages of files back if they take a quarter of the memory. (Steps differ in the number of pages per row.)"""
+        """Give the pages of mapped files back to the system if they take a quarter of the memory limit."""
         if _resident_of_files() - self._before >= (self.memory or 0) / 4:
             give_back_pages()
 
@@ -198,12 +202,12 @@ def _resident_of_files() -> float:
 
 
 def pairs_of(bounds: np.ndarray) -> np.ndarray:
-    """Return adjacent blocks `[B, 2]`, given their bounds `[B + 1]`."""
+    """Return blocks as pairs of first row and end, `[B, 2]`, given the bounds of adjacent blocks, `[B + 1]`."""
     return np.stack([bounds[:-1], bounds[1:]], axis=1)
 
 
 def no_room(error: OSError, folder: Path, nbytes: int) -> OSError:
-    """Return an error that says what to do if a disk is full."""
+    """Return the error to raise if the disk of `folder` has no room for `nbytes` bytes. It says what to do."""
     return OSError(
         error.errno,
         f"no room for n-grams in {folder} ({nbytes >> 20} MiB): {error.strerror}. Allow more memory, or name a folder on a "

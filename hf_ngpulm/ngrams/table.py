@@ -42,7 +42,7 @@ def sorting(words: Tensor) -> Tensor:
 def first_children(prefixes: Tensor, num_parents: int, room: Room = IN_MEMORY) -> Tensor:
     """Return, for each of `num_parents` n-grams, the row of its first extension by one token: int64 `[num_parents + 1]`.
 
-    The last entry is the end of the last n-gram's extensions.
+    The last entry is the end of the last n-gram's extensions. `prefixes` has the prefix of each extension, ascending.
     """
     first_child = room.zeros(num_parents + 1, torch.int64)
     room.in_blocks(_first_children, room.blocks(num_parents + 1, num_parents + 1), (prefixes, prefixes.numel(), first_child))
@@ -205,9 +205,9 @@ class NGramTable:
 
     @cached_property
     def offsets(self) -> list[int]:
-        """The node of each order's first row, and the end of all nodes.
+        """The node of each order's first row, and at the end the number of nodes.
 
-        Nodes number the rows of all orders consecutively. Node 0 is the empty n-gram; rows start at 1.
+        Nodes number the n-grams of all orders consecutively, from 1 on. Node 0 is the empty n-gram.
         """
         offsets = [1]
         for order in self.orders:

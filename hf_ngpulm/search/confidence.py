@@ -23,9 +23,9 @@ class Calibration(NamedTuple):
 
         log(p / (1 - p)) = slope log(c / (1 - c)) + offset
 
-    for a confidence c (Platt, "Probabilistic outputs for support vector machines", 1999).
-    `hf_ngpulm.evaluation.tune_confidence` fits it to a recogniser, so that numbers of different recognisers and measures mean
-    the same.
+    Here p is the probability, and c the confidence (Platt, "Probabilistic outputs for support vector machines", 1999).
+    `hf_ngpulm.evaluation.tune_confidence` fits the curve to a recogniser. Probabilities are comparable between recognisers and
+    between measures, confidences aren't.
     """
 
     measure: str

@@ -15,16 +15,16 @@ GOES_ON, PHRASES, SENTENCE = range(3)
 
 
 class CtcRows(Struct):
-    """The rows of a batch, as a selection of the rows of a session's arrays."""
+    """The rows of a batch: a selection of rows of arrays that hold the states of many rows (a session's)."""
 
     @classmethod
     def of(
         cls, rows: np.ndarray | None, states: np.ndarray, firsts: np.ndarray | None = None, sums: np.ndarray | None = None
     ) -> CtcRows:
-        """Return a view of a session's arrays. S is the number of rows of the session, N of the batch.
+        """Return a selection of `N` rows. The arrays hold `S` rows and are used in place.
 
         Args:
-            rows: int64 `[N]`, the row of the session for each row of the batch; None means all rows in order.
+            rows: int64 `[N]`, the selected rows; None selects all rows in order.
             states: `[S]`, state of each row's search.
             firsts: int64 `[S]`, number of frames that each row had before this batch.
             sums: float64 `[S]`, sum of the confidences of the frames that each row had before this batch. The search updates
@@ -34,7 +34,11 @@ class CtcRows(Struct):
 
 
 class CtcModels(Struct):
-    """`RowModels` for the native core. `end` is `GOES_ON`, `PHRASES` or `SENTENCE`."""
+    """`RowModels` for the native core.
+
+    `end` says which scores of the end are added: none (`GOES_ON`), only those of phrases (`PHRASES`), or also log p(</s>)
+    (`SENTENCE`).
+    """
 
     @classmethod
     def of(cls, models: RowModels, end: int) -> CtcModels:

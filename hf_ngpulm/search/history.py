@@ -28,11 +28,14 @@ class Spoken(NamedTuple):
 
 
 class Tails(Struct):
-    """Arrays of a `History` for the native core."""
+    """Arrays of a `History` for the native core, see `History.with_room`."""
 
 
 class _Links(Struct):
-    """Links and labels of a search's frames or steps. `live` marks the places of a beam that contain a hypothesis."""
+    """A search's trace for the native core: where each hypothesis came from (links), and its labels, at each frame or step.
+
+    `live` says which places of the beam hold a hypothesis at the end.
+    """
 
     @classmethod
     def of(cls, links: np.ndarray, labels: np.ndarray, live: np.ndarray, length: int) -> _Links:
@@ -74,7 +77,9 @@ class History:
         self.sizes[...] = self.common[...] = 0
 
     def with_room(self, rows: np.ndarray | None, more: int) -> Tails:
-        """Return the tails for the core, with room for `more` tokens in each tail of `rows` (None selects all rows)."""
+        """Return the arrays that hold the tails, after making room for `more` tokens in each tail of `rows` (None: of all
+        rows).
+        """
         needed = int((self.sizes if rows is None else self.sizes[rows]).max(initial=0)) + more
         room = self.tails.shape[2]
         if needed > room or self._native is None:
@@ -146,7 +151,7 @@ class History:
 
         Args:
             rows: int64 `[N]`, the streams.
-            steps: links, labels, moves and confidences, each `[steps, S, K]`.
+            steps: the trace, as returned by `TransducerSearch.steps`, each array `[steps, S, K]`.
             times: int64 `[S, K]`, frame of each hypothesis before the first step.
             live: bool `[S, K]`, whether each place holds a hypothesis after the last step.
             blank: the blank class, which isn't appended.
@@ -158,8 +163,9 @@ class History:
         )  # fmt: skip
 
     def tails_of(self, rows: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, Spoken]:
-        """Return one tail of each row: the number of tokens `[N]` and the tokens `[N, L]`. `rows`, `places`: `[N]` each, the
-        stream of each tail, and the tail's place in the stream's beam.
+        """Return one tail per row: the numbers of tokens `[N]`, and the tokens `[N, L]`.
+
+        `rows` has the stream of each tail, `places` the place of its hypothesis in the stream's beam, `[N]` each.
         """
         sizes = self.sizes[rows, places]
         return sizes, self._spoken(self.tails[rows, places, : int(sizes.max(initial=0))])
@@ -171,8 +177,8 @@ class History:
         return Spoken(tokens["id"], tokens["start"], tokens["end"], confidences)
 
     def hand_over(self, rows: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, Spoken]:
-        """Remove the first tokens that all live hypotheses of a row share. Return the number of removed tokens of each row, and
-        the removed tokens, row by row.
+        """Remove the first tokens that all live hypotheses of a row have in common. Return the number of removed tokens of each
+        row, and the removed tokens of all rows, one row after the other. `live` is bool `[S, K]`.
         """
         counts, total = np.zeros(len(rows), dtype=np.int64), 0
         handed = np.empty(int(self.sizes[rows].max(axis=1, initial=0).sum()), dtype=TOKEN)

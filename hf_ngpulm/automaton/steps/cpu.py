@@ -25,7 +25,7 @@ ELEMENTS_PER_BLOCK = 1 << 18
 
 
 class NGramTrie(Struct):
-    """The n-grams as nodes of a trie.
+    """The n-grams as nodes of a trie. A context is a node below the highest order; `num_ids` is the number of token ids.
 
     Members:
         first_child: `[contexts + 1]`, the first child of each context; the last element is the number of nodes.
@@ -125,8 +125,10 @@ def _trie_arrays(table: NGramTable, possible: Tensor, room: Room) -> dict[str, n
 def _fill_trie(
     table: NGramTable, nodes: list[tuple[int, int]], trie: NGramTrie, arrays: dict[str, np.ndarray], room: Room
 ) -> None:
-    """Write the n-grams into the trie's nodes, and store the node of each token's unigram. Raises NGramFormatError if n-grams
-    aren't sorted by (prefix, token), or a prefix or token doesn't exist.
+    """Write the n-grams into the trie's nodes, and store the node of each token's unigram. `nodes` has the first node and the
+    end of each order, from order 0 on; `arrays` are the trie's members.
+
+    Raises NGramFormatError if n-grams aren't sorted by (prefix, token), or a prefix or token doesn't exist.
     """
     for n, columns in enumerate(table.orders, start=1):
         arguments = (trie, columns.prefixes.contiguous(), columns.tokens.contiguous(), len(columns), *nodes[n - 1], nodes[n][0])
@@ -150,7 +152,9 @@ def _backoffs(table: NGramTable, n: int) -> Tensor:
 
 
 def _starts(blocks: list[np.ndarray], sizes: list[np.ndarray], first: int) -> list[list[int]]:
-    """Return the number of each block's first state or arc, by order. `sizes`: how many each has. `first`: the least one."""
+    """Return the number of each block's first state (or arc), by order. `blocks` are ranges of contexts, `sizes` the number of
+    states (or arcs) of each block. `first` is the number of the very first one.
+    """
     starts = []
     for of_order, own in zip(blocks, sizes):
         by_row = np.argsort(of_order[:, 0])
@@ -166,7 +170,7 @@ def _even_blocks(first: int, last: int) -> np.ndarray:
 
 
 def _blocks(first_child: np.ndarray, first: int, last: int) -> np.ndarray:
-    """Return ranges of contexts `[B, 2]`. No range has many children or many contexts."""
+    """Cut the contexts `first .. last - 1` into ranges `[B, 2]`, none of which has many children or many contexts."""
     children = first_child[first : last + 1]
     # With another dtype numpy would copy `children`.
     by_children = _even_blocks(int(children[0]), int(children[-1]))[1:-1].astype(children.dtype)

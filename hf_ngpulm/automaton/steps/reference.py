@@ -110,7 +110,10 @@ def check_arcs(num_arcs: int) -> None:
 
 
 def _what_text_can_meet(table: NGramTable, prefix: Tensor, token: Tensor, possible: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two masks over the nodes: the n-grams that a text can reach, and the n-grams after which a text can continue."""
+    """Return two masks over the nodes of all n-grams: those that a text can reach, and those after which a text can continue.
+
+    `prefix` and `token` have each node's prefix node and last token.
+    """
     unigrams = token[: len(table.orders[0])]
     ends_possibly = possible[token]
     ends_possibly[: len(unigrams)] |= unigrams == table.bos
@@ -123,7 +126,10 @@ def _what_text_can_meet(table: NGramTable, prefix: Tensor, token: Tensor, possib
 
 
 def _failure_links(table: NGramTable, prefix: Tensor, token: Tensor, keys: Tensor) -> Tensor:
-    """Return each node's longest proper suffix that is a node (Aho and Corasick 1975), computed one order at a time."""
+    """Return each node's longest proper suffix that is a node (Aho and Corasick 1975), computed one order at a time.
+
+    `prefix` and `token` have each node's prefix node and last token; `keys` combine the two, ascending.
+    """
     offsets, num_ids = table.offsets, table.num_ids
     fail = torch.zeros(offsets[-1], dtype=torch.int64, device=keys.device)
     for n in range(2, table.order + 1):

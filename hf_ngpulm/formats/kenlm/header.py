@@ -89,7 +89,7 @@ def _check_size(data: np.ndarray, end: int) -> None:
 
 
 def _complaint(start: bytes, size: int) -> str:
-    """Return the reason why the first bytes of a file aren't a valid header, as a message."""
+    """Return a message that says why the first bytes of a file aren't a valid header. `size`: bytes of the file."""
     if start.startswith(_INCOMPLETE):
         return "KenLM didn't finish building this file (it was interrupted, or the disk was full). Build it anew"
     if not start.startswith(MAGIC):

@@ -117,8 +117,10 @@ def read_probing(
 
 
 def _find_bigrams(unigrams: _HashTable, keys: np.ndarray, prefixes: np.ndarray, suffixes: np.ndarray) -> int:
-    """Write each bigram's first word to `prefixes` and its last word to `suffixes`. Return the number of pairs of words whose
-    key is in the table.
+    """Find the words of the bigrams with the given keys. Write each bigram's first word to `prefixes` and its last word to
+    `suffixes`.
+
+    Return the number of pairs of words whose key is among `keys`.
     """
     first_words = unigrams.beginning_longer()
     trials = len(first_words) * len(keys)
@@ -130,8 +132,10 @@ def _find_bigrams(unigrams: _HashTable, keys: np.ndarray, prefixes: np.ndarray, 
 
 
 def _find_longer(below: _HashTable, keys: np.ndarray, prefixes: np.ndarray, suffixes: np.ndarray) -> int:
-    """Write each n-gram's prefix and suffix as rows of `below`, the n-grams of one word less. Return the number of pairs of
-    overlapping n-grams whose key is in the table.
+    """Find the words of the n-grams with the given keys. Write each n-gram's prefix and suffix, as rows of `below`, to
+    `prefixes` and `suffixes`. `below` has the n-grams of one word less.
+
+    Return the number of pairs of overlapping n-grams whose key is among `keys`.
     """
     before, after = below.beginning_longer(), below.ending_longer()
     before = before[np.argsort(below.suffixes[before], kind="stable")]

@@ -30,7 +30,9 @@ _SLACK = 8  # bytes after each packed order, so that 64 bits can be read from th
 
 
 class _PackedOrder(NamedTuple):
-    """The `size` n-grams of one order: their offset from the start of the file, and the widths of fields in bits."""
+    """The positions of one order's n-grams: offsets from the start of the file, and widths of fields in bits. `size` is the
+    number of n-grams.
+    """
 
     size: int
     begin: int
@@ -113,9 +115,9 @@ def _bytes_at(data: np.ndarray, at: int, size: int) -> list[int]:
 
 
 def _cut_bits(num_records: int, largest: int, most: int) -> int:
-    """Return how many upper bits to cut from the pointers: the smallest number that saves the most memory.
+    """Return how many upper bits KenLM cuts from the pointers: the smallest number that saves the most memory.
 
-    An array of offsets replaces the cut bits.
+    An array of offsets replaces the cut bits. `largest` is the largest pointer, `most` the most bits that may be cut.
     """
     bits = largest.bit_length()
     costs = [64 * (largest >> (bits - cut)) - num_records * cut for cut in range(min(bits, most) + 1)]
@@ -146,13 +148,14 @@ def read_trie(layout: TrieLayout, data: np.ndarray) -> Iterator[tuple[np.ndarray
 
 
 class _Packed:
-    """Records of a fixed number of bits without padding between them. Numbers begin with their lowest bits."""
+    """Records of a fixed number of bits, without padding between them. The lowest bits of a number come first."""
 
     def __init__(self, data: np.ndarray, record_bits: int) -> None:
         self.data, self.record_bits = data, record_bits
 
     def field(self, offset: int, bits: int, count: int) -> np.ndarray:
-        """Return one field (of up to 57 bits) of the first `count` records, int64 `[count]`.
+        """Return one field of the first `count` records, int64 `[count]`. The field begins at bit `offset` of a record, and has
+        `bits` bits (up to 57).
 
         Every eighth record begins at the same bit of its byte. So eight strided copies, each with one shift, read all records.
         """
@@ -183,7 +186,9 @@ def _weights(layout: TrieLayout, order: _PackedOrder, data: np.ndarray, packed: 
 
 
 def _checked_pointers(pointers: np.ndarray, n: int, count: int) -> np.ndarray:
-    """Return the index of each node's first child in order n, and at the end the number of all children."""
+    """Return the pointers of the (n-1)-grams as int64, after checking them: each one's first child among the `count` n-grams of
+    order n, and at the end `count`.
+    """
     pointers = pointers.astype(np.int64)
     if pointers[0] != 0 or pointers[-1] != count or (pointers[1:] < pointers[:-1]).any():
         raise NGramFormatError(

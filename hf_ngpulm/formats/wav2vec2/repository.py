@@ -130,7 +130,7 @@ def parts_of_repository(
 
 def _with_graded_unknown_words(parts: LMParts, attrs: word_files.Attrs, unknown: float) -> LMParts:
     """Return the parts with a state for each length of an unknown word. Unknown words then cost as much as in pyctcdecode's
-    search.
+    search. `unknown` is the natural log-probability of `<unk>`.
 
     Costs are divided by alpha, because the search multiplies them by alpha.
     """
@@ -216,11 +216,11 @@ def _is_ours(config: Path) -> bool:
 
 
 def check_labels(alphabet: Alphabet, tokenizer: Any, where: str) -> str | None:
-    """Compare the labels of a repo with the pieces of a tokenizer.
+    """Compare the labels of a repo with the pieces of a tokenizer. `where` is the repo's name in error messages.
 
     Returns:
-        "lower" or "upper" if the tokenizer's pieces are the labels in that case. Words must then be changed to that case.
-        Otherwise None.
+        None if they are equal. "lower" or "upper" if the tokenizer's pieces are the labels in that case; words must then be
+        changed to that case.
 
     Raises:
         TokenizerMismatchError: the labels and the pieces differ by more than case.
@@ -252,5 +252,5 @@ def check_labels(alphabet: Alphabet, tokenizer: Any, where: str) -> str | None:
 
 
 def _are_special(ours: str, theirs: str) -> bool:
-    """Return whether both labels are the same special token. (Special tokens keep their case if the labels' case changes.)"""
+    """Return whether two labels are the same special token, perhaps in another case."""
     return ours.lower() == theirs.lower() and len(ours) > 1 and not ours.isalpha()

@@ -147,7 +147,8 @@ def unknown_log_prob(table: NGramTable) -> float:
 
 
 def charged_to_unknown_words(attrs: Attrs, unknown: float) -> list[float]:
-    """Return the scores of an unfinished unknown word of 0, 1, ... characters.
+    """Return the scores of an unfinished unknown word of 0, 1, ... characters. `unknown` is the natural log-probability of
+    `<unk>`.
 
     pyctcdecode's search charges the offset (here a natural log, without a weight) to an unfinished unknown word, and nothing to
     an unfinished known word. Here a known word pays its language model cost letter by letter. So an unknown word must also have

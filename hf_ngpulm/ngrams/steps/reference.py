@@ -11,7 +11,7 @@ from . import Packing, SortedRun, TrieOrder
 
 
 def pack(digits: Tensor, num_starts: int, packing: Packing) -> Tensor:
-    """Return the n-gram that starts at each of the first `num_starts` positions, cut after its `</s>` (or `packing.cut`).
+    """Return the n-gram that starts at each of the first `num_starts` positions. The digit `packing.cut` ends an n-gram.
 
     Args:
         digits: int32 `[num_starts + order - 1]`, all sentences concatenated, including `<s>` and `</s>`.
@@ -152,11 +152,11 @@ def discount(
 
 
 def context_sums(contexts: Tensor, num_contexts: int, counts: Tensor, dropped: Tensor | None) -> Tensor:
-    """Return the sums from which each context's weight is computed, int64 `[5, num_contexts]`.
+    """Return five sums for each context, from which the context's weight is computed, int64 `[5, num_contexts]`.
 
-    Two rows are sums of adjusted counts: of all n-grams with the context, and of the dropped ones. Three rows are the numbers
-    of kept n-grams with the adjusted counts 1, 2, and 3 or more. Whole numbers have the same sum in any order. `contexts` is
-    int64 `[N]`.
+    Two sums are of adjusted counts: over all n-grams with the context, and over the dropped ones. Three are the numbers of kept
+    n-grams with the adjusted counts 1, 2, and 3 or more. All are whole numbers, so the order of addition has no effect.
+    `contexts` is int64 `[N]`, the context of each n-gram.
     """
     sums = torch.zeros(5, num_contexts, dtype=torch.int64, device=counts.device)
     sums[0].index_add_(0, contexts, counts)
@@ -180,7 +180,10 @@ def weights_of(sums: Tensor, discounts: tuple[float, float, float]) -> Tensor:
 def interpolated(
     counts: Tensor, discounts: tuple[float, float, float], total: Tensor, weight: Tensor, backed_off: Tensor
 ) -> Tensor:
-    """Return interpolated probabilities, float32 `[N]`, from adjusted counts, the sums and weights of contexts, and the
-    probabilities of the suffixes."""
+    """Return interpolated probabilities, float32 `[N]`, of n-grams with the adjusted counts `counts`.
+
+    For each n-gram, `total` is the sum of its context's counts, `weight` the context's weight of the lower order, and
+    `backed_off` the probability in the lower order.
+    """
     taken = torch.tensor([0.0, *discounts], dtype=torch.float64, device=counts.device)[counts.clamp(max=3)]
     return ((counts.to(torch.float64) - taken) / total + weight * backed_off).to(torch.float32)

@@ -61,7 +61,7 @@ class Roles(NamedTuple):
 
 
 class FusedRows(NamedTuple):
-    """The LM of each row."""
+    """The LMs of a batch of `B` rows, one per row."""
 
     tensors: AutomatonTensors  # tensors of one automaton, or of several automata in one pool
     vocab_size: int  # number of token ids that the automata score
@@ -102,7 +102,7 @@ def fuse(
 def fuse_outside_loops(scores: Tensor, input_ids: Tensor, rows: FusedRows, roles: Roles, shared: bool, ends: Tensor) -> None:
     """Apply `loops.end_loops` to the rows with an LM. Then apply `fuse` to the rows that aren't in a loop.
 
-    Both are done in one call of the native core.
+    Both are done in one call of the native core. `ends` is as for `end_loops`, the other arguments are as for `fuse`.
     """
     if scores.numel():
         load_engine(__package__, "cpu", scores.device).fuse(scores, input_ids, rows, roles, shared, ends)
@@ -156,10 +156,10 @@ def fuse_less(
     Nothing is subtracted from END. An internal LM gets no audio, so it doesn't know where a transcript ends. Neither does a
     source LM whose texts were cut at other places.
 
-    With `shared`, no constant raises the scored classes to their old total probability: a beam search compares hypotheses by
-    these lower scores. The unscored classes fall instead, by f. The amount f is the larger one of two: by how much the best
-    scored class has fallen, and by how much the log of the scored classes' total probability has fallen. Then all classes rise
-    by f times the probability that the model gives to unscored classes.
+    A beam search compares hypotheses by these lower scores. So with `shared`, no constant raises the scored classes to their
+    old total probability. The unscored classes fall instead, by f. Two numbers are computed: by how much the best scored class
+    has fallen, and by how much the log of the scored classes' total probability has fallen. The larger one is f. Then all
+    classes rise by f times the probability that the model gives to unscored classes.
 
     Args:
         less: float32 `[B, C]`, weighted scores of the LMs that are subtracted (internal LM or source LM).

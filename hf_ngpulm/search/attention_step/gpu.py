@@ -103,7 +103,10 @@ def _read_kernel(
     length, context_length, num_states, vocab_size, classes, num_ends, tiles,
     HOLDS: tl.constexpr, CARRIED: tl.constexpr, SHARED: tl.constexpr, READ_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write a row's LM state, the score of `</s>` in this state, and (if SHARED) the logsumexp of the END classes' scores."""
+    """Write a row's LM state, the score of `</s>` in this state, and (if SHARED) the logsumexp of the END classes' scores.
+
+    If CARRIED, the caller has kept the states: `starts` has the present states, and no tokens are read.
+    """
     row = tl.program_id(0).to(tl.int64)
     tokens_of_row = input_ids + row * length
     started = -1
@@ -192,7 +195,7 @@ def _add_kernel(
     scores, fused, roles, weights, states, starts, sums, vocab_size, classes, tile, tiles,
     SHARED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write the fused scores of a tile's classes: `x + w * log p_LM` for scored classes, x for unscored classes.
+    """Write the fused scores of a tile of `tile` classes: `x + w * log p_LM` for scored classes, x for unscored classes.
 
     If SHARED, write six sums of the tile, too. They are the highest score and the logsumexp, for three sets of scores: x of the
     scored classes, the fused scores of the scored classes, and x of the unscored classes.
@@ -272,7 +275,7 @@ def _add_kernel(
 
 @triton.jit
 def _more(best, total, values):
-    """Update the highest score and the sum of exp(score - highest score) with a block of scores, and return both."""
+    """Add a block of scores to a running sum. Return the highest score so far, and the sum of exp(score - highest score)."""
     highest = tl.maximum(best, tl.max(values, axis=0))
     shift = tl.where(highest > float("-inf"), highest, 0.0)
     return highest, total * tl.exp(best - shift) + tl.sum(tl.exp(values - shift), axis=0)
@@ -280,7 +283,10 @@ def _more(best, total, values):
 
 @triton.jit
 def _whole(sums, tiles, places):
-    """Return the highest score of a row, and the logsumexp of the row's scores, from the sums of its tiles."""
+    """Return the highest score of a row, and the logsumexp of the row's scores, from the sums of its tiles.
+
+    `places` is a range of at least `tiles` numbers, the indices of the tiles.
+    """
     bests = tl.load(sums + places, mask=places < tiles, other=float("-inf"))
     totals = tl.load(sums + tiles + places, mask=places < tiles, other=float("-inf"))
     best = tl.max(bests, axis=0)

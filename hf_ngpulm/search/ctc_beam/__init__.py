@@ -48,7 +48,9 @@ FIRST_HASH = 0x2545F491
 
 
 class BeamState(NamedTuple):
-    """State of a search of `B` rows with `K` prefixes per row and `M` automata. An empty place has -inf as both scores."""
+    """State of a search of `B` rows with `M` automata. Each row has `K` places for prefixes; an empty place has -inf as both
+    scores.
+    """
 
     offsets: Tensor  # float64 [B], offset of each row's acoustic scores
     # blank_scores, token_scores: float32 [B, K], log `p_b` and log `p_t`, minus the offset
@@ -80,7 +82,10 @@ class BeamRules(NamedTuple):
 
 
 class BeamFrames(NamedTuple):
-    """Trace of the search. It gives the likeliest alignment of every prefix, from the last frame back to the first."""
+    """Trace of the search: for each frame and place of the beam, where the prefix came from and what label it got.
+
+    From the last frame back to the first, the trace gives the likeliest alignment of every prefix.
+    """
 
     links: Tensor  # int32 [B, T, K], place in the beam before the frame from which the prefix's likeliest alignment comes
     # int32 [B, T, K], label of the frame on this alignment: a new token, `INSIDE` (the last token continues) or `BLANK`

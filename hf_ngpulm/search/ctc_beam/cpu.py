@@ -35,7 +35,7 @@ class NgpulmBeamRules(Struct):
 
 
 class NgpulmRanked(Struct):
-    """`hf_ngpulm.search.ctc_beam.ranking.Ranked` for the native core, with the sizes of the prefixes."""
+    """`hf_ngpulm.search.ctc_beam.ranking.Ranked` for the native core, and the number of tokens of each prefix."""
 
 
 _search = Function("ngpulm_ctc_beam")
@@ -105,9 +105,10 @@ def is_there(beams: np.ndarray) -> np.ndarray:
 def rank(
     automaton: Automaton, models: CtcModels, batch: CtcRows, rows: int, num_beams: int, joins_texts: bool, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the places, the sizes (numbers of tokens) and the scores of a batch's best prefixes.
+    """Return three arrays about the `count` best prefixes of each row: places in the beam, numbers of tokens, and scores.
 
-    See `ranking.Ranked` for places and scores.
+    See `ranking.Ranked` for places and scores. `rows` is the number of rows in the batch. `joins_texts` says whether to merge
+    the prefixes of each text first.
     """
     places, sizes = np.empty((rows, count), dtype=np.int32), np.empty((rows, count), dtype=np.int32)
     scores = np.empty((rows, count, 4))

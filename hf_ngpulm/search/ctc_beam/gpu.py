@@ -9,8 +9,9 @@ highest acoustic score, plus the best LM score in the prefix's state. If this bo
 so far, the extension can't enter the beam, so skipping it doesn't change the result. The CPU engine does the same.
 
 A program keeps the beam's small arrays in registers, padded to a power of two. Values that change only for new prefixes stay in
-the result's tensors. All prefixes are scored in parallel, in `[place, token]` tiles. A group is a subset of a place's tokens.
-Each group offers its best extension, and the program chooses among the offers, which fit in a warp.
+the result's tensors. A place of the beam holds one prefix. All places are scored in parallel, in `[place, token]` tiles. A
+group is a subset of a place's tokens. Each group offers its best extension, and the program chooses among the offers, which fit
+in a warp.
 
 A line of global memory holds the LM scores and target states of all tokens in a prefix's state. The program writes the lines of
 all new prefixes at once, at the first frame that may extend them. It writes level by level, from the shortest context to the
@@ -89,7 +90,7 @@ def _moved(values: Any, device: torch.device) -> Any:
 
 
 def tiling(num_beams: int, classes: int) -> dict[str, int]:
-    """Return the kernel's tile sizes, number of warps and compiler options for `num_beams` prefixes."""
+    """Return the kernel's tile sizes, number of warps and compiler options for `num_beams` prefixes and `classes` classes."""
     places = max(triton.next_power_of_2(num_beams), FEWEST_PLACES)
     block = max(min(triton.next_power_of_2(classes), TILE // places), SMALLEST_BLOCK)
     groups = min(max(places, MOST_GROUPS), places * block)
@@ -117,10 +118,12 @@ def peaks_of(logits: Tensor, lengths: Tensor, blank: int, tiles: dict[str, int])
 
 
 def room_for_lines(lm_states: Tensor, places: int, candidates: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return empty lines for the states of prefixes, `[B, K, M]`: the lines' states, peaks, scores and targets.
+    """Return empty lines for a search that begins with the states `lm_states`, `[B, K, M]`. A line holds the score and the
+    target of each of the tokens `0 .. candidates - 1` in one prefix's states.
 
-    A line has the score and the target of each token in a state. There are twice as many lines as places, so a line stays valid
-    for some time after its prefix has left the beam.
+    The result has four tensors: for each line the states, an upper bound of the token scores, the tokens' scores and the
+    tokens' targets. There are twice as many lines as places, so a line stays valid for some time after its prefix has left the
+    beam.
     """
     batch_size, _, num_automata = lm_states.shape
     line_states = torch.full((batch_size, 2 * places, num_automata), -1, dtype=torch.int32, device=lm_states.device)
@@ -182,7 +185,7 @@ def _take(values, at):
 
 @triton.jit
 def _key_of(scores, indices):
-    """Return integer keys that sort like scores, then by index. NaN counts as -inf."""
+    """Return int64 keys that sort by score, then by index (in the lower 32 bits). NaN counts as -inf."""
     bits = tl.where(scores > float("-inf"), scores, float("-inf")).to(tl.int32, bitcast=True)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return (ordered.to(tl.int64) << 32) | indices
@@ -190,15 +193,17 @@ def _key_of(scores, indices):
 
 @triton.jit
 def _extension_index(tokens, order, PLACES: tl.constexpr):
-    """Return the index that each extension has in its key. Of equal scores, the highest index wins. So lower tokens have higher
-    indices, and among the places of one token, places earlier in `order` have higher indices.
+    """Return the index that each extension has in its key (see `_key_of`). `order` is the rank of the prefix that is extended.
+
+    Of equal scores, the highest index wins. So lower tokens have higher indices. For the same token, lower ranks have higher
+    indices.
     """
     return STAYING - 1 - (tokens * PLACES + order)
 
 
 @triton.jit
 def _extension_of(keys, PLACES: tl.constexpr):
-    """Return the tokens in keys of extensions, and the ranks of the prefixes that they extend."""
+    """Return, for keys of extensions, the tokens and the ranks of the extended prefixes. This inverts `_extension_index`."""
     code = STAYING - 1 - keys.to(tl.int32)
     return code // PLACES, code % PLACES
 
@@ -218,9 +223,10 @@ def _score_of(key):
 
 @triton.jit
 def _find_parents(hashes, parent_hashes, sizes, last, alive, num_beams, places, PLACES: tl.constexpr):
-    """Return four values for each prefix. The first is the place of its parent (the prefix without its last token), or -1
-    if the beam doesn't have the parent. The others are whether the parent ends in the same token, the number of prefixes
-    with a lower hash, and the prefix's index in the keys of prefixes that stay.
+    """Return four values for each prefix. The parent of a prefix lacks its last token.
+
+    They are the place of the parent (-1 if the beam doesn't have it), whether the parent ends in the same token as the prefix,
+    the prefix's rank by hash, and the index for the prefix's key (see `_key_of`) if the prefix stays in the beam.
     """
     inside = places < num_beams
     own = tl.load(hashes + places, mask=inside, other=0)
@@ -236,7 +242,7 @@ def _find_parents(hashes, parent_hashes, sizes, last, alive, num_beams, places, 
 
 @triton.jit
 def _has_twins(texts, alive, places, inside):
-    """Return whether any two prefixes have the same text."""
+    """Return whether any two prefixes that are `alive` have the same text. `texts` points to their hashes."""
     own = tl.load(texts + places, mask=inside, other=0)
     same = (own[:, None] == own[None, :]) & alive[:, None] & alive[None, :] & (places[:, None] < places[None, :])
     return tl.max(tl.max(same.to(tl.int32), axis=1), axis=0) > 0
@@ -244,8 +250,11 @@ def _has_twins(texts, alive, places, inside):
 
 @triton.jit
 def _join_texts(texts, last, of_parent, added, by_blanks, by_tokens, places, PLACES: tl.constexpr):
-    """Give the scores of each text to its best prefix (see `hf_ngpulm.search.ctc_beam`). Return the new scores by blanks and by
-    tokens, and whether any prefix has lost both scores.
+    """Give the scores of each text to its best prefix (see `hf_ngpulm.search.ctc_beam`).
+
+    `by_blanks` and `by_tokens` are log `p_b` and log `p_t` of the prefixes. `added` is the sum of LM scores and bonuses, and
+    `of_parent` is the hash of each prefix's parent. Return the new `by_blanks` and `by_tokens`, and whether any prefix has lost
+    both scores.
     """
     totals = _add(by_blanks, by_tokens)
     alive = totals > float("-inf")
@@ -265,13 +274,15 @@ def _join_texts(texts, last, of_parent, added, by_blanks, by_tokens, places, PLA
 
 @triton.jit
 def _place_in_order(numbers, order, alive, places):
-    """Return the places whose rank in `order` is `numbers`; 0 for a rank that no place has."""
+    """Return the places of the prefixes with the ranks `numbers`; 0 for a rank that no prefix has. `order` has each place's
+    rank.
+    """
     return tl.sum(tl.where((numbers[:, None] == order[None, :]) & alive[None, :], places[None, :], 0), axis=1)
 
 
 @triton.jit
 def _gathered(scores, to, alive, places):
-    """Return for each place the logsumexp of the scores whose target in `to` is this place."""
+    """Move scores to the places in `to`. Return each place's logsumexp of the scores that were moved there."""
     values = tl.where((to[None, :] == places[:, None]) & alive[None, :], scores[None, :], float("-inf"))  # [to, from]
     highest = tl.max(values, axis=1)
     shift = tl.where(highest > float("-inf"), highest, 0.0)
@@ -284,7 +295,8 @@ def _fill_lines(
     states, active, line_scores, line_targets, starts, weight, blank, candidates, vocab_size,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write the scores and targets of the tokens `0 .. candidates - 1` in each active row's state to the row's line.
+    """Write the scores and targets of the tokens `0 .. candidates - 1` in the state of each active row. `starts` has the index
+    in `line_scores` and `line_targets` at which the row's line begins.
 
     Return an upper bound of each row's best weighted token score: the highest score that was written, even if a longer context
     has overwritten it.
@@ -355,11 +367,11 @@ def lines_of(
     weights, blank, candidates, vocab_size,
     NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Give a line to each prefix that has none: a line with the same states if there is one, otherwise an unused line, which is
-    then filled.
+    """Give a line to each prefix that has none (`lines` is -1). If a line already has the prefix's states, use this line.
+    Otherwise fill an unused line.
 
-    Return each prefix's line, the line at which the next search for an unused line begins, and the best token score in each
-    prefix's line.
+    Return three values: each prefix's line, the line at which the next search for an unused line begins, and the best token
+    score in each prefix's line.
     """
     NUM_LINES: tl.constexpr = 2 * PLACES
     ROWS: tl.constexpr = PLACES if PLACES < MOST_ROWS else MOST_ROWS
@@ -418,7 +430,7 @@ def _best_extensions(
 
     A key holds the score of an extension and an index of the token and the place (see `_extension_index`). The score is the
     place's score (`by_same` for the place's last token, otherwise `by_other`), plus the token's log-probability, LM scores and
-    bonus.
+    bonus. Blocks that can't reach the score `worst` are skipped.
     """
     columns = tl.arange(0, BLOCK)
     below = tl.broadcast_to(limits[:, None], (GROUPS, PLACES * BLOCK // GROUPS))
@@ -455,8 +467,10 @@ def _extended(
     line_scores, line_starts, weights, candidates, bonus, without_lm,
     NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """Replace the worst prefixes of the beam by better extensions. Return four values: the keys of the new beam; for each
-    entry, the place of the prefix that stays or is extended; the new token, or -1 if the prefix stays; and the best score.
+    """Replace the worst prefixes of the beam by better extensions. `keys` has the prefixes as they would stay.
+
+    Return four values. Three have an entry per place: the new key, the place of the prefix that stays there or is extended, and
+    the new token (-1 if the prefix stays). The fourth is the best score.
     """
     from_places = places
     tokens_added = places * 0 - 1
@@ -506,7 +520,9 @@ def _store_new(
     hashes, parent_hashes, sizes, lm_scores, lm_states, texts, text_hashes, line_scores, line_targets,
     weights, classes, candidates, bonus, without_lm, NUM_AUTOMATA: tl.constexpr, JOINS: tl.constexpr,
 ):  # fmt: skip
-    """Store the values that change for new prefixes. Return the new acoustic scores, and the LM scores and bonuses to add."""
+    """Store the hashes, sizes and LM states of new prefixes. Return their acoustic scores, and the LM scores and bonuses that
+    are added.
+    """
     token = tl.where(is_new, tokens_added, 0)
     log_probs = tl.load(x + token.to(tl.int64) * class_stride, mask=is_new, other=0.0).to(tl.float32)
     before = tl.where(token == _take(last, from_places), _take(by_blanks, from_places), _take(totals, from_places))

@@ -21,7 +21,7 @@ def extend_hash(hashes: Tensor, tokens: Tensor) -> Tensor:
 
 
 def in_order(last_tokens: Tensor, parent_hashes: Tensor) -> Tensor:
-    """Return the places of prefixes in the order that breaks ties, `[B, K]`."""
+    """Return the order that breaks ties between equal scores: the places of each row's prefixes, `[B, K]`, first one first."""
     order = parent_hashes.argsort(dim=1, stable=True)
     return order.gather(1, last_tokens.gather(1, order).argsort(dim=1, stable=True))
 

@@ -44,7 +44,7 @@ CPU = torch.device("cpu")
 
 
 class GraphState(NamedTuple):
-    """State of a search of `B` rows with up to `K` hypotheses per row. An empty place has the score -inf.
+    """State of a search of `B` rows with `K` places for hypotheses per row. An empty place has the score -inf.
 
     Args:
         scores: float64 `[B, K]`, total scores.
@@ -103,10 +103,10 @@ def initial_state(max_active: int, lm_states: Tensor) -> GraphState:
 
 
 def in_order(state: GraphState) -> Tensor:
-    """Return the order of hypotheses with equal scores at an utterance's end: by label, then by automaton states.
+    """Return the order that breaks ties at an utterance's end: by label, then by the automata's states.
 
     Returns:
-        int64 `[B, K]`, places of the hypotheses.
+        int64 `[B, K]`, the places of each row's hypotheses in this order.
     """
     keys = (*reversed(state.lm_states.unbind(2)), state.last_tokens)
     order = torch.arange(keys[0].shape[1], device=keys[0].device).expand(keys[0].shape)

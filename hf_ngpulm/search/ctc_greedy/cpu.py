@@ -33,14 +33,14 @@ def search(
     automaton: Automaton, frames: Frames, rules: LabelRules, batch: CtcRows, states: np.ndarray, shape: tuple[int, int],
     confidences: np.ndarray | None, are_max_probs: bool, tails: Tails | None, labels: np.ndarray | None,
 ) -> np.ndarray:  # fmt: skip
-    """Label the frames of a batch.
+    """Label the frames of a batch of `N` rows, out of `S` rows with a state.
 
     Args:
         batch: the rows; the search updates their states.
         states: int32 `[S, M]`, the automata's states of all rows, for the error message.
         shape: (N, T), where T includes padding.
         confidences, are_max_probs: as for `hf_ngpulm.search.ctc_beam.cpu.search`.
-        tails: gets the tokens (`History.with_room`). If None, `labels` gets the classes of the frames.
+        tails: arrays for the tokens (see `History.with_room`). If None, the classes are written to `labels` instead.
         labels: int32 `[N, T]`, filled with the blank.
 
     Returns:

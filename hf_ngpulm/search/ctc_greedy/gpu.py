@@ -121,7 +121,9 @@ def _choose(
     x, class_stride, candidates, blank, before, stay_cost, lm_scores, vocab_size, weights,
     RULE: tl.constexpr, NUM_AUTOMATA: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Return the token with the best score at a frame, given the label of the previous frame; -1 if no token is possible."""
+    """Return the token below `candidates` with the best score at a frame, or -1 if none is possible. `before`: the previous
+    label.
+    """
     chosen = -1
     best = float("-inf")
     for block in range(0, candidates, BLOCK):
@@ -147,8 +149,10 @@ def _choose_near(
     x, class_stride, before, stay_cost, highest, most, near, count, lm_scores, targets, states, weights,
     num_states, vocab_size, RULE: tl.constexpr, NUM_AUTOMATA: tl.constexpr,
 ):  # fmt: skip
-    """Return the same as `_choose`, or -1 if a token that isn't near the highest logit might win. The scores and targets of the
-    near tokens are written to `lm_scores` and `targets`, where `fill_row` writes the scores and targets of all tokens.
+    """Return the same as `_choose`, but score only the `count` tokens in `near`, whose logits are near the `highest` one.
+
+    Return -1 if another token might win: LMs add at most `most` to a token. The near tokens' scores and targets are written to
+    `lm_scores` and `targets`, by token.
     """
     tl.debug_barrier()  # the states after the last label must have been written
     lanes = tl.arange(0, NEAR)

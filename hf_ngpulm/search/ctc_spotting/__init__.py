@@ -29,7 +29,10 @@ SLACK, MOST = 2.0, 32
 
 
 class Spot(NamedTuple):
-    """A phrase in the place of the transcript's tokens `first .. last - 1`, at the frames `start .. end - 1`."""
+    """A phrase that may replace the transcript's tokens `first .. last - 1`, at the frames `start .. end - 1`.
+
+    `spelling` is the index of the phrase's spelling in the tree, `score` the phrase's score.
+    """
 
     spelling: int
     first: int
@@ -61,7 +64,7 @@ class SpellingTree:
         cls, spellings: Sequence[Sequence[int]], needed: Sequence[float] | np.ndarray, begins: np.ndarray, delimiter: int = -1,
         slack: float = SLACK,
     ) -> SpellingTree:  # fmt: skip
-        """Return the tree of spellings. No spelling may be empty."""
+        """Return the tree of spellings, none of which may be empty. The other arguments are attributes of the tree."""
         sizes = np.array([len(each) for each in spellings], dtype=np.int64)
         longest = int(sizes.max(initial=0))
         padded = np.full((len(spellings), longest), -1, dtype=np.int32)
@@ -122,14 +125,14 @@ def spotted(
 def forced(
     logits: Tensor, lengths: Tensor, blank: int, rows: Sequence[int], readings: Sequence[Sequence[int]], engine: str = "auto"
 ) -> np.ndarray:
-    """Return the log-probability of each token sequence, summed over its alignments, float64 `[N]`. If a sequence doesn't fit
-    into the frames, its value is -inf.
+    """Return the log-probability of each token sequence, summed over its alignments, float64 `[N]`; -inf if the sequence
+    doesn't fit into the frames.
 
     If the logits aren't normalised, all values of a row are shifted by the same constant. The computation runs on the CPU.
 
     Args:
         logits, lengths: as for `spotted`.
-        rows: N indices, the row of each token sequence.
+        rows: the row of the logits that each token sequence is compared with, N indices.
         readings: N token sequences.
     """
     return _engine(engine).forced(logits.cpu(), lengths.cpu(), blank, rows, readings)

@@ -19,7 +19,7 @@ class NgpulmSpellingTree(Struct):
 
 
 class NgpulmTranscripts(Struct):
-    """The concatenated `Aligned` of all rows for the native core."""
+    """The transcripts and alignments (`Aligned`) of all rows, one after the other, for the native core."""
 
 
 class NgpulmSpots(Struct):

@@ -70,7 +70,11 @@ def _spots(logits: Tensor, blank: int, tree: SpellingTree, transcript: Aligned) 
 def _next(
     scores: dict[int, float], spelling: Sequence[int], frame: list[float], blank: int, is_first: bool
 ) -> Iterator[tuple[int, float]]:
-    """Yield each place in the phrase's alignment, and its best score, after one more frame. No phrase begins with a blank."""
+    """Yield the best score of each position in the phrase's alignment after one more frame: pairs of position and score.
+
+    Position 2i + 1 is token i, position 2i the blank after token i - 1. No phrase begins with a blank. `scores` are the scores
+    before the frame, `frame` the logits, and `is_first` says whether the phrase may begin at this frame.
+    """
     for place in range(1, 2 * len(spelling) + 1):
         token = spelling[(place - 1) // 2] if place % 2 else blank
         before = [place, place - 1] if place > 1 or is_first else [place]

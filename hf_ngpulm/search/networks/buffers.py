@@ -1,7 +1,8 @@
 """Transducer searches in buffers of fixed shapes, for a GPU.
 
 Within a step, the host never waits for the device, and the step also computes rows that have ended. So a block of steps can be
-a CUDA graph (see `graphs`). After each block, the host checks whether any row must continue.
+a CUDA graph (see `graphs`). After each block, the host checks whether any row must continue. The trace of a block says for each
+step where each hypothesis came from and what label it got (see `TransducerSearch.steps`).
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class BufferedSearch(TransducerSearch):
 
     @abstractmethod
     def carries(self) -> list[Tensor]:
-        """Return the tensors that a run changes in place."""
+        """Return the tensors that a run changes in place. Callers restore their values before they repeat a run."""
 
     @abstractmethod
     def make_buffers(self, rows: int, num_automata: int) -> None:
@@ -81,11 +82,11 @@ class BufferedSearch(TransducerSearch):
         return self.told[name][: self.size] if name in self.told else super().array(name)
 
     def changed(self) -> None:
-        """Drop the host's copies of arrays of `beam`, except times, because the host has changed `beam`."""
+        """Forget the host's copies of `beam`'s arrays, except the times: the host has changed `beam`, so they are outdated."""
         self.told = {name: values for name, values in self.told.items() if name == "times"}
 
     def set_times(self, rows: np.ndarray | slice, less: np.ndarray | None = None) -> None:
-        """Update the host's copy of the times of some rows. Subtract `less` frames, or if `less` is None set the times to 0."""
+        """Subtract `less` frames, int64 `[N]`, from some rows' times in the host's copy. If `less` is None, set them to 0."""
         if "times" in self.told:
             times = self.told["times"]
             times[rows] = 0 if less is None else times[rows] - less[:, None]
@@ -128,7 +129,7 @@ class BufferedSearch(TransducerSearch):
 
     @abstractmethod
     def limit(self, lengths: Tensor, reaches: Tensor) -> None:
-        """Set the lengths and reaches of the rows in use for a new run; see `run_on`."""
+        """Set the rows' numbers of frames, and the largest numbers of frames that a step can advance; see `run_on`."""
 
     def run_blocks(self, longest: int) -> None:
         """Run blocks of steps until no row must continue. `longest` is the largest number of frames of a row."""
@@ -142,7 +143,7 @@ class BufferedSearch(TransducerSearch):
         self.untold.append(tuple(part.clone() for part in self.traces()))
 
     def look(self) -> bool:
-        """Copy new traces and the results to the host, and return whether any row must continue."""
+        """Copy the results and the traces of new blocks to the host. Return whether any row must continue."""
         names = [name for name in REPORTED if name != "sizes" or self.settings.strategy != "greedy"]
         of_beam = [getattr(self.beam, name) for name in names]
         is_open, *arrays = on_host([self.is_open, *of_beam, *(trace for block in self.untold for trace in block)])
@@ -158,7 +159,7 @@ class BufferedSearch(TransducerSearch):
 
     @abstractmethod
     def traces(self) -> tuple[Tensor, ...]:
-        """Return the buffers to which a block writes its trace."""
+        """Return the buffers to which a block of steps writes its trace."""
 
     def places(self, *values: np.ndarray) -> list[Any]:
         """Convert arrays to tensors on the device."""
@@ -166,5 +167,5 @@ class BufferedSearch(TransducerSearch):
 
 
 def _automata_of(models: RowModels) -> RowModels:
-    """Return models without lease and lazy search, so that a search that is kept after its batch doesn't hold their memory."""
+    """Return models without `lease` and `lazy`. A search may be kept after its batch, and must not hold their memory."""
     return models._replace(lease=None, lazy=None)

@@ -85,10 +85,10 @@ class Steps(Struct):
 class Trace:
     """Trace of a search.
 
-    It has four values for each step, row and place in the beam: the place before the step (link), the label, the number of
-    frames that the hypothesis advances, and the sum from which the token's confidence is computed (see
-    `hf_ngpulm.search.confidence.confidence_of_sums`). The initial value of an entry means that the hypothesis doesn't move.
-    `used` counts the steps of each row. The room doubles whenever it is too small.
+    The trace has four values for each step, row and place in the beam: the place before the step (link), the label, the number
+    of frames that the hypothesis advances, and the sum from which the token's confidence is computed (see
+    `hf_ngpulm.search.confidence.confidence_of_sums`). Initially, every entry says that the hypothesis doesn't move. `used`
+    counts the steps of each row. The arrays double in length whenever they are too short.
     """
 
     def __init__(self, batch_size: int, num_beams: int) -> None:
@@ -141,13 +141,15 @@ class CoreSearch(TransducerSearch):
     """A transducer search whose state is in arrays that the core reads and writes.
 
     The core also runs networks of the usual kind. It copies the model's weights again whenever rows begin, because they may
-    have changed. PyTorch runs other networks, and the core does the work between their calls.
+    have changed. PyTorch runs other networks, and the core does the work between their calls. A slot holds a prediction and the
+    prediction network's state after the same tokens.
 
     Args:
-        slots: number of predictions that the search keeps.
+        slots: number of slots.
 
     Attributes:
-        predictions, state: `[slots, D]`, and the prediction network's state. The core's state is a single tensor of all parts.
+        predictions: `[slots, D]`.
+        state: the prediction network's state in all slots. If the core runs the networks, it is a single tensor of all parts.
         laid_out: the weights in the core's layout; None if PyTorch runs the networks.
     """
 
@@ -170,7 +172,7 @@ class CoreSearch(TransducerSearch):
         super().use(on_the_cpu(models))
 
     def keep_start(self, slots: Tensor) -> None:
-        """Run the networks before the first token, and keep the results in some slots, int64 `[N]`."""
+        """Run the networks before the first token, and store the prediction and state in the slots `slots`, int64 `[N]`."""
         prediction, state = self.model.start(len(slots), self.like)
         if self.predictions is None:
             self.predictions = prediction.new_zeros((self.slots, *prediction.shape[1:]))
@@ -178,7 +180,7 @@ class CoreSearch(TransducerSearch):
         self.keep(slots, prediction, state)
 
     def keep(self, slots: Tensor, predictions: Tensor, state: tuple[Tensor, ...]) -> None:
-        """Keep new predictions and states in some slots, int64 `[N]`."""
+        """Store new predictions and states in the slots `slots`, int64 `[N]`."""
         assert self.predictions is not None
         places = slots.to(predictions.device)
         for buffer, values in zip((self.predictions, *self.state), (predictions, *state)):

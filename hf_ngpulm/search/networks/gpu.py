@@ -25,7 +25,9 @@ ONE_WARP = {"num_warps": 1, **EXACT}
 
 
 def block_of(classes: int) -> dict[str, int]:
-    """Return the number of classes that a program reads at a time, its number of warps, and its registers per thread."""
+    """Return a kernel's settings: the number of classes that a program reads at a time, its warps, and its registers per
+    thread.
+    """
     block = min(triton.next_power_of_2(max(classes, 32)), LARGEST_BLOCK)
     return {"BLOCK": block, "num_warps": max(block // ELEMENTS_PER_WARP, 1), **REGISTERS}
 
@@ -40,7 +42,8 @@ def entropy_bounds(classes: int) -> tuple[float, float]:
 
 
 def gather_frames(frames: Tensor, times: Tensor, window: int) -> Tensor:
-    """Return `window` frames starting at each time: `[R, T, D]` and int64 `[R, P]` -> `[R, P, window, D]`.
+    """Return `window` frames from each time on. `frames` is `[R, T, D]`, `times` int64 `[R, P]`, the result `[R, P, window,
+    D]`.
 
     A time outside the range `0 .. T - 1` gives the nearest frame.
     """
@@ -66,7 +69,9 @@ def _gather_kernel(frames, times, out, places, window, longest, width, TILE: tl.
 
 @triton.jit
 def best_class(x, classes, without, BLOCK: tl.constexpr):
-    """Return the best token class of a frame, its logit, and the logsumexp of the logits, all except the class `without`."""
+    """Return three values for a frame without the class `without`: the best token class, its logit, and the logsumexp of the
+    logits.
+    """
     lanes = tl.arange(0, BLOCK)
     best = 0
     highest = float("-inf")

@@ -22,13 +22,14 @@ Kept = dict[Hashable, Any]
 
 
 def grown(size: int, least: int) -> int:
-    """Return the buffer size for `size`: a power of two, at least `least`, so that few sizes occur and need graphs."""
+    """Return the size of a buffer for `size` elements: a power of two, at least `least`. So few sizes occur, and few graphs."""
     return max(least, 1 << (max(size, 1) - 1).bit_length())
 
 
 @contextmanager
 def recalled(kept: Kept | None, key: tuple[Hashable, ...], tensors: Iterable[Tensor], make: Callable[[], Any]) -> Iterator[Any]:
-    """Lend the object that is stored under a key, or a new object. The least recently used objects are dropped.
+    """Lend the object that is stored under a key, or a new object (a context manager). The least recently used ones are
+    dropped.
 
     While an object is lent, another thread gets another object.
 
@@ -145,8 +146,9 @@ def overwrite(buffers: tuple[Tensor, ...], values: tuple[Tensor, ...]) -> None:
 def replace_where(
     condition: Tensor, buffers: tuple[Tensor, ...], values: tuple[Tensor, ...], others: tuple[Tensor, ...] | None = None
 ) -> None:
-    """Copy values to the rows of buffers for which a condition holds, and `others` to the other rows. `condition`: bool `[R]`.
-    `buffers`, `values`, `others`: tensors of equal shapes, `[R, ...]`. If `others` is None, the other rows are unchanged.
+    """Copy values to the rows of buffers for which `condition` (bool `[R]`) holds, and `others` to the other rows.
+
+    `buffers`, `values`, `others`: tuples of tensors `[R, ...]` of equal shapes. If `others` is None, the other rows stay.
     """
     for buffer, value, other in zip(buffers, values, others or buffers, strict=True):
         holds = condition.view(-1, *[1] * (buffer.dim() - 1))

@@ -102,9 +102,9 @@ def networks_of(
 
 
 def with_blank_head(networks: TransducerNetworks | None, blank_head: nn.Module) -> TransducerNetworks | None:
-    """Return the networks of a HAT. `networks` has a head for labels only; `blank_head` has `[1, D]` weights.
+    """Return the networks of a HAT, whose blank has a head of its own. `networks` has only the head for labels.
 
-    The result is None if `networks` is None, or if the blank head isn't a plain linear layer with a bias.
+    The result is None if `networks` is None, or if `blank_head` isn't a plain linear layer with weights `[1, D]` and a bias.
     """
     if networks is None or type(blank_head) is not nn.Linear or not is_plain(blank_head):
         return None
@@ -119,7 +119,9 @@ def with_blank_head(networks: TransducerNetworks | None, blank_head: nn.Module) 
 def stateless_networks(
     embedding: Any, convolution: Any, between: nn.Module, projector: nn.Module, activation: nn.Module, head: nn.Module
 ) -> TransducerNetworks | None:
-    """Return the weights of a transducer with a convolution over the last tokens, or None, as for `networks_of`."""
+    """Return the weights of a transducer whose prediction network is a convolution over the last tokens. Return None as
+    `networks_of` does. `between`: the ReLU after the convolution.
+    """
     kinds: dict[nn.Module, type] = {
         embedding: nn.Embedding, convolution: nn.Conv1d, between: nn.ReLU, projector: nn.Linear, head: nn.Linear
     }  # fmt: skip
@@ -134,9 +136,10 @@ def stateless_networks(
 
 
 def _activation_if_known(kinds: dict[nn.Module, type], activation: nn.Module) -> str | None:
-    """Return the activation's name in `ACTIVATIONS`, or None if it has none or if an engine can't read the modules.
+    """Return the activation's name in `ACTIVATIONS`; None if it has none, or if an engine can't read a module of `kinds`.
 
-    An engine can read modules that have exactly the given types, are plain (`is_plain`), and have readable parameters.
+    `kinds` maps modules to the types that engines can read. A module must have exactly this type, be plain (`is_plain`), and
+    have readable parameters (`_is_readable`).
     """
     if any(type(module) is not kind for module, kind in kinds.items()) or not all(map(is_plain, (*kinds, activation))):
         return None
@@ -148,7 +151,7 @@ def _activation_if_known(kinds: dict[nn.Module, type], activation: nn.Module) ->
 
 
 def _value(module: nn.Module, name: str, rows: int) -> Tensor:
-    """Return a module's parameter, or zeros `[rows]` if the module has no parameter of this name."""
+    """Return the parameter `name` of a module, or zeros `[rows]` if the module has no such parameter."""
     parameter = module._parameters.get(name)
     return torch.zeros(rows, dtype=torch.float32, device="cpu") if parameter is None else parameter.detach()
 

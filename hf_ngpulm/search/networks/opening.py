@@ -48,8 +48,10 @@ def open_search(
 def lent_search(
     model: TransducerModel, frames: Tensor, models: RowModels, settings: SearchSettings, engine: str, kept: Kept | None
 ) -> Iterator[TransducerSearch]:
-    """Lend a search for a batch of frames `[B, T, D]`. `kept`: a dictionary that keeps buffers and CUDA graphs. Pass the same
-    dictionary for the next batch. None keeps nothing.
+    """Lend a search for a batch of frames `[B, T, D]`, as a context manager.
+
+    `kept` is a dictionary of searches with their buffers and CUDA graphs. Pass the same dictionary for the next batch. None
+    keeps nothing.
     """
     kind, (size, longest) = search_kind(settings, engine, frames.device), frames.shape[:2]
     if not issubclass(kind, BufferedSearch):

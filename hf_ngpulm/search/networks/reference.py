@@ -80,8 +80,10 @@ class PlainSearch(TransducerSearch):
 
     @abstractmethod
     def search(self, paths: list[Path], frames: Tensor, of_row: RowOfModels, reach: int) -> list[Path]:
-        """Search the frames `[T, D]` of a row and return the row's new paths. See `run_on` for `reach`. Raises BrokenFrame if a
-        frame's logits contain NaN or infinity.
+        """Search the frames `[T, D]` of a row and return the row's new paths. `reach` is the row's number in `reaches` of
+        `run_on`.
+
+        Raises BrokenFrame if a frame's logits contain NaN or infinity.
         """
 
     def begin(self, rows: np.ndarray, models: RowModels) -> None:

@@ -36,7 +36,9 @@ class SearchSettings(NamedTuple):
 
     @property
     def most_extensions(self) -> int:
-        """Return the maximum number of classes, or pairs of class and duration, that extend a hypothesis."""
+        """Return the maximum number of extensions of a hypothesis in a step. An extension is a class (in a TDT, and a
+        duration).
+        """
         return self.num_beams + (self.aes_beta if self.strategy == "aes" else 0)
 
 
@@ -86,16 +88,17 @@ class TransducerSearch(ABC):
         """
 
     def searched(self, models: RowModels, frames: Tensor, lengths: np.ndarray, reaches: np.ndarray) -> list[np.ndarray]:
-        """Call `run_on` with the automata of `models`, and return the trace (see `steps`)."""
+        """Call `run_on` with the automata of `models`. Return the trace of the run, see `steps`."""
         self.run_on(frames, lengths, reaches)
         return self.steps()
 
     @abstractmethod
     def steps(self) -> list[np.ndarray]:
-        """Return the trace of the last run: four arrays `[S, B, K]` for its S steps.
+        """Return the trace of the last run: four arrays `[S, B, K]` for its S steps. They describe the hypothesis in each
+        place.
 
-        Three arrays are int32: the place before the step, the label (`STILL` if the hypothesis doesn't move), and the number of
-        frames that the hypothesis advances. The last array, float32, is the confidence of the token.
+        Three arrays are int32: the link (the place before the step), the label (`STILL` if the hypothesis doesn't move), and
+        the number of frames that the hypothesis advances. The last array, float32, is the confidence of the token.
         """
 
     @abstractmethod
@@ -108,7 +111,9 @@ class TransducerSearch(ABC):
 
     @abstractmethod
     def widen(self, models: RowModels, shift: int) -> None:
-        """Append a column for an automaton that no row has yet, and add `shift` to the states of the other automata."""
+        """Append a column to the arrays of automata, for an automaton that no row has yet. Add `shift` to the states of the
+        others.
+        """
 
     @abstractmethod
     def switch(self, rows: np.ndarray, states: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> None:
@@ -121,10 +126,10 @@ class TransducerSearch(ABC):
         """
 
     def share(self, rows: np.ndarray, shares: np.ndarray) -> None:
-        """Set the shares, float64 `[N, K]`, of the hypotheses of some rows, int64 `[N]`, in beam search.
+        """Set extra scores ("shares"), float64 `[N, K]`, of the hypotheses of some rows, int64 `[N]`, in beam search.
 
         A share counts when the best hypotheses are chosen, but isn't part of the scores. Extensions of a hypothesis inherit its
-        share. Merged alignments have the share of the best one.
+        share. If alignments are merged, the share of the best one stays.
         """
         raise TypeError("greedy search has one hypothesis only")
 

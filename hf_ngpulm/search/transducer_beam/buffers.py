@@ -39,7 +39,7 @@ class BeamTensors(NamedTuple):
 
 
 class BeamBuffers(BufferedSearch):
-    """Buffers of a beam search: the hypotheses, and the trace of a block of steps."""
+    """Buffers of a beam search: the hypotheses, and the trace of a block of steps (see `TransducerSearch.steps`)."""
 
     beam: BeamTensors
 
@@ -63,7 +63,9 @@ class BeamBuffers(BufferedSearch):
         return min(self.settings.most_extensions, self.model.vocab_size * max(self.durations.numel(), 1))
 
     def first(self, states: Tensor) -> BeamTensors:
-        """Return beams of N rows with only the empty hypothesis. `states`: int32 `[N, M]`, its states in the M automata."""
+        """Return beams of N rows with only the empty hypothesis. `states`, int32 `[N, M]`: the initial states of the M
+        automata.
+        """
         num_beams, device = self.settings.num_beams, self.device
         shape = (states.shape[0], num_beams)
         scores = torch.full(shape, -torch.inf, dtype=torch.float64, device=device)

@@ -56,9 +56,9 @@ class BeamArrays:
     """Hypotheses of `B` rows, with `K` places per row, as arrays that the core changes in place.
 
     `shares` are as in `TransducerSearch.share`. `slots` has the slot of each hypothesis's prediction. `lines` has the weighted
-    LM scores of all classes, by slot. `slot_hashes` and `slot_sizes` identify the tokens of a slot; the size -1 means an unused
-    slot. `slot_uses` has the time at which each slot was last used. The last column of `slot_uses` is the row's clock, which
-    gives these times.
+    LM scores of all classes, by slot. `slot_hashes` and `slot_sizes` identify the tokens of a slot: their hash, and their
+    number (-1 for an unused slot). `slot_uses` has the time at which each slot was last used, by the row's clock. The last
+    column of `slot_uses` is the clock.
     """
 
     def __init__(self, batch_size: int, num_beams: int, num_automata: int, classes: int, has_lines: bool) -> None:
@@ -77,7 +77,7 @@ class BeamArrays:
         )
 
     def begin(self, rows: np.ndarray, lm_states: np.ndarray) -> None:
-        """Begin some rows with one empty hypothesis each. `lm_states`, `[N, M]`, are the automata's states."""
+        """Begin some rows with one empty hypothesis each. `lm_states`, `[N, M]`: the automata's initial states."""
         self.scores[rows] = self.acoustic_scores[rows] = -np.inf
         self.scores[rows, 0] = self.acoustic_scores[rows, 0] = 0.0
         for zeros in (
@@ -167,14 +167,14 @@ class Search(CoreSearch):
         self.keep_start(torch.from_numpy(rows) * SLOTS * self.settings.num_beams)
 
     def _write_lines(self, rows: np.ndarray) -> None:
-        """Write the LM scores of all classes after the hypotheses of some rows."""
+        """Write the LM scores of all classes for the hypotheses of some rows, after their tokens."""
         with self.models.automaton() as automaton:
             bad_row = _lines(0, len(rows), rows, automaton, *self._of_search(0))
         if bad_row >= 0:
             raise IndexError(self._refusal(bad_row))
 
     def _of_search(self, steps: int) -> tuple[Any, ...]:
-        """Return the core's structs besides the automata, with room for `steps` more steps."""
+        """Return the core's structs except the automata, with room for `steps` more steps of the trace."""
         return self.classes, self.rules, self.rows, self.native_beam, self.trace.native(steps)
 
     def _of_slots(self) -> NgpulmSlots:

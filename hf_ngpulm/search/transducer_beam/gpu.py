@@ -50,7 +50,7 @@ MIX, ADD = tl.constexpr(6364136223846793005), tl.constexpr(1442695040888963407)
 
 
 def holds(settings: SearchSettings) -> bool:
-    """Return whether a program can hold the candidates of a row."""
+    """Return whether a program can hold the candidates of a row: all its hypotheses, and all their extensions."""
     return settings.num_beams * (settings.most_extensions + 1) <= MOST_CANDIDATES
 
 
@@ -102,11 +102,12 @@ class Search(BeamBuffers):
         self.time += STEPS
 
     def take_step(self, number: int, offset: int, most_symbols: int, merges_prefixes: bool = False) -> None:
-        """Extend the hypotheses.
+        """Take one step: run the joint network, extend the hypotheses, choose the best ones, and run the prediction network on
+        their tokens.
 
         Args:
-            number: number of the step in the block's trace. With `merges_prefixes` the call may write several steps, and this
-                is the number of the first one.
+            number: index of the step in the block's trace. With `merges_prefixes` the call may write several steps, and this is
+                the index of the first one.
             offset: number of frames since the block's first frame (AES).
             most_symbols: maximum number of tokens at a frame; 0 allows only the blank.
             merges_prefixes: whether to merge prefixes first, see `_merge_prefixes`.
@@ -156,7 +157,7 @@ class Search(BeamBuffers):
 
 
 def _tiles(num_beams: int, most_extensions: int) -> dict[str, int]:
-    """Return the room for a row's candidates, and the number of warps that compare the candidates."""
+    """Return settings of `_choose_kernel`: the size of the arrays of a row's candidates, and the number of warps."""
     candidates = max(triton.next_power_of_2(num_beams * (most_extensions + 1)), FEWEST_CANDIDATES)
     warps = min(max(candidates // CANDIDATES_PER_WARP, 1), MOST_WARPS)
     return {"CANDIDATES": candidates, "num_warps": warps, **REGISTERS}
@@ -177,7 +178,9 @@ def _take(values, at):
 
 @triton.jit
 def _limit_of(scores, times, length, reach):
-    """Return the frame at which ALSD stops a row's hypotheses; 0 (none may move) if a step might lead past the last frame."""
+    """Return the frame at which ALSD stops a row's hypotheses: `length`, or 0 (none may move) if a step of up to `reach` frames
+    might lead past the last frame.
+    """
     latest = tl.max(tl.where(scores > float("-inf"), times, 0), axis=0)
     return tl.where(latest + reach > length, 0, length)
 
@@ -195,7 +198,11 @@ def _fuse(
     x, line, fused, internal, weights, normaliser, total, unscored, blank, classes, vocab_size, num_lms, ilm_weight,
     NUM_AUTOMATA: tl.constexpr, HAS_ILM: tl.constexpr, BLANK_AWARE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write the scores of a hypothesis's classes to `fused`, including the LM scores."""
+    """Write the scores of a hypothesis's classes to `fused`, including LM scores.
+
+    `line` has the automata's scores of all tokens, `internal` the internal LM's. `unscored` is the score of a class that LMs
+    don't score. `total` is the sum of the LMs' weights, minus the internal LM's.
+    """
     lanes = tl.arange(0, BLOCK)
     of_blank = tl.load(x + blank).to(tl.float32) - normaliser
     others = total * 0.0
@@ -228,7 +235,10 @@ def _fuse(
 def _picks(
     x, fused, normaliser, begin, end, picked, LATE: tl.constexpr, PICKS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Return the classes in `begin .. end - 1` that have the highest ranks, the best one first, and their ranks."""
+    """Return the `picked` classes in `begin .. end - 1` with the highest ranks, the best one first, and their ranks.
+
+    The rank of a class is its score in `fused` if LATE, otherwise its log-probability.
+    """
     lanes = tl.arange(0, BLOCK)
     picks = tl.arange(0, PICKS)
     ranks = tl.full((PICKS,), float("-inf"), tl.float32)
@@ -259,7 +269,9 @@ def _picks(
 
 @triton.jit
 def _pairs(gains, labels, of_durations, most, DURATIONS: tl.constexpr, PICKS: tl.constexpr, EXTENSIONS: tl.constexpr):
-    """Return the best pairs of class and duration: the place of the class, the duration, and the gain."""
+    """Return the `most` best pairs of class and duration as three arrays: the class's index in `labels`, the duration's index,
+    and the pair's gain. `gains` and `of_durations` are the scores that classes and durations add.
+    """
     extensions = tl.arange(0, EXTENSIONS)
     numbers = tl.arange(0, PICKS)[:, None] * DURATIONS + tl.arange(0, DURATIONS)[None, :]
     left = gains[:, None] + of_durations.to(tl.float64)[None, :]
@@ -388,8 +400,9 @@ def _merge_prefixes(
 ):  # fmt: skip
     """Add the probability of the parent's extension to each hypothesis whose parent is in the beam, shorter ones first.
 
-    The parent is the hypothesis without its last token. Returns the new scores and acoustic scores. If the best alignment of a
-    hypothesis changes to one from its parent, this is a step of the trace. A parent's own change is an earlier step.
+    The parent is the hypothesis without its last token. Return the new scores and acoustic scores. If a hypothesis's best
+    alignment now comes from the parent, this is written as a step of the trace. If the parent's has changed, too, the parent's
+    change is an earlier step.
     """
     inside = places < num_beams
     last = tl.load(last_tokens + places, mask=inside, other=0)
@@ -434,10 +447,10 @@ def _merge_prefixes(
 
 @triton.jit
 def _merge(keys, scores, acoustic, own_keys, own_scores, own_acoustic, numbers, count, LOG_SUM: tl.constexpr):
-    """Return the merged scores and acoustic scores of candidates. Candidates with equal keys are merged.
+    """Return the merged scores and acoustic scores of a thread's own candidates. Candidates with equal keys are merged.
 
-    The best of them gets the merged score, the others get -inf. Each thread compares its own candidates with all candidates,
-    so no thread waits for another one.
+    The best of them gets the merged score, the others get -inf. Each thread compares its own candidates (`own_...`, with the
+    indices `numbers`) with all `count` candidates in memory, so no thread waits for another one.
     """
     best = own_scores
     of_model = own_acoustic

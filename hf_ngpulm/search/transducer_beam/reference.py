@@ -109,7 +109,7 @@ class RowSearch:
         return added
 
     def extended(self, path: Path, extension: Extension, time: int) -> Path:
-        """Return a path with one more step. Networks and automata haven't read the step's token yet; `caught_up` does that."""
+        """Return a path with one more step, at frame `time`. `caught_up` feeds the step's token to networks and automata."""
         label, duration = extension.label, extension.duration
         extended = path._replace(
             time=min(time + duration, len(self.frames)), symbols=0, score=path.score + extension.score,
@@ -121,7 +121,9 @@ class RowSearch:
         return extended._replace(tokens=(*path.tokens, label), symbols=0 if duration else path.symbols + 1)
 
     def caught_up(self, path: Path) -> Path:
-        """Return a path whose networks and automata have read its last token. Only paths that stay in the beam need it."""
+        """Return a path after feeding its last token to networks and automata. This is needed only if the path stays in the
+        beam.
+        """
         if path.read == len(path.tokens):
             return path
         token, states, measure = path.tokens[-1], path.lm_states, self.settings.confidence
@@ -150,7 +152,10 @@ class RowSearch:
         return best._replace(score=score, acoustic_score=acoustic_score)
 
     def best(self, ways: list[Path]) -> list[Path]:
-        """Merge alignments and return the best hypotheses, best first. In a tie, the earlier best alignment wins."""
+        """Merge alignments of the same tokens up to the same frame, and return the best hypotheses, best first.
+
+        In a tie, the hypothesis whose best alignment comes first in `ways` wins.
+        """
         groups: dict[tuple[tuple[int, ...], int], list[Path]] = {}
         for way in ways:
             groups.setdefault((way.tokens, way.time), []).append(way)

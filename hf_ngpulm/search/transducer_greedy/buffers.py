@@ -14,7 +14,7 @@ WINDOW = 4  # number of frames per row and step
 
 
 class LoopingBuffers(BufferedSearch):
-    """Buffers of label looping: the rows, and the trace of a block of steps."""
+    """Buffers of label looping: the state of each row, and the trace of a block of steps (see `TransducerSearch.steps`)."""
 
     window = WINDOW
 

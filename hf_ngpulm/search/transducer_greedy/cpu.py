@@ -95,7 +95,9 @@ class Search(CoreSearch):
         return (self.rows.times < self.rows.ends) & (self.rows.bad_frames < 0)
 
     def _run_by_turns(self, automaton: Automaton, frames: Tensor, room: int) -> None:
-        """Search by turns: PyTorch runs the networks on the rows that go on, then the core takes a step."""
+        """Run PyTorch and the core in turns: the networks on the rows that go on, then a step. The trace gets `room` steps at
+        first.
+        """
         window, places, device = self.window, np.arange(self.window), frames.device
         steps = self.trace.native(room)
         while len(going := np.flatnonzero(self._going())):

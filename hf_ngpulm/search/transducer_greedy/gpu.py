@@ -73,10 +73,10 @@ class Search(LoopingBuffers):
 
 @triton.jit
 def _says(x, durations, classes, num_durations, DURATIONS: tl.constexpr, BLOCK: tl.constexpr):
-    """Return a frame's best class, the class's logit, the normaliser, the class's log-probability, and the number of frames to
-    advance.
+    """Return six values for a frame: the best class, its logit, the logsumexp of the logits, the class's log-probability, the
+    number of frames to advance, and whether the logits are valid (see `hf_ngpulm.search.networks.reference.check`).
 
-    The log-probability includes the log-probability of the best duration. It isn't finite if a logit is NaN or infinity.
+    In a TDT, the log-probability includes the log-probability of the best duration.
     """
     best, highest, normaliser = best_class(x, classes, -1, BLOCK)
     log_prob = highest - normaliser

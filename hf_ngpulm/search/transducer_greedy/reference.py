@@ -30,7 +30,9 @@ class Search(PlainSearch):
 
 
 def greedy(model: TransducerModel, frames: Tensor, row: RowOfModels, settings: SearchSettings, path: Path) -> Path:
-    """Search the frames `[T, D]` to their end and return the path. Raises BrokenFrame if logits contain NaN or infinity."""
+    """Search the frames `[T, D]` to their end. Continue `path`, and return it. Raises BrokenFrame if logits contain NaN or
+    infinity.
+    """
     listens = bool((row.weights != 0).any())
     candidates = torch.arange(min(row.vocab_size, model.vocab_size) if listens else model.vocab_size, device=frames.device)
     while path.time < len(frames):
@@ -73,7 +75,10 @@ def greedy(model: TransducerModel, frames: Tensor, row: RowOfModels, settings: S
 def _chosen(
     token: int, logits: Tensor, candidates: Tensor, listens: bool, model: TransducerModel, row: RowOfModels, path: Path
 ) -> tuple[int, float]:
-    """Return the token that is best with the LMs, and its unweighted internal LM score (0 if no internal LM is subtracted)."""
+    """Return the token that is best with the LMs, and its unweighted internal LM score (0 if no internal LM is subtracted).
+
+    `token` is the acoustically best token, `candidates` are the classes to choose from. `listens`: whether any LM has a weight.
+    """
     if token >= len(candidates):
         return token, 0.0
     fused = logits[candidates]
