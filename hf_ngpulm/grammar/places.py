@@ -3,7 +3,7 @@
 The spellings of all arcs form one trie. Its first level has groups (`hf_ngpulm.grammar.keys`). A state has a group for each
 first token of its arcs' spellings; the spellings are below the group. States share groups. A *place* is a node of the trie, a
 state between words, or the inside of a free word, which any further token may continue. Several places may be possible after
-the same tokens.
+the same tokens. Places carry weights: those of the best paths to them. A free word is any word where a wildcard stands.
 """
 
 from __future__ import annotations
@@ -153,7 +153,9 @@ class Spelled:
                         self.clashes[arc] = before
 
     def places_beside(self, arc: int) -> Places:
-        """Return the places that free words reach at the end of an arc of the trie; see `_follow_free_words`."""
+        """Return the places that are possible beside the end of an arc of the trie, because the same tokens may be free words;
+        see `_follow_free_words`.
+        """
         return self.besides[self.beside[arc]] if self.beside[arc] >= 0 else ()
 
     def covers(self, state: int, other: int) -> bool:
@@ -195,7 +197,9 @@ class Spelled:
         return self.delimiter is not None or all(self.defaults[which] == (0.0, which) for _, which, _ in places)
 
     def entered(self, node: int, form: int, weight: float) -> list[Place]:
-        """Return the places after the token that leads to a node. If `node` is -1, the token ends the spelling `form`."""
+        """Return the places after a token that leads to a node of the trie. If it leads to none, `node` is -1, and the token
+        ends the spelling with the number `form`. `weight`: the weight before the token.
+        """
         places: list[Place] = []
         if node >= 0:
             places.append((NODE, node, weight))
@@ -214,7 +218,7 @@ class Spelled:
         return self.entered(self.child_nodes[child], self.child_forms[child], weight)
 
     def begun(self, state: int, token: int, weight: float) -> list[Place]:
-        """Return the places after the first token of the spellings after a state."""
+        """Return the places if `token` begins a spelling after a state. `weight`: the state's weight."""
         places: list[Place] = []
         last = self.first_bounds[state + 1]
         first = bisect_left(self.first_tokens, token, self.first_bounds[state], last)
