@@ -1,6 +1,7 @@
 """Score given transcripts with a decoder's acoustic model and language models: log-probabilities summed over all alignments.
 
-A *reading* is such a transcript in token ids."""
+A *reading* is such a transcript in token ids.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from .hypotheses import Hypothesis, PhraseReport
 
 
 class _Scores(NamedTuple):
-    """Score the readings of some rows of a batch."""
+    """Score readings of some rows of a batch: token ids, with or without phrases in place of words of the transcript."""
 
     decoder: CTCDecoder
     logits: Tensor
@@ -37,7 +37,7 @@ class _Scores(NamedTuple):
     bests: Sequence[Hypothesis]
 
     def of(self, some: Sequence[int], readings: Sequence[Sequence[Sequence[int]]]) -> Iterator[np.ndarray]:
-        """Yield float64 `[3, N]` for each row of `some`: three scores of each reading (token ids that replace the transcript).
+        """Yield float64 `[3, N]` for each row of `some`: three scores of each of its N readings.
 
         They are the acoustic score up to a constant; what language models and token bonuses add to it; and the unweighted score
         of the language models.
@@ -109,7 +109,7 @@ class SpottedPhrases:
     def look(
         self, decoder: CTCDecoder, logits: Tensor, lengths: Tensor, plain: Sequence[Sequence[Hypothesis]], rows: Sequence[int]
     ) -> list[list[Hypothesis]]:  # fmt: skip
-        """Return the hypotheses of a batch after phrases have entered.
+        """Spot phrases in a batch, and return its hypotheses. Each row's best one then has the phrases that enter, and reports.
 
         Args:
             logits: `[B, T, C]`.

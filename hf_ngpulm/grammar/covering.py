@@ -58,8 +58,8 @@ class Covering:
         return self.known[state, other]
 
     def _decide(self, asked: Pair) -> None:
-        """Decide whether a pair stays. It is dropped if it leads, also by several steps, to a pair that can't stay. Otherwise
-        it stays, and so do all undecided pairs that were seen.
+        """Decide whether the pair `asked` stays. It is dropped if it leads, also by several steps, to a pair that can't stay.
+        Otherwise it stays, and so do all undecided pairs that were seen.
         """
         before: dict[Pair, list[Pair]] = {asked: []}  # the pairs that need a pair
         waiting = [asked]

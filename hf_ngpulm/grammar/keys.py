@@ -1,6 +1,7 @@
 """Sort the spellings of all arcs of an automaton of words, to build the trie of `hf_ngpulm.grammar.tokens`.
 
-A free word is any word where a wildcard stands."""
+A free word is any word where a wildcard stands.
+"""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Arc(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """A slot of a reading, with the units `first .. last - 1`. A value of None stands for the slot's own words."""
+    """A slot of a reading. Its words are the units `first .. last - 1` of the transcript. A value of None stands for them."""
 
     name: str
     value: Value

@@ -118,7 +118,9 @@ class Spelled:
         self.only = np.array([places[0][1] if len(places) == 1 else -1 for places in self.besides] + [-1])
 
     def _measure(self) -> None:
-        """Find the largest weight of the spellings through each node. Find the ends of spellings that need a set of places."""
+        """Find the largest weight of the spellings through each node (`pushed`), the weight of ending a sentence at it
+        (`node_finals`), and where a spelling's end needs a set of places (`is_mixed`, `clashes`).
+        """
         trie = self.trie
         sizes = np.diff(trie.path_offsets)
         self.pushed = np.full(trie.num_nodes, -np.inf)
@@ -193,7 +195,7 @@ class Spelled:
         return {token for token in firsts if self.begins[token]}
 
     def is_lasting(self, places: list[Place]) -> bool:
-        """Return whether places inside free words stay the same when more free words follow."""
+        """Return whether the set of places inside free words stays the same, however many more free words follow."""
         return self.delimiter is not None or all(self.defaults[which] == (0.0, which) for _, which, _ in places)
 
     def entered(self, node: int, form: int, weight: float) -> list[Place]:

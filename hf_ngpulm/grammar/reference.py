@@ -1,6 +1,7 @@
 """Define the meaning of a grammar: list all readings of a text, by walking through the expressions word by word. Slow.
 
-A place is the index of a word. A way leads through an expression from one place to a later one, see `Way`."""
+A place is the index of a word. A way leads through an expression from one place to a later one, see `Way`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Make boosters from a decoder's argument `phrases=`: one booster for all rows of a batch, or one for each row.
 
-A context is a booster, phrases to make a booster from, or None for a row without phrases."""
+A context is a booster, phrases to make a booster from, or None for a row without phrases.
+"""
 
 from __future__ import annotations
 

@@ -72,7 +72,9 @@ class GrowingTree:
         return sorted(nodes, key=lambda node: self.depths[node])
 
     def placed(self, nodes: Sequence[int], above: dict[int, int]) -> Iterator[tuple[int, ...]]:
-        """Give nodes the next places, and yield for each the places that it sees, its own included. `above`: the parents."""
+        """Give nodes the next places in the cache. Yield for each node the places that it attends to: those of the nodes above
+        it, and its own. `above`: the parent of each node.
+        """
         for place, node in enumerate(nodes, start=self.length):
             self.seen[node] = (*(self.seen[above[node]] if node else ()), place)
             yield self.seen[node]

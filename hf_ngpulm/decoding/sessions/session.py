@@ -1,6 +1,7 @@
 """Define `Slots`, the interface of searches over many streams. Each stream has a slot, a row of the arrays or tensors.
 
-A place is the index of a hypothesis in the beam of its slot."""
+A place is the index of a hypothesis in the beam of its slot.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class TransducerPath(NamedTuple):
     lm_left_out: bool = False  # as in `Hypothesis`
 
     def written(self, writing: Writing, length: int) -> Hypothesis:
-        """Return the path as a `Hypothesis` made by `writing`, in an utterance of `length` frames. The steps have no blanks."""
+        """Return the path, whose steps mustn't have blanks, as a `Hypothesis` in an utterance of `length` frames."""
         ids, starts, ends, confidences = self.steps
         hypothesis = writing.hypothesis(
             self.scores, ids.tolist(), starts.tolist(), np.minimum(ends, length).tolist(), confidences.tolist()
