@@ -91,7 +91,7 @@ def phrases_of(lessons: Sequence[Lesson], times: int) -> list[Phrase]:
 
 
 def _counted(spans: Set[Words], texts: Iterable[Words]) -> Counter[Words]:
-    """Return the number of occurrences of each group of words in the texts."""
+    """Return the number of occurrences in the texts of each group of words in `spans`."""
     firsts = {span[0] for span in spans}
     counts: Counter[Words] = Counter()
     for text in texts:
@@ -138,7 +138,9 @@ def mined_aliases(
 
 
 def _heard_instead(heard: str, words: Sequence[str], first: int, last: int) -> Words:
-    """Return a hypothesis's words in place of `words[first:last]`; empty if too many, or if the words beside them are wrong."""
+    """Return the words that a hypothesis, `heard`, has in place of `words[first:last]`. Return none if they are too many, or if
+    the words beside them are wrong.
+    """
     theirs = heard.split()
     places = align(heard, " ".join(words)).places
     before = max((pair for pair in places if pair[1] < first), default=(-1, -1))
@@ -151,7 +153,9 @@ def _heard_instead(heard: str, words: Sequence[str], first: int, last: int) -> W
 
 
 def _may_be_alias(heard: Words, meant: Container[Words]) -> bool:
-    """Return whether recognised words may become an alias: they aren't a common word, and no text in `meant` has them."""
+    """Return whether recognised words may become an alias: they have enough letters, aren't a single common word or one of the
+    CMU dictionary, and are none of the groups of words in `meant`.
+    """
     is_word = len(heard) == 1 and (heard[0] in _COMMON or heard[0] in cmu_dictionary())
     return not is_word and heard not in meant and _letters(heard) >= _SHORTEST
 

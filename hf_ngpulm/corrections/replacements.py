@@ -69,7 +69,9 @@ def align(heard: str, meant: str) -> Aligned:
 
 
 def shared_words(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the places of a longest common subsequence of words. Among equally long ones, later places are preferred."""
+    """Return a longest common subsequence of words as pairs of indices, in `ours` and in `theirs`. Among equally long ones,
+    later words are preferred.
+    """
     numbers = {word: n for n, word in enumerate(dict.fromkeys((*ours, *theirs)))}
     mine, other = (np.array([numbers[word] for word in words], dtype=np.int64) for words in (ours, theirs))
     lengths = np.zeros((len(ours) + 1, len(theirs) + 1), dtype=np.int64)  # of the longest common subsequence of beginnings
@@ -121,7 +123,7 @@ class _Region(NamedTuple):
         return Replacement(" ".join(self.heard), " ".join(self.meant), False)
 
     def groups(self) -> list[Replacement]:
-        """Return the replacements with the least sum of distances."""
+        """Return the region divided into replacements, so that the sum of their distances in sound is the least possible."""
         distance = self._distances()
         # For the first i and j words: the least cost, and the sizes of the last groups.
         best: dict[tuple[int, int], tuple[float, int, int]] = {(0, 0): (0.0, 0, 0)}

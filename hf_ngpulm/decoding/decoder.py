@@ -45,8 +45,8 @@ class Decoder(WithoutCaches):
     Attributes:
         options: the search's options.
         fusion: the language models and phrases.
-        unguided: the given options if they choose no search and there is neither a language model nor phrases; otherwise None.
-            In the first case the search is greedy, but a call with phrases uses a beam.
+        unguided: the given options, if the search is greedy only because no option chooses a search and there is neither a
+            language model nor phrases; otherwise None. A call with phrases then uses a beam.
     """
 
     kind: ClassVar[type[FrameOptions]]
@@ -138,8 +138,8 @@ class Decoder(WithoutCaches):
         """Return a copy that searches in a grammar, with a beam.
 
         Args:
-            num_beams: number of hypotheses of the search; default: this decoder's, at least `kind.in_grammar`. In a grammar few
-                tokens are possible, so many hypotheses cost little.
+            num_beams: number of hypotheses of the search. The default is this decoder's number, but at least 256 for CTC models
+                and 16 for transducers. In a grammar few tokens are possible, so many hypotheses cost little.
             num_hypotheses: number of hypotheses to return, as far as the beam has them.
         """
         options: Any = self.options if self.unguided is None else self.with_beam().options
@@ -251,11 +251,11 @@ class Decoder(WithoutCaches):
         Args:
             judged: the best hypothesis of each row.
             phrases: phrases of each row; None selects the decoder's own phrases.
-            search: decodes rows, int64 `[N]` on `device`, with a decoder made for them, and phrases.
+            search: decodes some rows. It takes the decoder for them, their numbers (int64 `[N]` on `device`) and their phrases.
             acoustic_score: function from a result of the search to its acoustic score.
 
         Yields:
-            The number of each row that was decoded again and changes, and its result.
+            For each row whose result changes, the row's number and the new result.
         """
         changed, doubted = guard.kept_models(self.fusion, judged, self.lm_guard)
         for rows, lms in guard.by_rest(changed, doubted):
@@ -266,10 +266,9 @@ class Decoder(WithoutCaches):
                     yield row, result
 
     def without_lms(self: AnyDecoder, rows: Sequence[int], lms: Sequence[Any] | None) -> AnyDecoder:
-        """Return a copy for some rows, in which each row follows other models of this decoder (`lms`; None: no language
-        models).
+        """Return a copy for some rows with other language models: `lms` has each row's model or models; None removes all.
 
-        Without a language model, the settings that balance it are dropped, too.
+        If all are removed, so are the settings that balance a language model.
         """
         selected = self.select(rows)
         none = dict.fromkeys(("beta", "ilm_weight", "source_lm", "source_weight")) if lms is None else {}

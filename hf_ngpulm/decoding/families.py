@@ -17,7 +17,7 @@ TRANSDUCERS = ("parakeet_tdt", "parakeet_rnnt", "nemotron_asr_streaming", "nemot
 
 
 def is_ctc(model: Any) -> bool:
-    """Return whether the name of a model's class names a CTC model."""
+    """Return whether a model is a CTC model, by the name of its class."""
     name = type(model).__name__
     return name in MODEL_FOR_CTC_MAPPING_NAMES.values() or name.endswith("ForCTC")
 

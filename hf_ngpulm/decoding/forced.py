@@ -1,4 +1,7 @@
-"""Score given transcripts with a decoder's acoustic model and language models: log-probabilities summed over all alignments."""
+"""Score given transcripts with a decoder's acoustic model and language models: log-probabilities summed over all alignments.
+
+A *reading* is such a transcript in token ids.
+"""
 
 from __future__ import annotations
 
@@ -139,7 +142,7 @@ class ForcedScores:
         return unweighted, added, 0.0 if subtracted is None else float(subtracted[0])
 
     def boosted(self, decoder: Any) -> tuple[Booster, float]:
-        """Return the row's phrases in a batch decoder, and their weight."""
+        """Return the phrases that `decoder` has for this row, and their weight."""
         phrases, weight = decoder.fusion.phrases, decoder.fusion.phrase_weight
         booster = phrases[self.row] if isinstance(phrases, list) else phrases
         return booster, float(weight[self.row]) if isinstance(weight, Tensor) else weight

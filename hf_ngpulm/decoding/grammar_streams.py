@@ -85,7 +85,9 @@ class GrammarStreams:
         return sid in self._streams
 
     def open(self, sid: int, grammar: Grammar, weighing: Weighing, settings: Mapping[str, Any]) -> None:
-        """Open a stream. `settings`: the language model, phrases and weights, as for `StreamingDecoder.open`."""
+        """Open a stream. `weighing`: decides whether utterances are in the grammar. `settings`: the language model, phrases
+        and weights, as for `StreamingDecoder.open`.
+        """
         compiled, weighing = self._compiled(grammar, weighing)
         if weighing.needs_inside and self.inside is None:
             self.inside = self._make(self.decoder.in_grammar(compiled, None, NUM_READINGS))
@@ -158,7 +160,9 @@ class GrammarStreams:
         return compiled, weighing.calibrated(grammar, self.decoder.kind.family)
 
     def _searches(self, sids: list[int]) -> list[tuple[Any, dict[int, int]]]:
-        """Return both searches, without and with grammars, each with a dictionary from streams to their numbers in it."""
+        """Return the search without grammars and the one with grammars; each with a dictionary from streams to the streams'
+        numbers in that search.
+        """
         streams = {sid: self._streams[sid] for sid in sids}
         free = {sid: stream.free for sid, stream in streams.items() if stream.free is not None}
         inside = {sid: stream.inside for sid, stream in streams.items() if stream.inside is not None}
@@ -166,7 +170,11 @@ class GrammarStreams:
 
     @staticmethod
     def _understood(stream: _Stream, free: list[Any], inside: list[Any]) -> list[Understanding]:
-        """Return the meaning of an utterance from the hypotheses of both searches, in a list; [] without hypotheses."""
+        """Return a list of one: the meaning of an utterance. Return an empty list if a search has no hypotheses.
+
+        Args:
+            free, inside: hypotheses of the searches without and in the grammar.
+        """
         inside = inside if stream.inside is not None else free
         if not inside or (stream.free is not None and not free):
             return []

@@ -50,7 +50,7 @@ NOTHING = Judged((), 0, 0.0, 0.0)  # no hypothesis, which no model is left out f
 
 
 def least_evidence(lm_guard: float | str, lm: NGramLM) -> float:
-    """Return the least evidence for keeping a language model. `lm_guard`: the option, which isn't "off"."""
+    """Return the least evidence with which a language model is kept. `lm_guard`: the decoder's option, "auto" or a number."""
     if isinstance(lm_guard, str):
         return LEAST if lm.config.words is None else LEAST_OF_WORDS
     return lm_guard
@@ -91,9 +91,9 @@ def kept_models(fusion: Fusion, judged: Sequence[Judged], lm_guard: float | str)
         lm_guard: the option, which isn't "off".
 
     Returns:
-        Two dictionaries. The first maps each row in which a model has too little evidence to the remaining models (None if none
-        remains). The second maps each other row whose models may cost too much to an acoustic score. The models cost too much
-        if the best hypothesis without LMs has a higher acoustic score.
+        Two dictionaries by row. The first has the rows in which a model has too little evidence, with the models that remain
+        (None if none remains). The second has the other rows whose models may cost too much, with an acoustic score. The models
+        cost too much if decoding without them finds a hypothesis with a higher acoustic score.
     """
     models: list[Any] = [fusion.of_all] * len(judged) if fusion.per_row is None else fusion.per_row
     weights = fusion.weight.tolist() if isinstance(fusion.weight, Tensor) else [fusion.weight] * len(judged)
@@ -125,7 +125,10 @@ def log_prob(lm: NGramLM, tokens: Sequence[int]) -> float:
 
 
 def by_rest(changed: Changed, doubted: Iterable[int]) -> list[tuple[list[int], list[Any] | None]]:
-    """Group the rows from `kept_models` into batches: the rows without a model, and the others with their models."""
+    """Group the rows to decode again into batches: pairs of rows and of their language models (None: no models at all).
+
+    `changed`, `doubted`: the two dictionaries of `kept_models`. Doubted rows are decoded without models, to learn the cost.
+    """
     without = [*(row for row, lm in changed.items() if lm is None), *doubted]
     others = [row for row, lm in changed.items() if lm is not None]
     batches: list[tuple[list[int], list[Any] | None]] = [(without, None)] if without else []
@@ -135,8 +138,8 @@ def by_rest(changed: Changed, doubted: Iterable[int]) -> list[tuple[list[int], l
 class Memory:
     """Remember how well a language model predicted the utterances of a stream, to decide about the next one.
 
-    Each new utterance halves the weight of earlier ones. Frames are gone when an utterance can be judged, so the cost is
-    measured against the likeliest alignment, which only CTC outputs show.
+    Each new utterance halves the weight of earlier ones. An utterance isn't decoded again without the LM, because its frames
+    aren't kept. So the cost is the difference to the score of the likeliest alignment, which is known for CTC outputs only.
 
     Args:
         lm: the stream's language model, or several.

@@ -80,7 +80,7 @@ class Hypothesis:
         token_frames: first frame of each token.
         token_ends: the frame after each token's last frame.
         phrases: the reports of a `hf_ngpulm.PhraseDecoder` on phrases.
-        forms: the forms of phrases, by which `text` and `words` write phrases as listed; `token_ids` has them as heard.
+        forms: the spellings of phrases. `text` and `words` have each phrase as it is listed, `token_ids` as it was heard.
         token_confidences: for each token the mean confidence of its frames, from 0 to 1 (see `hf_ngpulm.search.confidence`).
     """
 
@@ -141,7 +141,10 @@ class Hypothesis:
 
 
 def _as_written(match: Match, split: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
-    """Return the words of a phrase as listed. If another number of words was heard, return the whole phrase as one word."""
+    """Return the words of a phrase as listed. If another number of words was heard, return the whole phrase as one word.
+
+    `split`: the heard words, each with its first token and the token after its last one.
+    """
     wanted = match.text.split()
     if not wanted:  # it is never written
         return []

@@ -47,7 +47,9 @@ def look_context(decoder: Any, lms: tuple[Any, float], phrases: Any, settings: M
 
 @dataclass
 class _Stream:
-    """Hold a stream's numbers in the searches, its settings for the second look, and the frames of its utterance."""
+    """Hold a stream: its number in each search (`plain`, without phrases, and `boosted`, with phrases), its settings for the
+    second look, and the frames of its utterance.
+    """
 
     plain: int
     boosted: int | None  # only for transducers
@@ -162,8 +164,10 @@ def _looks(decoder: Any, lms: tuple[Any, float], phrases: Any, settings: Mapping
 
 
 def _phrases(looks: PhraseDecoder[Any]) -> tuple[Any, Any]:
-    """Return the phrases of the plain search, and those of the boosted search (None if phrases are spotted). The plain search
-    has only phrases that are never written, and if phrases are spotted, all phrases with a negative weight.
+    """Return the phrases of the plain search and of the boosted search.
+
+    If phrases are spotted, the plain search has the phrases with negative weights, and there is no boosted search (None).
+    Otherwise the plain search has only the phrases that are never written.
     """
     (own,) = looks.lists
     return (own.negative, None) if looks.spots else (own.never or None, own.boosted)

@@ -31,18 +31,19 @@ class Transcript:
         self.confidences += confidences
 
     def hypothesis(self, count: int, tail: Spoken, frames: int, scores: Sequence[float]) -> Hypothesis:
-        """Return the hypothesis of the first `count` tokens and a tail, in an utterance of `frames` frames.
+        """Return the hypothesis of the first `count` tokens and the tokens of `tail`, in an utterance of `frames` frames.
 
-        The scores are as for `Writing.hypothesis`.
+        `scores` are as for `Writing.hypothesis`.
         """
         columns: tuple[list[Any], ...] = (self.ids, self.starts, self.ends, self.confidences)
         ids, starts, ends, confidences = ([*column[:count], *more.tolist()] for column, more in zip(columns, tail))
         return self.writing.hypothesis(scores, ids, starts, [min(end, frames) for end in ends], confidences)
 
     def followed_by(self, tail: list[Any], frames: int, scores: Sequence[float]) -> Hypothesis:
-        """Return a hypothesis of all tokens of the transcript and a tail, in an utterance of `frames` frames.
+        """Return the hypothesis of all tokens of the transcript and further ones, in an utterance of `frames` frames.
 
-        The tail is lists of ids, first frames, end frames and confidences. The scores are as for `Writing.hypothesis`.
+        `tail` is four lists of the further tokens' ids, first frames, end frames and confidences. `scores` are as for
+        `Writing.hypothesis`.
         """
         if self.ids:
             kept: tuple[list[Any], ...] = (self.ids, self.starts, [min(end, frames) for end in self.ends], self.confidences)
@@ -52,7 +53,7 @@ class Transcript:
     def text(self, count: int, more: Sequence[int]) -> str:
         """Return the text of the first `count` tokens followed by the tokens `more`.
 
-        Only the text from the last two shared words on is decoded again. So a partial's cost doesn't grow with the utterance.
+        Only the transcript's last two words and `more` are turned into text again, so the cost doesn't grow with the utterance.
         One word isn't enough, because a word's text (its spaces) can depend on the word before it.
         """
         splitter = self.writing.splitter
@@ -69,7 +70,7 @@ class Transcript:
         return splitter.text([*self.ids[:count], *more]) if text is None else text
 
     def _added(self, more: Sequence[int]) -> str | None:
-        """Return the text that the tokens `more` append to the tokens before `_at`; None if they change the earlier text."""
+        """Return the text that the tokens `more` add after `_text`; None if they change earlier text."""
         whole = self.writing.text([*self.ids[self._before : self._at], *more])
         return whole[len(self._between) :] if whole.startswith(self._between) else None
 

@@ -52,7 +52,9 @@ RATE = number(1e-6, 1e6, "a number above 0")
 
 
 class _Region(NamedTuple):
-    """Hold a region where two readings differ: its range of tokens in each, without the token `last` or `other_last`."""
+    """Hold a region where two transcripts differ: tokens `first .. last - 1` of the transcript with phrases, and tokens
+    `other_first .. other_last - 1` of the one without. `matches`: its phrases. `instead`: the words without phrases.
+    """
 
     first: int
     last: int
@@ -87,7 +89,9 @@ class PhraseList:
         self.never = [item for item in listed if is_never(item)]
 
     def threshold(self, match: Match, tokens: int, thresholds: Thresholds, rate: float | None) -> float | None:
-        """Return the threshold of a phrase that was found as `tokens` tokens; None if the phrase always stays."""
+        """Return the threshold of a phrase that was found as `tokens` tokens; None if the phrase always stays. `rate`: accepted
+        false alarms per hour; None for no such limit.
+        """
         own = self.own.get(match.text)
         return own if own is not None or rate is None else thresholds.of(rate, self.size, tokens)
 
@@ -115,7 +119,7 @@ def words_of(hypothesis: Hypothesis) -> list[str]:
 
 
 def regions_of(best: Hypothesis, plain: Hypothesis, matches: Sequence[Match]) -> list[_Region]:
-    """Return the regions, from left to right, where `best` has a phrase and its words differ from those of `plain`."""
+    """Return the regions, from left to right, where `best` has a phrase (`matches`) and other words than `plain`."""
     words, starts, others = words_of(plain), _starts(best), _starts(plain)
     matcher = SequenceMatcher(None, folded(words_of(best)), folded(words), autojunk=False)
     shared = [(one + n, other + n) for one, other, size in matcher.get_matching_blocks() for n in range(size)]
@@ -148,7 +152,7 @@ def regions_of(best: Hypothesis, plain: Hypothesis, matches: Sequence[Match]) ->
 
 
 def _frames(hypothesis: Hypothesis, starts: list[int], word: int) -> tuple[int, int]:
-    """Return the first frame of a word, and the frame after it."""
+    """Return the first frame of word number `word`, and the frame after it. `starts`: the result of `_starts`."""
     return hypothesis.token_frames[starts[word]], hypothesis.token_ends[starts[word + 1] - 1]
 
 
@@ -158,7 +162,9 @@ def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def _spliced(values: Sequence[Any], others: Sequence[Any], regions: Sequence[_Region]) -> list[Any]:
-    """Return `values` (tokens, frames ...) with the given regions replaced by those of `others`."""
+    """Return the values of a transcript without phrases (tokens, frames ...). In the regions, take those in `others`, the
+    values of the transcript with phrases.
+    """
     spliced, end = [], 0
     for region in regions:
         spliced += [*values[end : region.other_first], *others[region.first : region.last]]
@@ -185,7 +191,14 @@ def entering_of(
     best: Hypothesis, matches: Sequence[Match], regions: Sequence[_Region], ratios: Sequence[float], own: PhraseList,
     thresholds: Thresholds, rate: float | None,
 ) -> tuple[list[_Region], list[PhraseReport]]:  # fmt: skip
-    """Return the regions that enter the transcript, and reports on all matches. `ratios` has the ratio of each region."""
+    """Return the regions that enter the transcript, and reports on all phrases in `best`.
+
+    Args:
+        best: the transcript with phrases; `matches` are the phrases in it.
+        ratios: the ratio of each region.
+        own: the row's list of phrases.
+        rate: false alarms per hour that are accepted; None for no such limit.
+    """
     weighed = [match for region in regions for match in region.matches]
     reports = [_report(best, match) for match in matches if match not in weighed]
     entering, starts = [], _starts(best)
@@ -321,7 +334,9 @@ class PhraseDecoder(Generic[AnyDecoder]):
         return self._spotters[key]
 
     def _told(self, found: list[list[Hypothesis]], lists: list[PhraseList]) -> list[list[Hypothesis]]:
-        """Return the hypotheses. With `explain`, add reports on the phrases of each list that have none yet."""
+        """Return the hypotheses `found`. With `explain`, each row's best one also gets a report on each phrase of the row's
+        list that has no report yet.
+        """
         if not self.explain:
             return found
         told = []
@@ -338,7 +353,14 @@ class PhraseDecoder(Generic[AnyDecoder]):
     def _look(
         self, found: list[Hypothesis], plain: list[Hypothesis], matches: list[Match], own: PhraseList, scores: Any
     ) -> list[Hypothesis]:
-        """Return the hypotheses of one row after the second look. `scores`: the row's `ForcedScores`; None without matches."""
+        """Return the hypotheses of one row after the second look.
+
+        Args:
+            found, plain: hypotheses of the searches with and without phrases.
+            matches: the phrases in the best hypothesis of `found`.
+            own: the row's list of phrases.
+            scores: the row's `ForcedScores`; None without matches.
+        """
         best, base = found[0], plain[0]
         regions = regions_of(best, base, matches)
         ratios: list[float] = []

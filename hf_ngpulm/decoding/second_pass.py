@@ -54,8 +54,8 @@ def what_is_added(
 def share_of(scores: Sequence[float | None], counts: Sequence[int], weight: float, word_bonus: float) -> list[float]:
     """Return the rescorer's share in the score of each hypothesis of an utterance during the search (delayed fusion).
 
-    A hypothesis with one more complete word than another has already paid for it. For a fair comparison, the average score of
-    the utterance's words is subtracted for each word. An unscored hypothesis counts as average.
+    Each complete word lowers the rescorer's score, so hypotheses with more complete words would seem worse. For a fair
+    comparison, the average score of the utterance's words is subtracted for each word. Unscored hypotheses count as average.
 
     Args:
         scores: the rescorer's scores of the complete words; None for a hypothesis that it hasn't read.

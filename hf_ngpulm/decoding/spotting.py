@@ -28,7 +28,7 @@ from .hypotheses import Hypothesis, PhraseReport
 
 
 class _Scores(NamedTuple):
-    """Score the readings of some rows of a batch."""
+    """Score readings of some rows of a batch: token ids, with or without phrases in place of words of the transcript."""
 
     decoder: CTCDecoder
     logits: Tensor
@@ -37,8 +37,10 @@ class _Scores(NamedTuple):
     bests: Sequence[Hypothesis]
 
     def of(self, some: Sequence[int], readings: Sequence[Sequence[Sequence[int]]]) -> Iterator[np.ndarray]:
-        """Yield float64 `[3, N]` for each row, three scores of each reading: the acoustic score up to a constant, the weighted
-        addition of the language models, and their unweighted score.
+        """Yield float64 `[3, N]` for each row of `some`: three scores of each of its N readings.
+
+        They are the acoustic score up to a constant; what language models and token bonuses add to it; and the unweighted score
+        of the language models.
         """
         decoder, (logits, lengths) = self.decoder, self[1:3]
         flat = [(row, reading) for row, of_row in zip(some, readings) for reading in of_row]
@@ -59,8 +61,8 @@ class SpottedPhrases:
 
     Args:
         phrases: the list; phrases with negative weights are ignored.
-        names: the written text of each alias.
-        limits: the thresholds of phrases that have their own threshold.
+        names: a dictionary from aliases to the texts to write for them.
+        limits: a dictionary from the texts of phrases with their own threshold to that threshold.
         thresholds: function from numbers of tokens, `[N]`, to the thresholds of other phrases.
         weight: factor of the bonuses.
         every: whether to weigh, and report on, phrases far below their thresholds, too.
@@ -107,7 +109,7 @@ class SpottedPhrases:
     def look(
         self, decoder: CTCDecoder, logits: Tensor, lengths: Tensor, plain: Sequence[Sequence[Hypothesis]], rows: Sequence[int]
     ) -> list[list[Hypothesis]]:  # fmt: skip
-        """Return the hypotheses of a batch after phrases have entered.
+        """Spot phrases in a batch, and return its hypotheses. Each row's best one then has the phrases that enter, and reports.
 
         Args:
             logits: `[B, T, C]`.
@@ -165,7 +167,9 @@ class SpottedPhrases:
         self, decoder: CTCDecoder, best: Hypothesis, tree: SpellingTree, spots: Sequence[Spot], logits: Tensor,
         changes: Sequence[float], bonus: float,
     ) -> Hypothesis:  # fmt: skip
-        """Return the transcript with the phrases of `spots`. `changes`: what they add to the three scores of `_Scores`."""
+        """Return the transcript `best` with the phrases of `spots`. `changes`: what these phrases add to each of the three
+        scores of `_Scores.of`. `bonus`: sum of the phrases' unweighted bonuses.
+        """
         token_ids = _with(best.token_ids, tree, spots)
         starts, ends, confidences = best.token_frames, best.token_ends, best.token_confidences
         for spot in reversed(spots):
@@ -200,7 +204,7 @@ _BEGINS = re.compile(f"[{UNSPACED}]").match
 
 
 def _with(token_ids: Sequence[int], tree: SpellingTree, spots: Iterable[Spot]) -> list[int]:
-    """Return tokens with each phrase in its place. `spots` are in order from left to right."""
+    """Return a transcript's tokens with the phrases of `spots` in place of what was there. `spots` go from left to right."""
     spliced: list[int] = []
     end = 0
     for spot in spots:

@@ -43,7 +43,11 @@ def lm_and_weight(
 
 
 def endpoint_of(frames: int | None, seconds: float | None, frame_seconds: float | None) -> int | None:
-    """Return the endpoint rule as a number of frames; None for no endpoints."""
+    """Return the pause that counts as an endpoint, in frames; None for no endpoints.
+
+    Raises:
+        ValueError: both `frames` and `seconds` are given, or they are out of range.
+    """
     if frames is not None and seconds is not None:
         raise ValueError("endpoint_frames and endpoint_seconds set the same rule; pass one of them")
     if frames is not None:

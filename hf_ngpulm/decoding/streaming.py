@@ -231,7 +231,10 @@ class StreamingDecoder:
         return sid
 
     def _numbered(self, fused_with: tuple[Any, float, float | None]) -> int:
-        """Return the number of a new stream, which has a slot from now on. Raises ValueError if no slot is free."""
+        """Return the number of a new stream, which has a slot from now on. Raises ValueError if no slot is free.
+
+        `fused_with`: the stream's language model, its weight, and the weight of phrases.
+        """
         if not self._free:
             raise ValueError(
                 f"{len(self)} streams are open (max_streams={self.max_streams}); close one, or make a StreamingDecoder with "
@@ -255,7 +258,9 @@ class StreamingDecoder:
 
     @contextmanager
     def _apart_from(self, fused_with: tuple[Any, float, float | None]) -> Iterator[int]:
-        """Yield the number of a new stream that isn't decoded in its own slot. An error within the block closes the stream."""
+        """Yield the number of a new stream that `GrammarStreams` or `LookStreams` decodes; its own slot stays unused. An error
+        within the block closes the stream. `fused_with`: as for `_numbered`.
+        """
         sid = self._numbered(fused_with)
         try:
             yield sid
@@ -264,7 +269,7 @@ class StreamingDecoder:
             raise
 
     def _open_in_grammar(self, grammar: Grammar, rules: tuple[Any, Any, Any], settings: Mapping[str, Any]) -> int:
-        """Open a stream with a grammar."""
+        """Open a stream with a grammar. `rules`: the mode, sensitivity and `explain`. `settings`: other arguments of `open`."""
         if self._with_grammars is None:
             self._with_grammars = GrammarStreams(self.decoder, self._like_this)
         with self._apart_from((None, 0.0, None)) as sid:
@@ -272,7 +277,9 @@ class StreamingDecoder:
         return sid
 
     def _open_with_look(self, lms: tuple[Any, float], phrases: Any, phrase_weight: float | None, look: dict[str, Any]) -> int:
-        """Open a stream with a second look at its phrases."""
+        """Open a stream with a second look at its phrases. `lms`: its language model and weight. `look`: its settings of the
+        second look.
+        """
         phrases, settings = self._looked_at(phrases, phrase_weight, look)
         if self._with_looks is None:
             self._with_looks = LookStreams(self.decoder, self._like_this)

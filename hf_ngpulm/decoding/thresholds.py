@@ -23,14 +23,16 @@ class Thresholds(NamedTuple):
     per_token: float
 
     def of(self, rate: float, size: int, tokens: Any) -> Any:
-        """Return a phrase's threshold. `size`: phrases in the list; `tokens`: the phrase's number of tokens, or an array."""
+        """Return a phrase's threshold. `rate`: accepted false alarms per hour. `size`: number of phrases in the list. `tokens`:
+        number of tokens of the phrase, or an array for several phrases.
+        """
         return self.offset - self.slope * math.log(rate) + self.per_list * math.log(max(size, 1)) - self.per_token * tokens
 
     def fitted(self, false_alarms: Sequence[tuple[float, int, int]], hours: float) -> Thresholds:
         """Return a copy with the offset and slope fitted to false alarms.
 
-        The tail is the tenth of the false alarms with the highest ratios. In it, false alarms become exponentially rarer as the
-        threshold rises.
+        Only the tenth of the false alarms with the highest ratios is used. Beyond it, false alarms are assumed to become
+        exponentially rarer as the threshold rises.
 
         Args:
             false_alarms: for each phrase that a search found but nobody said: its ratio, the size of the list, and its number

@@ -255,7 +255,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         self, frames: Tensor, lengths: np.ndarray, models: RowModels, keeps_blanks: bool,
         pieces: Sequence[Piece] | None = None,
     ) -> list[list[TransducerPath]]:  # fmt: skip
-        """Open a session, decode all frames in one call, and return the paths."""
+        """Search rows `[B, T, D]`, or `pieces` of rows, in one call. Return the best paths of each."""
         with lent_search(self.model, frames, models, self.settings, self.options.engine, self._kept) as search:
             slots = TransducerSlots(self, models, search, frames, keeps_blanks)
             slots.feed_whole(lengths)

@@ -12,7 +12,8 @@ curve turns it into a confidence:
 
     confidence = 1 / (1 + exp(-(evidence - middle) / width))
 
-The default curves were fitted to real speech; `hf_ngpulm.evaluation.tune_grammar` finds a grammar's own curves.
+The default curves were fitted to real speech; `hf_ngpulm.evaluation.tune_grammar` finds a grammar's own curves. A *reading* is
+a sentence of the grammar that a search found, with its intent and slots.
 """
 
 from __future__ import annotations
@@ -313,7 +314,10 @@ def _scores(scored: Any, **more: float) -> dict[str, float]:
 
 
 def evidence_of(inside: Hypothesis, free: Hypothesis, family: str = "ctc") -> float:
-    """Return the evidence that an utterance is in the grammar, in nats per token, at most 0. `family`: the recogniser's."""
+    """Return the evidence that an utterance is in the grammar, in nats per token, at most 0.
+
+    `inside`, `free`: the best hypotheses of the searches in the grammar and without it. `family`: the recogniser's family.
+    """
     lengths = len(inside.token_ids), len(free.token_ids)
     tokens = min(lengths) if family == "attention" else max(lengths)
     return min(inside.acoustic_score - free.acoustic_score, 0.0) / max(tokens, 1)

@@ -71,7 +71,9 @@ def cross_attention(model: Any, encoder_outputs: Any, attention_mask: Tensor | N
 
 
 def followed(layers: Tensor, steps: Sequence[int], frame_seconds: float) -> np.ndarray:
-    """Return each step's attention to each frame, normalised over the steps, `[layers, H, L, T]` -> `[steps, T]`."""
+    """Return the attention of some steps to each frame, normalised over all steps, smoothed, and averaged over all heads:
+    `[layers, H, L, T]` -> `[steps, T]`. `steps`: their indices.
+    """
     weights = layers.flatten(0, 1)
     deviation, mean = torch.std_mean(weights, dim=1, keepdim=True, correction=0)
     weights = ((weights - mean) / deviation.clamp(min=1e-9))[:, list(steps)]

@@ -94,13 +94,13 @@ class GeneratedGrammar:
         return forced_scores(self.model, outputs, attention_mask, prompts, ended, rows)
 
     def _without_runaways(self, given: Any, free: Tensor, transcripts: list[list[int]], scores: list[float]) -> Tensor:
-        """Shorten transcripts that repeat a phrase up to the limit of tokens, where the model itself finds that more likely.
+        """Shorten runaway transcripts, which repeat a phrase up to the limit of tokens, if the model finds that likelier.
 
-        A runaway is so unlikely that any sentence of the grammar would seem to be what was said.
+        A runaway transcript is so unlikely that, beside it, any sentence of the grammar would seem to be what was said.
 
         Args:
             given: the first arguments of `_scores`.
-            free: tokens of the search without the grammar, int64 `[B, L]`; shortened ones are returned.
+            free: tokens of the search without the grammar, int64 `[B, L]`; the result has the shortened ones.
             transcripts, scores: text tokens and score of each row, changed in place.
         """
         shorter = {row: list(before_running_away(tokens)) for row, tokens in enumerate(transcripts)}

@@ -74,9 +74,12 @@ class InternalLM:
         return tuple(row[first:])
 
     def _step(self, places: dict[tuple[int, ...], int], *read: dict[int, Any]) -> Tensor:
-        """Return the next token's logits, `[N, C]`, after rows of equal length.
+        """Return the next token's logits, `[N, C]`, after N distinct rows of equal length.
 
-        If all rows continue rows of one cached entry, the entry is reused and removed from `read`.
+        Args:
+            places: the rows' tokens, with the index of each row.
+            read: caches, each a dictionary from lengths to entries. If one entry has the beginnings of all rows, it is reused
+                and removed.
         """
         model, length = self.model, len(next(iter(places)))
         device, cache = model.device, EncoderDecoderCache(DynamicCache(), DynamicCache())

@@ -178,9 +178,12 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         self, scores: Tensor, input_ids: Tensor, parts: Sequence[Part], states: Sequence[Tensor], in_loop: Tensor,
         unheard: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Add all parts with their `states` to scores float32 `[B, C]` after tokens `[B, L]`, in place.
+        """Add all parts to scores float32 `[B, C]` after tokens `[B, L]`, in place.
 
-        `unheard` holds the internal LM's logits `[B, C]`. If it is None, the logits are computed if a part needs them.
+        Args:
+            states: for each part, the automaton's state in each row.
+            in_loop: bool `[B]`, rows that repeat a phrase; nothing is added to them.
+            unheard: the internal LM's logits `[B, C]`; if None, they are computed if a part needs them.
         """
         less = self.subtracted(input_ids, parts, states, scores.shape[1], unheard)
         for part, at in zip(parts, states):
@@ -194,7 +197,9 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
     def subtracted(
         self, input_ids: Tensor, parts: Sequence[Part], states: Sequence[Tensor], classes: int, unheard: Tensor | None = None
     ) -> Tensor | None:
-        """Return the scores to subtract after tokens `[B, L]`, float32 `[B, C]`; None if nothing is subtracted."""
+        """Return the scores to subtract after tokens `[B, L]`, float32 `[B, C]`; None if nothing is subtracted. `states`,
+        `unheard`: as for `add`.
+        """
         if all(part.less is None for part in parts):
             return None
         summands = []
@@ -416,9 +421,10 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return ~torch.tensor(has_one, device=recordings.device)[recordings]
 
     def _less(self, every: RowModels, recordings: Tensor, has_lm: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Return the internal LM's weights `[B]`, and a bool mask `[B]` of the rows in which any score is subtracted.
+        """Return the internal LM's weights `[B]`, and a bool mask `[B]` of the rows in which any score is subtracted. The
+        weights are None if all are 0, the mask if it is False in all rows.
 
-        Scores are subtracted only in rows with a language model. Each result is None if it is zero or False in all rows.
+        Scores are subtracted only in rows with a language model (`has_lm`). `every`: the models of all recordings.
         """
         weight: Any = self.options.ilm_weight
         ilm = torch.as_tensor(weight, dtype=torch.float32, device=recordings.device).expand(every.states.shape[:1])[recordings]

@@ -26,8 +26,8 @@ def runs_away(words: Sequence[Hashable]) -> bool:
 
 
 def before_running_away(tokens: Sequence[Token]) -> Sequence[Token]:
-    """Return a transcript up to the first time of the phrase that it repeats at its end, at least four times in a row with at
-    least 8 tokens in total. Other transcripts are returned whole.
+    """Shorten a transcript whose end repeats a phrase at least four times in a row, with at least 8 tokens in total: only the
+    first of these phrases stays. Other transcripts are returned whole.
     """
     for period in range(1, len(tokens) // MANY_TIMES + 1):
         run = 0

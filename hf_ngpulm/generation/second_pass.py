@@ -149,11 +149,11 @@ class Texts:
 class Shares(LogitsProcessor):
     """Let a rescorer take part in the beam search of `generate` (delayed fusion, see `hf_ngpulm.decoding.sessions.delayed`).
 
-    At each step the rescorer scores the complete words of each beam. This share is added to all scores of the next token, and
-    the beam's share of the previous step is subtracted. So a beam's score contains one share.
+    At each step the rescorer scores the complete words of each beam. Its share in the beam's score is added to all scores of
+    the next token, and its share of the previous step is subtracted. So a beam's score contains one share.
 
     Attributes:
-        added: for each step the number added to the scores of each row, `[B * K]`.
+        added: a tensor `[B * K]` for each step: the new share minus the previous one, which was added to each row's scores.
     """
 
     def __init__(self, rescorer: Any, weights: Tensor, bonuses: Tensor, texts: Texts, prompt: int, beams: int) -> None:

@@ -150,7 +150,9 @@ def _bound(method: str, model: Any, args: Any, kwargs: Any) -> inspect.BoundArgu
 
 
 def _own_scores(window: Window, given: dict[str, Any]) -> list[Tensor]:
-    """Return the model's own scores at each step of a row, to replace the fused scores."""
+    """Return the model's own scores at each step of a row, to replace the fused scores. `given`: the arguments of
+    `_need_fallback`, by name.
+    """
     output, temperature = given["seek_outputs"][given["index"]], given["temperature"] or 1.0
     fused = output["scores"][: len(given["seek_sequence"])]
     # A beam may come from another row at each step. Tokens that later processors ruled out stay ruled out.
@@ -160,7 +162,9 @@ def _own_scores(window: Window, given: dict[str, Any]) -> list[Tensor]:
 
 
 def _artificial_scores(log_probs: Tensor, given: dict[str, Any]) -> list[Tensor]:
-    """Return artificial scores `[V]` for each step of a row, so that Transformers' `_need_fallback` averages `log_probs`."""
+    """Return artificial scores `[V]` for each step of a row, so that Transformers' `_need_fallback` averages `log_probs`.
+    `given`: the arguments of `_need_fallback`, by name.
+    """
     sequence = given["seek_sequence"].cpu()
     scores = torch.full((min(len(log_probs), len(sequence)), given["vocab_size"]), -torch.inf)
     steps, said = torch.arange(len(scores)), sequence[: len(scores)]

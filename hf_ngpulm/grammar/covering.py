@@ -7,6 +7,8 @@ between programs", 1971): pairs that obviously don't cover are dropped, then pai
 until all other pairs stay.
 
 A search meets few of all pairs. So a pair is decided only when it is needed, from the pairs to which symbols lead.
+
+A free word is any word where a wildcard stands.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ class Covering:
         self.known: dict[Pair, bool] = {}
 
     def is_covered(self, state: int, others: Iterable[int]) -> bool:
-        """Return whether some other state covers a state. If several states have the same continuations, only the first one
-        covers the others.
+        """Return whether one of `others` covers `state`. Of several states with the same continuations, only the one with the
+        lowest number counts as covering the others.
         """
         return state in self.under and any(
             other != state
@@ -56,8 +58,8 @@ class Covering:
         return self.known[state, other]
 
     def _decide(self, asked: Pair) -> None:
-        """Decide whether a pair stays. It is dropped if it leads, also by several steps, to a pair that can't stay. Otherwise
-        it stays, and so do all undecided pairs that were seen.
+        """Decide whether the pair `asked` stays. It is dropped if it leads, also by several steps, to a pair that can't stay.
+        Otherwise it stays, and so do all undecided pairs that were seen.
         """
         before: dict[Pair, list[Pair]] = {asked: []}  # the pairs that need a pair
         waiting = [asked]
@@ -86,7 +88,7 @@ class Covering:
             self.known.setdefault(pair, True)
 
     def _after(self, state: int, other: int) -> set[Pair] | None:
-        """Return the pairs that a pair needs: it stays only if all of them stay. Return None if it can't stay."""
+        """Return the pairs that must all stay if the pair (`state`, `other`) is to stay; None if the pair can't stay."""
         free, other_free = self.free_of[state], self.free_of[other]
         if free < 0 or other_free < 0 or (self.ends[other] and not self.ends[state]):
             return None

@@ -1,7 +1,8 @@
 """Turn templates with parts of words ("light[s]", "{name}s", "l'{area}") into expressions of whole words.
 
 Adjacent parts without a space make one word. Expressions consist of whole words, so "light[s]" becomes a choice of "light" and
-"lights". A list next to letters becomes a derived list, whose entries contain these letters.
+"lights". A list next to letters becomes a derived list, whose entries contain these letters. A word at the end of a part is
+unfinished until the next part shows whether more letters follow; its parts so far are an `Open`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NO_WORDS = Words("")
 
 @dataclass(frozen=True, eq=False)
 class Fill:
-    """A part of a template that is more than text."""
+    """A part of a template that stands for an expression, such as a list. Letters may touch it."""
 
     whole: Expression  # the expression if no letters touch the part
     # returns the expression with letters before and after it; None if letters next to the part are separate words
@@ -69,8 +70,8 @@ class Gluer:
         return _sum(_then(before, _word(opened)) for opened, before in self._ways(part, ()).items())
 
     def _ways(self, part: Part, opened: Open) -> Ways:
-        """Return a dictionary from each unfinished word at the end of a part to an expression of the words before. `opened`:
-        the unfinished word at the beginning of the part.
+        """Return the ways to read a part: a dictionary from each unfinished word at its end to an expression of the words
+        before that word. `opened`: the unfinished word before the part.
         """
         if isinstance(part, str):
             return _read(part, opened)
@@ -129,7 +130,9 @@ def _filled(part: Fill, opened: Open) -> Ways:
 
 
 def _parted(opened: Open, text: str | None) -> bool:
-    """Return whether a text begins a new word without a space, as in scripts that use none."""
+    """Return whether a new word begins without a space between `opened`, the unfinished word, and the next part. This happens
+    in scripts without spaces. `text`: the next part; None if it isn't a text.
+    """
     last = opened[-1][-1] if opened and isinstance(opened[-1], str) else ""
     first = text[0] if text else ""
     return bool(opened) and bool(_UNSPACED.match(last) or _UNSPACED.match(first))
@@ -142,7 +145,7 @@ def _joined(opened: Open, text: str) -> Open:
 
 
 def _word(opened: Open) -> Expression:
-    """Return the expression of a complete word."""
+    """Return the expression of a word that is complete now. `opened`: its parts."""
     fills = [each for each in opened if isinstance(each, Fill)]
     if not fills:
         return Words(cleaned("".join(each for each in opened if isinstance(each, str))))

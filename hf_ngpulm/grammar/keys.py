@@ -1,4 +1,7 @@
-"""Sort the spellings of all arcs of an automaton of words, to build the trie of `hf_ngpulm.grammar.tokens`."""
+"""Sort the spellings of all arcs of an automaton of words, to build the trie of `hf_ngpulm.grammar.tokens`.
+
+A free word is any word where a wildcard stands.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,9 @@ class Keys:
     def _grouped(
         self, table: _Table, arcs: list[Arc], start: int, free_of: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Group the arcs' spellings. Return the tokens, lengths, weights and targets of each group's spellings."""
+        """Group the arcs' spellings, and set the attributes of the groups. Return the tokens, lengths, weights and targets of
+        the spellings, one group after the other. Each spelling begins with its group's number, as if that were a token.
+        """
         names: dict[Any, int] = {}
         free = free_of.tolist()
         labels = np.array([names.setdefault((free[arc[0]], *arc[1:]), len(names)) for arc in arcs], dtype=np.int64)
@@ -99,11 +104,11 @@ class Keys:
         return tokens, lengths, np.repeat(weights, counts).astype(float), np.repeat(targets, counts).astype(np.int64)
 
     def single(self, forms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the target states and weights of spellings that lead to a single state each."""
+        """Return the target states and weights of spellings, by their numbers. Each of them leads to a single state."""
         return self._targets[self._firsts[forms]], self._weights[self._firsts[forms]]
 
     def ends_of(self, form: int) -> list[tuple[int, float]]:
-        """Return the states that a spelling leads to, with their weights."""
+        """Return the states that spelling number `form` leads to, with the largest weight to each."""
         first, last = self._firsts[form], self._firsts[form + 1]
         if last == first + 1:
             return [(int(self._targets[first]), float(self._weights[first]))]
@@ -152,8 +157,8 @@ class _Table:
         return counts, _ranges(self._bundles[numbers], counts)
 
     def after(self, owners: np.ndarray, bundles: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the number of spellings in each bundle, and the tokens and lengths of these spellings. The bundle's owner is
-        put before the first token of each spelling.
+        """Return the number of spellings in each bundle, and the tokens and lengths of these spellings. `owners` has a number
+        for each bundle, which is put before the first token of its spellings.
         """
         counts = self._bounds[bundles + 1] - self._bounds[bundles]
         which = _ranges(self._bounds[bundles], counts)

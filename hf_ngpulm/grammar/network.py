@@ -66,7 +66,7 @@ class Arc(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """A slot of a reading, with the units `first .. last - 1`. A value of None stands for the slot's own words."""
+    """A slot of a reading. Its words are the units `first .. last - 1` of the transcript. A value of None stands for them."""
 
     name: str
     value: Value
@@ -107,7 +107,9 @@ class Symbols:
         self._initial_lengths = {symbol: sorted({len(each) for each in values}) for symbol, values in self.initial.items()}
 
     def matches(self, symbol: Any, units: list[int], place: int) -> Iterator[tuple[int, Value]]:
-        """Yield the end and the value of each spelling that a symbol has at a place."""
+        """Yield each spelling of a symbol that the transcript `units` has at index `place`: the index of the unit after it,
+        and its value.
+        """
         tables = [(self.spellings.get(symbol, {}), self._lengths.get(symbol, ()))]
         if place == 0:
             tables.append((self.initial.get(symbol, {}), self._initial_lengths.get(symbol, ())))
@@ -168,8 +170,8 @@ class Network:
         return len(self.arcs) - 1
 
     def _state(self, arcs: list[Arc], value: Value = None) -> int:
-        """Return the state that has these arcs, from the present intent's states; add it if there is none. `value`: the
-        action's value.
+        """Return the state with these arcs among the present intent's states; add it if there is none. `value`: the value of
+        the arcs' action, which tells 1 from True.
         """
         key = (*arcs, repr(value))  # 1 and True are equal, and have different representations
         if key not in self._states:

@@ -3,7 +3,7 @@
 The spellings of all arcs form one trie. Its first level has groups (`hf_ngpulm.grammar.keys`). A state has a group for each
 first token of its arcs' spellings; the spellings are below the group. States share groups. A *place* is a node of the trie, a
 state between words, or the inside of a free word, which any further token may continue. Several places may be possible after
-the same tokens.
+the same tokens. Places carry weights: those of the best paths to them. A free word is any word where a wildcard stands.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ class Spelled:
         self.only = np.array([places[0][1] if len(places) == 1 else -1 for places in self.besides] + [-1])
 
     def _measure(self) -> None:
-        """Find the largest weight of the spellings through each node. Find the ends of spellings that need a set of places."""
+        """Find the largest weight of the spellings through each node (`pushed`), the weight of ending a sentence at it
+        (`node_finals`), and where a spelling's end needs a set of places (`is_mixed`, `clashes`).
+        """
         trie = self.trie
         sizes = np.diff(trie.path_offsets)
         self.pushed = np.full(trie.num_nodes, -np.inf)
@@ -153,7 +155,9 @@ class Spelled:
                         self.clashes[arc] = before
 
     def places_beside(self, arc: int) -> Places:
-        """Return the places that free words reach at the end of an arc of the trie; see `_follow_free_words`."""
+        """Return the places that are possible beside the end of an arc of the trie, because the same tokens may be free words;
+        see `_follow_free_words`.
+        """
         return self.besides[self.beside[arc]] if self.beside[arc] >= 0 else ()
 
     def covers(self, state: int, other: int) -> bool:
@@ -191,11 +195,13 @@ class Spelled:
         return {token for token in firsts if self.begins[token]}
 
     def is_lasting(self, places: list[Place]) -> bool:
-        """Return whether places inside free words stay the same when more free words follow."""
+        """Return whether the set of places inside free words stays the same, however many more free words follow."""
         return self.delimiter is not None or all(self.defaults[which] == (0.0, which) for _, which, _ in places)
 
     def entered(self, node: int, form: int, weight: float) -> list[Place]:
-        """Return the places after the token that leads to a node. If `node` is -1, the token ends the spelling `form`."""
+        """Return the places after a token that leads to a node of the trie. If it leads to none, `node` is -1, and the token
+        ends the spelling with the number `form`. `weight`: the weight before the token.
+        """
         places: list[Place] = []
         if node >= 0:
             places.append((NODE, node, weight))
@@ -214,7 +220,7 @@ class Spelled:
         return self.entered(self.child_nodes[child], self.child_forms[child], weight)
 
     def begun(self, state: int, token: int, weight: float) -> list[Place]:
-        """Return the places after the first token of the spellings after a state."""
+        """Return the places if `token` begins a spelling after a state. `weight`: the state's weight."""
         places: list[Place] = []
         last = self.first_bounds[state + 1]
         first = bisect_left(self.first_tokens, token, self.first_bounds[state], last)

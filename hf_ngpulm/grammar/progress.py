@@ -51,7 +51,9 @@ class Beginnings:
         return Progress(reading.intent, reading.slots, 1 in at_end, may_go_on)
 
     def _intent(self, here: tuple[int, int], before: Mapping[Any, Any]) -> int:
-        """Return the number of the intent on the best path to a place and a state; -1 at the start, before any intent."""
+        """Return the number of the intent on the best path to `here`, a place and a state; -1 at the start, before any intent.
+        `before`: the last steps of best paths, from `Network.reached`.
+        """
         while here[1] == 1 and here in before:  # all intents share the end
             here = before[here][0]
         return bisect_right(self._firsts, here[1]) - 1

@@ -1,4 +1,7 @@
-"""Define the meaning of a grammar: list all readings of a text, by walking through the expressions word by word. Slow."""
+"""Define the meaning of a grammar: list all readings of a text, by walking through the expressions word by word. Slow.
+
+A place is the index of a word. A way leads through an expression from one place to a later one, see `Way`.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +127,7 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
 
 
 def best(found: Iterable[tuple[Way, float]]) -> Ways:
-    """Return the distinct ways, each with its largest weight."""
+    """Return the distinct ways among pairs of a way and a weight, each with its largest weight."""
     result: Ways = {}
     for way, weight in found:
         result[way] = max(result.get(way, weight), weight)

@@ -61,7 +61,7 @@ class _Reader:
         self.inside: list[str] = []
 
     def _texts(self, values: Any, what: str) -> list[str]:
-        """Return the texts of a list in YAML."""
+        """Return the texts of a list in YAML. `what`: the list's name in error messages."""
         if not isinstance(values, list) or not values or not all(isinstance(each, str | int | float) for each in values):
             raise GrammarError(f"{self.where}: {what} should have a list of texts, got {str(values)[:80]!r}")
         if wrong := next((each for each in values if isinstance(each, bool)), None):
@@ -71,7 +71,7 @@ class _Reader:
         return [each if isinstance(each, str) else str(each) for each in values]
 
     def parsed_all(self, texts: Any, what: str) -> list[Expression]:
-        """Return the expressions of a list of texts."""
+        """Return the expressions of a list of texts. `what`: the list's name in error messages."""
         return [self._parsed(text) for text in self._texts(texts, what)]
 
     def _parsed(self, text: str) -> Expression:

@@ -45,13 +45,13 @@ class ListReader:
         self.ranges: set[str] = set()
 
     def with_local(self, written: Mapping[str, Any]) -> ListReader:
-        """Return a reader that also knows the lists of a block of sentences."""
+        """Return a reader that also knows the lists of a block of sentences (`written`)."""
         reader = ListReader({**self.written, **written}, {}, self.language, self.where, self.made)
         reader.given = self.given
         return reader
 
     def fill(self, reference: Any, at: str) -> Fill:
-        """Return the part that stands for a reference to a list in a template."""
+        """Return the part that stands for a reference to a list in a template. `at`: the template's place for messages."""
         name, slot = reference.list_name, None if reference.is_capture else reference.slot_name
         if (name, slot) not in self.fills:
             if name not in self.contents:
@@ -64,7 +64,9 @@ class ListReader:
         return isinstance(self.contents.get(name), Wildcard)
 
     def _content(self, reference: Any, at: str) -> str | Wildcard | None:
-        """Return the key of a list's entries in `made`. Return a `Wildcard` for a wildcard, None for an empty list."""
+        """Read the list that a reference names, and return the key of its entries in `made`. Return a `Wildcard` for a
+        wildcard, None for an empty list. `at`: the template's place for error messages.
+        """
         name = reference.list_name
         if name in self.given:
             return None if self.given[name] is None else name
@@ -167,7 +169,9 @@ def _fill(reader: ListReader, content: str | Wildcard | None, slot: str | None) 
         return Fill(NOTHING if content is None else slotted(content))
 
     def within(before: str, after: str) -> Expression:
-        """Return the list with letters before and after each entry. Signs like "%" are added only to numbers in digits."""
+        """Return the list with the letters `before` and `after` around each entry. Signs like "%" are added only to numbers in
+        digits.
+        """
         name = f"{before}{{{content}}}{after}"
         if name not in reader.made:
             only_digits = content in reader.ranges and not any(map(str.isalpha, before + after))
@@ -179,8 +183,9 @@ def _fill(reader: ListReader, content: str | Wildcard | None, slot: str | None) 
 
 
 def glued(new: Mapping[str, list[Entry]], known: Iterable[str]) -> dict[str, list[Entry]]:
-    """Return the new entries of derived lists, which add letters to each entry of another list. `new`: entries of these other
-    lists, by name. `known`: the names of all lists.
+    """Return new entries, by name, for the derived lists of some lists. A derived list adds letters to each entry of a list.
+
+    `new`: the new entries of lists, by name. `known`: the names of all lists, derived ones included.
     """
     derived = {}
     for name in known:

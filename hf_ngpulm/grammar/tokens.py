@@ -2,16 +2,16 @@
 
 Most states of the result are nodes of the trie of spellings (`hf_ngpulm.grammar.places`) or states between words. The node at a
 spelling's end backs off to the state between words after the spelling. So most of the result is the trie itself, and lists of
-100,000 entries take about a second.
+100,000 entries take about a second. A free word is any word where a wildcard stands.
 
 Sometimes several places are possible: several spellings have begun, or the tokens after a spelling's last node may also follow
 the complete spelling ("new" and "new york" before "york road"). Then the state is a set of places (subset construction). A set
-backs off to the set without its nodes. A node backs off to the places that free words reach beside it. A set inside free words
-backs off to itself: it is a root.
+backs off to the set without its nodes. The tokens of a node may be free words, too; the node backs off to the places where they
+are. A set inside free words is a root: it backs off to itself, so tokens without an arc stay in it.
 
 State 0 is outside the grammar. Every token leads from it back to it, with score 0. A state without another backoff backs off to
-state 0, at the price of leaving. So a transcript that leaves the grammar scores minus that price, plus the weights of the words
-before it left.
+state 0, and the backoff weight is minus `price`, the penalty for leaving the grammar. So a transcript that leaves the grammar
+scores minus the price, plus the weights of the words before it left.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ MOST_STATES = 5_000_000
 
 
 class _Backoff(NamedTuple):
-    """The backoff of a set of places. States are numbered by `rank`, so that each backoff state precedes its users."""
+    """The backoff state and weight of a set of places, and the set's rank. States are numbered in the order of their ranks, so
+    that each backoff state precedes its users.
+    """
 
     rank: int
     state: int
@@ -119,7 +121,9 @@ class _Compiler(Spelled):
         self._add_finals(self.first_node + final, self.node_finals[final] - self.pushed[final])
 
     def _add_firsts(self, weights: np.ndarray, targets: np.ndarray) -> None:
-        """Add the arcs of the states between words. `weights`, `targets`: the weights and targets of each state's groups."""
+        """Add the arcs of the states between words. `weights`, `targets`: the weight and target of each state's arc to each of
+        its groups.
+        """
         states, tokens = np.repeat(np.arange(self.start + 1), np.diff(self.keys.bounds)), self.keys.firsts
         heads = np.flatnonzero((np.diff(states, prepend=-1) != 0) | (np.diff(tokens, prepend=-1) != 0))
         for at in heads[np.diff(heads, append=len(states)) > 1].tolist():  # several groups begin with the token
@@ -134,7 +138,7 @@ class _Compiler(Spelled):
         self.arcs.add(sources, np.full(len(sources), self.vocab_size), weights, np.full(len(sources), OUTSIDE))
 
     def _numbered(self, places: list[Place]) -> tuple[float, int]:
-        """Return the weight of entering a set of places, and the number of its state."""
+        """Return the weight of an arc to a set of places, and the number of the set's state."""
         best = self.reduced(places)
         # A single state between words needs no set: its own state backs off to its free words. The free words before a state
         # add nothing if the state covers them.
@@ -207,7 +211,9 @@ class _Compiler(Spelled):
             self._add_arcs(number, places, set(range(self.vocab_size)))
 
     def _within(self, inside: list[Place], weight: float, root: int) -> int:
-        """Return a state in which tokens within words stay in the places `inside`; other tokens back off to a root."""
+        """Return the number of a state in a free word. Tokens that continue the word lead to the places `inside`; all others
+        back off to the state `root`, with the backoff weight `weight`.
+        """
         key = tuple(inside), weight, root
         if key not in self.sets:
             number = self.sets[key] = self.first_set + len(self.sets)
@@ -218,8 +224,8 @@ class _Compiler(Spelled):
         return self.sets[key]
 
     def _add_final(self, number: int, places: Places, otherwise: float | None = None) -> None:
-        """Add the end of sentences to a set, with the largest weight of an end. If no sentence may end there, use the weight
-        `otherwise`; None adds no end.
+        """Add an arc for the end of the sentence to state `number`, with the largest weight that it has in `places`. If no
+        sentence may end there, use the weight `otherwise`; None adds no arc.
         """
         ends = [
             weight + final
@@ -231,7 +237,9 @@ class _Compiler(Spelled):
             self.arcs_of_sets.append((number, self.vocab_size, weight, OUTSIDE))
 
     def _add_arcs(self, number: int, places: Places, tokens: Iterable[int]) -> None:
-        """Add the arcs of a set for some tokens. A token after which no place is possible leads outside the grammar."""
+        """Add arcs for some tokens to state `number`, a set of places. A token after which no place is possible leads outside
+        the grammar.
+        """
         for token in tokens:
             after = self.after(places, token)
             weight, target = self._numbered(after) if after else (-self.price, OUTSIDE)

@@ -4,8 +4,8 @@ The result is an acceptor without actions. If several paths have the same symbol
 "Finite-state transducers in language and speech processing", Computational Linguistics 23(2), 1997, sections 3.3 and 3.4).
 A list or a range of numbers is a single symbol, so the automaton's size doesn't depend on the list's size.
 
-A state of the result is a set of network states, each with its weight relative to the set's best state. A set that may read a
-free word has a `default`: the set that follows a word without an arc.
+A state of the result is a set of network states, each with its weight relative to the set's best state. A free word is any word
+where a wildcard stands. A set that may read a free word has a `default`: the set that follows a word without an arc.
 
 Each intent is minimised on its own before all are joined. Parts in any order ("[in the kitchen] [now]") give many states that
 are equivalent only after minimisation. Without it, there would be too many sets of states.
@@ -158,8 +158,8 @@ class _Free(NamedTuple):
 
 
 def _read(states: list[_State], subset: Subset) -> tuple[dict[Any, dict[int, float]], float | None]:
-    """Return each symbol's target states from a set, with their largest weights (natural log), and the largest weight of ending
-    a sentence in the set; None if no sentence can end there.
+    """Return two results: a dictionary from each symbol to its target states, with their largest weights (natural log); and the
+    largest weight of ending a sentence in the set `subset`, or None if no sentence can end there.
     """
     reached: dict[Any, dict[int, float]] = {}
     final = None

@@ -107,7 +107,9 @@ def _followed(written: Written, lm: NGramLM) -> tuple[dict[tuple[int, ...], floa
 
 
 def _discounting(contexts: dict[tuple[int, ...], float], vocab_size: int) -> BackoffAutomaton:
-    """Return an automaton that gives each token a discount: the largest discount of the n-grams that the token completes."""
+    """Return an automaton that gives each token a discount: the largest discount of the n-grams that the token completes.
+    `contexts`: a dictionary from n-grams to discounts.
+    """
     tokens = np.array([token for sequence in contexts for token in sequence], dtype=np.int64)
     lengths = np.array([len(sequence) for sequence in contexts], dtype=np.int64)
     bonuses = np.array(list(contexts.values()), dtype=np.float64)

@@ -173,6 +173,9 @@ def _word_ends(trie: _PhraseTrie, radix: int, boundary: np.ndarray) -> tuple[int
     difference share the state. If a phrase backs off to another match in progress, it gets one more state before the shared
     state. That state has arcs for all tokens that continue a match.
 
+    Args:
+        radix, boundary: as for `_follow`.
+
     Returns:
         The kind of tokens with arcs: tokens that begin words (1), or all others (0); the nodes of these phrases; the backoff
         state of each of these nodes; and the inserted states with their arcs. The inserted states have numbers after the trie's
@@ -229,7 +232,12 @@ def _word_ends(trie: _PhraseTrie, radix: int, boundary: np.ndarray) -> tuple[int
 def _follow(
     trie: _PhraseTrie, states: np.ndarray, tokens: np.ndarray, radix: int, boundary: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the score of each token in its state, and the next state, following backoff arcs as needed."""
+    """Return the score of each token in its state, and the next state, following backoff arcs as needed.
+
+    Args:
+        radix: factor of the nodes in `trie.keys`.
+        boundary: bool, mask of the tokens before which a word ends.
+    """
     scores, targets = np.zeros(len(states)), np.zeros(len(states), np.int64)
     left, current = np.arange(len(states)), states
     while len(left):
@@ -246,7 +254,7 @@ def _follow(
 
 
 def _find(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the node of each wanted key, or 0 (the root) if the trie lacks the key."""
+    """Return the node of each wanted key, or 0 (the root) if the trie lacks the key. `keys`: `_PhraseTrie.keys`."""
     if not len(keys):
         return np.zeros(len(wanted), np.int64)
     places = np.searchsorted(keys, wanted)

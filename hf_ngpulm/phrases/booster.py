@@ -153,7 +153,8 @@ def _with_bonuses(written: Written, weight_per: str, growth: float, end_bonus: f
 def _never(spellings: Spellings, never: np.ndarray) -> Spellings:
     """Replace the bonus of the spellings in the mask `never`, bool `[N]`, by `NEVER_BONUS`.
 
-    The bonus is paid with the last token; if longer words may begin with these tokens, with the token after the word.
+    The bonus is paid with a spelling's last token. But if the spelling must end with a word, longer words may begin with it.
+    Then the bonus is paid with the token after the word.
     """
     payments = np.where(np.repeat(never, spellings.lengths), 0.0, spellings.payments)
     last = np.cumsum(spellings.lengths) - 1
@@ -189,5 +190,5 @@ def _lengths(written: Written) -> np.ndarray:
 
 
 def _column(written: Written, *names: str) -> np.ndarray:
-    """Return integer attributes of the spellings, int64 `[names, N]`."""
+    """Return the integer attributes `names` of the N spellings, int64, a row for each name."""
     return np.array([[getattr(spelling, name) for spelling in written.spellings] for name in names], dtype=np.int64)

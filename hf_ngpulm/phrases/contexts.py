@@ -1,4 +1,7 @@
-"""Make boosters from a decoder's argument `phrases=`: one booster for all rows of a batch, or one for each row."""
+"""Make boosters from a decoder's argument `phrases=`: one booster for all rows of a batch, or one for each row.
+
+A context is a booster, phrases to make a booster from, or None for a row without phrases.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from .booster import GraphBooster, PhraseBooster
 from .phrase import NEVER, Forms, Phrase
 from .phrases import Booster, Phrases, checked_phrases
 
-# A context is a booster, phrases to make a booster from, or None for a row without phrases.
 Context: TypeAlias = Booster | Phrases | None
 # Limits of a cache: number of boosters, total bytes, and number of boosters for graph search.
 KEPT, MOST_BYTES, KEPT_IN_GRAPHS = 1024, 1 << 28, 128

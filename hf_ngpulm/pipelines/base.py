@@ -201,7 +201,9 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return preprocess, forward, postprocess
 
     def _search_given(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return a call's arguments, other than `settings`, that choose the search. `_search` has those of the constructor."""
+        """Return those of a call's arguments that choose the search but aren't in `settings`: `num_beams`, if `generate` takes
+        it. (`_search` has the constructor's.)
+        """
         return {}
 
     def _of_generation(self, tuned: dict[str, Any]) -> dict[str, Any]:
@@ -215,7 +217,9 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return {name: value for name, value in found.items() if given[name] is None and value is not None}
 
     def _understanding_decoder(self, settings: dict[str, Any], given: dict[str, Any]) -> Any:
-        """Return the decoder for the pipeline's and a call's settings, with the grammar if there is one."""
+        """Return the decoder for the pipeline's and a call's settings, with the grammar if there is one. `settings`: all
+        settings; `given`: only the explicit ones, which may be refused.
+        """
         grammar, mode, sensitivity = (settings.get(name) for name in OF_GRAMMARS)
         idle = sorted(name for name in OF_GRAMMARS[1:] if given.get(name) is not None)
         if grammar is None and idle:
@@ -236,14 +240,14 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return self._in_grammar(settings, given, grammar, weighing)
 
     def _in_grammar(self, settings: dict[str, Any], given: dict[str, Any], grammar: Grammar, weighing: dict[str, Any]) -> Any:
-        """Return a decoder with a grammar. `weighing`: fields of `Weighing`."""
+        """Return a decoder with a grammar. `weighing`: fields of `Weighing`. Other arguments: see `_understanding_decoder`."""
         decoder = self._ngram_decoder(settings, given)
         if decoder is None:
             decoder = self._made(_without(settings, self.of_an_lm))
         return GrammarDecoder(decoder, grammar, **weighing)
 
     def _ngram_decoder(self, settings: dict[str, Any], given: dict[str, Any]) -> Any:
-        """Return the decoder for the pipeline's and a call's settings."""
+        """Return the decoder without a grammar; None if the stock pipeline decodes. Arguments: see `_understanding_decoder`."""
         # A list of None only is allowed: no recording has an LM, and settings of LMs are dropped.
         none_each = isinstance(settings.get("lm"), list) and all(lm is None for lm in settings["lm"])
         if none_each:

@@ -30,7 +30,7 @@ ELSEWHERE = {
 
 
 def with_our_names(given: dict[str, Any]) -> dict[str, Any]:
-    """Replace a generation config's names of settings by this package's. Raises ValueError if both names are given."""
+    """Return settings with a generation config's names replaced by this package's. Raises ValueError if both are given."""
     for theirs, ours in ALIASES.items():
         if theirs in given:
             if ours in given:

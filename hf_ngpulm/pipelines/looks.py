@@ -25,13 +25,14 @@ from .word_times import encoder_outputs_of
 
 
 class GeneratedLooks:
-    """Checks the phrases of a logits processor in a second look (see `hf_ngpulm.decoding.second_look`).
+    """Checks phrases that `generate` recognised in a second look (see `hf_ngpulm.decoding.second_look`).
 
-    The acoustic score of a reading is the model's log-probability of its tokens and of the end token (teacher forcing).
+    A reading is one of the transcripts that are compared. Its acoustic score is the model's log-probability of its tokens and
+    of the end token (teacher forcing).
 
     Args:
-        processor: the processor of the language models, without phrases.
-        phrases, phrase_weight: as for the processor.
+        processor: the logits processor of the language models, without phrases.
+        phrases, phrase_weight: as for `NGramLogitsProcessor`.
         rate, explain: `false_alarms_per_hour` and `explain`, as for `hf_ngpulm.PhraseDecoder`.
         model, tokenizer: the recogniser.
         thresholds: as for `hf_ngpulm.PhraseDecoder`.
@@ -118,7 +119,12 @@ class GeneratedLooks:
     def _ratios(
         self, outputs: Any, attention_mask: Tensor | None, prompts: list[list[int]], readings: list[list[list[int]]]
     ) -> list[list[float]]:
-        """Return for each row the log-likelihood ratios of its readings to its first reading."""
+        """Return for each row the log-likelihood ratios of its other readings to its first one.
+
+        Args:
+            outputs, attention_mask, prompts: as for `forced_scores`.
+            readings: the readings of each row, in token ids without the end.
+        """
         flat = [(row, reading) for row, of_row in enumerate(readings) for reading in of_row]
         ended = [[*reading, self.ends[0]] for _, reading in flat]
         scores = forced_scores(self.model, outputs, attention_mask, prompts, ended, [row for row, _ in flat])
@@ -132,7 +138,7 @@ class GeneratedLooks:
         return ratios
 
     def _tokens(self, row: list[int], token_ids: list[int]) -> list[int]:
-        """Return a row of `generate` with its text tokens replaced by `token_ids`."""
+        """Return the tokens of a row, from `generate`, with the text tokens replaced by `token_ids`."""
         text = [place for place, token in enumerate(row) if token not in self.splitter.special]
         first, last = (text[0], text[-1] + 1) if text else (len(row), len(row))
         while not text and first and row[first - 1] in self.ends:

@@ -203,7 +203,11 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         self, run: Callable[..., dict[str, Any]], confidence: Any, model_inputs: dict[str, Any], word_times: bool,
         kwargs: dict[str, Any],
     ) -> dict[str, Any]:  # fmt: skip
-        """Return the outputs of `run` for a batch. Their entry `measured` has the transcripts, whose words have confidences."""
+        """Return the outputs of `run` for a batch. Their entry `measured` has the transcripts, whose words have confidences.
+
+        `run`: takes the model's inputs, `word_times` and `kwargs`, the arguments of `generate`. `confidence`: a measure or a
+        `Calibration`.
+        """
         if not self.model.config.is_encoder_decoder:
             raise ValueError(f"confidence= needs an encoder-decoder; leave it out with {type(self.model).__name__}")
         given = self._given_as(model_inputs)
@@ -345,13 +349,17 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         self, looks: GeneratedLooks, ranking: dict[str, Any], model_inputs: dict[str, Any], word_times: bool,
         kwargs: dict[str, Any],
     ) -> dict[str, Any]:  # fmt: skip
-        """Return a batch's outputs, with the hypotheses of its recordings as `looked`."""
+        """Return a batch's outputs, with the hypotheses of its recordings as `looked`. `ranking`: settings of `generate` for
+        recordings with a language model.
+        """
         generate, last = self._generating("a second look at phrases", model_inputs, word_times, {**kwargs, **ranking})
         tokens, hypotheses = looks.looked(generate, model_inputs.get("attention_mask"))
         return {**last, "tokens": tokens, "looked": hypotheses}
 
     def _generating(self, what: str, model_inputs: dict[str, Any], word_times: bool, kwargs: dict[str, Any]) -> Any:
-        """Return a function from logits processors to the tokens of a batch, and a dictionary that holds its last outputs."""
+        """Return a function from logits processors to the tokens of a batch, and a dictionary that holds its last outputs.
+        `what`: the feature's name in the message for calls that it doesn't support.
+        """
         if word_times or kwargs.get("return_timestamps") or "stride" in model_inputs:
             raise ValueError(f"{what} needs whole recordings without times: leave out return_timestamps and chunk_length_s")
         last: dict[str, Any] = {}

@@ -57,8 +57,8 @@ class GrowingTree:
         return path
 
     def missing(self, sequences: Sequence[Sequence[int]], paths: Sequence[list[int]]) -> list[int]:
-        """Return the nodes that the model must read to score sequences, parents first. Edges that follow from stored
-        `log_probs` are filled in.
+        """Return the nodes that the model must read to score sequences, parents first. If the stored `log_probs` give the
+        score of a token, it is entered in `edges`. `paths`: the nodes of each sequence, from `path`.
         """
         nodes: dict[int, None] = {}
         for sequence, path in zip(sequences, paths):
@@ -72,7 +72,9 @@ class GrowingTree:
         return sorted(nodes, key=lambda node: self.depths[node])
 
     def placed(self, nodes: Sequence[int], above: dict[int, int]) -> Iterator[tuple[int, ...]]:
-        """Give nodes the next places, and yield for each the places that it sees, its own included. `above`: the parents."""
+        """Give nodes the next places in the cache. Yield for each node the places that it attends to: those of the nodes above
+        it, and its own. `above`: the parent of each node.
+        """
         for place, node in enumerate(nodes, start=self.length):
             self.seen[node] = (*(self.seen[above[node]] if node else ()), place)
             yield self.seen[node]
@@ -137,8 +139,8 @@ class GrowingTexts:
 
         Args:
             rows: the utterances.
-            texts: the texts of all hypotheses of each utterance. Only these can grow in later calls.
-            ended: whether the texts are complete. If so, the scores include `end`, and the rescorer remembers them.
+            texts: the texts of all hypotheses of each utterance. Later calls may extend only these texts.
+            ended: whether the texts are complete. If so, the scores include the rescorer's `end`, and the rescorer caches them.
         """
         rescorer = self.rescorer
         end = rescorer._end if ended else []
@@ -184,7 +186,9 @@ class GrowingTexts:
                     tree.edges |= dict(zip(edges, values.tolist()))
 
     def _read(self, trees: Any, sequences: Any, paths: Any) -> None:
-        """Read the missing nodes of trees in batches, and store the scores of the tokens that follow them."""
+        """Read the missing nodes of trees in batches, and store the scores of the tokens that follow them. `sequences`,
+        `paths`: for each tree, the tokens of its texts, and their nodes from `GrowingTree.path`.
+        """
         needed = [tree.missing(*both) for tree, *both in zip(trees, sequences, paths)]
         followers: list[dict[int, list[int]]] = []
         for tree, of_row, of_paths in zip(trees, sequences, paths):

@@ -97,9 +97,9 @@ class CTCSlots(Slots):
     def shares(self, delayed: DelayedFusion, slots: np.ndarray) -> np.ndarray:
         """Return the rescorer's shares in the scores of the hypotheses of some slots, `[N, K]`.
 
-        A share is the part of the scores that neither acoustics, n-gram models, phrases nor bonuses for tokens explain. Links
-        between hypotheses can't give the share, because a hypothesis may take its alignment from its parent without the
-        parent's scores.
+        The share isn't stored with a hypothesis, but computed: it is what remains of the score after subtracting the scores of
+        the acoustics, n-gram models, phrases and token bonuses. (A hypothesis may take its alignment from its parent without
+        the parent's scores. So the share can't be passed on from parents.)
         """
         fused, weighted = self.not_acoustic(slots)
         live = self.live()[slots]
@@ -154,7 +154,7 @@ class CTCSlots(Slots):
         raise TypeError("greedy search has no such scores")
 
     def unscored(self) -> np.ndarray:
-        """Return for each slot the LM score of a class that no LM scores, `[S]`."""
+        """Return for each slot the score that a class without a token of the LM gets instead of an LM score, `[S]`."""
         return unscored(self.models).cpu().numpy()
 
     def ended(self, slots: np.ndarray, ranked: list[list[Found]]) -> list[list[Found]]:
@@ -170,7 +170,13 @@ class CTCSlots(Slots):
 
 
 def weighted_scores(slots: CTCSlots, rows: np.ndarray, lm_scores: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the weighted automata scores plus the token bonuses of hypotheses with `sizes` tokens: float64 `[N, K]`."""
+    """Return the weighted scores of hypotheses by language models and phrases, plus token bonuses: float64 `[N, K]`.
+
+    Args:
+        rows: int64 `[N]`, numbers of the slots.
+        lm_scores: `[N, K, M]`, unweighted scores by each automaton.
+        sizes: `[N, K]`, number of tokens of each hypothesis.
+    """
     weights = slots.models.weights.cpu().double().numpy()[rows]
     bonuses = slots.decoder.token_bonuses(slots.models).cpu().double().numpy()[rows]
     return (weights[:, None] * lm_scores).sum(2) + bonuses[:, None] * sizes
@@ -192,8 +198,8 @@ def beam_rules(decoder: Any, models: RowModels, classes: int) -> BeamRules:
 
 
 def unscored(models: RowModels) -> Tensor:
-    """Return the LM score of a class that no LM scores, float32 `[B]`: the score of one of V equally likely tokens.
+    """Return the weighted score that classes without a token of the LM get instead of an LM score, float32 `[B]`.
 
-    If the score were 0, such classes would win merely because they cost nothing.
+    It is the score of one of V equally likely tokens. If it were 0, such classes would win because they cost nothing.
     """
     return -math.log(max(models.vocab_size, 1)) * models.lm_weights

@@ -61,7 +61,9 @@ class CoreSlots(CTCSlots):
 
     @property
     def block_frames(self) -> int:  # type: ignore[override]
-        """Return the number of frames to search in one call. Each tail needs room for a token per frame, which costs memory."""
+        """Return the number of frames to search in one call. It is limited because each hypothesis needs memory for a token
+        per frame.
+        """
         return max(BLOCK_FRAMES, MOST_BYTES // (TOKEN.itemsize * max(1, self.history.sizes.size)))
 
     @property

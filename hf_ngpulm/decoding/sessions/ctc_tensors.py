@@ -24,7 +24,8 @@ State = TypeVar("State", beam.BeamState, GraphState, "GreedyState")
 class TensorSlots(CTCSlots, Generic[State]):
     """Slots whose state is a tuple of tensors, `[S, ...]` each. GPU search, the reference, and graph search use them.
 
-    Every kind of state has `lm_states` and `lm_scores`, `[S, K, M]`.
+    Every kind of state has `lm_states` and `lm_scores`, `[S, K, M]`, for K hypotheses and M automata. A search also returns a
+    trace: for each frame the labels of the hypotheses and, in a beam, the links to their parents.
     """
 
     state: State
@@ -99,7 +100,7 @@ class TensorSlots(CTCSlots, Generic[State]):
 
     @abstractmethod
     def reported(self) -> dict[str, Tensor]:
-        """Return the tensors that the host reads, by name, `[S, ...]` each. "scores" is -inf for a place without hypothesis."""
+        """Return the tensors that the host reads, by name, `[S, ...]` each. "scores" is -inf where there is no hypothesis."""
 
     def labels_before(self) -> np.ndarray | None:
         """Return the label of the previous frame, int32 `[S]`, for `follow`; None if `follow` doesn't need it."""
@@ -109,7 +110,14 @@ class TensorSlots(CTCSlots, Generic[State]):
         self, slots: np.ndarray, last: np.ndarray | None, links: np.ndarray, labels: np.ndarray, lengths: np.ndarray,
         confidences: np.ndarray | None,
     ) -> None:  # fmt: skip
-        """Append the tokens of a trace to the histories of some slots."""
+        """Append the tokens of a trace to the histories of some slots.
+
+        Args:
+            last: the result of `labels_before`.
+            links, labels: the trace.
+            lengths: number of frames of each slot.
+            confidences: of each frame, `[N, T]`; None without a measure.
+        """
         self.history.follow_frames(slots, links, labels, lengths, self.frames, self.sums, confidences, self.live())
 
     def live(self) -> np.ndarray:

@@ -42,7 +42,9 @@ class DelayedFusion:
             self.begin(slot)
 
     def shares(self, slots: np.ndarray) -> np.ndarray:
-        """Score the hypotheses of some slots at the rescorer's turn; return its shares, float64 `[N, K]` (see `share_of`)."""
+        """Score the hypotheses of some slots at the rescorer's turn. Return the rescorer's share in each hypothesis's score,
+        float64 `[N, K]` (see `share_of`).
+        """
         self.turns[slots] += self.every
         live = self.slots.live()[slots]
         rows, places = np.nonzero(live)
@@ -63,7 +65,9 @@ class DelayedFusion:
         return shares
 
     def _scores(self, slots: list[int], texts: list[list[str]]) -> list[list[float]]:
-        """Return the rescorer's scores. A slot with an unreadable text gets zeros; its utterance's end raises the error."""
+        """Return the rescorer's score of each text. If it can't read a slot's text, the slot gets zeros, and the error is
+        raised when the slot's utterance ends.
+        """
         try:
             return self.texts.scores(slots, texts)
         except ValueError:
@@ -76,7 +80,9 @@ class DelayedFusion:
         self.texts.scores(slots.tolist(), texts, ended=True)
 
     def ids(self, slots: np.ndarray, places: np.ndarray) -> Iterator[tuple[int, list[int]]]:
-        """Yield the tokens of each hypothesis: the number of tokens in its slot's transcript, and its further tokens."""
+        """Yield for each hypothesis the number of tokens in its slot's transcript, and its tokens after the transcript.
+        `slots`, `places`: each hypothesis's slot, and its index in the slot's beam.
+        """
         sizes, tails = self.slots.history.tails_of(slots, places)
         for slot, size, tail in zip(slots.tolist(), sizes.tolist(), tails.ids.tolist()):
             yield len(self.slots.transcripts[slot].ids), [token for token in tail[:size] if token != self.blank]

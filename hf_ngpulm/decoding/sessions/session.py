@@ -1,4 +1,7 @@
-"""Define `Slots`, the interface of searches over many streams. Each stream has a slot, a row of the arrays or tensors."""
+"""Define `Slots`, the interface of searches over many streams. Each stream has a slot, a row of the arrays or tensors.
+
+A place is the index of a hypothesis in the beam of its slot.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,9 @@ class Slots(ABC):
             self.models.silent[slot] = False
 
     def place_lms(self, slot: int, models: RowModels, silent: bool) -> None:
-        """Set a slot's language models and their weights to those of the first row; phrases stay. `silent`: see `RowModels`."""
+        """Set a slot's language models and their weights to those of the first row of `models`; phrases stay. `silent`: whether
+        the settings that balance a language model have no effect in the slot.
+        """
         columns, mine = slice(self.models.num_lms), self.models.of(slice(slot, slot + 1))
         for name in ("states", "weights", "present"):
             getattr(mine, name)[0, columns] = getattr(models, name)[0, columns]
@@ -180,7 +185,7 @@ class Slots(ABC):
 
     @abstractmethod
     def live(self) -> np.ndarray:
-        """Return which places of the beams contain a hypothesis, bool `[S, K]`."""
+        """Return a mask of the places that have a hypothesis, bool `[S, K]`."""
 
     @abstractmethod
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -21,7 +21,7 @@ NO_CLASS = -2  # no label has this id: in place of the blank where the history k
 
 
 class TransducerPath(NamedTuple):
-    """Hold a hypothesis of a whole utterance."""
+    """Hold a hypothesis of a whole utterance: its scores, and its steps (tokens, and blanks if they were kept)."""
 
     scores: Sequence[float]  # see `Found`. If no hypothesis is possible, the first score is -inf and there are no steps.
     # the tokens, or all classes including blanks. A step's end is its first frame plus the number of frames that the search
@@ -30,7 +30,7 @@ class TransducerPath(NamedTuple):
     lm_left_out: bool = False  # as in `Hypothesis`
 
     def written(self, writing: Writing, length: int) -> Hypothesis:
-        """Return the hypothesis of a path without blanks, in an utterance of `length` frames."""
+        """Return the path, whose steps mustn't have blanks, as a `Hypothesis` in an utterance of `length` frames."""
         ids, starts, ends, confidences = self.steps
         hypothesis = writing.hypothesis(
             self.scores, ids.tolist(), starts.tolist(), np.minimum(ends, length).tolist(), confidences.tolist()
@@ -46,7 +46,7 @@ class TransducerSlots(Slots):
 
     Args:
         search: the search, with a row for each slot.
-        waiting: `[S, room, D]`, each slot's frames from the earliest frame of a hypothesis on.
+        waiting: `[S, T, D]`, each slot's frames from the earliest frame at which one of its hypotheses is. It grows on demand.
         keeps_blanks: whether `paths` includes blanks.
     """
 
@@ -118,7 +118,13 @@ class TransducerSlots(Slots):
         return super().finish(slot)
 
     def _wait(self, slots: np.ndarray, frames: Tensor, lengths: np.ndarray, taken: np.ndarray) -> None:
-        """Append `lengths` frames to the waiting frames of some slots. `taken` equals `lengths`, except that 0 skips a slot."""
+        """Append frames to the waiting frames of some slots.
+
+        Args:
+            frames: the frames of the slots, one slot after the other.
+            lengths: number of frames of each slot.
+            taken: number of frames to append for each slot: all, or 0 to skip the slot.
+        """
         room = self.waiting.shape[1]
         needed = int((self.held[slots] + taken).max(initial=0))
         if needed > room:
@@ -157,7 +163,7 @@ class TransducerSlots(Slots):
         self._leave(consumed)
 
     def _run(self, reaches: np.ndarray) -> None:
-        """Search the waiting frames. Let the rescorer take its turns."""
+        """Search the waiting frames, and let the rescorer take its turns. `reaches`: see `TransducerSearch.run_on`."""
         delayed, waits = self.delayed, max(self.decoder.model.durations or (1,))
         if delayed is None:
             self._search(self.held, reaches)
@@ -174,7 +180,9 @@ class TransducerSlots(Slots):
             self.search.share(slots, delayed.shares(slots))
 
     def _search(self, held: np.ndarray, reaches: np.ndarray) -> None:
-        """Search `held` waiting frames of each slot, and append the steps to the histories."""
+        """Search `held` `[S]` waiting frames of each slot, and append the steps to the histories. `reaches`: see
+        `TransducerSearch.run_on`.
+        """
         first_frames = self.frames - self.held
         before = self.search.array("times") + first_frames[:, None]
         steps = self.search.searched(self.models, self.waiting, held, reaches)

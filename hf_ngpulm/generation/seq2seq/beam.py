@@ -137,7 +137,10 @@ def beam_search(
 
 
 def _best(scores: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the scores, tokens and beams, `[B, N]` each, of the best continuations of each recording's beams."""
+    """Return the scores, tokens and beams, `[B, N]` each, of the N = `count` best continuations of each recording's beams.
+
+    `scores`: `[B * K, C]`, the next token's scores. `running`: `[B, K]`, the beams' scores so far.
+    """
     batch_size, beams = running.shape
     each = min(count, scores.shape[1])
     values, tokens = best_tokens(scores, each)
@@ -160,7 +163,9 @@ def _draw(scores: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, 
 def _are_done(
     criteria: StoppingCriteriaList, sequences: Tensor, rows: Tensor, tokens: Tensor, decoder: SteppedDecoder
 ) -> Tensor:
-    """Return a bool mask `[B, N]` of the candidates that end."""
+    """Return a bool mask `[B, N]` of the candidates that end. A candidate is a row of `sequences` (`rows`, `[B, N]`) and its
+    next token (`tokens`, `[B, N]`).
+    """
     last = tokens.reshape(-1, 1)
     if all(type(each) in LAST_ONLY for each in criteria):
         candidates = last.expand(-1, sequences.shape[1] + 1)

@@ -177,7 +177,9 @@ class SteppedDecoder:
         )
 
     def _mapped(self, rows: int, change: Callable[[Tensor], Tensor]) -> dict[str, Any] | None:
-        """Return the model's inputs after applying `change` to all tensors with rows; None if an input's type is unknown."""
+        """Return the model's inputs after applying `change` to all tensors with `rows` rows; None if an input's type is
+        unknown.
+        """
         changed: dict[str, Any] = {}
         for name, value in self.kwargs.items():
             if isinstance(value, Tensor) and value.dim() and len(value) == rows:
