@@ -44,7 +44,7 @@ AnyDecoder = TypeVar("AnyDecoder", bound=Decoder)
 
 
 # The scores of encoder-decoders are those of a language model too.
-EVIDENCE = {"ctc": Evidence(-2.95, 0.3), "transducer": Evidence(-3.1, 0.3), "attention": Evidence(-1.6, 0.2)}
+EVIDENCE = {"ctc": Evidence(-2.95, 0.3), "transducer": Evidence(-3.1, 0.3), "attention": Evidence(-0.7, 0.15)}
 
 
 @dataclass(frozen=True)
