@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..search.confidence import frame_confidence
+from ..text.words import WordSplitter
 from .transcripts import positions_of
 
 AT_ONCE = 8  # transcripts whose logits are held at a time
@@ -39,6 +40,52 @@ def forced_scores(
         scores += log_probs.gather(2, tokens[..., None])[..., 0].masked_fill(~inside, 0.0).sum(1).tolist()
     of_fitting = dict(zip(fitting, scores))
     return [of_fitting.get(number, -torch.inf) for number in range(len(transcripts))]
+
+
+class OwnScores:
+    """Scores transcripts and their ends with the decoder alone (teacher forcing).
+
+    Args:
+        model: the encoder-decoder.
+        outputs: the encoder's outputs for the batch.
+        attention_mask: mask of the encoder's inputs.
+        prompts: for each recording, the tokens before its transcript.
+        end: the token that ends a transcript.
+        splitter: the splitter that distinguishes text from special tokens.
+    """
+
+    def __init__(
+        self, model: Any, outputs: Any, attention_mask: Tensor | None, prompts: list[list[int]], end: int,
+        splitter: WordSplitter,
+    ) -> None:  # fmt: skip
+        self.model, self.outputs, self.mask = model, outputs, attention_mask
+        self.prompts, self.end, self.splitter = prompts, end, splitter
+
+    def outputs_of(self, rows: Sequence[int]) -> Any:
+        """Return the encoder's outputs for some recordings."""
+        return type(self.outputs)(**{name: value[list(rows)] for name, value in self.outputs.items()})
+
+    def __call__(self, tokens: Tensor, rows: Sequence[int]) -> list[tuple[float, int]]:
+        """Return the log-probability (natural log) and the number of text tokens of each transcript.
+
+        Args:
+            tokens: the transcripts, int64 `[N, L]`.
+            rows: the recording of each transcript.
+        """
+        texts = texts_of(tokens, self.splitter)
+        return list(zip(self.of(texts, rows), map(len, texts)))
+
+    def of(self, transcripts: Sequence[Sequence[int]], rows: Sequence[int] | None = None) -> list[float]:
+        """Return the log-probability (natural log) of each transcript in text tokens. `rows`: the recording of each; by default
+        there is one for each recording.
+        """
+        ended = [[*transcript, self.end] for transcript in transcripts]
+        return forced_scores(self.model, self.outputs, self.mask, self.prompts, ended, rows)
+
+
+def texts_of(tokens: Tensor, splitter: WordSplitter) -> list[list[int]]:
+    """Return the text tokens of each row of tokens, int64 `[B, L]`."""
+    return [[token for token in row if token not in splitter.special] for row in tokens.tolist()]
 
 
 @torch.no_grad()

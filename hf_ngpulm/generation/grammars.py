@@ -14,9 +14,9 @@ from ..decoding.hypotheses import Hypothesis
 from ..decoding.understanding import Understanding, Weighing, understood
 from ..grammar.grammar import Grammar
 from ..text.words import WordSplitter
-from .forced import forced_scores
+from .forced import OwnScores, texts_of
 from .logits_processor import NGramLogitsProcessor
-from .runaways import before_running_away
+from .runaways import without_runaways
 from .transcripts import ends_of, no_timestamps_of
 from .whisper import rule_out_timestamps
 
@@ -67,54 +67,30 @@ class GeneratedGrammar:
             encoded: returns the encoder's outputs once `generate` has run; it may have repeated their rows for beams.
             attention_mask: mask of the encoder's inputs.
         """
-        own = [] if self.processor is None else [self.processor]
+        processors = [] if self.processor is None else [self.processor]
         beginning = Beginning(no_timestamps_of(self.model))
-        free = generate([beginning, *own]) if self.weighing.needs_free else None
-        inside = generate([beginning, *own, self.grammar]) if self.weighing.needs_inside else None
-        rows = [self._transcripts(tokens) for tokens in (inside, free) if tokens is not None]
+        free = generate([beginning, *processors]) if self.weighing.needs_free else None
+        inside = generate([beginning, *processors, self.grammar]) if self.weighing.needs_inside else None
+        rows = [texts_of(tokens, self.splitter) for tokens in (inside, free) if tokens is not None]
+        scores = [[0.0] * len(of) for of in rows]
         if free is not None and self.weighing.mode == "reject":
             given = of_rows(encoded(), len(free)), attention_mask, beginning.prompts_of(len(free))
-            scores = [self._scores(*given, of) for of in rows]
-            free = self._without_runaways(given, free, rows[-1], scores[-1])
-        else:
-            scores = [[0.0] * len(of) for of in rows]
+            own = OwnScores(self.model, *given, self.end, self.splitter)
+            rows[-1] = without_runaways(rows[-1], own.of)
+            free = self._with_texts(free, rows[-1])
+            scores = [own.of(of) for of in rows]
         hypotheses = [[[self._hypothesis(*each)] for each in zip(*of)] for of in zip(rows, scores)]
         each_free = hypotheses[-1] if free is not None else [None] * len(hypotheses[0])
         return [understood(self.compiled, self.weighing, *row) for row in zip(hypotheses[0], each_free)], inside, free
 
-    def _transcripts(self, tokens: Tensor) -> list[list[int]]:
-        """Return the text tokens of each row."""
-        return [[token for token in row if token not in self.splitter.special] for row in tokens.tolist()]
-
-    def _scores(
-        self, outputs: Any, attention_mask: Tensor | None, prompts: list[list[int]], transcripts: Sequence[Sequence[int]],
-        rows: list[int] | None = None,
-    ) -> list[float]:  # fmt: skip
-        ended = [[*transcript, self.end] for transcript in transcripts]
-        return forced_scores(self.model, outputs, attention_mask, prompts, ended, rows)
-
-    def _without_runaways(self, given: Any, free: Tensor, transcripts: list[list[int]], scores: list[float]) -> Tensor:
-        """Shorten runaway transcripts, which repeat a phrase up to the limit of tokens, if the model finds that likelier.
-
-        A runaway transcript is so unlikely that, beside it, any sentence of the grammar would seem to be what was said.
-
-        Args:
-            given: the first arguments of `_scores`.
-            free: tokens of the search without the grammar, int64 `[B, L]`; the result has the shortened ones.
-            transcripts, scores: text tokens and score of each row, changed in place.
-        """
-        shorter = {row: list(before_running_away(tokens)) for row, tokens in enumerate(transcripts)}
-        shorter = {row: tokens for row, tokens in shorter.items() if len(tokens) < len(transcripts[row])}
-        if not shorter:
-            return free
-        free, (outputs, mask, prompts) = free.clone(), given
-        again = self._scores(outputs, mask, prompts, [*shorter.values()], [*shorter])
-        for (row, tokens), score in zip(shorter.items(), again):
-            if score > scores[row]:
-                transcripts[row], scores[row] = tokens, score
-                free[row] = self.end
-                free[row, : len(tokens)] = torch.tensor(tokens)
-        return free
+    def _with_texts(self, tokens: Tensor, transcripts: list[list[int]]) -> Tensor:
+        """Return tokens of `generate`, int64 `[B, L]`, in which rows with other text tokens than `transcripts` have theirs."""
+        changed = tokens.clone()
+        for row, (before, after) in enumerate(zip(texts_of(tokens, self.splitter), transcripts)):
+            if before != after:
+                changed[row] = self.end
+                changed[row, : len(after)] = torch.tensor(after)
+        return changed
 
     def _hypothesis(self, token_ids: list[int], score: float) -> Hypothesis:
         text = self.splitter.text(token_ids).strip()

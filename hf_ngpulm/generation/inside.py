@@ -21,17 +21,17 @@ class Inside(NamedTuple):
 
     rows: Tensor  # bool [B], rows with a grammar
     strict: Tensor  # bool [B], rows in which the grammar can't be left
-    control: Tensor  # int64 [C], control tokens and fillers
+    control: Tensor  # int64 [C], control tokens and padding
     marks: Tensor  # int64 [M], token ids of punctuation marks
 
     @classmethod
-    def of(cls, boosters: Sequence[Any], recordings: Tensor, roles: Roles, fillers: Iterable[int]) -> Inside | None:
+    def of(cls, boosters: Sequence[Any], recordings: Tensor, roles: Roles, padding: Iterable[int]) -> Inside | None:
         """Return the rules for rows, whose recordings are `[B]`; None if no booster is a grammar.
 
         Args:
             boosters: one for each recording, or one for all.
             roles: of the model's classes.
-            fillers: padding and other tokens that stand for nothing. Timestamps aren't fillers.
+            padding: tokens that stand for nothing. Timestamps aren't among them.
         """
         grammars = [booster if isinstance(booster, CompiledGrammar) else None for booster in boosters]
         if not any(grammars):
@@ -40,7 +40,7 @@ class Inside(NamedTuple):
         prices = torch.tensor([-1.0 if grammar is None else grammar.price for grammar in grammars], device=device)[recordings]
         marks = sorted({mark for grammar in grammars if grammar is not None for mark in grammar.marks})
         is_out = roles.roles & (START | HOLD) > 0
-        is_out[[filler for filler in fillers if 0 <= filler < len(is_out)]] = True
+        is_out[[token for token in padding if 0 <= token < len(is_out)]] = True
         control = torch.nonzero(is_out & ((roles.roles & KINDS) == UNSCORED))[:, 0]
         return cls(prices >= 0, prices >= FORBIDDEN, control, torch.tensor(marks, dtype=torch.int64, device=device))
 

@@ -25,7 +25,7 @@ from ..search.attention_step.loops import end_loops
 from .inside import Inside
 from .internal import InternalLM
 from .parts import Column, Part, internal_scores
-from .transcripts import ends_of, fillers_of, is_windowed, no_timestamps_of, num_classes, roles_of
+from .transcripts import ends_of, is_windowed, no_timestamps_of, num_classes, padding_of, roles_of
 from .whisper import WINDOW, Windowed, follow_recordings, rule_out_timestamps
 
 LM_WEIGHT = 0.2  # default; low, as attention decoders have strong internal language models
@@ -401,7 +401,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
                 shared = of_lm and self.options.unscored == "kept"
                 keeps_sums = not of_lm and self.options.normalise_phrases
                 fused = (starts >= 0) & weighted
-                inside = None if of_lm else Inside.of(self._boosters(), which, roles, fillers_of(self._model))
+                inside = None if of_lm else Inside.of(self._boosters(), which, roles, padding_of(self._model))
                 more = every.lazy, every.lease, subtracted, less, ilm_weights, inside
                 parts.append(Part(rows, roles, fused, shared, keeps_sums, engine, *more))
             if every.lazy is not None:  # lazy states stay valid only while the caller holds the parts

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
 from ..search.attention_step.loops import SHORTEST
@@ -36,3 +36,23 @@ def before_running_away(tokens: Sequence[Token]) -> Sequence[Token]:
         if run >= max((MANY_TIMES - 1) * period, SHORTEST - period):
             return tokens[: len(tokens) - run]
     return tokens
+
+
+def without_runaways(
+    transcripts: list[list[int]], score: Callable[[list[list[int]], list[int]], list[float]]
+) -> list[list[int]]:
+    """Return transcripts in token ids, of which runaways are shortened if the model finds that likelier.
+
+    A runaway is so unlikely that, beside it, anything else would seem to be what was said.
+
+    Args:
+        transcripts: a transcript for each row of a batch.
+        score: function from transcripts and their rows to log-probabilities.
+    """
+    shorter = {row: list(before_running_away(tokens)) for row, tokens in enumerate(transcripts)}
+    rows = [row for row, tokens in shorter.items() if len(tokens) < len(transcripts[row])]
+    if not rows:
+        return transcripts
+    whole, first = (score([every[row] for row in rows], rows) for every in (transcripts, shorter))
+    likelier = {row for row, before, after in zip(rows, whole, first) if after > before}
+    return [shorter[row] if row in likelier else tokens for row, tokens in enumerate(transcripts)]

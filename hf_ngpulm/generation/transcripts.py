@@ -98,7 +98,7 @@ def ends_of(model: Any) -> set[int]:
     return _numbers(configs_of(model), ("eos_token_id",))
 
 
-def fillers_of(model: Any) -> set[int]:
+def padding_of(model: Any) -> set[int]:
     """Return the tokens that stand for nothing in a transcript and don't end it: padding and unknown words."""
     return _numbers(configs_of(model), ("pad_token_id", "unk_token_id")) - ends_of(model)
 

@@ -8,7 +8,6 @@ log-probability: by more than `MOST` nats, and by more than `MOST_PER_TOKEN` nat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from torch import Tensor
 
 from ..decoding import guard
 from ..generation import NGramLogitsProcessor
-from ..generation.forced import forced_scores
 from ..text.words import WordSplitter
 
 MOST, MOST_PER_TOKEN = 8.0, 0.5  # chosen on train speakers of speechocean762 and AN4 (docs/attention.md)
@@ -45,42 +43,6 @@ def unsuited(processor: NGramLogitsProcessor, tokens: Tensor, least: float, spli
         log_prob = guard.log_prob(lm, scored) if lm is not None and scored else 0.0
         judged.append(guard.Judged(scored, words, log_prob, -torch.inf))
     return sorted(guard.kept_models(processor.fusion, judged, least)[0])
-
-
-class OwnScores:
-    """Scores transcripts and their ends with the decoder alone (teacher forcing).
-
-    Args:
-        model: the encoder-decoder.
-        outputs: the encoder's outputs for the batch.
-        attention_mask: mask of the encoder's inputs.
-        prompts: for each recording, the tokens before its transcript.
-        end: the token that ends a transcript.
-        splitter: the splitter that distinguishes text from special tokens.
-    """
-
-    def __init__(
-        self, model: Any, outputs: Any, attention_mask: Tensor | None, prompts: list[list[int]], end: int,
-        splitter: WordSplitter,
-    ) -> None:  # fmt: skip
-        self.model, self.outputs, self.mask = model, outputs, attention_mask
-        self.prompts, self.end, self.splitter = prompts, end, splitter
-
-    def outputs_of(self, rows: Sequence[int]) -> Any:
-        """Return the encoder's outputs for some recordings."""
-        return type(self.outputs)(**{name: value[list(rows)] for name, value in self.outputs.items()})
-
-    def __call__(self, tokens: Tensor, rows: Sequence[int]) -> list[tuple[float, int]]:
-        """Return the log-probability (natural log) and the number of text tokens of each transcript.
-
-        Args:
-            tokens: the transcripts, int64 `[N, L]`.
-            rows: the recording of each transcript.
-        """
-        texts = [[token for token in row if token not in self.splitter.special] for row in tokens.tolist()]
-        ended = [[*text, self.end] for text in texts]
-        scores = forced_scores(self.model, self.outputs, self.mask, self.prompts, ended, rows)
-        return list(zip(scores, map(len, texts)))
 
 
 def limit(tokens: int) -> float:

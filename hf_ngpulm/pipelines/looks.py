@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,12 +15,12 @@ from ..decoding.hypotheses import Hypothesis, PhraseReport
 from ..decoding.second_look import RATE, PhraseList, entering_of, readings_of, regions_of, words_of
 from ..decoding.thresholds import THRESHOLDS, Thresholds
 from ..generation import NGramLogitsProcessor
-from ..generation.forced import forced_scores
-from ..generation.grammars import Beginning, Generate, of_rows
+from ..generation.forced import OwnScores
+from ..generation.grammars import Beginning, Generate
+from ..generation.runaways import without_runaways
 from ..generation.transcripts import ends_of, no_timestamps_of
 from ..phrases.contexts import is_per_row
 from ..text.words import WordSplitter
-from .word_times import encoder_outputs_of
 
 
 class GeneratedLooks:
@@ -71,33 +70,37 @@ class GeneratedLooks:
         changed.lists = [self.lists[row] for row in recordings] if self.per_row else self.lists
         return changed
 
-    def looked(self, generate: Generate, attention_mask: Tensor | None) -> tuple[Tensor, list[Hypothesis]]:
+    def looked(
+        self, generate: Generate, encoded: Callable[[], Any], attention_mask: Tensor | None
+    ) -> tuple[Tensor, list[Hypothesis]]:
         """Recognise a batch with and without phrases, and keep the phrases that pass the second look.
-
-        The encoder runs only in the first of the two calls of `generate`.
 
         Args:
             generate: function that returns the tokens of the batch, int64 `[B, L]`, for a list of logits processors.
+            encoded: function that returns the encoder's outputs for the batch, once `generate` has run.
             attention_mask: mask of the encoder's inputs.
 
         Returns:
             The tokens of the recordings, int64 `[B, L]`, and hypotheses with their texts and reports.
         """
         beginning = Beginning(no_timestamps_of(self.model))
-        with encoder_outputs_of(self.model) as encoded:
-            boosted = generate([beginning, self.processor])
-        outputs = of_rows(encoded[0], len(boosted))
-        with encoder_returns(self.model, outputs):
-            plain = generate([beginning] if self.without is None else [beginning, self.without])
+        boosted = generate([beginning, self.processor])
+        plain = generate([beginning] if self.without is None else [beginning, self.without])
+        own_scores = OwnScores(
+            self.model, encoded(), attention_mask, beginning.prompts_of(len(plain)), self.ends[0], self.splitter
+        )
         lists = self.lists if self.per_row else self.lists * len(plain)
         bests, bases = ([self._hypothesis(row) for row in tokens.tolist()] for tokens in (boosted, plain))
+        if self.rate is not None:
+            texts = without_runaways([base.token_ids for base in bases], own_scores.of)
+            bases = [self._hypothesis(tokens) for tokens in texts]
         matches = [own.forms.found(words_of(best)) for own, best in zip(lists, bests)]
         regions = [regions_of(*each) for each in zip(bests, bases, matches)]
         readings = [
             [base.token_ids, *readings_of(best, base, of_row)] if of_row else []
             for best, base, of_row in zip(bests, bases, regions)
         ]
-        ratios = self._ratios(outputs, attention_mask, beginning.prompts_of(len(plain)), readings)
+        ratios = self._ratios(own_scores, readings)
         results, rows = [], []
         for row, (best, base, own) in enumerate(zip(bests, bases, lists)):
             rule = (own, self.thresholds, self.rate)
@@ -116,18 +119,13 @@ class GeneratedLooks:
         padded = [[*tokens, *[self.ends[0]] * (longest - len(tokens))] for tokens in rows]
         return torch.tensor(padded, device=plain.device), results
 
-    def _ratios(
-        self, outputs: Any, attention_mask: Tensor | None, prompts: list[list[int]], readings: list[list[list[int]]]
-    ) -> list[list[float]]:
+    def _ratios(self, own_scores: OwnScores, readings: list[list[list[int]]]) -> list[list[float]]:
         """Return for each row the log-likelihood ratios of its other readings to its first one.
 
-        Args:
-            outputs, attention_mask, prompts: as for `forced_scores`.
-            readings: the readings of each row, in token ids without the end.
+        `readings`: the readings of each row, in token ids without the end.
         """
-        flat = [(row, reading) for row, of_row in enumerate(readings) for reading in of_row]
-        ended = [[*reading, self.ends[0]] for _, reading in flat]
-        scores = forced_scores(self.model, outputs, attention_mask, prompts, ended, [row for row, _ in flat])
+        rows = [row for row, of_row in enumerate(readings) for _ in of_row]
+        scores = own_scores.of([reading for of_row in readings for reading in of_row], rows)
         ratios, at = [], 0
         for row, of_row in enumerate(readings):
             own = torch.tensor(scores[at : at + len(of_row)], dtype=torch.float64)
@@ -150,14 +148,3 @@ class GeneratedLooks:
         frames = [0] * len(token_ids)  # tokens have no times
         text = self.splitter.text(token_ids)
         return Hypothesis(text, token_ids, 0.0, 0.0, 0.0, frames, frames, splitter=self.splitter, phrases=tuple(reports))
-
-
-@contextlib.contextmanager
-def encoder_returns(model: Any, outputs: Any) -> Iterator[None]:
-    """Make the model's encoder return copies of `outputs` within the block. `generate` changes the copies in place."""
-    encoder = model.get_encoder()
-    encoder.forward = lambda *_, **__: type(outputs)(**outputs)
-    try:
-        yield
-    finally:
-        del encoder.forward

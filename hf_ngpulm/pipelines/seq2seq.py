@@ -19,6 +19,7 @@ from ..decoding.families import is_seq2seq
 from ..decoding.options import KINDS, AttentionOptions
 from ..decoding.understanding import Weighing
 from ..generation import NGramLogitsProcessor
+from ..generation.forced import OwnScores
 from ..generation.grammars import Beginning, GeneratedGrammar, of_rows
 from ..generation.logits_processor import LM_WEIGHT
 from ..generation.second_pass import OF_RESCORER, SecondPass
@@ -30,11 +31,12 @@ from ..grammar.grammar import Grammar
 from ..rescoring import load_rescorer
 from ..text.words import WordSplitter
 from .base import OF_LOOKS, NGramPipeline, of_recordings
-from .guarded import OwnScores, limit, lms_of, unsuited, without_lms
-from .looks import GeneratedLooks, encoder_returns
+from .encoding import encoder_outputs_of, encoder_returns
+from .guarded import limit, lms_of, unsuited, without_lms
+from .looks import GeneratedLooks
 from .parts import rejoined, rows_of
 from .per_item import numbers_in
-from .word_times import encoder_outputs_of, joined, timed_words
+from .word_times import joined, timed_words
 
 SHORT = 8.0  # seconds; longer recordings may hold several sentences
 
@@ -330,19 +332,8 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         self, grammar: GeneratedGrammar, model_inputs: dict[str, Any], word_times: bool, kwargs: dict[str, Any]
     ) -> dict[str, Any]:
         """Return a batch's outputs, with the meanings of its recordings as `understandings`."""
-        generate, last = self._generating("grammar=", model_inputs, word_times, kwargs)
-        count = len(model_inputs[self._given_as(model_inputs)])
-
-        def generate_once_encoded(processors: list[Any]) -> Any:
-            if not encoded:
-                return generate(processors)
-            with encoder_returns(self.model, of_rows(encoded[0], count)):
-                return generate(processors)
-
-        with encoder_outputs_of(self.model) as encoded:
-            understandings, *_ = grammar.understood(
-                generate_once_encoded, lambda: encoded[0], model_inputs.get("attention_mask")
-            )
+        generate, encoded, last = self._generating("grammar=", model_inputs, word_times, kwargs)
+        understandings, *_ = grammar.understood(generate, encoded, model_inputs.get("attention_mask"))
         return {**last, "understandings": understandings}
 
     def _looked(
@@ -352,25 +343,33 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         """Return a batch's outputs, with the hypotheses of its recordings as `looked`. `ranking`: settings of `generate` for
         recordings with a language model.
         """
-        generate, last = self._generating("a second look at phrases", model_inputs, word_times, {**kwargs, **ranking})
-        tokens, hypotheses = looks.looked(generate, model_inputs.get("attention_mask"))
+        kwargs = {**kwargs, **ranking}
+        generate, encoded, last = self._generating("a second look at phrases", model_inputs, word_times, kwargs)
+        tokens, hypotheses = looks.looked(generate, encoded, model_inputs.get("attention_mask"))
         return {**last, "tokens": tokens, "looked": hypotheses}
 
     def _generating(self, what: str, model_inputs: dict[str, Any], word_times: bool, kwargs: dict[str, Any]) -> Any:
-        """Return a function from logits processors to the tokens of a batch, and a dictionary that holds its last outputs.
+        """Return a function from logits processors to the tokens of a batch, a function that returns the encoder's outputs once
+        the first has run, and a dictionary with the first function's last outputs. The encoder runs once for all calls.
+
         `what`: the feature's name in the message for calls that it doesn't support.
         """
         if word_times or kwargs.get("return_timestamps") or "stride" in model_inputs:
             raise ValueError(f"{what} needs whole recordings without times: leave out return_timestamps and chunk_length_s")
-        last: dict[str, Any] = {}
+        count, last, outputs = len(model_inputs[self._given_as(model_inputs)]), dict[str, Any](), list[Any]()
 
         def generate(processors: list[Any]) -> Any:
             every = [*(kwargs.get("logits_processor") or ()), *processors]
-            out = AutomaticSpeechRecognitionPipeline._forward(self, dict(model_inputs), **{**kwargs, "logits_processor": every})
+            with encoder_returns(self.model, outputs[0]) if outputs else encoder_outputs_of(self.model) as encoded:
+                out = AutomaticSpeechRecognitionPipeline._forward(
+                    self, dict(model_inputs), **{**kwargs, "logits_processor": every}
+                )
+            if encoded:
+                outputs.append(of_rows(encoded[0], count))
             last.update(out)
             return out["tokens"]
 
-        return generate, last
+        return generate, lambda: outputs[0], last
 
     def _given_as(self, inputs: Any) -> str:
         return next(name for name in ("input_features", "input_values") if name in inputs)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,17 +21,6 @@ class TimedWord:
     token_ids: list[int]
     start: float
     end: float
-
-
-@contextlib.contextmanager
-def encoder_outputs_of(model: Any) -> Iterator[list[Any]]:
-    """Collect the outputs of the model's encoder within the block, so that the encoder needn't run again."""
-    outputs: list[Any] = []
-    hook = model.get_encoder().register_forward_hook(lambda *arguments: outputs.append(arguments[-1]))
-    try:
-        yield outputs
-    finally:
-        hook.remove()
 
 
 def timed_words(

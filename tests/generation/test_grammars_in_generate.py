@@ -14,6 +14,7 @@ import hf_ngpulm
 from hf_ngpulm import Grammar, NGramLM, NGramLogitsProcessor
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.generation import seq2seq_generate
+from hf_ngpulm.generation.runaways import runs_away
 from hf_ngpulm.grammar.expressions import Number, Repeat, Sequence, Slot
 
 TASK = "automatic-speech-recognition"
@@ -44,7 +45,8 @@ def asr(request, tmp_path_factory):
 
 
 def offline(asr, beams, **settings):
-    return asr([clip.copy() for clip in asr.clips], batch_size=2, generate_kwargs={"num_beams": beams}, **settings)
+    settings = {"generate_kwargs": {"num_beams": beams}, **settings}
+    return asr([clip.copy() for clip in asr.clips], batch_size=2, **settings)
 
 
 def features(asr):
@@ -150,6 +152,19 @@ def test_a_sentence_may_repeat_a_word(asr, beams):
     plain = {"num_beams": beams, "logits_processor": [Bias(other), processor], "no_repeat_ngram_size": 0}
     for row in asr.model.generate(**features(asr), **plain):
         assert compiled.reading([token for token in row.tolist() if token not in special]).intent == "a"
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_runaway_is_cut_before_the_grammar_is_compared_with_it(asr, beams):
+    """The models themselves find a runaway less likely than its beginning, as they would say neither."""
+    word = asr.tokenizer(" x", add_special_tokens=False).input_ids[-1]
+    given = {"logits_processor": [Bias([word])], "no_repeat_ngram_size": 0}
+    plain = asr.model.generate(**features(asr), num_beams=beams, custom_generate=seq2seq_generate, **given)
+    assert all(runs_away([token for token in row if token == word]) for row in plain.tolist())
+    tokens, meanings = strategy(asr, beams, grammar=asr.grammar, sensitivity=0.0, **given)
+    offline_too = offline(asr, beams, grammar=asr.grammar, sensitivity=0.0, generate_kwargs={"num_beams": beams, **given})
+    for row, meant, told in zip(tokens.tolist(), meanings, offline_too, strict=True):
+        assert row.count(word) == 1 and meant.free_text == told["free_text"].strip() and meant.free_text.count("x") == 1
 
 
 def test_timestamps_stay_possible(asr):

@@ -7,13 +7,14 @@ import json
 import pytest
 import soundfile
 import torch
-from transformers import pipeline
+from transformers import LogitsProcessor, pipeline
 
 import hf_ngpulm
 from hf_ngpulm import Grammar, Phrase
 from hf_ngpulm.cli.app import run
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.decoding.thresholds import Thresholds
+from hf_ngpulm.pipelines.encoding import encoder_returns
 
 TASK = "automatic-speech-recognition"
 PHRASES = [Phrase("Harbour Master"), "minute slate", "lighthouse"]
@@ -52,6 +53,40 @@ def test_phrases_that_were_not_said_go_and_results_say_why(asr):
     refused = asr(audio, phrases=PHRASES, phrase_weight=6.0, explain=True, num_beams=4, **look)
     assert refused["text"].lower() == plain["text"].lower()
     assert {report["threshold"] for report in refused["phrases"] if "ratio" in report} <= {1e5, 2e5}
+
+
+class Looping(LogitsProcessor):
+    def __init__(self, token):
+        self.token = token
+
+    def __call__(self, input_ids, scores):
+        scores[:, self.token] += 60.0
+        return scores
+
+
+def test_a_runaway_is_no_measure_of_phrases():
+    """Any phrase is likelier than a runaway. So the model's own transcript is cut first."""
+    asr = pipeline(TASK, model=str(bundled("examples/models/canary")), dtype=torch.float32)
+    token = asr.tokenizer.convert_tokens_to_ids("▁the")
+    given = {"num_beams": 1, "max_new_tokens": 30, "logits_processor": [Looping(token)]}
+    audio = hf_ngpulm.demo_recording()
+    assert asr(audio, generate_kwargs=given)["text"].split().count("the") > 20
+    look = {"phrases": ["lighthouse"], "phrase_weight": 1.0, "false_alarms_per_hour": 1}
+    assert asr(audio, generate_kwargs=given, **look)["text"].split() == ["the"]
+
+
+def test_the_encoder_still_hears_other_rows():
+    asr = pipeline(TASK, model=str(bundled("examples/models/canary")), dtype=torch.float32)
+    features = asr.feature_extractor([hf_ngpulm.demo_recording()] * 2, sampling_rate=16000, return_tensors="pt")
+    encoder = asr.model.get_encoder()
+    with torch.inference_mode():
+        right, both = encoder(features.input_features[:1]), encoder(features.input_features)
+        kept = type(both)(last_hidden_state=torch.zeros_like(both.last_hidden_state))
+        with encoder_returns(asr.model, kept):
+            assert encoder(features.input_features)[0].eq(0).all() and torch.equal(
+                encoder(features.input_features[:1])[0], right[0]
+            )
+        assert torch.equal(encoder(input_features=features.input_features)[0], both[0])
 
 
 def test_an_encoder_decoders_ratio_is_that_of_its_probabilities():
