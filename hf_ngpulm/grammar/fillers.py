@@ -9,6 +9,7 @@ from ..errors import GrammarError
 from .expressions import Choice, Expression, Repeat, Sequence, Words
 
 PRICE = 2.0  # penalty of each filler (natural log)
+MOST_FILLERS = 4  # on each side of a sentence; without a limit a decoder with attention would repeat them without end
 FILLERS = {
     "de": "äh ähm hm so also na ja okay hey hallo bitte danke mal, kannst du, könntest du, kannst du bitte, ich möchte",
     "en": "um uh er hmm so well okay now hey hello please thanks, thank you, can you, could you, would you, i would like to",
@@ -30,10 +31,10 @@ def fillers_of(language: str) -> list[str]:
 
 
 def between_fillers(expression: Expression, fillers: str | Iterable[str], price: float) -> Expression:
-    """Return an expression with any number of fillers before and after it. Arguments are as for `Grammar.with_fillers`."""
+    """Return an expression with up to four fillers before it and after it. Arguments are as for `Grammar.with_fillers`."""
     check("price", price, number(0))
     words = [Words(filler) for filler in (fillers_of(fillers) if isinstance(fillers, str) else fillers)]
     if not words or not all(each.text.strip() for each in words):
         raise GrammarError(f"fillers should be texts with words, got {[each.text for each in words]}")
-    edge = Repeat(Choice(*words, weights=[-price] * len(words)))
+    edge = Repeat(Choice(*words, weights=[-price] * len(words)), most=MOST_FILLERS)
     return Sequence(edge, expression, edge)

@@ -159,7 +159,7 @@ class Grammar:
             return saving.push(Path(folder), repo_id, private, token)
 
     def with_fillers(self, fillers: str | Iterable[str], price: float = PRICE) -> Grammar:
-        """Return a copy in which fillers, such as "um" and "please", may stand before and after each sentence.
+        """Return a copy in which up to four fillers, such as "um" and "please", may stand before and after each sentence.
 
         Args:
             fillers: words, or the code of a language in `hf_ngpulm.grammar.fillers.FILLERS`.

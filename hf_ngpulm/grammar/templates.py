@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ..common.extras import needed
 from ..errors import GrammarError
 from .expressions import Choice, Expression, Repeat, Sequence, Slot, Words
+from .fillers import MOST_FILLERS
 from .gluing import AnyOf, AnyOrder, Gluer, Part, Run, cleaned
 from .marked import load_yaml, place_of
 from .rules import Entry, Rules, checked
@@ -89,7 +90,7 @@ class _Reader:
         self.scope = _Scope(self._mapping(contents, "expansion_rules"), own, {})
         self.gluer, self.inside = Gluer(), list[str]()
         skipped = [Words(word) for each in contents.get("skip_words") or [] if (word := cleaned(str(each).strip()))]
-        self.skip = Repeat(Choice(*skipped)) if skipped else Words("")
+        self.skip = Repeat(Choice(*skipped), most=MOST_FILLERS) if skipped else Words("")
 
     def read(self) -> Rules:
         """Read all intents."""
