@@ -19,7 +19,7 @@ CPU = torch.device("cpu")  # passed explicitly, because the default device may b
 
 
 class Automaton(Struct):
-    """An automaton as the core reads it."""
+    """An automaton in the form that the native core reads."""
 
     @classmethod
     def of(cls, tensors: AutomatonTensors, vocab_size: int, composing: Struct | None = None) -> Automaton:

@@ -25,7 +25,7 @@ DATA = "Recordings with transcripts, as `hf-ngpulm evaluate` takes them; with --
 
 @dataclass(frozen=True)
 class Grids:
-    """Options for the weights to try; see `hf_ngpulm.evaluation.tune_weights`."""
+    """Options that tell which weights `hf-ngpulm tune` tries; see `hf_ngpulm.evaluation.tune_weights`."""
 
     lm_weights: str | None = options.option(f"Weights of the LM: {GRID} [default: tuned].", "--weights", "--lm-weight")
     betas: str | None = options.option(

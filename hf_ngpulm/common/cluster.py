@@ -137,8 +137,12 @@ class OnRay:
 
 
 def placed(actors: Actors, cpus: Sequence[float], gpus: Sequence[float]) -> tuple[int, float, int]:
-    """Return the number of actors, and the GPUs and CPUs of each actor. `cpus`: CPUs of each machine. `gpus`: GPUs of each
-    machine that has any.
+    """Return how many actors to start, the GPUs per actor, and the CPUs per actor. An actor is a process that does work.
+
+    Args:
+        actors: the wanted number of actors and GPUs per actor; None leaves the choice to this function.
+        cpus: number of CPUs of each machine.
+        gpus: number of GPUs of each machine that has any.
 
     Raises:
         ValueError: no machine has enough GPUs for one actor.

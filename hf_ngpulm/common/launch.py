@@ -76,7 +76,7 @@ def _exchanged(how: Any, values: list[Any]) -> list[Any]:
 
 
 def launched_alone() -> bool:
-    """Return whether `accelerate launch` has started a single process. (It does so on CPUs, unless --multi_gpu is passed.)"""
+    """Return whether `accelerate launch` has started this process alone, as it does on CPUs without --multi_gpu."""
     by_accelerate = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ
     return by_accelerate and rank_and_size() == (0, 1) and not any(name in os.environ for name in _NAMES["WORLD_SIZE"])
 

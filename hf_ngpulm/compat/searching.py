@@ -247,7 +247,7 @@ def merged(
 
 
 def _text_frames(best: Hypothesis, writing: LabelWriting) -> list[WordFrames]:
-    """Return each word with its first frame and the frame after its last."""
+    """Return the words of a hypothesis, each with its first frame and the frame after its last one."""
     words = WordsOfLabels(writing)
     for token, first, end in zip(best.token_ids, best.token_frames, best.token_ends):
         words.add(token, first, end)

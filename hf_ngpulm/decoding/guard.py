@@ -91,9 +91,9 @@ def kept_models(fusion: Fusion, judged: Sequence[Judged], lm_guard: float | str)
         lm_guard: the option, which isn't "off".
 
     Returns:
-        Two dictionaries by row. The first has the rows in which a model has too little evidence, with the models that remain
-        (None if none remains). The second has the other rows whose models may cost too much, with an acoustic score. The models
-        cost too much if decoding without them finds a hypothesis with a higher acoustic score.
+        Two dictionaries by row. The first has the rows in which a model has too little evidence. Its values are the models that
+        remain, or None. The second has the other rows whose models may cost too much. Its values are bounds: the models cost
+        too much if the best hypothesis without them has an acoustic score above the bound.
     """
     models: list[Any] = [fusion.of_all] * len(judged) if fusion.per_row is None else fusion.per_row
     weights = fusion.weight.tolist() if isinstance(fusion.weight, Tensor) else [fusion.weight] * len(judged)

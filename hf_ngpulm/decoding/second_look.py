@@ -400,7 +400,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
         return changed
 
     def select(self, rows: Sequence[int]) -> PhraseDecoder[AnyDecoder]:
-        """Return a copy for some rows of a batch, which selects from lists as the decoder's `select` does."""
+        """Return a copy for some rows of a batch, in this order. Its phrase lists and weights are those of the rows."""
         changed = copy.copy(self)
         changed.decoder, changed.without = self.decoder.select(rows), self.without.select(rows)
         changed.lists = [self.lists[row] for row in rows] if self.per_row else self.lists

@@ -258,8 +258,8 @@ class StreamingDecoder:
 
     @contextmanager
     def _apart_from(self, fused_with: tuple[Any, float, float | None]) -> Iterator[int]:
-        """Yield the number of a new stream that `GrammarStreams` or `LookStreams` decodes; its own slot stays unused. An error
-        within the block closes the stream. `fused_with`: as for `_numbered`.
+        """Yield the number of a new stream. The block must open the stream in `GrammarStreams` or `LookStreams`, which decode
+        it instead of this decoder's slot. An error in the block closes the stream. `fused_with`: as for `_numbered`.
         """
         sid = self._numbered(fused_with)
         try:
@@ -288,7 +288,10 @@ class StreamingDecoder:
         return sid
 
     def _looked_at(self, phrases: Any, phrase_weight: float | None, look: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Return the phrases of a second look, and the arguments of `PhraseDecoder`."""
+        """Check the arguments of a second look. Return its phrases, and `look` with the phrase weight added.
+
+        `phrases`: as for `open`. `look`: settings of the second look, keyword arguments of `PhraseDecoder`.
+        """
         if phrases is DECODERS_PHRASES:
             phrases = self.decoder.given_phrases
         if not is_any(phrases):

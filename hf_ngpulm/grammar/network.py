@@ -107,8 +107,9 @@ class Symbols:
         self._initial_lengths = {symbol: sorted({len(each) for each in values}) for symbol, values in self.initial.items()}
 
     def matches(self, symbol: Any, units: list[int], place: int) -> Iterator[tuple[int, Value]]:
-        """Yield each spelling of a symbol that the transcript `units` has at index `place`: the index of the unit after it,
-        and its value.
+        """Yield a pair for each spelling of a symbol that begins at `units[place]`: the index after it, and its value.
+
+        `units`: the units of the transcript.
         """
         tables = [(self.spellings.get(symbol, {}), self._lengths.get(symbol, ()))]
         if place == 0:

@@ -77,11 +77,11 @@ class Spelled:
         return self.delimiter is not None or all(self.begins[each[0]] for each in self.members[symbol][0])
 
     def _follow_free_words(self) -> None:
-        """Find the places beside each arc of the trie: places that are also possible, because the tokens may be free words,
-        too.
+        """Find the places beside each arc of the trie. The tokens up to an arc's end may also be read as free words; the places
+        beside the arc are those that this second reading leads to.
 
-        `besides` lists the distinct sets of such places. `beside` has each arc's index into this list, or -1. `only` has the
-        state of a set's single place, or -1.
+        `besides` lists the different sets of such places. `beside` gives each arc the index of its set, or -1 for no places.
+        `only` gives each set the state of its place if it has a single one, otherwise -1.
         """
         trie, delimiter = self.trie, self.delimiter
         self.parents = np.repeat(np.arange(trie.num_nodes), np.diff(trie.child_offsets))
@@ -118,8 +118,11 @@ class Spelled:
         self.only = np.array([places[0][1] if len(places) == 1 else -1 for places in self.besides] + [-1])
 
     def _measure(self) -> None:
-        """Find the largest weight of the spellings through each node (`pushed`), the weight of ending a sentence at it
-        (`node_finals`), and where a spelling's end needs a set of places (`is_mixed`, `clashes`).
+        """Compute values of the trie's nodes and arcs.
+
+        `pushed` has the largest weight of the spellings through a node. `node_finals` has the weight of ending a sentence at a
+        node. `is_mixed` tells whether a spelling ends at a node in several places. `clashes` has the places before an arc whose
+        token may also follow a shorter spelling.
         """
         trie = self.trie
         sizes = np.diff(trie.path_offsets)
@@ -155,9 +158,7 @@ class Spelled:
                         self.clashes[arc] = before
 
     def places_beside(self, arc: int) -> Places:
-        """Return the places that are possible beside the end of an arc of the trie, because the same tokens may be free words;
-        see `_follow_free_words`.
-        """
+        """Return the places that are possible after an arc's tokens if free words are read (see `_follow_free_words`)."""
         return self.besides[self.beside[arc]] if self.beside[arc] >= 0 else ()
 
     def covers(self, state: int, other: int) -> bool:

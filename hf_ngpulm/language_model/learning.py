@@ -144,7 +144,7 @@ class TextCounts:
 
 
 def _subtract(counter: Counter[Ids], key: Ids, count: int) -> None:
-    """Subtract a count; entries of 0 are removed, so that equal counts are equal counters."""
+    """Subtract `count` from a key's count in place. A key whose count becomes 0 is removed, so counters compare by content."""
     counter[key] -= count
     if not counter[key]:
         del counter[key]

@@ -118,7 +118,8 @@ class Bonuses(NamedTuple):
 
 
 class LazyStates:
-    """The states of an automaton composed so far, in arrays on the CPU. State 0 is the root; state numbers are even.
+    """Hold the states of an automaton that have been composed so far, in arrays on the CPU. State 0 is the root; state numbers
+    are even.
 
     The arrays have spare room at the end. When it is used up, larger arrays replace them.
 

@@ -80,8 +80,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             per hour of speech (see `hf_ngpulm.PhraseDecoder`).
         thresholds: this model's thresholds for `false_alarms_per_hour`: a file that `hf-ngpulm tune --phrases` has written, or
             `hf_ngpulm.decoding.thresholds.Thresholds`. The default is fitted to the family of models.
-        explain: with phrases, whether results have `phrases`, with a report on each phrase; with a grammar, whether they have
-            an `explanation`: the best readings and the free transcript, with their scores.
+        explain: whether results explain themselves. With phrases, a result gets `phrases`: a report on each phrase. With a
+            grammar, it gets an `explanation`: the best readings and the free transcript, with their scores.
         rescorer: a causal language model that reranks all hypotheses of the beam: a Hub id, a folder, or a
             `hf_ngpulm.Rescorer`. With a rescorer `num_beams="auto"` means 8.
         rescorer_weight: weight of the rescorer's log-probabilities (default 0.3).

@@ -165,7 +165,7 @@ class Rescorer(WithoutCaches, caches={"_cached": OrderedDict, "_lock": threading
         return ids
 
     def _context(self, history: Sequence[str]) -> tuple[int, ...]:
-        """Return the tokens before a text: the first token, and as many of the latest transcripts as fit."""
+        """Return the tokens before a text: the model's first token, then as many of the latest transcripts as fit."""
         if isinstance(history, str):
             raise ValueError(f"history should list the transcripts before each list of texts, got the text {history[:80]!r}")
         ids: list[int] = []

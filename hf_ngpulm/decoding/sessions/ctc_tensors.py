@@ -40,7 +40,7 @@ class TensorSlots(CTCSlots, Generic[State]):
 
     @abstractmethod
     def initial(self, states: Tensor) -> State:
-        """Return the state before the first frame. `states`, int32 `[N, M]`, are the states of the automata."""
+        """Return the search state before the first frame. `states`, int32 `[N, M]`: each slot's first automata states."""
 
     @abstractmethod
     def search_frames(

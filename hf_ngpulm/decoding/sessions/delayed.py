@@ -20,7 +20,7 @@ class DelayedFusion:
 
     Attributes:
         every: number of frames between two turns of the rescorer.
-        turns: int64 `[S]`, for each slot the number of frames of its utterance at which the rescorer's next turn comes.
+        turns: int64 `[S]`, by slot: when the rescorer's next turn comes, in frames since the start of the utterance.
     """
 
     def __init__(self, slots: Any, every: int) -> None:
@@ -65,8 +65,8 @@ class DelayedFusion:
         return shares
 
     def _scores(self, slots: list[int], texts: list[list[str]]) -> list[list[float]]:
-        """Return the rescorer's score of each text. If it can't read a slot's text, the slot gets zeros, and the error is
-        raised when the slot's utterance ends.
+        """Return the rescorer's score of each text in `texts`, which has a list for each slot. The texts of a slot score 0 if
+        the rescorer can't read one of them. The error is raised when the slot's utterance ends.
         """
         try:
             return self.texts.scores(slots, texts)

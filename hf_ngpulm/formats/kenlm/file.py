@@ -117,7 +117,9 @@ class KenLMFile(NGramFile):
         return word_ids(self._hashes, words)
 
     def rows(self, ids: np.ndarray) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield the n-grams of each order, including the pruned suffixes that KenLM inserts.
+        """Yield, for each order, the n-grams' ids and the natural logs of their probabilities and backoffs.
+
+        `ids` has the token id of each word of `vocabulary`. The n-grams include the pruned suffixes that KenLM inserts.
 
         Raises:
             NGramFormatError: the file is damaged, or is a probing model too large to be enumerated.

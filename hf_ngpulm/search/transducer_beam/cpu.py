@@ -28,7 +28,7 @@ NO_ROOM = -2
 
 
 class BeamSettings(Struct):
-    """`SearchSettings` for the native core. `aes_steps` is 0 for ALSD."""
+    """`SearchSettings` for the native core. `aes_steps` is 0 unless the strategy is "aes"."""
 
 
 class NgpulmBeam(Struct):
