@@ -13,8 +13,9 @@ from torch import Tensor
 from ..common.shown import shown
 from ..config.tuned import with_remembered
 from ..decoding.ctc import CTCDecoder
+from ..decoding.ctc_strategies import ctc_decoder
 from ..decoding.families import is_ctc, is_transducer
-from ..decoding.graph import GraphDecoder, ctc_decoder
+from ..decoding.graph import GraphDecoder
 from ..decoding.partials import Partial
 from ..decoding.streaming import StreamingDecoder
 from ..decoding.thresholds import thresholds_for

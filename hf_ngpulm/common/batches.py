@@ -70,6 +70,26 @@ def checked_lengths(lengths: Outputs | None, batch_size: int, frames: int, devic
     return lengths.to(device, torch.int64)
 
 
+def checked_frames(frames: Tensor, lengths: Outputs | None, name: str, last: str) -> Tensor:
+    """Validate frames `[B, T, X]` and return the lengths of their rows, int64 `[B]`.
+
+    Args:
+        frames: floating point of three dimensions.
+        lengths: as for `checked_lengths`.
+        name, last: names of the argument and of its last dimension, for messages.
+
+    Raises:
+        InvalidLogitsError: the frames have a wrong shape or type.
+        ValueError: the lengths don't fit the frames.
+    """
+    if frames.dim() != 3 or not frames.dtype.is_floating_point:
+        problem = f"{name} should be floating point of the shape [B, T, {last}], got {frames.dtype} {tuple(frames.shape)}"
+        if frames.dim() == 2:
+            problem += f"; of one utterance add a batch dimension: {name}[None]"
+        raise InvalidLogitsError(problem)
+    return checked_lengths(lengths, frames.shape[0], frames.shape[1], frames.device)
+
+
 def packed_frames(logits: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """Return the frames of all rows, one after the other, in single precision.
 

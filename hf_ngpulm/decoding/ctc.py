@@ -13,13 +13,14 @@ from torch import Tensor
 from ..common.batches import Outputs, tensor_of
 from ..engines.choice import is_native
 from ..engines.devices import numbered
-from ..fusion.rows import RowModels, weights_of
+from ..fusion.rows import RowModels
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
 from ..search import ctc_greedy as greedy
 from ..text.hashing import text_hashes
 from ..text.words import WordSplitter
 from . import guard
+from .ctc_defaults import blank_of, bonuses_of
 from .decoder import Decoder
 from .hypotheses import Hypothesis
 from .options import CTCOptions, takes
@@ -27,15 +28,6 @@ from .sessions.blocks import BlockStream, check_utterances, refuse_probabilities
 from .sessions.ctc import CTCSlots
 from .sessions.ctc_native import CoreBeamSlots, CoreGreedySlots, CoreSlots
 from .sessions.ctc_tensors import BeamSlots, GreedySlots, label_frames
-
-# The default `beta` for an LM weight of 1. An average token costs about log(V) in a unigram model; with a smaller bonus the
-# search leaves words out where the recogniser hears badly (`benchmarks/sweep.py joined`). Short utterances need less of it at
-# weights above `MOST_SHARED`: from there on the bonus stays constant until it equals the cost of an average token in an LM.
-BETA_SHARE, MOST_SHARED, BETA_PER_WEIGHT = 0.85, 0.8, 3.0
-# In a grammar, in which a token costs nothing, a CTC model prefers short sentences as much. But where many tokens may follow, a
-# bonus for each of them adds words that nobody said, unless it is smaller by the logarithm of their number: that is what a
-# token would cost if all of them were equally probable.
-GRAMMAR_SHARE = 0.77
 
 
 class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
@@ -228,30 +220,6 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         if key not in self._text_hashes:
             self._text_hashes[key] = text_hashes(self.tokenizer, classes).to(device)
         return self._text_hashes[key]
-
-
-def bonuses_of(beta: float | Tensor | None, models: RowModels) -> Tensor:
-    """Return the bonus per token, float32 `[B]`. Raises ValueError if `beta` is a tensor for another number of rows."""
-    lm_weights = models.lm_weights
-    if beta is not None:
-        return weights_of(beta, "beta", len(lm_weights), lm_weights.device)
-    cost = math.log(max(models.vocab_size, 1))
-    bonuses = (BETA_SHARE * cost * lm_weights.clamp(max=MOST_SHARED)).maximum(BETA_PER_WEIGHT * lm_weights)
-    if models.grammars is None:
-        return bonuses
-    of_grammars = [GRAMMAR_SHARE * cost - grammar.branching for grammar in models.grammars]
-    return bonuses.maximum(torch.tensor(of_grammars, dtype=bonuses.dtype, device=bonuses.device))
-
-
-def blank_of(tokenizer: Any, blank_id: int | None, model: Any = None) -> int:
-    """Return `blank_id`, by default the blank in the config of `model`, or else the tokenizer's padding token."""
-    if blank_id is None:
-        blank_id = getattr(getattr(model, "config", None), "blank_token_id", None)
-    if blank_id is None:
-        blank_id = getattr(tokenizer, "pad_token_id", None)
-    if blank_id is None or blank_id < 0:
-        raise ValueError(f"the tokenizer has no padding token to be the blank; pass blank_id=... (got {blank_id})")
-    return blank_id
 
 
 def _best_acoustic_score(hypotheses: list[Hypothesis]) -> float:

@@ -15,7 +15,8 @@ from torch.nn.functional import ctc_loss
 from ..language_model.log_linear import parts_of
 from ..phrases import Booster
 from ..search.networks.model import TransducerModel
-from .ctc import CTCDecoder, bonuses_of
+from .ctc import CTCDecoder
+from .ctc_defaults import bonuses_of
 from .hypotheses import Hypothesis
 
 NO_SCORE, IMPOSSIBLE = -torch.inf, -1e6

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from ..common.batches import Outputs, tensor_of
-from ..common.checks import check, one_of, refuse_idle
 from ..fusion.rows import RowModels
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
 from ..phrases import Booster
 from ..phrases.contexts import GraphContexts, checked_discounts, is_per_row
-from .ctc import CTCDecoder, blank_of, bonuses_of
+from .ctc_defaults import blank_of, bonuses_of
 from .decoder import Decoder, in_forms
 from .hypotheses import Hypothesis
 from .options import GraphOptions, takes
@@ -241,22 +240,3 @@ class GraphDecoder(Decoder):
         bonuses = bonuses_of(self.options.beta, models)[:, None].repeat(1, classes)
         bonuses[:, models.vocab_size :] += unscored(models)[:, None]
         return bonuses.contiguous()
-
-
-def ctc_decoder(tokenizer: Any, strategy: str | None = None, **settings: Any) -> CTCDecoder | GraphDecoder:
-    """Return a `CTCDecoder`, or a `GraphDecoder` for `strategy="graph"`.
-
-    Args:
-        settings: the decoder's arguments, by the names that pipelines use (`num_beams` for `max_active`, `phrase_weight` for
-            `discount`).
-
-    Raises:
-        ValueError: the strategy is unknown, or the decoder doesn't have a setting.
-    """
-    if strategy is None:
-        return CTCDecoder(tokenizer, **settings)
-    check("strategy", strategy, one_of("graph"))
-    ctc_only = {name: settings.pop(name, None) for name in ("repeats", "merge", "source_lm", "source_weight")}
-    refuse_idle(ctc_only, "has no meaning in a graph; leave it out, or strategy='graph'")
-    own_names = {alias: name for name, alias in GraphOptions.known_as.items()}
-    return GraphDecoder(tokenizer, **{own_names.get(name, name): value for name, value in settings.items()})

@@ -372,6 +372,11 @@ class TransducerOptions(BeamOptions):
             refuse_idle(of_aes, 'without strategy="aes" to act on')
         return {"num_beams": 1 if strategy == "greedy" else NUM_BEAMS, **given, "strategy": strategy}
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pause_seconds is not None and self.frame_seconds is None:
+            raise ValueError("pause_seconds needs the duration of a frame; pass frame_seconds= too")
+
     def settings(self, model: TransducerModel) -> SearchSettings:
         """Return the options in the form that the search takes.
 

@@ -8,6 +8,7 @@ together, given the prediction network's initial state. A pause is a run of quie
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
@@ -30,6 +31,12 @@ class Piece(NamedTuple):
     row: int
     first: int
     last: int
+
+
+def frames_of_pause(pause_seconds: float, frame_seconds: float | None) -> int:
+    """Return the minimum length of a pause, in frames. `frame_seconds`: the duration of a frame, which the decoder has."""
+    assert frame_seconds is not None  # checked when the decoder was made
+    return max(1, math.ceil(pause_seconds / frame_seconds - 1e-6))
 
 
 def pieces_of(model: TransducerModel, frames: Tensor, lengths: Tensor, least: int) -> list[Piece]:

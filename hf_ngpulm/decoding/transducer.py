@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,25 +9,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..common.batches import Outputs, checked_lengths, tensor_of
-from ..errors import InvalidLogitsError
-from ..fusion.rows import RowModels, weights_of
+from ..common.batches import Outputs, checked_frames, tensor_of
+from ..fusion.rows import RowModels
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
 from ..search.networks.graphs import Kept
-from ..search.networks.model import transducer_of
+from ..search.networks.model import frame_seconds_of, transducer_of
 from ..search.networks.opening import lent_search, open_search
 from ..search.networks.search import SearchSettings
 from .decoder import Decoder, refuse_broken
 from .hypotheses import Hypothesis
+from .internal_lm import ilm_weights_of
 from .options import TransducerOptions, takes
-from .pauses import Piece, by_pieces, pieces_of
-from .second_pass import what_is_added
-from .sessions.transducer import TransducerPath, TransducerSlots
+from .pauses import Piece, by_pieces, frames_of_pause, pieces_of
+from .sessions.transducer import TransducerPath, TransducerSlots, rescored_paths
 
-ILM_SHARE = 0.7  # default weight of the internal LM, relative to the LM's
 LEAST_ROOM = 16  # frames of a stream
-OUTPUTS = "outputs for"  # in errors about broken rows
+NAMES = "encoder_hidden_states", "D"  # of frames and their last dimension, in errors
 
 
 class TransducerDecoder(Decoder, caches={"_kept": dict}):
@@ -42,7 +39,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
     Args:
         model: a transducer of Transformers (Parakeet, Nemotron), or a `TransducerModel` of your own.
         tokenizer_or_processor: the model's tokenizer, or the processor that contains it; None for hypotheses without texts.
-        lm, lm_weight, phrases, phrase_weight, confidence, engine: as for `hf_ngpulm.CTCDecoder`.
+        lm, lm_weight, phrases, phrase_weight, confidence, lm_guard, engine: as for `hf_ngpulm.CTCDecoder`.
         frame_seconds: duration of an encoder frame; default: from the model and processor. Without it words have no times.
         strategy: "greedy"; "alsd", beam search synchronous in alignment length (RNN-T and TDT); or "aes", beam search
             synchronous in frames (RNN-T only). The default is "greedy" if `num_beams` is 1, or if `num_beams`, `lm` and
@@ -73,7 +70,6 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             log, default 2.3).
         source_lm, source_weight: as for `hf_ngpulm.CTCDecoder`; a source LM is an alternative to the internal LM, so the
             internal LM is then subtracted only if `ilm_weight` is given.
-        lm_guard: as for `hf_ngpulm.CTCDecoder`.
         pause_seconds: for recordings of several sentences: a pause of at least this length begins a new sentence for the
             prediction network, LMs and phrases (see `hf_ngpulm.decoding.pauses`). None (default) decodes each row as one.
 
@@ -97,15 +93,13 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         **options: Any,
     ) -> None:
         if options.get("frame_seconds") is None:
-            options["frame_seconds"] = _frame_seconds(model, tokenizer_or_processor)
+            options["frame_seconds"] = frame_seconds_of(model, tokenizer_or_processor)
         self.model = transducer_of(model, options["frame_seconds"])
         if options["frame_seconds"] is None:
             options["frame_seconds"] = self.model.frame_seconds
         given = {"lm_weight": lm_weight, "phrase_weight": phrase_weight, **options}
         super().__init__(tokenizer_or_processor, lm, phrases, getattr(self.model, "model", None), given)
         _ = self.settings  # raises for options that don't suit the model
-        if self.options.pause_seconds is not None and self.options.frame_seconds is None:
-            raise ValueError("pause_seconds needs the duration of a frame; pass frame_seconds= too")
         self._kept: Kept = {}
 
     @property
@@ -121,27 +115,9 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         """Return the options in the form that the search takes."""
         return self.options.settings(self.model)
 
-    @property
-    def has_ilm(self) -> bool:
-        """Return whether an internal LM is subtracted in any row."""
-        weight = self.options.ilm_weight
-        if weight is None:
-            return bool(self.fusion.lms) and self.fusion.source is None
-        return isinstance(weight, Tensor) or weight != 0
-
     def ilm_weights(self, models: RowModels) -> Tensor | None:
-        """Return the weight of the internal LM in each row, float32 `[B]`; None if it isn't subtracted.
-
-        Raises:
-            ValueError: `ilm_weight` is a tensor for another number of rows.
-        """
-        if not self.has_ilm:
-            return None
-        weight, lm_weights = self.options.ilm_weight, models.lm_weights
-        if weight is None:
-            return (ILM_SHARE * lm_weights).clamp(min=0)
-        weights = weights_of(weight, "ilm_weight", len(lm_weights), lm_weights.device)
-        return weights if models.silent is None else weights.masked_fill(models.silent, 0.0)
+        """Return the weight of the internal LM in each row, float32 `[B]`; None if it isn't subtracted."""
+        return ilm_weights_of(self.options.ilm_weight, self.fusion, models)
 
     @property
     def _device(self) -> torch.device | None:
@@ -192,7 +168,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             ValueError: the lengths don't fit the frames.
         """
         frames = tensor_of(encoder_hidden_states, "encoder_hidden_states", self._device)
-        lengths, writing = _checked(frames, lengths), self.writing
+        lengths, writing = checked_frames(frames, lengths, *NAMES), self.writing
         phrases = list(phrases) if isinstance(phrases, Iterator) else phrases
         paths = self.guided(phrases)._paths(frames, lengths, phrases)
         found = [[path.written(writing, length) for path in of_row] for of_row, length in zip(paths, lengths.tolist())]
@@ -204,17 +180,12 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
     @torch.inference_mode()
     def paths(self, frames: Tensor, lengths: Outputs | None = None, phrases: Any = None) -> list[list[TransducerPath]]:
         """Return the best paths of each row of a batch, blanks included. Arguments and errors are as for `decode`."""
-        paths = self._paths(frames, _checked(frames, lengths), phrases, keeps_blanks=True)
+        paths = self._paths(frames, checked_frames(frames, lengths, *NAMES), phrases, keeps_blanks=True)
         if self.options.rescorer is None:
             return paths
-        rescorer, *weights = self.options.second_pass
         texts = [[self._text(path) for path in of_row] for of_row in paths]
-        added = what_is_added(texts, rescorer.scores(texts), *weights)
-        rescored = [
-            [path._replace(scores=(path.scores[0] + more, *path.scores[1:])) for path, more in zip(*both)]
-            for both in zip(paths, added)
-        ]
-        return [sorted(of_row, key=self._rank, reverse=True)[: self.options.num_return_sequences] for of_row in rescored]
+        ranked = rescored_paths(paths, texts, *self.options.second_pass, self._rank)
+        return [of_row[: self.options.num_return_sequences] for of_row in ranked]
 
     def _paths(self, frames: Tensor, lengths: Tensor, phrases: Any, keeps_blanks: bool = False) -> list[list[TransducerPath]]:
         """Return the best paths of each row, with blanks if `keeps_blanks`. With `pause_seconds`, cut rows at pauses first."""
@@ -223,10 +194,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         if phrases is not None:  # they may be read once only
             phrases = self.fusion.contexts.of_rows(phrases, len(frames))
         paths = self._paths_of(frames, lengths, phrases, keeps_blanks)
-        judged = []
-        for best, *_ in paths:
-            ids = [token for token in best.steps.ids.tolist() if token != self.blank_id]
-            judged.append(self.judged(ids, best.scores[2], best.scores[1]))
+        judged = [self.judged(best.tokens(self.blank_id), best.scores[2], best.scores[1]) for best, *_ in paths]
 
         def again(decoder: TransducerDecoder, rows: Tensor, phrases: Any) -> list[list[TransducerPath]]:
             return decoder._paths_of(frames[rows], lengths[rows], phrases, keeps_blanks)
@@ -241,7 +209,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         models = models._replace(ilm_weights=self.ilm_weights(models))
         if self.options.pause_seconds is None or not len(frames):
             return self._search(frames, lengths.cpu().numpy(), models, keeps_blanks)
-        pieces = pieces_of(self.model, frames, lengths, self._pause_frames)
+        pieces = pieces_of(self.model, frames, lengths, frames_of_pause(self.options.pause_seconds, self.options.frame_seconds))
 
         def search(frames: Tensor, pieces: list[Piece]) -> list[list[TransducerPath]]:
             rows, sizes = np.array([(row, last - first) for row, first, last in pieces]).T
@@ -262,7 +230,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             paths = slots.paths()
         if slots.delayed is not None and pieces is None:
             slots.delayed.finish(np.arange(len(paths)), [[self._text(path) for path in of_row] for of_row in paths])
-        refuse_broken(slots.bad, OUTPUTS, pieces)
+        refuse_broken(slots.bad, "outputs for", pieces)
         return paths
 
     def slots(self, models: RowModels, dtype: torch.dtype) -> TransducerSlots:
@@ -274,36 +242,8 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         return TransducerSlots(self, models, search, like.new_zeros((rows, LEAST_ROOM, search.width or 0)))
 
     def _text(self, path: TransducerPath) -> str:
-        return self.writing.text([token for token in path.steps.ids.tolist() if token != self.blank_id])
+        return self.writing.text(path.tokens(self.blank_id))
 
     def _rank(self, path: TransducerPath) -> float:
         """Return the score by which paths over the same frames are compared."""
-        tokens = int((path.steps.ids != self.blank_id).sum())
-        return path.scores[0] / (tokens + 1 if self.options.length_normalization else 1)
-
-    @property
-    def _pause_frames(self) -> int:
-        """Return the minimum length of a pause, in frames."""
-        seconds, frame_seconds = self.options.pause_seconds, self.options.frame_seconds
-        assert seconds is not None and frame_seconds is not None  # checked when the decoder was made
-        return max(1, math.ceil(seconds / frame_seconds - 1e-6))
-
-
-def _checked(frames: Tensor, lengths: Outputs | None) -> Tensor:
-    """Return the lengths of the rows of frames, int64 `[B]`. Raises InvalidLogitsError if the frames have a wrong shape or
-    type, ValueError if the lengths don't fit the frames.
-    """
-    if frames.dim() != 3 or not frames.dtype.is_floating_point:
-        problem = f"encoder_hidden_states should be floating point of the shape [B, T, D], got {frames.dtype} "
-        problem += f"{tuple(frames.shape)}"
-        if frames.dim() == 2:
-            problem += "; of one utterance add a batch dimension: encoder_hidden_states[None]"
-        raise InvalidLogitsError(problem)
-    return checked_lengths(lengths, frames.shape[0], frames.shape[1], frames.device)
-
-
-def _frame_seconds(model: Any, processor: Any) -> float | None:
-    extractor: Any = getattr(processor, "feature_extractor", None)
-    encoder = getattr(getattr(model, "config", None), "encoder_config", None)
-    step, factor = getattr(extractor, "hop_length", None), getattr(encoder, "subsampling_factor", None)
-    return None if step is None or factor is None else step * factor / extractor.sampling_rate
+        return path.scores[0] / (len(path.tokens(self.blank_id)) + 1 if self.options.length_normalization else 1)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..decoding.ctc import CTCDecoder
+from ..decoding.ctc_strategies import ctc_decoder
 from ..decoding.families import is_ctc
-from ..decoding.graph import GraphDecoder, ctc_decoder
+from ..decoding.graph import GraphDecoder
 from ..decoding.options import CTCOptions
 from ..fusion.fusion import LM_WEIGHT
 from .base import NGramPipeline, settings_of

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...common.batches import Outputs, checked_lengths, tensor_of
+from ...common.batches import Outputs, checked_frames, tensor_of
 from ...errors import InvalidLogitsError
 from ..decoder import refuse_broken
 from ..hypotheses import Hypothesis
@@ -130,15 +130,10 @@ def check_logits(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tens
     """Validate logits `[B, T, C]` and return the lengths of their rows, int32 `[B]`. Raises InvalidLogitsError if the shape or
     type is wrong, or `blank_id` isn't a class, ValueError if the lengths don't fit the logits.
     """
-    if logits.dim() != 3 or not logits.dtype.is_floating_point:
-        problem = f"logits should be floating point of the shape [B, T, C], got {logits.dtype} {tuple(logits.shape)}"
-        if logits.dim() == 2:
-            problem += "; of one utterance add a batch dimension: logits[None]"
-        raise InvalidLogitsError(problem)
-    batch_size, frames, classes = logits.shape
-    if blank_id >= classes:
-        raise InvalidLogitsError(f"the blank has the id {blank_id}, but the logits have only {classes} classes")
-    return checked_lengths(lengths, batch_size, frames, logits.device).to(torch.int32)
+    checked = checked_frames(logits, lengths, "logits", "C")
+    if blank_id >= logits.shape[2]:
+        raise InvalidLogitsError(f"the blank has the id {blank_id}, but the logits have only {logits.shape[2]} classes")
+    return checked.to(torch.int32)
 
 
 def check_utterances(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from ...fusion.rows import RowModels
 from ...search.networks.search import TransducerSearch
 from ..hypotheses import Hypothesis, Writing
 from ..partials import Spoken
+from ..second_pass import what_is_added
 from .session import Found, Slots, Switch, broken_frames, given_back
 
 NO_CLASS = -2  # no label has this id: in place of the blank where the history keeps blanks, too
@@ -29,6 +30,14 @@ class TransducerPath(NamedTuple):
     steps: Spoken
     lm_left_out: bool = False  # as in `Hypothesis`
 
+    def tokens(self, blank_id: int) -> list[int]:
+        """Return the tokens of the steps, without blanks."""
+        return [token for token in self.steps.ids.tolist() if token != blank_id]
+
+    def plus(self, more: float) -> TransducerPath:
+        """Return the path with a higher score."""
+        return self._replace(scores=(self.scores[0] + more, *self.scores[1:]))
+
     def written(self, writing: Writing, length: int) -> Hypothesis:
         """Return the path, whose steps mustn't have blanks, as a `Hypothesis` in an utterance of `length` frames."""
         ids, starts, ends, confidences = self.steps
@@ -36,6 +45,16 @@ class TransducerPath(NamedTuple):
             self.scores, ids.tolist(), starts.tolist(), np.minimum(ends, length).tolist(), confidences.tolist()
         )
         return replace(hypothesis, lm_left_out=True) if self.lm_left_out else hypothesis
+
+
+def rescored_paths(
+    paths: Sequence[Sequence[TransducerPath]], texts: Sequence[Sequence[str]], rescorer: Any, weight: float | Tensor,
+    word_bonus: float | Tensor, rank: Callable[[TransducerPath], float],
+) -> list[list[TransducerPath]]:  # fmt: skip
+    """Do as `hf_ngpulm.decoding.second_pass.rescored` for paths. `texts`: the text of each path."""
+    added = what_is_added(texts, rescorer.scores(texts), weight, word_bonus)
+    changed = [[path.plus(more) for path, more in zip(*of_row)] for of_row in zip(paths, added)]
+    return [sorted(of_row, key=rank, reverse=True) for of_row in changed]
 
 
 class TransducerSlots(Slots):

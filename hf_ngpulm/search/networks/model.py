@@ -132,6 +132,14 @@ def transducer_of(model: Any, frame_seconds: float | None = None) -> TransducerM
     return TransformersTransducer(model, frame_seconds)
 
 
+def frame_seconds_of(model: Any, processor: Any) -> float | None:
+    """Return the duration of a transducer's encoder frame in seconds; None if the model or the processor doesn't tell it."""
+    extractor: Any = getattr(processor, "feature_extractor", None)
+    encoder = getattr(getattr(model, "config", None), "encoder_config", None)
+    step, factor = getattr(extractor, "hop_length", None), getattr(encoder, "subsampling_factor", None)
+    return None if step is None or factor is None else step * factor / extractor.sampling_rate
+
+
 class TransformersTransducer(TransducerModel):
     """Adapter for `ParakeetForRNNT`, `ParakeetForTDT`, `NemotronAsrStreamingForRNNT`, `Nemotron3_5AsrForRNNT`, and similar
     models.

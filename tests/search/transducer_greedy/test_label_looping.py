@@ -17,7 +17,7 @@ from toys import SHARES, Scripted, Toy, moved, noises, script, toys
 from transducer_searches import greedy, greedy_of_one
 
 from hf_ngpulm import InvalidLogitsError, NGramLM, TransducerDecoder
-from hf_ngpulm.decoding.transducer import ILM_SHARE
+from hf_ngpulm.decoding.internal_lm import ILM_SHARE
 from hf_ngpulm.fusion.rows import no_models
 from hf_ngpulm.search.confidence import MEASURES
 
