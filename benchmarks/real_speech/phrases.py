@@ -30,6 +30,7 @@ from hf_ngpulm.decoding.thresholds import THRESHOLDS, Thresholds
 from hf_ngpulm.evaluation import word_errors
 
 WEIGHTS, LOOK_WEIGHT, RATES = (0.5, 1.0, 1.5, 2.0), 3.0, (1.0, 10.0, 30.0, 100.0)
+MOST_TOKENS = 64  # of a Whisper, whose runaways would take most of the time
 EVERY = Thresholds(-float("inf"), 0.0, 0.0, 0.0)
 
 
@@ -87,13 +88,20 @@ def figures(corpus: Corpus, found: list[Any], phrases: set[str], seconds: float)
     return rates
 
 
+def alone(reports: list[Any]) -> Iterator[Any]:
+    """Yield the reports of weighed phrases that were alone in their region (a region has one ratio). A runaway repeats phrases."""
+    weighed = [report for report in reports if report.ratio is not None and report.ratio < float("inf")]
+    times = Counter(report.ratio for report in weighed)
+    return (report for report in weighed if times[report.ratio] == 1)
+
+
 def rows_of(corpus: Corpus, heard: Heard, others: list[str], args: Any) -> Iterator[Row]:
     """Yield the rows of a model."""
     family, tokenizer, sizes = heard.recogniser.family.lower(), heard.recogniser.tokenizer, args.sizes
     if family == "attention":
         corpus = corpus.normalised()
         asr = pipeline("automatic-speech-recognition", model=str(heard.recogniser.source), num_beams=5, batch_size=8)
-        base: Any = Pipelined(asr)
+        base: Any = Pipelined(asr, generate_kwargs={"max_new_tokens": MOST_TOKENS})
     else:
         base = heard.recogniser.decoder(num_beams=4 if family == "ctc" else 3)
     rare, model = sorted({word for words in corpus.rare for word in words}), {"model": heard.recogniser.name}
@@ -103,11 +111,11 @@ def rows_of(corpus: Corpus, heard: Heard, others: list[str], args: Any) -> Itera
     fits, parts = [], [heard.of(half) for half in corpus.halves]
     for half in corpus.halves:
         hours = len(sizes) * sum(corpus.clips[n].seconds for n in half) / 3600
-        reports = [(size, report) for size in sizes for n in half for report in every[size][n].phrases]
         alarms = [
             (report.ratio, size, len(tokenizer(report.text, add_special_tokens=False)["input_ids"]))
-            for size, report in reports
-            if report.ratio is not None and report.ratio < float("inf")
+            for size in sizes
+            for n in half
+            for report in alone(every[size][n].phrases)
         ]
         fits.append(THRESHOLDS[family].fitted(alarms, hours))
         yield {**model, "way": "fitted", "false alarms": len(alarms), "hours": hours, **fits[-1]._asdict()}
