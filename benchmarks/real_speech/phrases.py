@@ -4,8 +4,8 @@
 
 Phrases are the words of the test clips that no training text has, in one list with so many words of books that no clip has; and
 those other words alone, which are then all false alarms. Thresholds are fitted on one half of the speakers, by the false alarms
-of the other words alone, and measured on the other half, in turn. Whispers are heard through their pipeline with 5 beams, and
-texts are compared after normalisation (`families.plain`).
+of the other words alone, and measured on the other half, in turn. Whispers are heard through their pipeline with 5 beams and
+write at most 64 tokens; texts are compared after normalisation (`families.plain`).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def figures(corpus: Corpus, found: list[Any], phrases: set[str], seconds: float)
 
 
 def alone(reports: list[Any]) -> Iterator[Any]:
-    """Yield the reports of weighed phrases that were alone in their region (a region has one ratio). A runaway repeats phrases."""
+    """Yield the reports of weighed phrases that were alone in their region. A region has one ratio; a runaway repeats phrases."""
     weighed = [report for report in reports if report.ratio is not None and report.ratio < float("inf")]
     times = Counter(report.ratio for report in weighed)
     return (report for report in weighed if times[report.ratio] == 1)
