@@ -89,7 +89,7 @@ def figures(corpus: Corpus, found: list[Any], phrases: set[str], seconds: float)
 
 
 def alone(reports: list[Any]) -> Iterator[Any]:
-    """Yield the reports of weighed phrases that were alone in their region. A region has one ratio; a runaway repeats phrases."""
+    """Yield the reports of weighed phrases alone in their region, which has one ratio. Runaways repeat phrases in a region."""
     weighed = [report for report in reports if report.ratio is not None and report.ratio < float("inf")]
     times = Counter(report.ratio for report in weighed)
     return (report for report in weighed if times[report.ratio] == 1)
