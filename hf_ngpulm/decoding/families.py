@@ -69,7 +69,7 @@ def encoded(model: Any, features: Tensor, attention_mask: Tensor | None, **more:
     """Run a CTC model, or a transducer's encoder.
 
     Args:
-        features, attention_mask: as the feature extractor returns them, in the form of `usual`.
+        features, attention_mask: the outputs of the feature extractor, in the form that `usual` returns.
         more: arguments of a transducer's encoder.
 
     Returns:

@@ -191,7 +191,7 @@ def entering_of(
     best: Hypothesis, matches: Sequence[Match], regions: Sequence[_Region], ratios: Sequence[float], own: PhraseList,
     thresholds: Thresholds, rate: float | None,
 ) -> tuple[list[_Region], list[PhraseReport]]:  # fmt: skip
-    """Return the regions that enter the transcript, and reports on all phrases in `best`.
+    """Return the regions that enter the transcript, and a report on each phrase in `best`.
 
     Args:
         best: the transcript with phrases; `matches` are the phrases in it.
@@ -400,7 +400,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
         return changed
 
     def select(self, rows: Sequence[int]) -> PhraseDecoder[AnyDecoder]:
-        """Return a copy for some rows of a batch, in this order. Its phrase lists and weights are those of the rows."""
+        """Return a copy for some rows of a batch, in the order of `rows`. The copy has these rows' phrase lists and weights."""
         changed = copy.copy(self)
         changed.decoder, changed.without = self.decoder.select(rows), self.without.select(rows)
         changed.lists = [self.lists[row] for row in rows] if self.per_row else self.lists

@@ -28,7 +28,9 @@ from .hypotheses import Hypothesis, PhraseReport
 
 
 class _Scores(NamedTuple):
-    """Score readings of some rows of a batch: token ids, with or without phrases in place of words of the transcript."""
+    """Score readings of some rows of a batch. A reading is a list of token ids: the row's transcript, either unchanged or with
+    phrases instead of some of its words.
+    """
 
     decoder: CTCDecoder
     logits: Tensor

@@ -5,10 +5,10 @@ The *evidence* is the ratio of the two acoustic likelihoods (natural log, per to
 
     evidence = (acoustic score of the best sentence in the grammar - acoustic score of the best free transcript) / n
 
-n is the number of tokens in the longer one of the two transcripts. For encoder-decoders n is that of the shorter one: they may
-end a transcript while much of the audio is left. A large n would then hide that a short sentence of the grammar leaves most
-words out. The evidence is close to 0 for speech in the grammar, of any length, and far below 0 for other speech. A logistic
-curve turns it into a confidence:
+n is the number of tokens in the longer one of the two transcripts. For encoder-decoders, n is the number of tokens in the
+shorter one, because these models may end a transcript while much of the audio is left. The sentence of the grammar may then
+lack most of the words. With the larger n, the evidence would still be close to 0. The evidence is close to 0 for speech in the
+grammar, of any length, and far below 0 for other speech. A logistic curve turns it into a confidence:
 
     confidence = 1 / (1 + exp(-(evidence - middle) / width))
 

@@ -407,7 +407,7 @@ def _saved(parts: Parts) -> Records:
 
 
 def _utterance(recording: Recording, record: dict[str, Any]) -> Utterance:
-    """Return a recording's result, `record`, with the recording's current transcript and entities."""
+    """Return a recording's result: the values in `record`, and the transcript and entities that `recording` has now."""
     names = ("hypothesis", "score", "audio_seconds", "model_seconds", "decoder_seconds", "error", "cut", "confidences")
     values = {"hypothesis": None} | {name: record[name] for name in names if record.get(name) is not None}
     return Utterance(recording.id, recording.text, entities=recording.entities, **values)

@@ -63,8 +63,8 @@ _read_ngrams = Function("ngpulm_arpa_ngrams")
 def read_arpa(path: str | os.PathLike[str], vocabulary: Vocabulary, units: str = "auto") -> NGramTable:
     """Read an ARPA file into a table. The file may be compressed (.gz, .bz2 or .xz); its content shows how.
 
-    A log-probability of `-inf` is read as -99 (log10), which both toolkits write for log 0. As in KenLM, the suffix of an
-    n-gram may be missing from the file, for example after pruning by SRILM. Its prefix must be in the file.
+    A log-probability of `-inf` is read as -99 (log10), the value that KenLM and SRILM write for log 0. As in KenLM, the suffix
+    of an n-gram may be missing from the file, for example after pruning by SRILM. Its prefix must be in the file.
 
     Args:
         path: the file, or a pipe.

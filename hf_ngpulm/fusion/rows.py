@@ -99,7 +99,9 @@ class RowModels(NamedTuple):
         return search(self.tensors) if self.lazy is None else self.lazy.settled(search, states, trace, not_tokens)
 
     def reading(self, states: Tensor) -> AutomatonTensors:
-        """Return the automata for queries of `states`, of any shape. States composed on the fly are composed first."""
+        """Return the automata for queries about `states`, a tensor of any shape. If the automata are composed on the fly, the
+        states that the queries need are composed before the method returns.
+        """
         return self.tensors if self.lazy is None else self.lazy.reading(states)
 
     def widened(self) -> RowModels:

@@ -1,5 +1,5 @@
-"""Extend Whisper's long-form decoding for logits processors. The extension reports each row's recording and keeps the model's
-own scores.
+"""Extend Whisper's long-form decoding for logits processors. The extension tells them which recording each row belongs to, and
+keeps the model's own scores.
 
 Whisper decodes a 30 s window of each recording that hasn't ended. If the transcript of a row looks bad, Whisper decodes the row
 again at another temperature, in a smaller batch. Methods of the model do this, with the processors as arguments. This module

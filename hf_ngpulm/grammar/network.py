@@ -66,7 +66,9 @@ class Arc(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """A slot of a reading. Its words are the units `first .. last - 1` of the transcript. A value of None stands for them."""
+    """A slot of a reading. Its words are the units `first .. last - 1` of the transcript. If `value` is None, these words are
+    the slot's value.
+    """
 
     name: str
     value: Value

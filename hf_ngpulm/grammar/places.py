@@ -59,7 +59,9 @@ class Spelled:
             self.covering = Covering(words, self.free_of[:-1], self._is_free) if lasting else None
 
     def _find_spellings(self) -> None:
-        """Find the trie's arcs for the first tokens of each state, and the spelling that ends at each node."""
+        """For each state, find the trie's arcs for the tokens that begin its spellings. For each node, find the spelling that
+        ends there.
+        """
         trie, keys = self.trie, self.keys
         first, last = trie.child_offsets[0], trie.child_offsets[1]
         self.first_arcs = trie.child_offsets[trie.child_nodes[first:last]][keys.groups]  # a group has one first token

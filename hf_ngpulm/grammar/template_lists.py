@@ -64,8 +64,8 @@ class ListReader:
         return isinstance(self.contents.get(name), Wildcard)
 
     def _content(self, reference: Any, at: str) -> str | Wildcard | None:
-        """Read the list that a reference names, and return the key of its entries in `made`. Return a `Wildcard` for a
-        wildcard, None for an empty list. `at`: the template's place for error messages.
+        """Read the list that a reference names. Return the key of the list's entries in the dictionary `made`. Return a
+        `Wildcard` for a wildcard, None for an empty list. `at`: the template's place for error messages.
         """
         name = reference.list_name
         if name in self.given:

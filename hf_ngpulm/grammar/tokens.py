@@ -87,7 +87,9 @@ class _Compiler(Spelled):
         return self._assembled(start)
 
     def _add_trie(self) -> None:
-        """Add the states between words and the trie's nodes, except nodes that need a set of places."""
+        """Add the arcs of the states between words, and the arcs of the trie's nodes. If several places are possible after an
+        arc, the arc leads to the state of this set of places (see `_numbered`).
+        """
         trie, parents = self.trie, self.parents
         nodes, forms = trie.child_nodes, trie.child_forms
         targets = self.first_node + nodes.astype(np.int64)

@@ -222,7 +222,7 @@ def with_counts(lm: Any, counts: TextCounts, share: float) -> Any:
 
 
 def model_of(counts: TextCounts, vocabulary: Vocabulary) -> LMParts:
-    """Return the parts of a language model of the counts alone."""
+    """Return the parts of a language model that is made from the counts only."""
     return LMParts.of_table(counts.table(), vocabulary)
 
 

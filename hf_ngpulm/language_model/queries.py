@@ -18,7 +18,7 @@ def _from_part(path: str, doc: str) -> Any:
 
 
 class Queries:
-    """The queries and figures of a model with an `automaton` and a `config`."""
+    """Answer queries about a model that has an `automaton` and a `config`, and give its properties, such as its sizes."""
 
     automaton: BackoffAutomaton
 

@@ -99,8 +99,8 @@ class GraphBooster(Booster):
     """Boost phrases in a graph decoder, including phrases that its language model has never seen.
 
     As in a `PhraseBooster`, each token earns the phrase's discount at once, and an unfinished phrase repays everything. In
-    addition, a token in a phrase costs at most ln(V) in the language model, the cost if all V tokens were equally likely: the
-    token also earns the part of the model's cost above ln(V).
+    addition, no token in a phrase costs more than ln(V) in the language model: the token earns the part of its cost that is
+    above ln(V). (A token costs ln(V) if all V tokens are equally likely.)
 
     Args:
         phrases: a dictionary from texts to discounts.

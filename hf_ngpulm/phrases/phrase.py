@@ -129,7 +129,9 @@ class Forms:
         return matches
 
     def written(self, text: str) -> str:
-        """Return a transcript in which each phrase is replaced by its text. Everything else, including spaces, is unchanged."""
+        """Return a transcript in which the words of each phrase are replaced by the text to write for it. Everything else,
+        including spaces, is unchanged. A phrase that is replaced by nothing also loses the space before it.
+        """
         spans, end = [], 0
         for word in text.split():
             end = text.index(word, end) + len(word)

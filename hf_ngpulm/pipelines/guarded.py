@@ -1,4 +1,5 @@
-"""Decode recordings of encoder-decoders without a language model that doesn't fit them (see `hf_ngpulm.decoding.guard`).
+"""Decode recordings without a language model if the model doesn't fit their speech (see `hf_ngpulm.decoding.guard`). This
+module is for encoder-decoders.
 
 An LM of other speech leads to transcripts that the decoder itself finds improbable. So with `lm_guard="auto"` recordings with
 an improbable transcript are decoded again without the LM. The new transcript is kept if the decoder alone gives it a higher

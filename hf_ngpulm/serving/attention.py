@@ -245,8 +245,8 @@ class AttentionRecognizer:
         )
 
     def _prompt(self, source: str, target: str) -> list[int] | None:
-        """Return Canary's prompt (version 2) for punctuation and no times; None if the tokenizer lacks one of its tokens.
-        `source`, `target`: languages of the speech and the transcript, such as "en".
+        """Return Canary's prompt (version 2) that asks for punctuation, but not for timestamps. Return None if the tokenizer
+        lacks a token of the prompt. `source`, `target`: languages of the speech and the transcript, such as "en".
         """
         names = f"startofcontext startoftranscript emo:undefined {source} {target} pnc noitn notimestamp nodiarize".split()
         vocabulary = self.tokenizer.get_vocab()

@@ -157,8 +157,8 @@ class Voices:
         return settings
 
     def _grammar(self, given: Any, limits: Limits) -> Grammar | str:
-        """Return the grammar that a client requests by its name, or makes from a list of sentences. Return any other grammar's
-        text, to be parsed later. `given`: the value of the client's field.
+        """Return the grammar that a client requests, by its name or as a list of sentences. If the client sends a grammar's
+        text instead, return the text, which is parsed later. `given`: the value of the client's field.
         """
         given = json.dumps(given, ensure_ascii=False) if isinstance(given, dict) else given
         if isinstance(given, str) and given in self.grammars:

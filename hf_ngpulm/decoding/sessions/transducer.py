@@ -182,7 +182,9 @@ class TransducerSlots(Slots):
         self._leave(consumed)
 
     def _run(self, reaches: np.ndarray) -> None:
-        """Search the waiting frames, and let the rescorer take its turns. `reaches`: see `TransducerSearch.run_on`."""
+        """Search the waiting frames. With delayed fusion, also add the rescorer's shares to the slots whose turn has come.
+        `reaches`: see `TransducerSearch.run_on`.
+        """
         delayed, waits = self.delayed, max(self.decoder.model.durations or (1,))
         if delayed is None:
             self._search(self.held, reaches)

@@ -151,8 +151,8 @@ def _choose_near(
 ):  # fmt: skip
     """Return the same as `_choose`, but score only the `count` tokens in `near`, whose logits are near the `highest` one.
 
-    Return -1 if another token might win: LMs add at most `most` to a token. The near tokens' scores and targets are written to
-    `lm_scores` and `targets`, by token.
+    Return -1 if another token might win. `most`: the largest score that the LMs can add to a token. The LMs' scores and targets
+    of the near tokens are written to `lm_scores` and `targets`, at the tokens' ids.
     """
     tl.debug_barrier()  # the states after the last label must have been written
     lanes = tl.arange(0, NEAR)

@@ -235,7 +235,8 @@ def _fuse(
 def _picks(
     x, fused, normaliser, begin, end, picked, LATE: tl.constexpr, PICKS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Return the `picked` classes in `begin .. end - 1` with the highest ranks, the best one first, and their ranks.
+    """Return the classes in `begin .. end - 1` with the highest ranks, the best one first, and their ranks. `picked`: how many
+    classes to return.
 
     The rank of a class is its score in `fused` if LATE, otherwise its log-probability.
     """
