@@ -26,7 +26,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -35,6 +35,7 @@ from torch import Tensor
 
 from ..common.batches import Outputs, checked_lengths, tensor_of
 from ..common.checks import check, number
+from ..common.collector import collector_paused
 from ..phrases import Booster, Phrase
 from ..phrases.contexts import is_per_row
 from ..phrases.phrase import Forms, Match, folded, is_never
@@ -69,24 +70,31 @@ class PhraseList:
 
     Attributes:
         boosted: the phrases without their thresholds, for the search.
-        forms: the spellings of all phrases of positive or zero weight, for finding them in transcripts.
+        positive: the phrases of positive or zero weight.
         written: the spellings of `Phrase` objects, for writing each as its `text`.
         texts: the text of each phrase.
     """
 
+    @collector_paused()
     def __init__(self, phrases: Any) -> None:
         if isinstance(phrases, Booster):
             raise TypeError("a second look takes the phrases themselves, not a booster of them; pass their texts")
         listed = [] if phrases is None else list(phrases.items() if isinstance(phrases, Mapping) else phrases)
-        self.size = len(checked_phrases([_without_threshold(item) for item in listed], 1.0))
+        boosted = [_without_threshold(item) for item in listed]
+        self.size = len(checked_phrases(boosted, 1.0))
         self.texts = [item.text if isinstance(item, Phrase) else item if isinstance(item, str) else item[0] for item in listed]
         self.own = {item.text: item.threshold for item in listed if isinstance(item, Phrase) and item.threshold is not None}
-        self.boosted = None if phrases is None else [_without_threshold(item) for item in listed]
-        self.negative = [item for item in self.boosted or () if _weight(item) < 0] or None
+        self.boosted = None if phrases is None else boosted
+        self.negative = [item for item in boosted if _weight(item) < 0] or None
         self.names = {alias: item.text for item in listed if isinstance(item, Phrase) for alias in item.aliases}
-        self.forms = Forms.of([item for item in listed if _weight(item) >= 0], every=True)
         self.written = Forms.of(listed)
+        self.positive = [item for item in listed if _weight(item) >= 0]
         self.never = [item for item in listed if is_never(item)]
+
+    @cached_property
+    def forms(self) -> Forms:
+        """Return the spellings of all phrases of positive or zero weight, for finding them in transcripts."""
+        return Forms.of(self.positive, every=True)
 
     def threshold(self, match: Match, tokens: int, thresholds: Thresholds, rate: float | None) -> float | None:
         """Return the threshold of a phrase that was found as `tokens` tokens; None if the phrase always stays. `rate`: accepted
@@ -278,6 +286,8 @@ class PhraseDecoder(Generic[AnyDecoder]):
     def __call__(self, frames: Outputs, lengths: Outputs | None = None) -> list[list[Hypothesis]]:
         """Decode a batch as the decoder's `decode` does; each row's first hypothesis also has reports on its phrases."""
         frames = tensor_of(frames, "frames")
+        if self.spots and frames.is_floating_point() and frames.device.type == "cpu":
+            frames = frames.float().contiguous()  # once, for both the search and the look
         found = self.decoder.decode(frames, lengths)
         return self.looked(frames, lengths, found, found if self.spots else self.without.decode(frames, lengths))
 
@@ -307,6 +317,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
         """Return the hypotheses of a batch with the phrases spotted in it. `found`: the hypotheses without phrases."""
         assert isinstance(self.decoder, CTCDecoder) and self.rate is not None
         sizes = checked_lengths(lengths, len(found), frames.shape[1], torch.device("cpu"))
+        frames = frames.cpu()
         weight = self.decoder.fusion.phrase_weight
         weights = weight.tolist() if isinstance(weight, Tensor) else [weight] * len(found)
         groups: dict[tuple[int, float], list[int]] = {}
@@ -314,7 +325,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
             groups.setdefault((id(own), factor), []).append(row)
         for key, rows in groups.items():
             own = lists[rows[0]]
-            if not own.forms:
+            if not own.positive:
                 continue
             spotter = self.spotter(own, key[1])
             some = (frames, sizes) if len(rows) == len(found) else (frames[rows], sizes[rows])

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from ..common.collector import collector_paused
 from ..phrases.booster import are_whole_words
 from ..phrases.phrases import write
 from ..search.confidence import frame_confidence
@@ -74,6 +75,7 @@ class SpottedPhrases:
         left_out: see `hf_ngpulm.PhraseBooster`.
     """
 
+    @collector_paused()
     def __init__(
         self, phrases: Sequence[Any], names: Mapping[str, str], limits: Mapping[str, float],
         thresholds: Callable[[np.ndarray], np.ndarray], weight: float, every: bool, decoder: CTCDecoder,

@@ -6,10 +6,11 @@ from functools import cached_property
 
 import torch
 
+from ..common.collector import collector_paused
 from ..errors import GrammarError
 from ..phrases.phrases import Booster, Written
 from ..text.spelling import Speller
-from .network import Network, Reading, collector_paused
+from .network import Network, Reading
 from .progress import Beginnings, Progress
 from .spelling import spelled
 from .tokens import compile_words

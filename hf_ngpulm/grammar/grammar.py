@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..common.collector import collector_paused
 from ..errors import GrammarError
 from ..text.spelling import speller_of
 from ..text.vocabulary import tokenizer_of
@@ -19,7 +20,7 @@ from .expressions import Expression, Value, expression_of
 from .fillers import PRICE, between_fillers
 from .jsgf import SUFFIXES, read_jsgf
 from .marked import load_yaml
-from .network import FREE, Network, Reading, Symbols, collector_paused
+from .network import FREE, Network, Reading, Symbols
 from .rhino import read_rhino
 from .rules import Evidence, Rules, evidence_of, text_and_name
 from .template_lists import glued

@@ -11,12 +11,10 @@ state. A rule that is used a thousand times before the same words is in the netw
 from __future__ import annotations
 
 import copy
-import gc
 import heapq
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 from ..common.extras import needed
@@ -25,18 +23,6 @@ from .expressions import Choice, Expression, List, Number, Repeat, Sequence, Slo
 
 MOST_ARCS, MOST_NUMBERS, MOST_DEPTH = 2_000_000, 100_000, 100
 FREE_WORD = -1e-6  # weight of a free word, so that a reading prefers the grammar's words to a wildcard
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector. It would scan the objects of a large grammar repeatedly, and free none."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class Free:

@@ -223,7 +223,7 @@ def is_per_row(phrases: Any) -> bool:
     """Return whether `phrases` is a list of contexts, not of phrases."""
     if not isinstance(phrases, Sequence) or isinstance(phrases, str):
         return False
-    return any(item is None or isinstance(item, Booster | list | Mapping) for item in phrases)
+    return any(item is None or isinstance(item, Booster | list | Mapping) for item in phrases if not isinstance(item, str))
 
 
 def has_thresholds(phrases: Any) -> bool:

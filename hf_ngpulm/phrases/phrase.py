@@ -98,19 +98,20 @@ class Forms:
         phrase that is never written is replaced by nothing.
         """
         phrases = list(phrases.items() if isinstance(phrases, Mapping) else phrases)
-        never = {folded(text.split()) for item in phrases if is_never(item) for text in texts_of(item)}
+        others = [item for item in phrases if not isinstance(item, str)]
+        never = {folded(text.split()) for item in others if is_never(item) for text in texts_of(item)}
         own: dict[tuple[str, ...], str] = {}
-        others: dict[tuple[str, ...], str] = {}
-        for item in phrases:
+        of_aliases: dict[tuple[str, ...], str] = {}
+        for item in phrases if every or never else others:
             texts = texts_of(item)
             # A text that contains a never-written phrase needs a form of its own, so that it is kept.
             if not isinstance(item, Phrase) and not every and not (never and _has_any(folded(texts[0].split()), never)):
                 continue
-            for into, text in ((own, texts[0]), *((others, alias) for alias in texts[1:])):
+            for into, text in ((own, texts[0]), *((of_aliases, alias) for alias in texts[1:])):
                 words = folded(text.split())
                 if all(words) and words:
                     into.setdefault(words, texts[0])
-        return cls({**others, **own, **{words: "" for words in never if all(words) and words}})
+        return cls({**of_aliases, **own, **{words: "" for words in never if all(words) and words}})
 
     def found(self, words: Sequence[str]) -> list[Match]:
         """Return the phrases among words, from left to right. If several begin at a word, the longest counts."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ..automaton import BackoffAutomaton
 from ..common.checks import WEIGHT, check
+from ..common.collector import collector_paused
 from ..text.normalisation import normaliser
 from ..text.spelling import Speller, Spelling
 from ..text.vocabulary import Vocabulary, check_tokenizer
@@ -90,6 +91,7 @@ class Booster(BackoffAutomaton):
         return f"phrases={len(self.phrases)}, {super().extra_repr()}"
 
 
+@collector_paused()
 def write(
     phrases: Phrases,
     weight: float,
@@ -135,6 +137,9 @@ def checked_phrases(phrases: Phrases, weight: float) -> dict[str, float]:
     weights: dict[str, float] = {}
     items: Iterable[Any] = phrases.items() if isinstance(phrases, Mapping) else phrases
     for number, item in enumerate(items):
+        if isinstance(item, str) and item not in weights and item.isascii() and item.strip():  # nearly all of a long list
+            weights[item] = weight
+            continue
         if isinstance(item, Phrase):
             if item.threshold is not None:
                 raise ValueError(

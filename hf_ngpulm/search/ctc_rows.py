@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..common.batches import packed_frames
 from ..engines.native import Struct
 from ..fusion.rows import RowModels
 
@@ -62,9 +61,6 @@ class Frames(Struct):
         if not 0 <= blank < classes:
             raise ValueError(f"the blank has the id {blank}, but the logits have {classes} classes")
         lengths = lengths.to(torch.int32).clamp(0, frames)
-        starts: Tensor | np.ndarray
-        if logits.dtype == torch.float32 and logits.is_contiguous():
-            starts, logits = frames * np.arange(batch_size, dtype=np.int64), logits.detach()
-        else:
-            starts, logits = packed_frames(logits, lengths)
+        logits = logits.detach().float().contiguous()  # with the padding: faster than picking the rows' frames
+        starts = frames * np.arange(batch_size, dtype=np.int64)
         return cls(starts=starts, lengths=lengths.contiguous(), logits=logits, classes=classes, blank=blank)

@@ -7,6 +7,7 @@ import re
 import unicodedata
 import weakref
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .encoding import SilentlyDropped, encode_batch
@@ -124,15 +125,12 @@ class Speller:
             return [], []
         ids, lengths, unknown = encode_batch(texts, self.tokenizer, self.vocabulary.size)
         self.silent.found_in(texts)
-        rows, missing = [], []
-        values, at = ids.tolist(), 0
-        for n, (text, length) in enumerate(zip(texts, lengths.tolist())):
-            rows.append(values[at : at + length])
-            dropped = [character for character in text if character in self.silent.dropped] if self.silent.dropped else []
-            if n in unknown:
-                dropped = list(dict.fromkeys(unknown[n])) or [text]
-            missing.append(" ".join(dropped))
-            at += length
+        values, ends = ids.tolist(), lengths.cumsum().tolist()
+        rows, missing = [values[first:last] for first, last in pairwise([0, *ends])], [""] * len(texts)
+        for n, text in enumerate(texts) if self.silent.dropped else ():
+            missing[n] = " ".join(character for character in text if character in self.silent.dropped)
+        for n, letters in unknown.items():
+            missing[n] = " ".join(dict.fromkeys(letters)) or texts[n]
         return rows, missing
 
     def surface(self, tokens: Iterable[int]) -> str:
