@@ -15,7 +15,7 @@ GOES_ON, PHRASES, SENTENCE = range(3)
 
 
 class CtcRows(Struct):
-    """The rows of a batch: a selection of rows of arrays that hold the states of many rows (a session's)."""
+    """The rows of a batch. They are selected from arrays that hold the states of more rows, such as all rows of a session."""
 
     @classmethod
     def of(
