@@ -1,4 +1,4 @@
-"""Define `BackoffAutomaton`, which answers the same queries for an n-gram model, a set of phrases, or several of these."""
+"""Define `BackoffAutomaton`, which answers the same queries for n-gram models, sets of phrases, and collections of both."""
 
 from __future__ import annotations
 

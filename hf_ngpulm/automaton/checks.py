@@ -84,7 +84,7 @@ def _expect_reads(tensors: Sequence[Tensor], advice: str) -> None:
     """Tell the system how mapped tensors will be read. `advice` is the name of a constant for `madvise`.
 
     By default the system reads 128 KiB ahead. A state has few arcs, so a search would read four times as many pages as it
-    needs, and keep them in memory.
+    needs, and these pages would stay in memory.
     """
     if hasattr(mmap, advice):  # not on Windows
         for tensor in tensors:
@@ -96,10 +96,10 @@ def _expect_reads(tensors: Sequence[Tensor], advice: str) -> None:
 def validate(
     tensors: AutomatonTensors, vocab_size: int, context_length: int, roots: Tensor, starts: Tensor, with_states: bool = True
 ) -> None:
-    """Check everything that queries rely on; the arguments are those of `BackoffAutomaton`.
+    """Check everything that queries rely on. For other arguments see `BackoffAutomaton`.
 
     Args:
-        with_states: False checks only facts whose check doesn't take longer for a larger automaton.
+        with_states: False makes only the checks that don't take longer for a larger automaton.
 
     Raises:
         NGramFormatError: a tensor is invalid; the message names the first fault.

@@ -30,7 +30,7 @@ MAX_UNK_ARCS = 1 << 24
 
 @dataclass(frozen=True)
 class LMParts:
-    """The parts of a language model. Readers, training and composition make these parts; `hf_ngpulm.NGramLM` wraps them.
+    """The parts of a language model. Readers, training and composition make the parts. `hf_ngpulm.NGramLM` wraps the parts.
 
     Args:
         config: see `hf_ngpulm.config.config.NGramLMConfig`.

@@ -1,4 +1,4 @@
-"""Keep several automata in one set of tensors. Automata can be added and dropped; each row of a batch can follow its own."""
+"""Keep several automata in one set of tensors. Automata can be added and dropped. Rows of a batch can follow different ones."""
 
 from __future__ import annotations
 

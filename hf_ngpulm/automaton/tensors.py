@@ -36,7 +36,7 @@ class AutomatonTensors(NamedTuple):
         device: torch.device | str,
         zeros: Callable[[int, torch.dtype], Tensor] | None = None,
     ) -> AutomatonTensors:
-        """Return tensors of zeros for an automaton of the given size; `zeros` makes them if it is passed."""
+        """Return tensors of zeros for an automaton of the given size. `zeros`: a function that makes each tensor."""
         sizes = (num_states + 1, num_arcs, num_arcs, num_arcs, num_states, num_states)
         dtypes = (torch.int32, token_dtype(vocab_size), torch.float32, torch.int32, torch.int32, torch.float32)
         make = zeros or (lambda size, dtype: torch.zeros(size, dtype=dtype, device=device))

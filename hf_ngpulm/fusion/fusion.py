@@ -35,7 +35,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
     """Language models and phrases, with their weights. Either all rows share one model, or each row has its own model or None.
     The same holds for phrases.
 
-    The automata of a batch are copied into a pool. They stay in the pool, so the next batch reuses them without copying.
+    The automata of a batch are copied into a pool. The copies stay in the pool, so the next batch reuses them.
 
     Args:
         lm: a model, a `LogLinear` of several models, a sequence with one of these (or None) per row, or None.
@@ -103,7 +103,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
 
     @property
     def told(self) -> dict[str, Any]:
-        """Return the models, phrases and weights as arguments of a decoder, by name. Only present ones are included."""
+        """Return the models, phrases and weights as arguments of a decoder, by name, without models that are None."""
         lm = self.of_all if self.per_row is None else self.per_row
         told: dict[str, Any] = {} if lm is None else {"lm": lm, "lm_weight": self.weight}
         if self.source is not None:
@@ -214,7 +214,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         return cached[2]
 
     def shares(self, models: RowModels) -> bool:
-        """Return whether `models` is the cached result of `shared_rows`, which the next batch may get, too."""
+        """Return whether `models` is the cached result of `shared_rows`. The next batch may get the same result."""
         return self._shared is not None and self._shared[2] is models
 
     def _lazy_rows(self, lm: NGramLM, batch_size: int) -> RowModels:

@@ -53,7 +53,7 @@ def token_starts(
 def cross_attention(model: Any, encoder_outputs: Any, attention_mask: Tensor | None, tokens: Tensor) -> Tensor:
     """Return the attention weights of each layer and head at each step, float32 `[layers, H, L, T]`.
 
-    The arguments are those of `token_starts`.
+    The arguments are as for `token_starts`.
     """
     with _showing_attention(model):
         outputs = model(

@@ -74,7 +74,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             than without, but each step needs a second decoder pass over a single frame. Only for encoder-decoders.
         source_lm, source_weight: an n-gram model of the recogniser's training text, whose scores are also subtracted, and its
             weight (by default half of `weight`).
-        in_place: whether to write into the scores passed by `generate`. This is safe unless `output_logits` returns the same
+        in_place: whether to write into the scores passed by `generate`. This isn't safe if `output_logits` returns the same
             tensor.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
 
@@ -165,7 +165,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return scores
 
     def _add_parts(self, scores: Tensor, input_ids: Tensor, parts: list[Part]) -> None:
-        """Add all parts to scores float32 `[B, C]` after tokens `[B, L]`, in place, except in rows that are in a loop."""
+        """Add all parts to scores float32 `[B, C]` after tokens `[B, L]`, in place. Nothing is added to rows in a loop."""
         in_loop = self.rule_out(scores, input_ids, parts)
         parts = [part.after(input_ids) for part in parts]
         if any(part.less is not None for part in parts):
@@ -184,7 +184,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
 
         Args:
             states: for each part, the automaton's state in each row.
-            in_loop: bool `[B]`, rows that repeat a phrase; nothing is added to them.
+            in_loop: bool `[B]`, rows that repeat a phrase. Nothing is added to such rows.
             unheard: the internal LM's logits `[B, C]`. If this is None and a part needs the logits, they are computed.
         """
         less = self.subtracted(input_ids, parts, states, scores.shape[1], unheard)

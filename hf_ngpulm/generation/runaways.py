@@ -1,4 +1,4 @@
-"""Detect runaway transcripts, which repeat a phrase up to the limit of tokens, and shorten them. `evaluate` counts them.
+"""Detect and shorten runaway transcripts, which repeat a phrase up to the limit of tokens. `evaluate` counts runaways.
 
 `search.attention_step.loops` prevents language models from causing runaway transcripts.
 """

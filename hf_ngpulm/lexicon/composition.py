@@ -126,7 +126,7 @@ class SpelledLM(NamedTuple):
     ) -> SpelledLM:
         """Combine an LM with spellings.
 
-        Unknown words are scored as in `hf_ngpulm.lexicon.compose`; they are forbidden if `unk_score_offset` is None.
+        Unknown words are scored as in `hf_ngpulm.lexicon.compose`. If `unk_score_offset` is None, unknown words are forbidden.
         """
         unknown = FORBIDDEN if unk_score_offset is None else lm.unknown + unk_score_offset
         # In two cases a state may depend on more than `order` words of the lexicon: if words end at delimiters (the end of a
@@ -159,7 +159,7 @@ class SpelledLM(NamedTuple):
 
 
 def compose_automaton(spelled: SpelledLM) -> BackoffAutomaton:
-    """Compose a word-level LM with the trie of its words' spellings. Raises NGramFormatError if there are too many states."""
+    """Compose a word-level LM with the trie of its spellings. Raises NGramFormatError if there are too many states."""
     tensors, _ = compose_states(spelled.lm.over_forms(spelled.num_contexts), spelled)
     start = torch.tensor([spelled.lm.start], dtype=torch.int32)
     root = torch.zeros(1, dtype=torch.int32)

@@ -39,8 +39,8 @@ class LazyAutomaton(BackoffAutomaton):
         bonuses: additions to the word-level model's log-probabilities.
 
     Attributes:
-        most_bytes: limit for the composed states beyond the initial ones, 2 GiB by default. Copies for searches take another
-            50% of this memory.
+        most_bytes: limit for the composed states, without the initial states; 2 GiB by default. Copies for searches take
+            another 50% of this memory.
         copies: the copy of the states in each `AutomatonPool`.
     """
 

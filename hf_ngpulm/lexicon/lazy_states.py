@@ -253,7 +253,7 @@ class LazyStates:
         )  # fmt: skip
 
     def _compose_root(self, bonuses: Bonuses) -> None:
-        """Compose the states under the LM's root, one per node of the trie. Make the LM states that follow after these words."""
+        """Compose the states under the LM's root, one per node of the trie. Make the LM states that follow these words."""
         lm, trie, settings = self.spelled.lm, self.spelled.trie, self._settings
         root, lm_backoffs = lm.over_forms(1), lm.automaton.tensors.backoff_states.numpy()
         of_lm = np.concatenate([root.targets, [lm.unknown_target, lm.start]]).astype(np.int32)

@@ -76,8 +76,8 @@ def make_lexicon(
             unknown. A dictionary maps words to one or several spellings (text for the tokenizer, or lists of token ids or
             pieces). A path names a file in flashlight's format, with lines of a word, a tab and the pieces of a spelling.
         vocab_size: number of token ids that the recogniser's LMs score, if it differs from the tokenizer's.
-        case: "lower" or "upper" changes the LM's words before they are spelled. "keep" spells them unchanged. "auto" (default)
-            also spells them unchanged, but raises an error for words in a case that the tokenizer doesn't write.
+        case: "lower" or "upper" changes the LM's words before they are spelled. "keep" leaves the words unchanged. "auto"
+            (default) also leaves them unchanged, but raises an error for words in a case that the tokenizer doesn't write.
         cuttings: number of segmentations per word: the tokenizer's own segmentation, and further segmentations with the fewest
             pieces. Uncertain recognisers mix segmentations.
         may_be_empty: whether a lexicon in which no word has a spelling is allowed.

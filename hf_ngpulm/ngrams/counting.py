@@ -83,7 +83,7 @@ class NGramCounter:
     Use the counter as a context manager, which always removes its files on disk.
 
     Args:
-        vocab_size: number of token ids, `0 .. vocab_size - 1`. The id -1 stands for an unknown token, `<unk>`.
+        vocab_size: number of token ids, `0 .. vocab_size - 1`. The id -1 means an unknown token, `<unk>`.
         order: length of the longest n-grams, at most 12.
         device: the device that sorts and merges.
         memory: limit in bytes. Sorted runs beyond the limit are kept on disk. Except on a GPU, so is the result.

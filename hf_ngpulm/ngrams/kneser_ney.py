@@ -313,7 +313,7 @@ def rank_of(first_seen: Tensor, vocab_size: int) -> Tensor:
 def _last_by_lmplz(
     tries: list[TrieOrder], suffixes: list[Tensor | None], first_seen: Tensor, vocab_size: int, room: Room
 ) -> list[int | None]:
-    """Return the row of the n-gram that lmplz sorts last, for each order except the highest.
+    """For each order below the highest, return the row of the n-gram that lmplz sorts last.
 
     lmplz sorts n-grams from their last token to their first, and tokens by their first occurrence in the text. Its statistics
     use the number of occurrences of the last n-gram, but the adjusted counts of all other n-grams. In a small text this affects

@@ -40,7 +40,7 @@ NUM_STEPS = 4  # that `estimate` reports
 
 @dataclass(frozen=True)
 class CountedPart:
-    """The counted n-grams of a part of the text. `slices` divides them among partitions."""
+    """The counted n-grams of a part of the text. `slices` divides the n-grams among partitions."""
 
     run: Any  # a task's result: words [W, R] and counts [R]
     size: int  # R

@@ -14,7 +14,7 @@ The steps are functions of arrays, which run in one process or as tasks of a clu
     smooth    contexts -> the n-grams of the model with probabilities, for each partition of the model by first tokens
     finish    n-grams of a range of first tokens -> columns of the model's table
 
-Only whole numbers are added across partitions, and logarithms are computed in one place. So the result equals that of
+Only whole numbers are added across partitions, and logarithms are computed in one place. So the result equals the result of
 `kneser_ney.estimate` bit for bit, for any number of partitions and any order of their results.
 """
 

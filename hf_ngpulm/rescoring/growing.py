@@ -140,7 +140,7 @@ class GrowingTexts:
         Args:
             rows: the utterances.
             texts: the texts of all hypotheses of each utterance. Later calls may extend only these texts.
-            ended: whether the texts are complete. If so, the scores include the rescorer's `end`, and the rescorer caches them.
+            ended: whether the texts are complete. Scores of complete texts include the rescorer's `end`, and are cached.
         """
         rescorer = self.rescorer
         end = rescorer._end if ended else []

@@ -36,8 +36,8 @@ class CtcRows(Struct):
 class CtcModels(Struct):
     """`RowModels` for the native core.
 
-    `end` says which scores of the end are added: none (`GOES_ON`), only those of phrases (`PHRASES`), or also log p(</s>)
-    (`SENTENCE`).
+    `end` says which scores of the end are added: none (`GOES_ON`), only the phrases' scores (`PHRASES`), or the phrases' scores
+    and log p(</s>) (`SENTENCE`).
     """
 
     @classmethod

@@ -1,7 +1,7 @@
 """Keep the tokens of the hypotheses of many streams. The cost of a step doesn't grow with the length of a stream.
 
 All hypotheses of a stream begin with the same tokens. `hand_over` removes these tokens, with their times, from the history. The
-history keeps only the rest of each hypothesis, its tail, so a step rewrites only tails.
+history keeps only the remaining tokens of each hypothesis (its tail), so a step rewrites only tails.
 """
 
 from __future__ import annotations

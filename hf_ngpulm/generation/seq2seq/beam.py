@@ -1,4 +1,4 @@
-"""Run a beam search whose results equal those of Transformers.
+"""Run a beam search that gives the same results as the beam search of Transformers.
 
 The algorithm is the same as in Transformers. The best continuations of a recording's beams become candidates. There are more
 candidates than beams. Candidates that end compete with hypotheses that ended earlier. The best of the remaining candidates
@@ -184,8 +184,8 @@ def _best_of(ended: Ended, new: Ended, count: int) -> Ended:
 def _trace(steps: list[BeamStep], nodes: Tensor, beams: int) -> dict[str, Tensor]:
     """Return the hypotheses that end in the nodes `[B, R]`, on the CPU, as a dictionary.
 
-    Each entry has `B * R` rows, one per hypothesis. "tokens" has the tokens. "rows", int32, has the row of each token in the
-    token's step (-1 after the end). "own" has the model's own log-probabilities, if they were kept. "lengths" has the lengths.
+    Each entry has `B * R` rows, one per hypothesis. The entries are "tokens"; "rows", int32, the row that each token had in its
+    step (-1 after the end); "own", the model's own log-probabilities (if kept); and "lengths".
     """
     batch_size, returned = nodes.shape
     count = steps[0].tokens.shape[1]

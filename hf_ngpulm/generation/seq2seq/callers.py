@@ -1,4 +1,4 @@
-"""Find out what `generate` doesn't pass to a strategy.
+"""Find values that `generate` doesn't pass to a strategy.
 
 `generate` doesn't pass the streamer and the assistant model, and Whisper doesn't pass the recordings of the rows in its
 windows. Without these values a strategy would silently go wrong: a streamer would never end, and a row would get another row's

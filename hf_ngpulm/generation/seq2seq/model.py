@@ -26,7 +26,7 @@ WITH_POSITIONS = {"moonshine_streaming"}  # model types whose decoders distingui
 
 @dataclass
 class JudgedOutput(GenerateEncoderDecoderOutput):
-    """Add the model's own log-probabilities, `[B, T]`, to the output. Whisper uses them to decide what to decode again."""
+    """Add the model's own log-probabilities, `[B, T]`, to the output. By these, Whisper decides which rows to decode again."""
 
     own_log_probs: Tensor | None = None
 

@@ -27,7 +27,7 @@ class Packing:
     sorts before longer n-grams that begin with it. A word of 63 bits holds as many digits as fit, with the first token in the
     highest place. An n-gram that is too long for one word takes several words. Sorting the tuples of words sorts the n-grams.
 
-    If `from_last`, n-grams are packed from their last token to their first, and a sentence's beginning cuts them short.
+    If `from_last`, n-grams are packed from their last token to their first, and the beginning of a sentence cuts n-grams short.
     """
 
     vocab_size: int

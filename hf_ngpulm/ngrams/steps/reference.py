@@ -96,7 +96,7 @@ def suffix_rows(
     Args:
         below, order: the n-grams of orders n - 1 and n.
         suffixes_below: this function's result for order n - 1; None for n = 2.
-        num_ids: number of token ids, including the special ones.
+        num_ids: number of token ids, including the special tokens.
         room: where the result is.
         blocks: blocks of the n-grams, for `Room.in_blocks`.
 

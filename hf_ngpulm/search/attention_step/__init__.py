@@ -154,8 +154,8 @@ def fuse_less(
 ) -> None:
     """Do the same as `fuse_at`, and subtract weighted scores of other LMs from the TEXT classes.
 
-    Nothing is subtracted from END, because the other LMs don't know where a transcript ends. An internal LM gets no audio, and
-    the texts of a source LM may have been cut at other places.
+    Nothing is subtracted from END, because these LMs don't know where a transcript ends. An internal LM gets no audio, and the
+    texts of a source LM may have been cut at other places.
 
     A beam search compares hypotheses by these lower scores. So with `shared`, no constant raises the scored classes to their
     old total probability. Instead, the unscored classes fall by f. The number f is the larger of two numbers: how far the best

@@ -307,7 +307,7 @@ def _share_kernel(
 ):  # fmt: skip
     """Write the final scores of a tile's classes.
 
-    If SHARED, the scored classes share the probability that the model gave to all of them.
+    If SHARED, the scored classes share the total probability that the model gave them.
     """
     row = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * tile

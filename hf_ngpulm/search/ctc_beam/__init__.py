@@ -83,7 +83,7 @@ class BeamRules(NamedTuple):
 
 
 class BeamFrames(NamedTuple):
-    """Trace of the search: for each frame and place of the beam, where the prefix came from and what label it got.
+    """Trace of the search. For each frame and place of the beam, it tells where the prefix came from and which label it got.
 
     From the last frame back to the first, the trace gives the likeliest alignment of every prefix.
     """

@@ -95,8 +95,8 @@ def tiling(num_beams: int, classes: int) -> dict[str, int]:
     block = max(min(triton.next_power_of_2(classes), TILE // places), SMALLEST_BLOCK)
     groups = min(max(places, MOST_GROUPS), places * block)
     num_warps = min(max(places * max(block, places // 4) // ELEMENTS_PER_WARP, 1), MOST_WARPS)
-    # One program gets all registers of a multiprocessor. By default, NVIDIA's assembler sometimes uses half of them and spills
-    # values to memory. AMD's compiler has no such option.
+    # One program gets all registers of a multiprocessor. By default, NVIDIA's assembler sometimes uses half of the registers
+    # and spills values to memory. AMD's compiler doesn't have the option `maxnreg`.
     options = EXACT if torch.version.hip else EXACT | {"maxnreg": min(REGISTERS // (32 * num_warps), 255)}
     return {"PLACES": places, "BLOCK": block, "GROUPS": groups, "num_warps": num_warps, **options}
 

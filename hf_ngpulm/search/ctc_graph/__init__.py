@@ -15,10 +15,10 @@ context that has such an arc. These are failure semantics: each token has one sc
 several hypotheses meet in a search state, only the best hypothesis is kept (Viterbi), because all have the same future. In
 `hf_ngpulm.search.ctc_beam`, by contrast, different token sequences never meet, and the alignments of a sequence are summed.
 
-Then the search keeps the best `K` hypotheses, without hypotheses whose score is lower than the best score by more than
-`threshold`. The order of hypotheses with equal scores is part of the definition. Blanks come first, then repeats of the last
-token, then new tokens in the order of their ids. In a further tie, hypotheses that come from a blank come first, then lower
-last tokens, then lower automaton states.
+Then the search drops hypotheses whose score is lower than the best score by more than `threshold`, and keeps the best `K` of
+the other hypotheses. The order of hypotheses with equal scores is part of the definition. Blanks come first, then repeats of
+the last token, then new tokens in the order of their ids. In a further tie, hypotheses that come from a blank come first, then
+lower last tokens, then lower automaton states.
 
 The search takes and returns its state as tensors, so it gives the same result if the frames are cut into blocks.
 

@@ -64,7 +64,7 @@ class SpellingTree:
         cls, spellings: Sequence[Sequence[int]], needed: Sequence[float] | np.ndarray, begins: np.ndarray, delimiter: int = -1,
         slack: float = SLACK,
     ) -> SpellingTree:  # fmt: skip
-        """Return the tree of spellings, none of which may be empty. The other arguments are attributes of the tree."""
+        """Return the tree of spellings. No spelling may be empty. The other arguments are attributes of the tree."""
         sizes = np.array([len(each) for each in spellings], dtype=np.int64)
         longest = int(sizes.max(initial=0))
         padded = np.full((len(spellings), longest), -1, dtype=np.int32)
@@ -125,8 +125,8 @@ def spotted(
 def forced(
     logits: Tensor, lengths: Tensor, blank: int, rows: Sequence[int], readings: Sequence[Sequence[int]], engine: str = "auto"
 ) -> np.ndarray:
-    """Return the log-probability of each token sequence, summed over its alignments, float64 `[N]`; -inf if the sequence
-    doesn't fit into the frames.
+    """Return the log-probability of each token sequence, summed over its alignments, float64 `[N]`. A sequence that doesn't fit
+    into the frames gets -inf.
 
     If the logits aren't normalised, all values of a row are shifted by the same constant. The computation runs on the CPU.
 

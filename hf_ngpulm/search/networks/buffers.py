@@ -2,7 +2,7 @@
 
 Within a step, the host never waits for the device, and the step also computes rows that have ended. So a block of steps can be
 a CUDA graph (see `graphs`). After each block, the host checks whether any row must continue. The trace of a block says for each
-step where each hypothesis came from and what label it got (see `TransducerSearch.steps`).
+step where each hypothesis came from and which label it got (see `TransducerSearch.steps`).
 """
 
 from __future__ import annotations

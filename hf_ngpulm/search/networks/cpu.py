@@ -192,7 +192,7 @@ class CoreSearch(TransducerSearch):
 
 
 def served(model: TransducerModel, like: Tensor) -> TransducerNetworks | None:
-    """Return a model's networks, or None if the core can't run them on frames with the dtype, device and width of `like`.
+    """Return a model's networks. If the core can't run them on frames with the dtype, device and width of `like`, return None.
 
     If the width of `like` is 0, the width of the frames isn't known yet.
     """

@@ -92,7 +92,7 @@ def best_class(x, classes, without, BLOCK: tl.constexpr):
 def internal_lm(model: TransducerModel, predictions: Tensor) -> Tensor:
     """Return the same as `model.internal_lm(predictions)`: `[N, D]` -> float32 `[N, V]`.
 
-    A single kernel computes the result from the joint network's logits, unless the model overrides `internal_lm`.
+    If the model doesn't override `internal_lm`, a single kernel computes the result from the joint network's logits.
     """
     if type(model).internal_lm is not TransducerModel.internal_lm:
         return model.internal_lm(predictions).contiguous()

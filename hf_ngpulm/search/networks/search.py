@@ -29,7 +29,7 @@ class SearchSettings(NamedTuple):
     max_symbols: int = 10  # maximum number of tokens at one frame (greedy search and ALSD)
     aes_steps: int = 2  # maximum number of tokens at one frame in AES
     aes_beta: int = 1  # in a step of AES, at most `num_beams + aes_beta` classes extend a hypothesis
-    # in AES, a class extends a hypothesis only if its score is at most this much below the score of the best class (natural
+    # AES only: a class extends a hypothesis if the class's score is at most this much below the best class's score (natural
     # log)
     aes_gamma: float = 2.3
     confidence: str | None = None  # confidence measure of tokens (see `hf_ngpulm.search.confidence`); None for none

@@ -9,8 +9,8 @@ merged. Scores are comparable only between hypotheses with equal progress. The t
   step is one batch of the joint network. The number of steps is at most the number of frames plus tokens.
 - AES (adaptive expansion search, Kim et al., "Accelerating RNN Transducer Inference via Adaptive Expansion Search", IEEE SPL
   2020): all hypotheses are at the same frame. At this frame, each hypothesis takes up to `aes_steps` tokens and then a blank.
-  Only classes whose score is within `aes_gamma` of the best class's score extend a hypothesis. If the model is certain, few
-  classes do, which saves time.
+  A class extends a hypothesis if its score is within `aes_gamma` of the best class's score. If the model is certain, few
+  classes extend a hypothesis, which saves time.
 
 The order that breaks ties is part of the definition. Classes are ordered by their ids, and the durations of a class have the
 model's order. Beams are sorted. Hypotheses are ordered first by the places from which their best alignments come, then by the

@@ -106,8 +106,8 @@ class Search(BeamBuffers):
         their tokens.
 
         Args:
-            number: index of the step in the block's trace. With `merges_prefixes` the call may write several steps, and this is
-                the index of the first one.
+            number: index of the step in the block's trace. With `merges_prefixes` the call may write several steps, and
+                `number` is the index of the first step.
             offset: number of frames since the block's first frame (AES).
             most_symbols: maximum number of tokens at a frame; 0 allows only the blank.
             merges_prefixes: whether to merge prefixes first, see `_merge_prefixes`.

@@ -199,7 +199,7 @@ def aes(search: RowSearch, beam: list[Path]) -> list[Path]:
     """Search by adaptive expansion search (Kim et al., IEEE SPL 2020) and return the new beam.
 
     At each frame, a hypothesis takes up to `aes_steps` tokens and then a blank. The expansion is adaptive: a class extends the
-    hypothesis only if its score is at most `aes_gamma` below the best class's score. If the model is certain, few classes do.
+    hypothesis if its score is at most `aes_gamma` below the best class's score. If the model is certain, few classes do so.
     """
     settings, blank = search.settings, search.model.blank_id
     while beam and beam[0].time < len(search.frames):

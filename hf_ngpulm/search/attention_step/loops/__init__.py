@@ -26,8 +26,8 @@ WINDOW = ENDLESS_TIMES * LONGEST
 
 
 def end_loops(scores: Tensor, input_ids: Tensor, roles: Tensor, rows: Tensor, ends: Tensor, engine: str = "auto") -> Tensor:
-    """Return whether each row is in a loop, bool `[B]`. In rows with a long loop, set all scores except those of `ends` to
-    -inf.
+    """Return whether each row is in a loop, bool `[B]`. In rows with a long loop, set the scores of all classes that aren't in
+    `ends` to -inf.
 
     Args:
         scores: float32 `[B, C]`, contiguous, changed in place.
