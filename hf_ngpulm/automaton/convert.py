@@ -83,8 +83,8 @@ def automaton_from_table(
     """Build the automaton of a backoff language model.
 
     Contexts become states. A context's backoff state is its longest proper suffix that is a state. If no n-gram extends a
-    context and its backoff weight is 0, the context would behave like its backoff state, so it gets no state. Some models lack
-    suffixes of their n-grams, for example after pruning by SRILM. As in KenLM, a missing suffix has backoff weight 0.
+    context, and the context's backoff weight is 0, it would behave like its backoff state, so it gets no state. Some models
+    lack suffixes of their n-grams, for example after pruning by SRILM. As in KenLM, a missing suffix has backoff weight 0.
 
     As in KenLM, `<unk>` replaces every token id without a unigram, also in contexts and in n-grams of any order. Unreachable
     n-grams are dropped. An n-gram is unreachable if it has tokens after `</s>` or before `<s>`, a token without a unigram, or

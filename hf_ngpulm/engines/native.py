@@ -83,7 +83,7 @@ _POINTERS: dict[tuple[str, str], type] = {}
 
 
 def _pointer(element: str, name: str) -> type:
-    """Return the ctypes type of the pointer parameter `name`. This type checks that an argument has the C type `element`."""
+    """Return the ctypes type of the pointer parameter `name`. The type checks that arguments fit `element`, a C type."""
     if (element, name) not in _POINTERS:
         dtype = ELEMENTS[element]
 

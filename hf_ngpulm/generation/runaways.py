@@ -26,8 +26,8 @@ def runs_away(words: Sequence[Hashable]) -> bool:
 
 
 def before_running_away(tokens: Sequence[Token]) -> Sequence[Token]:
-    """Shorten a transcript that ends in a phrase repeated at least four times, with at least 8 tokens in total. Only the first
-    repeat of the phrase stays. Other transcripts are returned whole.
+    """Shorten a transcript whose end has a phrase at least four times in a row, with at least 8 tokens in total. Only the first
+    occurrence of the phrase stays. Other transcripts are returned whole.
     """
     for period in range(1, len(tokens) // MANY_TIMES + 1):
         run = 0

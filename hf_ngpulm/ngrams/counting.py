@@ -86,7 +86,7 @@ class NGramCounter:
         vocab_size: number of token ids, `0 .. vocab_size - 1`. The id -1 means an unknown token, `<unk>`.
         order: length of the longest n-grams, at most 12.
         device: the device that sorts and merges.
-        memory: limit in bytes. Sorted runs beyond the limit are kept on disk. Except on a GPU, so is the result.
+        memory: limit in bytes. Sorted runs beyond the limit are kept on disk. On a CPU, the result is then also on disk.
         folder: folder for the files; by default the system's folder for temporary files.
         resume: whether to keep the files until `forget` is called, and to continue from files that an earlier process left in
             the folder. `num_sentences` is then the number of sentences counted so far. First add the first batch again,

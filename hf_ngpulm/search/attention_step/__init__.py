@@ -13,10 +13,10 @@ the next START token, no LM applies to the row. If a row has no mark, its transc
 
 With `shared` the LM redistributes the model's probability among the N classes that the LM scores. A scored class with the logit
 x gets `x + w * log p_LM + c`. The constant c restores the sum of exp(x) over the scored classes, but is at most `|w| * log N`.
-So if the LM finds all of the model's candidates less likely than a random guess, the candidates stay expensive. Unscored
-classes keep their logits, unless the logit of the best scored class has fallen. In this case the unscored classes fall by the
-same amount, because unscored symbols must not win merely because the LM doesn't score them. END counts as unscored while the
-transcript is empty, so that the LM can't end an empty transcript.
+So if the LM finds all of the model's candidates less likely than a random guess, the candidates stay expensive. If the logit of
+the best scored class has fallen, the unscored classes fall by the same amount, so that no unscored symbol wins merely because
+it has no LM cost. Otherwise unscored classes keep their logits. END counts as unscored while the transcript is empty, so that
+the LM can't end an empty transcript.
 If the model gives END more than half of the probability, the LM can't lower END. Without `shared` the scores are only added.
 Logits of -inf stay -inf.
 """

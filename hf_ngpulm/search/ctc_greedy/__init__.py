@@ -6,7 +6,7 @@ If a frame's best acoustic class is the blank, or a class that no LM scores, the
 decision, because tokens have an LM cost and the blank has none. An LM would turn tokens into blanks, and words would be lost.
 At any other frame the label is the token with the best sum of acoustic log-probability and weighted LM score.
 
-Instead of a new token, any other frame may also continue the label of the previous frame. A continued label isn't a new token,
+Instead of getting a new token, such a frame may continue the label of the previous frame. A continued label isn't a new token,
 so it has no LM score. Three rules define when a frame continues the label of the previous frame:
 
 - "label": if this label is the frame's best acoustic class (NeMo's rule). Suppose the LM chooses b in the first of several

@@ -20,7 +20,7 @@ With LM weights w and their sum W, blank-aware scoring gives a token and the bla
 
     log p(token) + W * log(1 - p(blank)) + sum of w * LM(token)    and    (1 + W) * log p(blank)
 
-With these scores, the LM seems to give the blank the model's own probability, and to divide the remaining probability among the
+These scores assume that the LM gives the blank the model's own probability, and divides the remaining probability among the
 tokens. Otherwise tokens would have an LM cost and the blank would have none, so transcripts would lose words. Without
 blank-aware scoring the scores are log p(token) + sum of w * LM(token) and log p(blank). A subtracted internal LM is one more
 LM, with a negative weight. The weights of phrases aren't included in W, because bonuses aren't log-probabilities. In a TDT the
