@@ -1,4 +1,4 @@
-"""Define `BackoffAutomaton`, which answers the same queries for an n-gram model, a set of phrases, or several of these."""
+"""Define `BackoffAutomaton`, which answers the same queries for n-gram models, sets of phrases, and collections of both."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .tensors import AutomatonTensors
 class BackoffAutomaton(nn.Module):
     """A weighted automaton with backoff arcs, stored as buffers, with full-vocabulary queries for a batch of states.
 
-    States are opaque int32 tensors of shape `[B]`. One set of tensors may hold several automata (see `AutomatonPool`). One
-    query serves all of them: each row follows the automaton of its state. Token ids outside `0 .. vocab_size - 1` (a blank,
-    padding) score 0 and leave the state unchanged. All scores are natural logs.
+    States are opaque int32 tensors of shape `[B]`. One set of tensors may hold several automata (see `AutomatonPool`). Each row
+    of a query follows the automaton that its state belongs to. Token ids outside `0 .. vocab_size - 1` (a blank, padding) score
+    0 and leave the state unchanged. All scores are natural logs.
 
     Args:
         tensors: see `AutomatonTensors`.
@@ -54,13 +54,13 @@ class BackoffAutomaton(nn.Module):
         self.register_buffer("starts", starts.contiguous())
 
     def with_tensors(self, tensors: AutomatonTensors, context_length: int | None = None) -> BackoffAutomaton:
-        """Return a copy with other tensors, and if passed, another context length. Roots, starts and engine stay."""
+        """Return a copy with other tensors and, if passed, another context length. Roots, starts and engine stay the same."""
         length = self.context_length if context_length is None else context_length
         return BackoffAutomaton(tensors, self.vocab_size, length, self.roots, self.starts, self.engine)
 
     @property
     def tensors(self) -> AutomatonTensors:
-        """The tensors of the automaton. If it is mapped from a file, everything is checked first, which reads the file.
+        """The tensors of the automaton. Tensors that are mapped from a file are checked first, which reads the whole file.
 
         Raises:
             NGramFormatError: a tensor is invalid.
@@ -96,7 +96,7 @@ class BackoffAutomaton(nn.Module):
         return sum(buffer.nbytes for buffer in self.buffers())
 
     def join_pool(self, pool: Any) -> None:
-        """Copy the states composed so far into an `AutomatonPool`. This works for lazy automata only.
+        """Copy all states that have been composed into an `AutomatonPool`. This works for lazy automata only.
 
         Raises:
             TypeError: the automaton isn't lazy.
@@ -150,7 +150,7 @@ class BackoffAutomaton(nn.Module):
     def score_sequences(
         self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, eos: bool = True, which: Tensor | None = None
     ) -> Tensor:
-        """Return the log-probability of each row, `[B, L]` -> `[B]`; it includes `</s>` unless `eos=False`."""
+        """Return the log-probability of each row, `[B, L]` -> `[B]`. With `eos=True` it includes `</s>`."""
         scores, states = self.score_tokens(token_ids, lengths, bos, which)
         total = scores.sum(dim=1)
         return total + self.final_scores(states) if eos else total
@@ -158,7 +158,7 @@ class BackoffAutomaton(nn.Module):
     def states_after(
         self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, which: Tensor | None = None
     ) -> Tensor:
-        """Return the state after reading each row, `[B, L]` -> int32 `[B]`. Only the last `context_length` tokens matter."""
+        """Return the state after each row of tokens, `[B, L]` -> int32 `[B]`. Only the last `context_length` tokens matter."""
         token_ids, lengths = self._rows(token_ids, lengths)
         batch_size = token_ids.shape[0]
         return torch.ops.hf_ngpulm.states_after(
@@ -187,7 +187,7 @@ class BackoffAutomaton(nn.Module):
         validate(self.searched, self.vocab_size, self.context_length, self.roots, self.starts)
 
     def validate_opened(self) -> None:
-        """Do the checks whose time doesn't depend on the size, and defer the others; see `hf_ngpulm.automaton.checks`."""
+        """Do the checks whose time doesn't depend on the size. Defer the other checks; see `hf_ngpulm.automaton.checks`."""
         validate(self.searched, self.vocab_size, self.context_length, self.roots, self.starts, with_states=False)
         defer(self)
         for states in (self.roots, self.starts):

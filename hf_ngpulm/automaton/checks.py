@@ -1,14 +1,14 @@
 """Check an automaton's tensors from an untrusted file: all at once, or each state when a search first reaches it.
 
 Checking all tensors means reading the whole file, which takes minutes for a large model. So checks of a mapped model are
-deferred (`defer`). Opening the model checks only facts that don't depend on its size: the tensors' dtypes and shapes, the ends
-of `arc_offsets`, the roots and the starts. A search of the native core checks a state, and all states of its backoff chain,
-before it reads their arcs (`check` in csrc/automaton.hpp). It marks these states in `checked`. A search reaches a state as a
-start or as the target of a checked arc, so the state exists. So every index has been compared with the size of its array before
-use, and every backoff chain ends.
+deferred (`defer`). Opening the model makes only checks whose time doesn't depend on the model's size: the tensors' dtypes and
+shapes, the ends of `arc_offsets`, the roots and the starts. A search of the native core checks a state, and all states of its
+backoff chain, before the search reads the arcs of these states (`check` in csrc/automaton.hpp). The search marks these states
+in `checked`. A search reaches a state as a start or as the target of a checked arc, so the state exists. So every index has
+been compared with the size of its array before use, and every backoff chain ends.
 
-All other code triggers the complete check first: `BackoffAutomaton.tensors` does this, and so does `check_now` for the other
-engines. The file must not change while it is open.
+All other code runs the complete check first: Python code through `BackoffAutomaton.tensors`, the other engines through
+`check_now`. The file must not change while it is open.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NgpulmChecks(Struct):
 
 
 class Deferred:
-    """The deferred checks of an automaton's tensors, and which states have been checked."""
+    """The deferred checks of an automaton's tensors, with a record of the states that have been checked."""
 
     def __init__(self, automaton: Any) -> None:
         self.known = automaton.vocab_size, automaton.context_length, automaton.roots, automaton.starts
@@ -47,7 +47,7 @@ class Deferred:
 
     @property
     def struct(self) -> NgpulmChecks:
-        """The checks as a struct, which the core reads and writes. It lives as long as the tensors."""
+        """The checks as a struct, which the core reads and writes. The struct lives as long as the tensors."""
         if self._struct is None:
             vocab_size, longest, *_ = self.known
             limits = {"num_arcs": self.num_arcs, "vocab_size": vocab_size, "longest": longest}
@@ -84,7 +84,7 @@ def _expect_reads(tensors: Sequence[Tensor], advice: str) -> None:
     """Tell the system how mapped tensors will be read. `advice` is the name of a constant for `madvise`.
 
     By default the system reads 128 KiB ahead. A state has few arcs, so a search would read four times as many pages as it
-    needs, and keep them in memory.
+    needs, and these pages would stay in memory.
     """
     if hasattr(mmap, advice):  # not on Windows
         for tensor in tensors:
@@ -96,10 +96,10 @@ def _expect_reads(tensors: Sequence[Tensor], advice: str) -> None:
 def validate(
     tensors: AutomatonTensors, vocab_size: int, context_length: int, roots: Tensor, starts: Tensor, with_states: bool = True
 ) -> None:
-    """Check everything that queries rely on; the arguments are those of `BackoffAutomaton`.
+    """Check everything that queries rely on. For other arguments see `BackoffAutomaton`.
 
     Args:
-        with_states: False checks only facts whose check doesn't take longer for a larger automaton.
+        with_states: False makes only the checks that don't take longer for a larger automaton.
 
     Raises:
         NGramFormatError: a tensor is invalid; the message names the first fault.

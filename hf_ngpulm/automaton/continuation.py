@@ -1,10 +1,10 @@
 """Change a language model of single sentences so that it can continue into the next sentence.
 
-A language model of single sentences expects only `</s>` after a sentence. So it gives low probability to the first word of the
-next sentence, and to the words after that. Here a context that often ends a sentence backs off to the start of the next
-sentence. This backoff reads `</s>` and `<s>` in one step of the automaton. A token without an arc in the context then scores
-p(</s> | context) * share * p(token | <s>). This backoff replaces the backoff to the shorter context if its weight is larger.
-The end of the transcript keeps the remaining probability, 1 - share.
+A language model of single sentences expects only `</s>` after a sentence. So it gives low probability to the first words of the
+next sentence. In the changed model, a context that often ends a sentence backs off to the start of the next sentence. This
+backoff reads `</s>` and `<s>` in one step of the automaton. A token without an arc in the context then scores
+p(</s> | context) * share * p(token | <s>). The new backoff replaces the backoff to the shorter context if the new backoff has
+the larger weight. The end of the transcript keeps the remaining probability, 1 - share.
 
 The result is an automaton with backoff arcs, as large and as fast as before.
 """
@@ -27,11 +27,11 @@ def check_share(share: float, name: str = "share") -> None:
 
 
 def continued(automaton: BackoffAutomaton, share: float, context_length: int) -> BackoffAutomaton:
-    """Return an automaton in which another sentence may follow the end of one.
+    """Return an automaton in which another sentence may follow after the end of a sentence.
 
     Args:
         automaton: the automaton of a single language model.
-        share: probability that another sentence follows the end of one, between 0 and 1.
+        share: probability that another sentence follows after the end of a sentence, between 0 and 1.
         context_length: number of tokens that determine a state. It may have to exceed the longest context, since the last
             sentence may have begun earlier.
     """
@@ -60,8 +60,8 @@ def continued(automaton: BackoffAutomaton, share: float, context_length: int) ->
 
 
 def _with_start_first(automaton: BackoffAutomaton) -> AutomatonTensors:
-    """Return the tensors with the start as the first state after the root. It must come early because a state may back off only
-    to states with a smaller number.
+    """Move the start to the place after the root, and return the new tensors. The start must come early because a state may
+    back off only to states with a smaller number.
     """
     t, start = automaton.tensors, int(automaton.starts[0])
     if start <= 1:

@@ -30,7 +30,7 @@ MAX_UNK_ARCS = 1 << 24
 
 @dataclass(frozen=True)
 class LMParts:
-    """The parts of a language model. Readers, training and composition make these parts; `hf_ngpulm.NGramLM` wraps them.
+    """The parts of a language model. Readers, training and composition make the parts. `hf_ngpulm.NGramLM` wraps the parts.
 
     Args:
         config: see `hf_ngpulm.config.config.NGramLMConfig`.
@@ -54,7 +54,7 @@ class LMParts:
         engine: str = "auto",
         room: Room = IN_MEMORY,
     ) -> LMParts:
-        """Return the parts of a model for a table. Arguments are as for `NGramLM.from_arpa`; `room` stores the tensors."""
+        """Return the parts of a model from its table. `room` stores the tensors. Other arguments: see `NGramLM.from_arpa`."""
         vocabulary = vocabulary or Vocabulary(table.vocab_size)
         automaton, facts = automaton_from_table(table, missing_unigrams, engine, room)
         config = NGramLMConfig(
@@ -82,19 +82,20 @@ def automaton_from_table(
 ) -> tuple[BackoffAutomaton, dict[str, Any]]:
     """Build the automaton of a backoff language model.
 
-    Contexts become states. A context that no n-gram extends and whose backoff weight is 0 behaves as its own backoff state, so
-    it gets no state. A context's backoff state is its longest proper suffix that is a state. Some models lack suffixes of their
-    n-grams, for example after pruning by SRILM. As in KenLM, a missing suffix has backoff weight 0.
+    Contexts become states. A context's backoff state is its longest proper suffix that is a state. If no n-gram extends a
+    context, and the context's backoff weight is 0, it would behave like its backoff state, so it gets no state. Some models
+    lack suffixes of their n-grams, for example after pruning by SRILM. As in KenLM, a missing suffix has backoff weight 0.
 
-    `<unk>` stands for every token id without a unigram, also in contexts and in n-grams of any order, as in KenLM. Unreachable
-    n-grams are left out. Such n-grams have tokens after `</s>` or before `<s>`, a token without a unigram, or `<unk>` although
-    it stands for no token.
+    As in KenLM, `<unk>` replaces every token id without a unigram, also in contexts and in n-grams of any order. Unreachable
+    n-grams are dropped. An n-gram is unreachable if it has tokens after `</s>` or before `<s>`, a token without a unigram, or
+    `<unk>` although every token id has a unigram.
 
     Args:
         table: the n-grams.
-        missing_unigrams: score of token ids without a unigram. "share" divides the probability of `<unk>` evenly among them, so
-            that all scores of a context, including `</s>`, sum to one. "unk" gives the whole probability to each, as KenLM
-            scores unknown words. A number (natural log) replaces the score of `<unk>`; n-grams with `<unk>` are then left out.
+        missing_unigrams: score of token ids without a unigram. "share" divides the probability of `<unk>` evenly among these
+            ids, so that the probabilities in a context, including `</s>`, sum to one. "unk" gives the whole probability to each
+            id, as KenLM scores unknown words. A number (natural log) replaces the score of `<unk>`, and n-grams with `<unk>`
+            are dropped.
         engine: engine of the automaton.
         room: where the tensors are stored.
 
@@ -172,14 +173,14 @@ def _count_last(table: NGramTable, token_id: int, room: Room) -> int:
 
 
 def _special_unigrams(table: NGramTable) -> dict[str, float | None]:
-    """Return the log-probabilities of the unigrams `<s>`, `</s>` and `<unk>`, None for a missing unigram."""
+    """Return the log-probabilities of the unigrams `<s>`, `</s>` and `<unk>`. A missing unigram has None."""
     rows = {name: table.row_of_unigram(getattr(table, name)) for name in ("bos", "eos", "unk")}
     return {name: None if row is None else float(table.orders[0].log_probs[row]) for name, row in rows.items()}
 
 
 def _missing_weight(missing_unigrams: str | float, unk_log_prob: float | None, count: int) -> tuple[float, float | None]:
-    """Return the score of a token id without a unigram, and the log of the factor by which `<unk>`'s probability is multiplied
-    for it (None if the score doesn't come from `<unk>`). `count` is the number of such ids.
+    """Return the score of a token id without a unigram, and the log of the factor that turns the probability of `<unk>` into
+    the token's probability (None if the score doesn't come from `<unk>`). `count`: the number of such ids.
     """
     if isinstance(missing_unigrams, float | int) and not isinstance(missing_unigrams, bool):
         if not math.isfinite(missing_unigrams):
@@ -204,7 +205,7 @@ def table_from_automaton(
     unk_log_prob: float | None,
     bos_log_prob: float | None,
 ) -> NGramTable:
-    """Return the table of n-grams that an automaton was built from, without unreachable n-grams.
+    """Return the table from which an automaton was built, without unreachable n-grams.
 
     This is the inverse of `automaton_from_table`. Log-probabilities of `<unk>` after a context are restored up to rounding.
 

@@ -4,10 +4,10 @@ A query mostly waits for memory. If the address of a load is the result of anoth
 of additions. So each kernel issues as many loads as possible at the same time.
 
 Full-vocabulary queries run one program per tile of a row's vocabulary. The program walks the backoff chain once and loads the
-data of each context on the way. Then it writes the scores of the root. It overwrites them with the scores of longer and longer
-contexts, with a barrier between contexts. So it needs no mask of the tokens that already have a score. Queries of single tokens
-assign a few rows to each warp, which reads many arcs of each row at once. A kernel could report an invalid state only by making
-the host wait. So an invalid state scores NaN, and no kernel follows its arcs.
+data of each context on the way. Then it writes the scores of the root. After this, the program overwrites scores with the
+scores of longer and longer contexts, with a barrier between contexts. So it needs no mask of the tokens that already have a
+score. Queries about single tokens assign a few rows to each warp, which reads many arcs of each row at once. A kernel could
+report an invalid state only by making the host wait. So an invalid state scores NaN, and no kernel follows its arcs.
 
 The kernels negate conditions as `(x == 0)`, because the interpreter of Triton 3.2 doesn't support `~` on conditions.
 """
@@ -26,8 +26,8 @@ from torch import Tensor
 from ..engines.devices import current
 from .tensors import AutomatonTensors
 
-# Options of all launches: no thread fuses a product with a sum (FMA). If threads exchanged their products in a sum, each would
-# fuse its own, and they would get different last bits.
+# Options of all launches: no thread fuses a product with a sum (FMA). If two threads add their products, each thread would fuse
+# its own product, and the two results would differ in the last bits.
 EXACT: dict[str, int] = {"enable_fp_fusion": False}
 # Without this option NVIDIA's compiler uses fewer registers and keeps the other values in memory. Other GPUs lack the option.
 REGISTERS: dict[str, int] = EXACT if torch.version.hip else EXACT | {"maxnreg": 128}
@@ -120,7 +120,7 @@ def _launch_rows(
 def tile_size(rows: int, vocab_size: int, processors: int) -> int:
     """Return the number of tokens per program, on a GPU with `processors` multiprocessors.
 
-    The size is small enough for the programs to fill the GPU, and large enough for most programs to run at the same time.
+    The number is so small that the programs fill the GPU, and so large that most programs run at the same time.
     """
     wanted = rows * vocab_size // (processors * PROGRAMS_PER_PROCESSOR)
     return min(max(triton.next_power_of_2(max(wanted, 1)), SMALLEST_TILE), LARGEST_TILE)
@@ -146,9 +146,10 @@ def chain_of(arc_offsets, backoff_states, backoff_weights, state):
     """Walk from a state to its root along the backoff arcs, a chain of contexts.
 
     Returns:
-        Nine values. First the number of contexts before the root. Then three values for each context `0 .. CHAIN - 1` steps
-        from the state: the first arc, the end of the arcs (int32 `[CHAIN]`), and the sum of backoff weights on the way to the
-        context (float32 `[CHAIN]`). Then the same three values for the root, as scalars; the root; and its backoff weight.
+        Nine values. The first value is the number of contexts before the root. Three values have an entry for each context
+        `0 .. CHAIN - 1` steps from the state: the first arc, the end of the arcs (int32 `[CHAIN]`), and the sum of backoff
+        weights on the way to the context (float32 `[CHAIN]`). The same three values follow for the root, as scalars. The last
+        two values are the root and the root's backoff weight.
     """
     links = tl.arange(0, CHAIN)
     lows = tl.zeros((CHAIN,), tl.int32)
@@ -206,8 +207,8 @@ def link_of(arc_offsets, backoff_states, backoff_weights, state, lows, ends, sum
 
 @triton.jit
 def arcs_between(arc_tokens, low, end, first, last, narrow, BLOCK: tl.constexpr):
-    """Return the bounds (scalars) of a part of the arcs `low .. end - 1` of a context. The part has all arcs for the tokens
-    `first .. last - 1`, and few other arcs.
+    """Narrow the range of a context's arcs, `low .. end - 1`. Return the bounds (scalars) of a smaller range, which has all
+    arcs for the tokens `first .. last - 1`, and few other arcs.
 
     If `narrow` is true and the context has many arcs, `BLOCK` arcs at equal distances are read at once to narrow the range.
     """
@@ -267,8 +268,8 @@ def fill_row(
         level -= 1
 
 
-# Sizes divisible by 16 aren't specialised either: then each thread would store four adjacent scores, and its loads of weights,
-# which lie at arbitrary addresses, would be four apart.
+# Sizes divisible by 16 aren't specialised either. If they were, each thread would store four adjacent scores, and the loads of
+# neighbouring threads (weights at arbitrary addresses) would be four apart.
 @triton.jit(do_not_specialize=["num_states", "vocab_size", "tile"])
 def _rows_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
@@ -293,11 +294,10 @@ def _rows_kernel(
 
 @triton.jit
 def find_arcs(arc_tokens, low, size, tokens):
-    """Return, for each row of a block, an arc among the `size` arcs from `low` on, and whether this is the arc of the row's
-    token.
+    """Search the arcs of each row's context for the row's token. Return an arc per row, and whether it is the arc of the token.
 
-    Each round reads `LANES` arcs of a context at equal distances, while many arcs are left. The last few arcs are neighbours in
-    memory; there, binary search is faster.
+    `low` is the first arc of each context, `size` the number of its arcs. While many arcs remain, each round reads `LANES` arcs
+    at equal distances. Binary search is faster among the last few arcs, because they are neighbours in memory.
     """
     lanes = tl.arange(0, LANES)[None, :]
     while tl.max(size, axis=0) > LANES:

@@ -23,8 +23,8 @@ def load_engine(
 ) -> Any:
     """Return the module of an operation's engine in `package`; arguments are as for `hf_ngpulm.engines.choice.load_engine`.
 
-    `automaton` has the tensors that the operation reads. They are checked for all engines except the native core, which checks
-    them itself.
+    `automaton` has the tensors that the operation reads. This function checks the tensors, but not for the native core, which
+    makes its own checks.
     """
     module = choice.load_engine(package, name, device, elsewhere)
     if automaton and not module.__name__.endswith(".cpu"):

@@ -1,4 +1,4 @@
-"""Keep several automata in one set of tensors. Automata can be added and dropped; each row of a batch can follow its own."""
+"""Keep several automata in one set of tensors. Automata can be added and dropped. Rows of a batch can follow different ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AutomatonPool:
     """A set of tensors for automata over one vocabulary, on one device.
 
     Adding or dropping an automaton doesn't move the other automata, so their states stay valid. When the tensors are full,
-    copies of twice the size replace them. State 0 belongs to no automaton; all tokens score 0 in it.
+    copies of twice the size replace the tensors. State 0 belongs to no automaton. In state 0 all tokens score 0.
 
     Args:
         vocab_size: V, the same for all automata.
@@ -53,8 +53,8 @@ class AutomatonPool:
 
     @torch.inference_mode(False)
     def add(self, key: Hashable, automaton: BackoffAutomaton) -> Place:
-        """Copy an automaton (not several packed ones) to the pool, under a key, and return its place. If the pool has the key
-        already, return the place of that automaton.
+        """Copy a single automaton to the pool, under a key, and return its place. If the pool already has the key, only return
+        the place of the automaton with this key.
 
         Raises:
             ValueError: the vocabulary size differs, or the pool would have more states or arcs than can be addressed.
@@ -83,7 +83,7 @@ class AutomatonPool:
 
     @torch.inference_mode(False)
     def take(self, states: int, arcs: int) -> tuple[int, int]:
-        """Reserve `states` states and `arcs` arcs; return the first state and the first arc."""
+        """Reserve room for some states and arcs. Return the first state and the first arc. `states`, `arcs`: how many."""
         first = self._take(self._states, states), self._take(self._arcs, arcs)
         self._grow()
         return first
@@ -132,7 +132,7 @@ class _Room:
         self._free: list[tuple[int, int]] = []  # first, number
 
     def take(self, size: int) -> int:
-        """Take `size` adjacent numbers, from the first free range that is large enough, and return the first one."""
+        """Take `size` adjacent numbers from the first free range that is large enough. Return the first number."""
         for i, (first, number) in enumerate(self._free):
             if number >= size:
                 self._free[i : i + 1] = [(first + size, number - size)] if number > size else []

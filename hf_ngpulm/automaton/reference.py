@@ -33,7 +33,7 @@ def step(automaton: AutomatonTensors, states: Tensor, tokens: Tensor, vocab_size
 
 
 def find_arc(automaton: AutomatonTensors, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Return, for each state and its token, the index of the state's arc for the token, and whether that arc exists."""
+    """For each pair of state and token, return the index of the state's arc for the token, and whether this arc exists."""
     low = automaton.arc_offsets[states].to(torch.int64)
     end = automaton.arc_offsets[states + 1].to(torch.int64)
     high = end
@@ -58,7 +58,7 @@ def scores(automaton: AutomatonTensors, states: Tensor, vocab_size: int) -> Tens
 def walk(
     automaton: AutomatonTensors, states: Tensor, token_ids: Tensor, lengths: Tensor, vocab_size: int
 ) -> tuple[Tensor, Tensor]:
-    """Read texts `[B, L]`, from the given states on. Return the score of each token, and the last state of each row."""
+    """Read texts `[B, L]`, beginning in `states`. Return the score of each token, and the last state of each row."""
     all_scores = torch.zeros(token_ids.shape, dtype=torch.float32, device=states.device)
     states = states.to(torch.int32, copy=True)  # an operator must not return its argument
     for position in range(token_ids.shape[1]):

@@ -12,12 +12,12 @@ from torch import Tensor
 class AutomatonTensors(NamedTuple):
     """A weighted automaton with backoff arcs in compressed sparse rows, with `S` states and `A` arcs.
 
-    If a state has an arc for a token, the token's score is the weight of that arc. Otherwise it is the state's backoff weight
-    plus the score in the backoff state. A root backs off to itself: a token without an arc scores the root's backoff weight and
-    leads back to the root.
+    If a state has an arc for a token, the token's score is the weight of that arc. Otherwise the score is the state's backoff
+    weight plus the token's score in the backoff state. A root backs off to itself: a token without an arc scores the root's
+    backoff weight and leads back to the root.
 
-    `</s>` is the token after the vocabulary. An arc with token `V` holds log p(</s> | state) and leads to the start of the next
-    sentence. Most contexts never end a sentence, so this takes less memory than a final weight per state.
+    `</s>` is the token after the vocabulary, with the id `V`. An arc with this token holds log p(</s> | state) and leads to the
+    start of the next sentence. Most contexts never end a sentence, so such arcs take less memory than a final weight per state.
     """
 
     arc_offsets: Tensor  # int32 [S + 1]: the arcs of state s are arc_offsets[s] .. arc_offsets[s + 1] - 1
@@ -36,7 +36,7 @@ class AutomatonTensors(NamedTuple):
         device: torch.device | str,
         zeros: Callable[[int, torch.dtype], Tensor] | None = None,
     ) -> AutomatonTensors:
-        """Return tensors of zeros for an automaton of the given size; `zeros` makes them if it is passed."""
+        """Return tensors of zeros for an automaton of the given size. `zeros`: a function that makes each tensor."""
         sizes = (num_states + 1, num_arcs, num_arcs, num_arcs, num_states, num_states)
         dtypes = (torch.int32, token_dtype(vocab_size), torch.float32, torch.int32, torch.int32, torch.float32)
         make = zeros or (lambda size, dtype: torch.zeros(size, dtype=dtype, device=device))

@@ -19,7 +19,7 @@ ENGINE_VARIABLE = "HF_NGPULM_ENGINE"
 
 
 def check_engine(name: str, what: str = "engine") -> str:
-    """Return `name`. Raises ValueError if it is neither an engine nor "auto"; `what`: the argument's name in the message."""
+    """Return `name`. Raises ValueError if it is neither an engine nor "auto". `what`: the argument's name in the message."""
     if name not in CHOICES:
         raise ValueError(f"{what} should be one of {CHOICES}, got {name!r}")
     return name

@@ -14,7 +14,7 @@ _NOTHING: AbstractContextManager[Any] = nullcontext()
 
 
 def current(device: torch.device) -> AbstractContextManager[Any]:
-    """Return a context that makes a GPU the current one; it does nothing for other devices.
+    """Return a context manager that makes a GPU the current GPU. For other devices, it does nothing.
 
     Triton launches kernels on the current GPU, even if their arguments are on another GPU.
     """
@@ -32,7 +32,7 @@ def numbered(device: torch.device | str) -> torch.device:
 
 
 def on_host(tensors: Sequence[Tensor]) -> list[np.ndarray]:
-    """Return copies of tensors on the CPU; the host waits for the device only once."""
+    """Return copies of tensors on the CPU. The host waits for the device only once."""
     wholes = [tensor.contiguous() for tensor in tensors]
     # A dimension of size 1 may have any stride. `reshape` would keep that stride, and `view` would then raise an error.
     flat = [whole.as_strided((whole.numel(),), (1,)).view(torch.uint8) for whole in wholes]

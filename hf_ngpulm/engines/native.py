@@ -47,7 +47,7 @@ class NativeCoreError(ImportError):
 
 
 class _Names(dict[Any, str]):
-    """A cache of the names of dtypes. Without it, reading a name takes longer than the smallest calls of the core."""
+    """A cache of the names of dtypes. Without the cache, reading a name takes longer than the smallest calls of the core."""
 
     def __missing__(self, dtype: Any) -> str:
         self[dtype] = dtype.name if isinstance(dtype, np.dtype) else str(dtype)[6:]
@@ -58,9 +58,9 @@ _names = _Names()
 
 
 def _address(value: Any, element: str | None, *names: str) -> int | None:
-    """Return the address of a tensor's, array's or struct's data. Its dtype or struct must be `element` (None for any).
+    """Return the address of the data in a tensor, array or struct. `element` is the required dtype or struct (None for any).
 
-    `names` are the names of a struct and its member, or of a parameter, for the error message.
+    `names` are for the error message: the names of a struct and its member, or the name of a parameter.
     """
     if value is None:
         return None
@@ -83,7 +83,7 @@ _POINTERS: dict[tuple[str, str], type] = {}
 
 
 def _pointer(element: str, name: str) -> type:
-    """Return the ctypes type of the pointer parameter `name`. It checks that the argument's dtype fits the C type `element`."""
+    """Return the ctypes type of the pointer parameter `name`. The type checks that arguments fit `element`, a C type."""
     if (element, name) not in _POINTERS:
         dtype = ELEMENTS[element]
 
@@ -110,8 +110,8 @@ class Struct(ctypes.Structure):
     """A struct of the core, with the members that the core declares. A subclass has the struct's name, with or without
     `Ngpulm`.
 
-    The constructor takes all members as keyword arguments: numbers, and for pointers tensors, arrays or structs, which the
-    struct keeps alive.
+    The constructor takes all members as keyword arguments: numbers, or for pointers tensors, arrays or structs. The struct
+    keeps the objects behind its pointers alive.
     """
 
     all: ClassVar[dict[str, type[Struct]]] = {}
@@ -144,9 +144,10 @@ class Struct(ctypes.Structure):
 
     @classmethod
     def kept(cls, tensor: Any, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """Return the struct that `make()` returns, cached on a tensor by key. Pass it only to a call that follows immediately.
+        """Return the struct that `make()` returns, cached on a tensor by key. Pass the struct only to a call that follows
+        immediately, because the cache keeps no tensor alive.
 
-        The cache keeps no tensor alive. It saves the time to make a struct, a quarter of the time of the smallest calls.
+        The cache saves the time to make a struct, a quarter of the time of the smallest calls.
         """
         cache = tensor.__dict__.get(_KEPT)
         if cache is None:
@@ -161,7 +162,7 @@ class Struct(ctypes.Structure):
         return struct
 
     def put(self, name: str, value: Any) -> None:
-        """Set a member that is a pointer, and keep its data alive."""
+        """Set a member that is a pointer, and keep the data behind the pointer alive."""
         self._alive[name] = value
         setattr(self, name, _address(value, self._elements[name], self.name, name))
 
@@ -215,8 +216,8 @@ def declarations() -> dict[str, str]:
 
 
 def _declared(name: str) -> list[tuple[str, str, str]]:
-    """Return the declared members of the struct `name`, or the parameters of the function `name`. Each is a tuple: its type,
-    `*` if it is a pointer (otherwise ""), and its name.
+    """Return the declared members of the struct `name`, or the parameters of the function `name`. Each member or parameter is a
+    tuple of its type, `*` for a pointer (otherwise ""), and its name.
     """
     return re.findall(r"(\w+)(\*?) (\w+)", declarations()[name])
 
@@ -266,7 +267,7 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _digest() -> str | None:
-    """Return the digest of the sources, computed as in `csrc/build.py`; None outside a source tree."""
+    """Return the digest of the sources, computed as in `csrc/build.py`. Return None outside a source tree."""
     if not (SOURCES / "build.py").exists():
         return None
     digest = hashlib.sha256()

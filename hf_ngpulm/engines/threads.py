@@ -1,8 +1,8 @@
 """Run ranges of rows on several threads, if possible on torch's threads.
 
-After each parallel operation of torch, the threads of its OpenMP runtime spin for some milliseconds without giving up their
-cores. Additional threads would wake up later and compete with them: on two cores a search took as long with two threads as with
-one. So the rows run on the threads of the runtime that torch has loaded, as in `at::parallel_for`.
+After each parallel operation of torch, the threads of torch's OpenMP runtime spin for some milliseconds without giving up their
+cores. Additional threads would wake up later and compete with the spinning threads: on two cores a search took as long with two
+threads as with one. So the rows run on the threads of the runtime that torch has loaded, as in `at::parallel_for`.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def in_threads(run: _Run[_Found], rows: int, elements_per_row: int) -> list[_Fou
 def on_rows(
     function: Callable[..., int], arguments: Sequence[Any], rows: int, elements_per_row: int, refusal: Callable[[int], str]
 ) -> list[int]:
-    """Call a function of the core, `function(first, last, *arguments)`, on ranges of rows as in `in_threads`. Return the
+    """Call a function of the core on ranges of rows, as in `in_threads`: `function(first, last, *arguments)`. Return the
     results.
 
     Raises:
-        IndexError: a row is invalid; the function returned its number. `refusal(row)` is the message.
+        IndexError: a row is invalid, which the function reports by returning the row's number. `refusal(row)` is the message.
     """
     results = in_threads(lambda first, last: function(first, last, *arguments), rows, elements_per_row)
     for row in results:
@@ -69,9 +69,9 @@ def in_blocks(
 ) -> list[_Found]:
     """Call `run(first, last, *own, *arguments)` for each block of rows, on as many threads as there are cores.
 
-    `bounds` has the bounds of adjacent blocks `[B + 1]`, or any blocks `[B, 2]`. `own` has one item from each iterable in
-    `each`, the item of this block. Results are returned in order. Threads are started for each call, so blocks should take
-    milliseconds or longer.
+    `bounds` has the bounds of adjacent blocks `[B + 1]`, or any blocks `[B, 2]`. Each iterable in `each` has one item per
+    block, and `own` has the items of this block. Results are returned in the order of the blocks. Threads are started for each
+    call, so blocks should take milliseconds or longer.
     """
     blocks = (bounds if bounds.ndim == 2 else np.stack([bounds[:-1], bounds[1:]], 1)).tolist()
     threads = min(os.cpu_count() or 1, len(blocks))
@@ -116,8 +116,8 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:
 
 
 def _in_team(parallel: Callable[..., None], run: _Run[_Found], bounds: np.ndarray) -> list[_Found]:
-    """Call `run` on all ranges in a team of threads, which `parallel` (see `_openmp`) starts. Each thread takes ranges until
-    none is left.
+    """Call `run` on all ranges in a team of threads, which `parallel` (see `_openmp`) starts. Each thread takes one range after
+    another until all are done.
 
     A team may have fewer threads than requested, so ranges aren't assigned to threads in advance.
     """
@@ -140,9 +140,9 @@ def _in_team(parallel: Callable[..., None], run: _Run[_Found], bounds: np.ndarra
 
 @functools.lru_cache(maxsize=1)
 def _openmp() -> Callable[..., Any] | None:
-    """Return `GOMP_parallel(body, data, threads, flags)` of the OpenMP runtime that torch uses; None if the runtime lacks it.
+    """Return the function `GOMP_parallel(body, data, threads, flags)` of torch's OpenMP runtime; None if the runtime lacks it.
 
-    Compilers call this function for `#pragma omp parallel`; the runtimes of GNU, LLVM and Intel all have it. The lookup goes
+    Compilers call this function for `#pragma omp parallel`. The runtimes of GNU, LLVM and Intel all have it. The lookup goes
     through torch's library, so that it finds the function of torch's runtime.
     """
     try:

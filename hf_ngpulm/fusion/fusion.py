@@ -32,20 +32,20 @@ KEPT_CONTEXTS, KEPT_ARCS = 1024, 1 << 24
 
 
 class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared": lambda: None}):
-    """Language models and phrases, with their weights. All rows share one model (or phrases), or each row has its own (or
-    None).
+    """Language models and phrases, with their weights. Either all rows share one model, or each row has its own model or None.
+    The same holds for phrases.
 
-    The automata of a batch are copied into a pool. They stay in the pool, so the next batch reuses them without copying.
+    The automata of a batch are copied into a pool. The copies stay in the pool, so the next batch reuses them.
 
     Args:
         lm: a model, a `LogLinear` of several models, a sequence with one of these (or None) per row, or None.
         lm_weight: a number, or a tensor `[B]` with a weight per row.
-        phrases: a `PhraseBooster`, phrases from which to make a `PhraseBooster`, a sequence with either (or None) per row, or
-            None.
+        phrases: a `PhraseBooster`, phrases from which to make a `PhraseBooster`, a sequence with a booster, phrases or None for
+            each row, or None.
         phrase_weight: a number, or a tensor `[B]` with a weight per row.
         tokenizer: the tokenizer that spells the phrases.
         source_lm: a model of the recogniser's training text. Its log-probabilities are subtracted in rows with a language
-            model. It is the last language model of such a row.
+            model. In these rows it is the last language model.
         source_weight: weight of `source_lm`, a number or a tensor `[B]`; None means half of `lm_weight`.
 
     Raises:
@@ -103,7 +103,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
 
     @property
     def told(self) -> dict[str, Any]:
-        """Return the models, phrases and weights as arguments of a decoder, by name. Absent ones are left out."""
+        """Return the models, phrases and weights as arguments of a decoder, by name, without models that are None."""
         lm = self.of_all if self.per_row is None else self.per_row
         told: dict[str, Any] = {} if lm is None else {"lm": lm, "lm_weight": self.weight}
         if self.source is not None:
@@ -214,7 +214,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         return cached[2]
 
     def shares(self, models: RowModels) -> bool:
-        """Return whether `models` is the cached result of `shared_rows`, which the next batch may get, too."""
+        """Return whether `models` is the cached result of `shared_rows`. The next batch may get the same result."""
         return self._shared is not None and self._shared[2] is models
 
     def _lazy_rows(self, lm: NGramLM, batch_size: int) -> RowModels:
@@ -229,7 +229,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         """Return the models of a single row, with the phrases that all rows share.
 
         Args:
-            model: one of the language models of this `Fusion`, or None.
+            model: a language model of this `Fusion`, or None.
             lm_weight: the model's weight.
 
         Raises:
@@ -259,7 +259,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             return [pool.places[_key(booster)] for booster in followed], leases, pool.tensors
 
     def in_pool(self, models: RowModels, device: torch.device) -> tuple[RowModels, int]:
-        """Return `models` with the automata in the pool, and the offset by which their states have been shifted there."""
+        """Return `models` with the automata in the pool, and the number that was added to their states for this."""
         nothing = self.contexts.booster([])
         with self._lock:
             pool, shift = self._pool(device, [] if nothing is None else [nothing]), 0
@@ -268,8 +268,8 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             return models._replace(tensors=pool.tensors, vocab_size=pool.vocab_size, states=models.states + shift), shift
 
     def select(self, rows: Sequence[int]) -> Fusion:
-        """Return a copy for a batch of the selected rows, which shares the pools. `rows` are the rows' indices, in the order of
-        the batch.
+        """Return a copy for a batch of the selected rows. `rows` are the indices of these rows, in the order of the batch. The
+        copy shares the pools.
         """
         selected = copy.copy(self)
         if self.per_row is not None:
@@ -282,8 +282,8 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         return selected
 
     def with_lms(self, lms: Sequence[NGramLM | LogLinear | None] | None) -> Fusion:
-        """Return a copy in which row i follows `lms[i]`, one of this `Fusion`'s models. If `lms` is None, no row follows a
-        model.
+        """Return a copy in which row i follows `lms[i]`, which must be a model of this `Fusion` (or None). If `lms` is None, no
+        row follows a model.
         """
         changed = copy.copy(self)
         changed.per_row, changed.of_all, changed._shared = None if lms is None else list(lms), None, None
@@ -293,13 +293,15 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         return changed
 
     def with_grammar(self, grammar: CompiledGrammar | None) -> Fusion:
-        """Return a copy whose rows all follow a grammar, which was compiled for their tokenizer. The copy shares the pools."""
+        """Return a copy in which all rows follow a grammar. The grammar must be compiled for the rows' tokenizer. The copy
+        shares the pools.
+        """
         changed = copy.copy(self)
         changed.grammar, changed._shared = grammar, None
         return changed
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor) -> Fusion:
-        """Return a copy with other phrases. The copy shares the pools, and the phrases that are already there."""
+        """Return a copy with other phrases. The copy shares the pools, including the phrases that are already in the pools."""
         changed = copy.copy(self)
         changed._take_phrases(phrases, phrase_weight)
         return changed
@@ -310,8 +312,8 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         phrase_weight: float | Tensor | None = None,
         source_weight: float | Tensor | None = None,
     ) -> Fusion:
-        """Return a copy with other weights; None keeps the present weight. Raises ValueError if a weight isn't a finite number,
-        or `source_weight` is given but there is no source LM.
+        """Return a copy with other weights. None keeps the present weight. Raises ValueError if a weight isn't a finite number,
+        or if `source_weight` is given but there is no source LM.
         """
         changed = copy.copy(self)
         if source_weight is not None:
@@ -361,8 +363,8 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         return pool
 
     def _make_room(self, pool: AutomatonPool) -> None:
-        """Drop phrases without a lease from the pool, the least recently used first, until few enough phrases and arcs are
-        left.
+        """Drop phrases without a lease from the pool until its numbers of phrases and arcs are within the limits. The least
+        recently used phrases are dropped first.
         """
         sizes = {key: place.arcs[1] for key, place in pool.places.items() if isinstance(key, str)}
         count, arcs, held = len(sizes), sum(sizes.values()), self.held
@@ -375,7 +377,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
 
 
 def _key(model: NGramLM | Booster) -> str | int:
-    """Return the key of a model in a pool. The key of a booster is its fingerprint, so boosters with the same phrases share a
-    place. The key of a language model is the id of its automaton, which lives as long as the pool.
+    """Return the key of a model in a pool. For a booster, the key is its fingerprint, so boosters with the same phrases share a
+    place. For a language model, the key is the id of its automaton. The automaton lives as long as the pool.
     """
     return model.fingerprint if isinstance(model, Booster) else id(model.automaton)

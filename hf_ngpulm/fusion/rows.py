@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class Lease:
-    """A reservation of phrases in the pools of a `Fusion`. While the lease lives, the phrases with its fingerprints stay."""
+    """A reservation of phrases in the pools of a `Fusion`. The phrases with these fingerprints stay while the lease lives."""
 
     def __init__(self, fingerprints: Iterable[str]) -> None:
         self.fingerprints = frozenset(fingerprints)
@@ -32,14 +32,14 @@ class RowModels(NamedTuple):
     weights: Tensor  # float32 [B, M], weights of the automata; 0 where a row has no automaton in a column
     present: Tensor  # bool [B, M], whether a row has an automaton in a column
     num_lms: int  # number of language models among the M automata. They come first, then the grammar, phrases last.
-    # the models that are composed on the fly; None if all models are complete. Searches don't use it: they get the automata
-    # from `automaton`, `settled` or `reading`.
+    # the models that are composed on the fly; None if all models are complete. Searches don't use this field, but get the
+    # automata from `automaton`, `settled` or `reading`.
     lazy: LazySearch | None = None
     lease: Lease | None = None  # keeps the phrases in their pool
     # float32 [B], weights with which a transducer's internal LM scores are subtracted; None if none are subtracted
     ilm_weights: Tensor | None = None
-    # bool [B], rows of streams whose language models are left out for now (`hf_ngpulm.decoding.guard`). Settings that balance a
-    # language model have no effect there.
+    # bool [B], rows of streams in which the language models are switched off for now (`hf_ngpulm.decoding.guard`). In these
+    # rows, settings that balance a language model have no effect.
     silent: Tensor | None = None
     grammars: list[Any] | None = None  # `CompiledGrammar` of each row; None without a column for grammars
 
@@ -65,7 +65,8 @@ class RowModels(NamedTuple):
 
         Args:
             scores: float64 `[B, K]`, the scores of the search.
-            lm_scores, lm_states: `[B, K, M]`, each automaton's unweighted score of the tokens, and its state after the tokens.
+            lm_scores, lm_states: `[B, K, M]`, the unweighted score that each automaton gives the tokens, and the automaton's
+                state after the tokens.
             score_eos: whether to add the LMs' scores of `</s>`.
 
         Returns:
@@ -95,7 +96,7 @@ class RowModels(NamedTuple):
         trace: Callable[[Result], tuple[Any, Any]],
         not_tokens: int = -1,
     ) -> Result:
-        """Repeat a search until all states that it enters are composed; return its result. See `LazySearch.settled`."""
+        """Repeat a search until all states that it enters are composed. Return the result. See `LazySearch.settled`."""
         return search(self.tensors) if self.lazy is None else self.lazy.settled(search, states, trace, not_tokens)
 
     def reading(self, states: Tensor) -> AutomatonTensors:
@@ -148,15 +149,15 @@ def no_models(batch_size: int, device: torch.device) -> RowModels:
 
 
 def select_rows(weight: Any, rows: Sequence[int]) -> Any:
-    """Return the weights of some rows. If `weight` is a tensor, these are its elements `rows`; a number (or None) is returned
-    as it is.
+    """Return the weights of some rows. From a tensor, return the elements with the indices `rows`. Return a number (or None)
+    unchanged.
     """
     return weight[torch.tensor(rows, dtype=torch.int64, device=weight.device)] if isinstance(weight, Tensor) else weight
 
 
 def weights_of(weight: float | Tensor, name: str, batch_size: int, device: torch.device) -> Tensor:
-    """Return a weight per row, float32 `[B]`, from a number or a tensor `[B]`; `name` is for the error message. Raises
-    ValueError if the tensor doesn't have one weight per row.
+    """Return a weight per row, float32 `[B]`, from a number or a tensor `[B]`. `name`: name of the weight in the error message.
+    Raises ValueError if the tensor doesn't have one weight per row.
     """
     if not isinstance(weight, Tensor):
         return torch.full((batch_size,), weight, dtype=torch.float32, device=device)

@@ -1,10 +1,10 @@
 """Find the times of an encoder-decoder's tokens from its decoder's cross-attention.
 
 The method is Whisper's (Radford et al., "Robust speech recognition via large-scale weak supervision", 2022; `timing.py` of
-openai/whisper). For Whisper, certain attention heads are known to follow the audio. For other models such heads are unknown, so
-all heads of the second half of the layers are averaged. The decoder then reads the whole transcript a second time. The
-attention weights of the steps that predict the tokens are normalised over the steps and smoothed by a median over time. Dynamic
-time warping then finds the monotonic path through these weights.
+openai/whisper). In Whisper, certain attention heads are known to follow the audio. In other models such heads are unknown, so
+all heads in the second half of the layers are averaged. The decoder reads the whole transcript a second time. The steps that
+predict the tokens have attention weights, which are normalised over the steps and smoothed by a median over time. Dynamic time
+warping then finds the monotonic path through these weights.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def token_starts(
         model: an encoder-decoder with cross-attention.
         encoder_outputs, attention_mask: inputs of the model's `forward`, for a single recording.
         tokens: int64 `[L]`, all tokens that the decoder reads.
-        text: positions of the tokens to align within `tokens`.
+        text: which tokens to align, as positions in `tokens`.
         frames: number of the encoder's frames without padding.
         frame_seconds: duration of a frame.
 
@@ -53,7 +53,7 @@ def token_starts(
 def cross_attention(model: Any, encoder_outputs: Any, attention_mask: Tensor | None, tokens: Tensor) -> Tensor:
     """Return the attention weights of each layer and head at each step, float32 `[layers, H, L, T]`.
 
-    The arguments are those of `token_starts`.
+    The arguments are as for `token_starts`.
     """
     with _showing_attention(model):
         outputs = model(
@@ -72,7 +72,7 @@ def cross_attention(model: Any, encoder_outputs: Any, attention_mask: Tensor | N
 
 def followed(layers: Tensor, steps: Sequence[int], frame_seconds: float) -> np.ndarray:
     """Return the attention of some steps to each frame, normalised over all steps, smoothed, and averaged over all heads:
-    `[layers, H, L, T]` -> `[steps, T]`. `steps`: their indices.
+    `[layers, H, L, T]` -> `[steps, T]`. `steps`: the indices of the steps to return.
     """
     weights = layers.flatten(0, 1)
     deviation, mean = torch.std_mean(weights, dim=1, keepdim=True, correction=0)
@@ -90,11 +90,11 @@ def smoothed(weights: Tensor, width: float) -> Tensor:
 
 
 def warped(cost: np.ndarray) -> np.ndarray:
-    """Return the first column of each row on the cheapest path through a cost matrix, `[L, T]` -> int64 `[L]`.
+    """Find the cheapest path through a cost matrix `[L, T]`. Return the path's first column in each row, int64 `[L]`.
 
-    A path leads from the first row and column to the last ones. Each of its steps advances by one row, one column, or both. Let
-    c be the cumulative cost of a row, and e[k] the cost of entering the row at column k. Then reaching column j costs
-    c[j] + min over k <= j of (e[k] - c[k - 1]). This is a running minimum, so a row takes no loop.
+    A path leads from the first row and column to the last row and column. Each step advances by one row, one column, or both.
+    Let c be the cumulative cost of a row, and e[k] the cost of entering the row at column k. Then reaching column j costs
+    c[j] + min over k <= j of (e[k] - c[k - 1]). This is a running minimum, so a row needs no loop.
     """
     rows, columns = cost.shape
     total = np.full((rows + 1, columns + 1), np.inf)

@@ -20,15 +20,15 @@ def forced_scores(
     model: Any, encoder_outputs: Any, attention_mask: Tensor | None, prompts: Sequence[Sequence[int]],
     transcripts: Sequence[Sequence[int]], rows: Sequence[int] | None = None,
 ) -> list[float]:  # fmt: skip
-    """Return each transcript's log-probability after its row's prompt, natural log, normalised over all classes; -inf if the
-    transcript is too long for the decoder.
+    """Return each transcript's log-probability (natural log) after the prompt of its row, normalised over all classes. A
+    transcript that is too long for the decoder gets -inf.
 
     Args:
         model: an encoder-decoder.
         encoder_outputs, attention_mask: the encoder's outputs for the batch, and the mask of its inputs.
-        prompts: the tokens of each row with which the decoder began, all of one length. They aren't scored.
+        prompts: the tokens with which the decoder began in each row, equally many in all rows. Prompts aren't scored.
         transcripts: token ids, with the end of the transcript.
-        rows: the row of the batch that each transcript belongs to; by default there is one transcript for each row.
+        rows: each transcript's row in the batch; by default there is one transcript for each row.
     """
     places = positions_of(model)
     most = None if places is None else places - len(prompts[0]) + 1  # the last token is scored, but not read
@@ -43,7 +43,7 @@ def forced_scores(
 
 
 class OwnScores:
-    """Scores transcripts and their ends with the decoder alone (teacher forcing).
+    """Score transcripts and their ends with the decoder alone (teacher forcing).
 
     Args:
         model: the encoder-decoder.
@@ -76,8 +76,8 @@ class OwnScores:
         return list(zip(self.of(texts, rows), map(len, texts)))
 
     def of(self, transcripts: Sequence[Sequence[int]], rows: Sequence[int] | None = None) -> list[float]:
-        """Return the log-probability (natural log) of each transcript in text tokens. `rows`: the recording of each; by default
-        there is one for each recording.
+        """Return the log-probability (natural log) of each transcript in text tokens. `rows`: the recording of each transcript;
+        by default there is one transcript for each recording.
         """
         ended = [[*transcript, self.end] for transcript in transcripts]
         return forced_scores(self.model, self.outputs, self.mask, self.prompts, ended, rows)
@@ -120,8 +120,8 @@ def _forced(
     model: Any, encoder_outputs: Any, attention_mask: Tensor | None, prompts: Sequence[Sequence[int]],
     transcripts: Sequence[Sequence[int]], rows: Sequence[int],
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:  # fmt: skip
-    """Yield parts of at most `AT_ONCE` transcripts: the log-probabilities of all classes at each token, `[N, L, C]`, the tokens
-    `[N, L]`, and a mask of real tokens, bool `[N, L]`. Arguments are as for `forced_scores`.
+    """Process up to `AT_ONCE` transcripts at a time. For these, yield the log-probabilities of all classes at each token,
+    `[N, L, C]`, the tokens `[N, L]`, and a mask of real tokens, bool `[N, L]`. Arguments are as for `forced_scores`.
     """
     first = len(prompts[0])
     of_all = torch.tensor(rows, dtype=torch.int64)

@@ -60,11 +60,11 @@ class GeneratedGrammar:
         self, generate: Generate, encoded: Callable[[], Any], attention_mask: Tensor | None
     ) -> tuple[list[Understanding], Tensor | None, Tensor | None]:
         """Return three results: the meanings of a batch's recordings, the tokens of the search in the grammar, and the
-        tokens of the search without the grammar, int64 `[B, L]` each. Tokens are None if the mode doesn't need the search.
+        tokens of the search without the grammar, int64 `[B, L]` each. If the mode doesn't need a search, its tokens are None.
 
         Args:
             generate: returns the tokens of the batch, int64 `[B, L]`, for a list of logits processors.
-            encoded: returns the encoder's outputs once `generate` has run; it may have repeated their rows for beams.
+            encoded: returns the encoder's outputs after `generate` has run. `generate` may have repeated rows for beams.
             attention_mask: mask of the encoder's inputs.
         """
         processors = [] if self.processor is None else [self.processor]
@@ -84,7 +84,9 @@ class GeneratedGrammar:
         return [understood(self.compiled, self.weighing, *row) for row in zip(hypotheses[0], each_free)], inside, free
 
     def _with_texts(self, tokens: Tensor, transcripts: list[list[int]]) -> Tensor:
-        """Return tokens of `generate`, int64 `[B, L]`, in which rows with other text tokens than `transcripts` have theirs."""
+        """Return `tokens`, int64 `[B, L]`, with changed rows. If the text tokens of a row differ from the row's transcript in
+        `transcripts`, the row gets the tokens of this transcript.
+        """
         changed = tokens.clone()
         for row, (before, after) in enumerate(zip(texts_of(tokens, self.splitter), transcripts)):
             if before != after:
@@ -111,7 +113,7 @@ class Beginning(LogitsProcessor):
         self.no_timestamps = no_timestamps
 
     def prompts_of(self, recordings: int) -> list[list[int]]:
-        """Return the first tokens of each recording. They differ if Whisper detects the languages."""
+        """Return the first tokens of each recording. Recordings may begin differently if Whisper detects their languages."""
         return self.prompts[:: len(self.prompts) // recordings]
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -124,7 +126,7 @@ class Beginning(LogitsProcessor):
 
 
 def of_rows(encoded: Any, rows: int) -> Any:
-    """Return the encoder's outputs with one copy per row. (`generate` repeats them in place, once per beam.)"""
+    """Return the encoder's outputs with a single copy of each row. (`generate` has replaced each row by a copy per beam.)"""
     beams = len(encoded[0]) // rows
     values = {name: value[::beams] for name, value in encoded.items() if isinstance(value, Tensor)}
     return type(encoded)(**values)

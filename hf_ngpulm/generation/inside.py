@@ -13,10 +13,10 @@ from ..search.attention_step import HOLD, KINDS, START, UNSCORED, Roles
 
 
 class Inside(NamedTuple):
-    """Rule out control tokens in rows with a grammar, and a punctuation mark after a punctuation mark.
+    """Rule out control tokens in rows with a grammar. Also rule out a punctuation mark after a punctuation mark.
 
     After some control tokens, such as Whisper's `<|notimestamps|>`, a transcript would begin anew. A grammar allows marks after
-    any word, so for other speech a model might write marks without end.
+    any word, so if the speech isn't in the grammar, a model might write marks without end.
     """
 
     rows: Tensor  # bool [B], rows with a grammar
@@ -26,12 +26,13 @@ class Inside(NamedTuple):
 
     @classmethod
     def of(cls, boosters: Sequence[Any], recordings: Tensor, roles: Roles, padding: Iterable[int]) -> Inside | None:
-        """Return the rules for rows, whose recordings are `[B]`; None if no booster is a grammar.
+        """Return the rules for the rows of a batch; None if no booster is a grammar.
 
         Args:
-            boosters: one for each recording, or one for all.
-            roles: of the model's classes.
-            padding: tokens that stand for nothing. Timestamps aren't among them.
+            boosters: a booster for each recording, or one booster for all.
+            recordings: the recording of each row, `[B]`.
+            roles: the roles of the model's classes.
+            padding: tokens without a meaning (but not timestamps).
         """
         grammars = [booster if isinstance(booster, CompiledGrammar) else None for booster in boosters]
         if not any(grammars):
@@ -45,7 +46,9 @@ class Inside(NamedTuple):
         return cls(prices >= 0, prices >= FORBIDDEN, control, torch.tensor(marks, dtype=torch.int64, device=device))
 
     def rule_out(self, scores: Tensor, input_ids: Tensor, roles: Roles) -> None:
-        """Rule out tokens in scores `[B, C]` after tokens `[B, L]`, in place. Before the transcript control tokens stay."""
+        """Rule out tokens in scores `[B, C]` after tokens `[B, L]`, in place. Before the transcript, control tokens stay
+        possible.
+        """
         begun = self.rows & (roles.roles[input_ids] & START > 0).any(1)
         after_mark = self.strict & torch.isin(input_ids[:, -1], self.marks)
         for tokens, rows in ((self.control, begun), (self.marks, after_mark)):

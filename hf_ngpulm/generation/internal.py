@@ -1,8 +1,8 @@
-"""Compute the internal language model (ILM) of a decoder: its prediction of the next token without audio.
+"""Compute the internal language model (ILM) of a decoder: the decoder's prediction of the next token without audio.
 
 The encoder's states are set to zero (Meng et al., "Internal language model estimation for domain-adaptive end-to-end speech
 recognition", SLT 2021, section 3.2). All frames are then equal, so one frame is enough. The prediction depends only on the
-tokens. So rows with equal tokens are computed once, even if they belong to different recordings.
+tokens. So it is computed only once for rows with equal tokens, even if the rows belong to different recordings.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class InternalLM:
         """Return the next token's logits, `[N, C]`, after N distinct rows of equal length.
 
         Args:
-            places: the rows' tokens, with the index of each row.
-            read: caches, each a dictionary from lengths to entries. If one entry has the beginnings of all rows, it is reused
-                and removed.
+            places: a dictionary from the tokens of each row to the row's index.
+            read: caches, each a dictionary from lengths to entries. If a single entry has the beginnings of all rows, this
+                entry is reused and removed.
         """
         model, length = self.model, len(next(iter(places)))
         device, cache = model.device, EncoderDecoderCache(DynamicCache(), DynamicCache())

@@ -24,8 +24,8 @@ def given_lm(
     """Return the language models for decoding (None for none), and their weight (None if it isn't specified).
 
     Args:
-        lm: a model or a list of models; the name of a Hub repo, a folder or a file; None for the generation config's `ngram_lm`
-            (with the weight `ngram_lm_weight`), if it has one; False to decode without a language model.
+        lm: a model or a list of models, or the name of a Hub repo, a folder or a file. None means `ngram_lm` in the generation
+            config (with the weight `ngram_lm_weight`), if it is set. False decodes without a language model.
         weight: overrides the generation config's weight.
         processor: the recogniser's processor or tokenizer, which determines the token ids of a file's units.
         device: the device on which a named LM is loaded.

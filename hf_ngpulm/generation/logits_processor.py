@@ -37,19 +37,21 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         model.generate(**inputs, logits_processor=[NGramLogitsProcessor(lm, weight=0.2, model=model)])
 
     `generate` doesn't tell a processor which beam a row holds, nor which rows have ended. So the processor is stateless: it
-    derives the LM's state from each row's last tokens, after the last control token (Whisper's `<|notimestamps|>`), without
-    timestamps. The scores of several processors add up. Every search is supported: greedy, sampling, beam, assisted.
+    computes the LM's state from each row's last tokens. These are the tokens after the last control token (such as Whisper's
+    `<|notimestamps|>`), without timestamps. The scores of several processors add up. Every search is supported: greedy,
+    sampling, beam, assisted.
 
     Args:
         lm: a language model, or a list with one (or None) per recording; None for phrases alone.
-        weight: weight of the LM's log-probabilities; a number, or a tensor with one per recording. The default is the tuned
-            weight for this model in the LM's config, together with the other tuned settings; without tuned settings it is 0.2.
-            The processor doesn't know `generate`'s number of beams, so it takes the newest settings (see
+        weight: weight of the LM's log-probabilities; a number, or a tensor with one per recording. By default, the weight and
+            other settings that were tuned for this model are taken from the LM's config. Without tuned settings, the weight is
+            0.2. The processor doesn't know `generate`'s number of beams, so it takes the newest settings (see
             `hf_ngpulm.config.tuned`).
         model: the model whose `generate` is called. Whisper's `generate` is extended to report the recordings of its rows (see
             `generation.whisper`).
-        phrases: phrases to boost (hotwords): a `hf_ngpulm.PhraseBooster`, or the phrases to make one; or a list with a booster,
-            phrases or None for each recording. A compiled grammar, `grammar.compiled(tokenizer)`, allows only its sentences.
+        phrases: phrases to boost (hotwords): a `hf_ngpulm.PhraseBooster`, phrases from which to make a booster, or a list with
+            a booster, phrases or None for each recording. A compiled grammar, `grammar.compiled(tokenizer)`, allows only its
+            sentences.
         phrase_weight: factor of the phrases' bonuses; a number, or a tensor with one per recording.
         normalise_phrases: True (default) shifts probability towards phrases; False adds the bonuses, and a beam search may then
             prefer hypotheses that repeat a phrase. Without beams both give the same transcript. The default for a compiled
@@ -60,25 +62,25 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             tokens.
         prompt_context: whether the LM reads text before the transcript (Whisper's previous text) as context (default False).
         unscored: "kept" (default): symbols that no LM scores (timestamps, control tokens, punctuation that the LM has never
-            seen) keep the model's probability; the LM redistributes the rest. "none" adds the LM's scores only to tokens that
-            the LM scores; unscored symbols then win because they cost nothing.
+            seen) keep the model's probability. The LM redistributes the remaining probability. "none" adds the LM's scores only
+            to tokens that the LM scores. Unscored symbols then win because they have no LM cost.
         score_eos: whether `</s>` gets the LM's score for the end of a sentence; otherwise `</s>` is unscored. The default is
-            True, except for Whisper, whose 30 s windows may hold several sentences: an LM of single sentences would end the
-            transcript after the first sentence. A `continued` LM scores further sentences, so for it the default is True also
-            with Whisper.
-        ilm_weight: weight with which the scores of the decoder's internal LM are subtracted: the decoder's scores with zeros in
-            place of the encoder's states (see `generation.internal`). A number, or a tensor with one per recording; 0 by
-            default. A good value is about 0.7 times `weight`; `weight` can then be much larger than without it. Each step then
-            needs a second decoder pass over a single frame. Only for encoder-decoders.
+            True, but False for Whisper: its 30 s windows may hold several sentences, and an LM of single sentences would end
+            the transcript after the first sentence. A `continued` LM expects further sentences, so with such an LM the default
+            is True also for Whisper.
+        ilm_weight: weight with which the scores of the decoder's internal LM are subtracted. These are the decoder's scores
+            with zeros instead of the encoder's states (see `generation.internal`). A number, or a tensor with one per
+            recording; 0 by default. A good value is about 0.7 times `weight`. With an internal LM, `weight` can be much larger
+            than without, but each step needs a second decoder pass over a single frame. Only for encoder-decoders.
         source_lm, source_weight: an n-gram model of the recogniser's training text, whose scores are also subtracted, and its
             weight (by default half of `weight`).
-        in_place: whether to write into the scores passed by `generate`. This is safe unless `output_logits` returns the same
+        in_place: whether to write into the scores passed by `generate`. This isn't safe if `output_logits` returns the same
             tensor.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
 
     Raises:
-        ValueError: the LM has more tokens than the model; a weight, `lm` or `start` is invalid; in a call of the processor, the
-            number of rows isn't a multiple of the recordings in `lm` or `weight`.
+        ValueError: the LM has more tokens than the model; a weight, `lm` or `start` is invalid; or, in a call of the processor,
+            the number of rows isn't a multiple of the number of recordings in `lm` or `weight`.
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
@@ -134,7 +136,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return shown(self, **settings, model=type(self._model).__name__, **self.options.told())
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Add the language models' scores to those of the next token.
+        """Add the language models' scores to the scores of the next token.
 
         Args:
             input_ids: integers `[B, L]`, the tokens so far.
@@ -163,7 +165,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return scores
 
     def _add_parts(self, scores: Tensor, input_ids: Tensor, parts: list[Part]) -> None:
-        """Add all parts to scores float32 `[B, C]` after tokens `[B, L]`, in place, except in rows that are in a loop."""
+        """Add all parts to scores float32 `[B, C]` after tokens `[B, L]`, in place. Nothing is added to rows in a loop."""
         in_loop = self.rule_out(scores, input_ids, parts)
         parts = [part.after(input_ids) for part in parts]
         if any(part.less is not None for part in parts):
@@ -182,8 +184,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
 
         Args:
             states: for each part, the automaton's state in each row.
-            in_loop: bool `[B]`, rows that repeat a phrase; nothing is added to them.
-            unheard: the internal LM's logits `[B, C]`; if None, they are computed if a part needs them.
+            in_loop: bool `[B]`, rows that repeat a phrase. Nothing is added to such rows.
+            unheard: the internal LM's logits `[B, C]`. If this is None and a part needs the logits, they are computed.
         """
         less = self.subtracted(input_ids, parts, states, scores.shape[1], unheard)
         for part, at in zip(parts, states):
@@ -219,9 +221,9 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
     def rule_out(self, scores: Tensor, input_ids: Tensor, parts: Sequence[Part]) -> Tensor:
         """Rule out, in place, tokens that may not follow the tokens `[B, L]`.
 
-        Such tokens are timestamps outside timestamp mode, tokens that would continue a loop, and tokens that would lead away
-        from a grammar (see `generation.inside`). Rows without fusion stay unchanged. The result is a bool mask `[B]` of the
-        rows in a loop, in which only the model's scores count.
+        Such tokens are timestamps outside timestamp mode, tokens that would continue a loop, and tokens that would leave a
+        grammar (see `generation.inside`). Rows without fusion stay unchanged. Return a bool mask `[B]` of the rows in a loop.
+        In these rows only the model's scores count.
         """
         # Masks are used because selecting rows would synchronise with the GPU at each step.
         fused = parts[0].fused if len(parts) == 1 else torch.stack([part.fused for part in parts]).any(0)
@@ -271,7 +273,9 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return changed
 
     def select(self, recordings: Sequence[int]) -> NGramLogitsProcessor:
-        """Return a copy for some recordings, in this order. Lists of LMs and phrases, and weights, are indexed."""
+        """Return a copy for some recordings, in the order of `recordings`. The copy has the LMs, phrases and weights of these
+        recordings.
+        """
         selected = copy.copy(self)
         selected.fusion, selected.options = self.fusion.select(recordings), self.options.select(recordings)
         selected._parts = None
@@ -306,11 +310,11 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return next(iter(counts.values()), None)
 
     def roles(self, classes: int, device: torch.device) -> list[Roles]:
-        """Return the roles of the model's classes (text, end of a transcript and others), one entry for each element of
-        `_columns`.
+        """Return the roles of the model's classes (text, end of a transcript and others). There is one entry for each element
+        of `_columns`.
 
-        Language models with equal roles share an entry; their roles differ if, for example, one of them has never seen a
-        punctuation mark. Phrases, if any, have the last entry.
+        Language models with equal roles share an entry. Two language models have different roles if, for example, only one has
+        seen a punctuation mark. If there are phrases, the last entry is for the phrases.
         """
         if not self._roles or len(self._roles[0].roles) != classes:
             largest = max(automaton.vocab_size for automaton in self._known)
@@ -347,15 +351,15 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         columns = list(by_roles.values())
         if fusion.source is not None:
             columns.append((Column(1), roles_of(self._model, fusion.models, *given, False)))
-        # Phrases have their own roles. A mark that an LM has never seen may be part of a phrase. At the end of a transcript
-        # unfinished phrases repay their bonus, whether or not an LM scores the end.
+        # Phrases have their own roles, because a mark that an LM has never seen may be part of a phrase, and because at the end
+        # of a transcript unfinished phrases repay their bonus, whether or not an LM scores the end.
         if fusion.phrases is not None:
             known = self._known[len(fusion.models) :] or fusion.models
             columns.append((Column(fusion.num_lms), roles_of(self._model, known, *given, True)))
         return columns
 
     def recordings(self, batch_size: int) -> list[int]:
-        """Return the recording's index for each row, or -1 for padding rows. A recording has one row per beam or sequence."""
+        """Return the index of each row's recording; -1 for padding rows. A recording has one row per beam or sequence."""
         count = self.num_recordings
         if count is None:
             return [0] * batch_size
@@ -370,8 +374,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
     def parts(self, recordings: list[int] | int, classes: int, device: torch.device) -> list[Part]:
         """Return the parts to add to the scores, language models first, then phrases.
 
-        `recordings` lists the recording of each row. If it is a number, it is the number of rows, divided equally among all
-        recordings.
+        `recordings` lists the recording of each row. If it is a number, this is the number of rows, and all recordings have
+        equally many rows.
         """
         key = (recordings, classes, device)
         cached = self._parts  # read once, because another thread may replace it
@@ -410,19 +414,19 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return cached[1]
 
     def _internal_of(self, model: Any, known: InternalLM | None) -> InternalLM | None:
-        """Return the model's internal LM if it is subtracted; `known` is reused unless it is None."""
+        """Return the model's internal LM if it is subtracted, otherwise None. `known`: an object to reuse, or None."""
         if self.subtracts_internal and not self.fusion.models:
             raise ValueError("ilm_weight is given without a language model to make up for it: pass lm= too")
         return InternalLM(model) if known is None and self.subtracts_internal else known
 
     def _has_none_of(self, lms: list[NGramLM], recordings: Tensor) -> Tensor:
-        """Return a bool mask `[B]` of the rows whose language model isn't among `lms`, or that have no language model."""
+        """Return a bool mask `[B]` of the rows that have no language model, or whose language model isn't in `lms`."""
         has_one = [any(model is lm for model, _ in parts_of(row) for lm in lms) for row in self.fusion.per_row or ()]
         return ~torch.tensor(has_one, device=recordings.device)[recordings]
 
     def _less(self, every: RowModels, recordings: Tensor, has_lm: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Return the internal LM's weights `[B]`, and a bool mask `[B]` of the rows in which any score is subtracted. The
-        weights are None if all are 0, the mask if it is False in all rows.
+        """Return the internal LM's weights `[B]`, and a bool mask `[B]` of the rows in which any score is subtracted. Weights
+        that are all 0, or a mask that is False in all rows, are replaced by None.
 
         Scores are subtracted only in rows with a language model (`has_lm`). `every`: the models of all recordings.
         """
@@ -438,7 +442,9 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return [*self.fusion.models, *boosters.values()] or [self.fusion.contexts.booster([])]
 
     def _boosters(self) -> list[Any]:
-        """Return the boosters of phrases: one (or None) for each recording, or a single one for all; none without phrases."""
+        """Return the boosters of phrases: a booster (or None) for each recording, or one booster for all recordings. Without
+        phrases, the list is empty.
+        """
         phrases = self.fusion.phrases
         rows = len(phrases) if is_per_row(phrases) else 1
         return [] if phrases is None else self.fusion.contexts.of_rows(phrases, rows)

@@ -18,12 +18,12 @@ from .inside import Inside
 class Part(NamedTuple):
     """Hold the arguments of `fuse` for one part, which is either language models or phrases.
 
-    `fused`, bool `[B]`, marks the rows that the part applies to. `engine` is resolved, not "auto". `lazy` is the search of a
-    lazy model. `lease` reserves the place of phrases in the pool of states. `subtracted` is True for the source LM.
+    `fused`, bool `[B]`, marks the rows to which the part applies. `engine` is the name of an engine, not "auto". `lazy` is the
+    search of a lazy model. `lease` reserves the place of phrases in the pool of states. `subtracted` is True for the source LM.
 
-    `less` and `ilm_weights` are set for the part of language models only. `less`, bool `[B]`, marks the rows in which any score
-    is subtracted. `ilm_weights` `[B]` holds the internal LM's weights. Each is None if no row needs it. `inside` is set for
-    phrases that are grammars.
+    `less` and `ilm_weights` are set only if the part is language models. `less`, bool `[B]`, marks the rows in which any score
+    is subtracted. `ilm_weights`, `[B]`, holds the internal LM's weights. Each field is None if no row needs it. `inside` is set
+    only if the part has phrases that are grammars.
     """
 
     rows: FusedRows
@@ -41,7 +41,7 @@ class Part(NamedTuple):
 
     @property
     def is_one_call(self) -> bool:
-        """Return whether the native core can fuse this part in one call, provided that it is the only part.
+        """Return whether the native core can fuse this part in one call, if there is no other part.
 
         The part must be a language model that isn't lazy, and no row may have a score to subtract.
         """
@@ -49,14 +49,14 @@ class Part(NamedTuple):
         return is_plain and is_native(self.engine, self.fused.device)
 
     def outside_loops(self, states: Tensor, in_loop: Tensor) -> Tensor:
-        """Return the states of rows `[B]`, or -1 in rows in which this part has no say because they are in a loop, bool `[B]`.
+        """Return the states of rows, `[B]`, but -1 for rows in a loop (`in_loop`, bool `[B]`), to which the part adds nothing.
 
-        A grammar always has a say: its sentences may repeat a phrase, such as a digit.
+        Rows with a grammar keep their states, because a grammar's sentences may repeat a phrase, such as a digit.
         """
         return states.masked_fill(in_loop if self.inside is None else in_loop & ~self.inside.rows, -1)
 
     def after(self, input_ids: Tensor) -> Part:
-        """Compose the lazy states that follow the tokens `[B, L]`, and return the part with them."""
+        """Compose the lazy states after the tokens `[B, L]`. Return the part with tensors that include these states."""
         if self.lazy is None or not input_ids.shape[1]:
             return self.at(self.rows.starts)
         rows, (text, lengths, _) = self.rows, text_of(input_ids, self.roles)
@@ -64,7 +64,7 @@ class Part(NamedTuple):
         return self._replace(rows=rows._replace(tensors=tensors))
 
     def at(self, states: Tensor) -> Part:
-        """Compose the lazy states `[B]`, and return the part with them."""
+        """Compose the lazy states `[B]`. Return the part with tensors that include these states."""
         return self if self.lazy is None else self._replace(rows=self.rows._replace(tensors=self.lazy.reading(states)))
 
 
@@ -78,7 +78,7 @@ class Column(NamedTuple):
 def internal_scores(unheard: Tensor, roles: Roles) -> Tensor:
     """Return the internal LM's log-probabilities, float32 `[B, C]`, from its logits `[B, C]`.
 
-    The log-probabilities are normalised over the classes that an LM scores; all other classes get 0.
+    The log-probabilities are normalised over the classes that an LM scores. All other classes get 0.
     """
     unscored = (roles.roles & KINDS) == UNSCORED
     return torch.log_softmax(unheard.masked_fill(unscored, -torch.inf), 1).masked_fill(unscored, 0.0)

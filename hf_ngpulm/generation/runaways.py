@@ -1,4 +1,4 @@
-"""Detect runaway transcripts, which repeat a phrase up to the limit of tokens, and shorten them. `evaluate` counts them.
+"""Detect and shorten runaway transcripts, which repeat a phrase up to the limit of tokens. `evaluate` counts runaways.
 
 `search.attention_step.loops` prevents language models from causing runaway transcripts.
 """
@@ -26,8 +26,8 @@ def runs_away(words: Sequence[Hashable]) -> bool:
 
 
 def before_running_away(tokens: Sequence[Token]) -> Sequence[Token]:
-    """Shorten a transcript whose end repeats a phrase at least four times in a row, with at least 8 tokens in total: only the
-    first of these phrases stays. Other transcripts are returned whole.
+    """Shorten a transcript whose end has a phrase at least four times in a row, with at least 8 tokens in total. Only the first
+    occurrence of the phrase stays. Other transcripts are returned whole.
     """
     for period in range(1, len(tokens) // MANY_TIMES + 1):
         run = 0
@@ -41,9 +41,9 @@ def before_running_away(tokens: Sequence[Token]) -> Sequence[Token]:
 def without_runaways(
     transcripts: list[list[int]], score: Callable[[list[list[int]], list[int]], list[float]]
 ) -> list[list[int]]:
-    """Return transcripts in token ids, of which runaways are shortened if the model finds that likelier.
+    """Return transcripts in token ids. A runaway is shortened if the model gives the shorter transcript a higher probability.
 
-    A runaway is so unlikely that, beside it, anything else would seem to be what was said.
+    This is needed because a runaway is so unlikely that any other transcript would look better in a comparison.
 
     Args:
         transcripts: a transcript for each row of a batch.

@@ -1,10 +1,10 @@
 """Rank the beams of `generate` with a causal language model, at the end and during the search (see `hf_ngpulm.rescoring`).
 
 `generate` ranks beams by score / length ** `length_penalty`, where the length counts the generated tokens and the end. The
-rescorer's addition to a score is divided by the same power.
+rescorer's addition to a score is divided by the same power of the length.
 
-If a transcript repeats a phrase without end, the rescorer reads only the first time, and the other words get no bonus.
-Otherwise the bonuses would prolong such loops, which cost a decoder with attention next to nothing.
+If a transcript repeats a phrase without end, the rescorer reads the phrase only once, and the repeated words get no bonus.
+Otherwise the bonuses would prolong such loops, because a decoder with attention gives repeated words a high probability.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class SecondPass(NamedTuple):
 
     @property
     def num_recordings(self) -> int | None:
-        """Return the number of recordings for which there are weights; None without weights per recording."""
+        """Return the number of recordings for which there are weights. Return None if all recordings have the same weights."""
         return next((len(each) for each in (self.weight, self.word_bonus) if isinstance(each, Tensor)), None)
 
     def best(
         self, search: Callable[[Any, list[Any]], Any], texts: Texts, prompt: int, config: Any, recordings: Sequence[int]
     ) -> Any:
-        """Run a beam search, and let the rescorer rank all beams. Return the best ones in the form of `generate`.
+        """Run a beam search, and let the rescorer rank all beams. Return the best beams in the form of `generate`'s output.
 
         `sequences_scores` are the scores of the first pass.
 
@@ -79,10 +79,10 @@ class SecondPass(NamedTuple):
             texts: turns tokens into transcripts.
             prompt: number of tokens before the transcript.
             config: the generation config.
-            recordings: the index of each row's recording, as for tensors of weights.
+            recordings: the index of each row's recording, an index into tensors of weights.
 
         Raises:
-            ValueError: there is one beam only; or scores are normalised, which would undo delayed fusion.
+            ValueError: there is only one beam, or scores are normalised, which would undo delayed fusion.
         """
         beams, returned = config.num_beams or 1, config.num_return_sequences or 1
         if beams == 1:
@@ -149,11 +149,12 @@ class Texts:
 class Shares(LogitsProcessor):
     """Let a rescorer take part in the beam search of `generate` (delayed fusion, see `hf_ngpulm.decoding.sessions.delayed`).
 
-    At each step the rescorer scores the complete words of each beam. Its share in the beam's score is added to all scores of
-    the next token, and its share of the previous step is subtracted. So a beam's score contains one share.
+    At each step the rescorer scores the complete words of each beam. The rescorer's share in the beam's score is added to all
+    scores of the next token, and its share from the previous step is subtracted. So a beam's score contains only one share.
 
     Attributes:
-        added: a tensor `[B * K]` for each step: the new share minus the previous one, which was added to each row's scores.
+        added: a tensor `[B * K]` for each step, the number that was added to each row's scores: the new share minus the
+            previous share.
     """
 
     def __init__(self, rescorer: Any, weights: Tensor, bonuses: Tensor, texts: Texts, prompt: int, beams: int) -> None:

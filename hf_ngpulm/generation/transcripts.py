@@ -1,9 +1,9 @@
 """Find where the transcript begins among a model's tokens, and which tokens are text, for each model family.
 
-An encoder-decoder's `input_ids` begin with control tokens (`<|startoftranscript|><|en|>...`). Text that isn't part of the
-transcript may stand between them (after Whisper's `<|startofprev|>`, or Canary's context). So the transcript begins after the
-last control token. In an LLM, the transcript follows a whole prompt, whose control tokens only the tokenizer knows. With
-`inputs_embeds`, `generate` has only the tokens of the transcript.
+An encoder-decoder's `input_ids` begin with control tokens (`<|startoftranscript|><|en|>...`). Between the control tokens, there
+may be text that isn't part of the transcript (after Whisper's `<|startofprev|>`, or Canary's context). So the transcript begins
+after the last control token. In an LLM, the transcript follows a whole prompt. Only the tokenizer knows the prompt's control
+tokens. With `inputs_embeds`, `generate` has only the tokens of the transcript.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def roles_of(
 ) -> Roles:
     """Return the role of each of a model's classes (text, end of transcript and others).
 
-    The arguments are those of `NGramLogitsProcessor`; `models` are language models or phrases, `classes` the number of classes.
+    `models` are language models or phrases, `classes` is the number of classes. Other arguments: see `NGramLogitsProcessor`.
     """
     configs = configs_of(model)
     ends = ends_of(model)
@@ -99,12 +99,12 @@ def ends_of(model: Any) -> set[int]:
 
 
 def padding_of(model: Any) -> set[int]:
-    """Return the tokens that stand for nothing in a transcript and don't end it: padding and unknown words."""
+    """Return the tokens that have no meaning in a transcript and don't end it: padding and unknown words."""
     return _numbers(configs_of(model), ("pad_token_id", "unk_token_id")) - ends_of(model)
 
 
 def no_timestamps_of(model: Any) -> int | None:
-    """Return the id of Whisper's `<|notimestamps|>`; None for other models. All greater ids are timestamps."""
+    """Return the id of Whisper's `<|notimestamps|>` (all greater ids are timestamps). Return None for other models."""
     ids = _numbers(configs_of(model), ("no_timestamps_token_id",)) if _model_type(model) == "whisper" else ()
     return max(ids, default=None)
 
@@ -137,7 +137,7 @@ def configs_of(model: Any) -> list[Any]:
 
 
 def positions_of(model: Any) -> int | None:
-    """Return the most tokens, prompt included, that a model's decoder can read; None if its configs don't limit them."""
+    """Return the most tokens, including the prompt, that a model's decoder can read; None if the configs set no limit."""
     names = "max_target_positions", "max_text_positions", "max_position_embeddings"
     values = (getattr(config, name, None) for config in configs_of(model) for name in names)
     return max((value for value in values if isinstance(value, int)), default=None)
@@ -152,7 +152,7 @@ def _numbers(configs: Iterable[Any], names: Iterable[str]) -> set[int]:
 
 
 def _unwritten_marks(models: Sequence[NGramLM], tokenizer: Any) -> set[int]:
-    """Return the punctuation tokens that no language model has seen. They are unscored, like timestamps."""
+    """Return the punctuation tokens that no language model has seen. These tokens are unscored, like timestamps."""
     if not all(hasattr(lm, "unk_tokens") for lm in models):  # boosters: phrases score only their own tokens anyway
         return set()
     pieces_of_ids = next((pieces for pieces in (getattr(lm, "pieces", None) for lm in models) if pieces), None)
@@ -168,8 +168,8 @@ def _is_mark(piece: str | None) -> bool:
 
 
 def _control_pieces(models: Sequence[NGramLM], tokenizer: Any) -> Iterable[tuple[str, int]]:
-    """Yield the piece and id of each token that isn't text. With a tokenizer, these are its special and added tokens. Otherwise
-    they are tokens of the form `<|...|>` without a unigram in the LM.
+    """Yield the piece and id of each token that isn't text. With a tokenizer, these are the tokenizer's special and added
+    tokens. Without a tokenizer, these are the tokens of the form `<|...|>` without a unigram in the LM.
     """
     if tokenizer is not None:
         tokenizer = tokenizer_of(tokenizer)

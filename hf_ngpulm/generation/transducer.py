@@ -45,12 +45,12 @@ def transducer_generate(
     Args:
         model, input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, streamer: passed by `generate`.
         lm: a language model; the id of a Hub repo, a folder or a file with a language model (cached for later calls); or a list
-            with a language model (or None) for each row. By default the generation config's `ngram_lm` (with the weight
-            `ngram_lm_weight`), if it has one; False decodes without a language model.
+            with a language model (or None) for each row. The default is `ngram_lm` in the generation config (with the weight
+            `ngram_lm_weight`), if it is set. False decodes without a language model.
         lm_weight, phrases, phrase_weight, strategy, num_beams, ... aes_gamma: as for `hf_ngpulm.TransducerDecoder`. Without
-            `lm_weight`, settings in the LM's config that were tuned for the model apply.
-        processor: the model's processor or tokenizer, to check that the LM was made for it, and to spell phrases. Without it
-            only vocabulary sizes are compared, and phrases must be a `hf_ngpulm.PhraseBooster`.
+            `lm_weight`, settings that were tuned for the model are taken from the LM's config.
+        processor: the model's processor or tokenizer, to check that the LM was made for it, and to spell phrases. Without a
+            processor only vocabulary sizes are compared, and phrases must be a `hf_ngpulm.PhraseBooster`.
 
     Raises:
         ValueError: a setting of `generate` isn't supported by this search (logits processors, a streamer).
@@ -93,7 +93,7 @@ def transducer_generate(
 
 
 def _most_steps(model: Any, config: GenerationConfig | None, frames: int) -> int | None:
-    """Return the maximum number of steps that the caller set; None if `generate`'s default holds."""
+    """Return the maximum number of steps that the caller set; None if the caller didn't change `generate`'s default."""
     if config is None or config.max_length is None:
         return None
     by_itself = config.max_new_tokens is None and config.max_length == model.max_symbols_per_step * frames

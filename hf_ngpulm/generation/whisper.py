@@ -1,14 +1,14 @@
-"""Extend Whisper's long-form decoding for logits processors. The extension tells them which recording each row belongs to, and
-keeps the model's own scores.
+"""Extend Whisper's long-form decoding for logits processors. The extension tells the processors which recording each row
+belongs to, and keeps the model's own scores.
 
 Whisper decodes a 30 s window of each recording that hasn't ended. If the transcript of a row looks bad, Whisper decodes the row
 again at another temperature, in a smaller batch. Methods of the model do this, with the processors as arguments. This module
 wraps these methods, on one model object only. The wrappers tell a processor with several LMs which recordings are in the batch.
-A transcript looks bad if its mean log-probability is below `logprob_threshold`. The wrapped methods compute that mean from the
+A transcript looks bad if its mean log-probability is below `logprob_threshold`. The wrapped methods compute this mean from the
 model's own scores, not from the fused scores. `generate` without an `NGramLogitsProcessor` is unchanged.
 
-A window must consume audio; otherwise the next window would be the same, and decoding would never end. So timestamps are ruled
-out after `<|notimestamps|>` (Transformers leaves that to the model). A window that ends where it began counts as consumed.
+A window must consume audio. Otherwise the next window would be the same, and decoding would never end. So this module rules out
+timestamps after `<|notimestamps|>` (Transformers doesn't). If a window consumes no audio, the whole window counts as consumed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Window:
         total: number of sequences of all recordings.
         prompt_length: number of tokens before the transcript.
         generation_config: the config with the current number of beams.
-        judged: the first logits processor, if `logprob_threshold` is set; otherwise None. The window then keeps this
-            processor's input, the model's own scores. They take as much memory as the fused scores, which Whisper keeps.
+        judged: the first logits processor, if `logprob_threshold` is set; otherwise None. The window keeps the input of this
+            processor (the model's own scores), which takes as much memory as the fused scores, which Whisper keeps.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Window:
         self._again: list[int] = []
 
     def keep(self, processor: Any, input_ids: Tensor, scores: Tensor) -> None:
-        """Keep the input scores `[B, C]` of a processor, if they are used to judge transcripts."""
+        """If the input scores of a processor are used to judge transcripts, keep these scores, `[B, C]`."""
         if processor is self.judged:
             self.own[input_ids.shape[1] - self.prompt_length :] = [scores.clone()]
 
@@ -59,8 +59,8 @@ class Window:
         return self.sequences[row] // (self.total // count)
 
     def decoded(self, row: int, again: bool) -> None:
-        """Record whether `row` must be decoded again. Call it for each row in ascending order. After the last row, the window
-        has only the rows to decode again.
+        """Record whether `row` must be decoded again. Call the method for each row in ascending order. After the last row, the
+        window has only the rows to decode again.
         """
         if row == 0:
             self._again = []
@@ -79,7 +79,7 @@ class Windowed:
 
 
 def follow_recordings(model: Any) -> None:
-    """Wrap the methods of a Whisper model, also if it is part of another module. Other models are left unchanged."""
+    """Wrap the methods of a Whisper model, also of a Whisper model within another module. Other models stay unchanged."""
     for part in model.modules():
         for method in (generate_with_fallback, _need_fallback, _retrieve_segment):
             here = vars(part).get(method.__name__)
@@ -136,7 +136,7 @@ def _retrieve_segment(self: Any, *args: Any, **kwargs: Any) -> Any:
 def rule_out_timestamps(scores: Tensor, input_ids: Tensor, no_timestamps: int, rows: Tensor) -> None:
     """Rule out timestamps in scores `[B, C]`, in place.
 
-    This affects rows in the mask `rows`, bool `[B]`, whose tokens `[B, L]` contain `<|notimestamps|>`.
+    A row is affected if the mask `rows`, bool `[B]`, is True and the row's tokens, `[B, L]`, contain `<|notimestamps|>`.
     """
     without = (input_ids == no_timestamps).any(1) & rows
     scores[:, no_timestamps + 1 :].masked_fill_(without[:, None], -torch.inf)
@@ -162,8 +162,8 @@ def _own_scores(window: Window, given: dict[str, Any]) -> list[Tensor]:
 
 
 def _artificial_scores(log_probs: Tensor, given: dict[str, Any]) -> list[Tensor]:
-    """Return artificial scores `[V]` for each step of a row, so that Transformers' `_need_fallback` averages `log_probs`.
-    `given`: the arguments of `_need_fallback`, by name.
+    """Return artificial scores `[V]` for each step of a row, from which Transformers' `_need_fallback` computes the mean of
+    `log_probs`. `given`: the arguments of `_need_fallback`, by name.
     """
     sequence = given["seek_sequence"].cpu()
     scores = torch.full((min(len(log_probs), len(sequence)), given["vocab_size"]), -torch.inf)

@@ -17,7 +17,7 @@ def measured(
     model: Any, encoder_outputs: Any, attention_mask: Tensor | None, prompts: Sequence[Sequence[int]], tokens: Tensor,
     splitter: WordSplitter, confidence: str | Calibration,
 ) -> list[Hypothesis]:  # fmt: skip
-    """Return the transcripts of a batch, whose `words` have confidences and no times.
+    """Return the transcripts of a batch. Their `words` have confidences, but no times.
 
     Args:
         model, encoder_outputs, attention_mask, prompts: as for `token_confidences`.

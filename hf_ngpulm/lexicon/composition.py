@@ -1,52 +1,53 @@
 """Compose a word-level LM with a lexicon into a backoff automaton over tokens.
 
-The words in the n-grams after an LM state h, spelled in tokens, form a trie. Node (h, x), prefix x under state h, is a state of
-the automaton. It backs off to (h', x), the same prefix under h', the first state of h's backoff chain that has the prefix. The
-root has all prefixes. The last token of a word leads to (g, empty), where g is the state after the word in h. Weights are
-pushed towards the start of words: with
+The words in the n-grams after an LM state h, spelled in tokens, form a trie. Each node of this trie is a state of the
+automaton, named (h, x) for the prefix x. It backs off to (h', x), where h' is the first state in h's backoff chain that has the
+same prefix. The root has all prefixes. The last token of a word leads to (g, empty), where g is the state after the word in h.
+Weights are pushed towards the start of words. With
 
     mass(h, x) = sum of p(w | h) over all words w, in h's n-grams or not, whose spellings begin with x;    mass(h, empty) = 1
 
-an arc weighs the quotient of the masses at its ends, a word's last arc weighs p(w | h) / mass(h, x), and backing off from (h,
-x) weighs b(h) * mass(h', x) / mass(h, x). On any path the masses cancel, and the probabilities of the words remain. So the sum
-over a path is the LM's own log-probability, even if the masses are inexact. If each word has exactly one spelling and no two
-words share it, the scores are the LM's true marginal over tokens. The scores after a prefix then sum to one. Masses are
-computed from short contexts to long ones,
+an arc weighs the mass at its end divided by the mass at its start, a word's last arc weighs p(w | h) / mass(h, x), and backing
+off from (h, x) weighs b(h) * mass(h', x) / mass(h, x). On any path the masses cancel, and the probabilities of the words
+remain. So the sum over a path is the LM's own log-probability, even if the masses are inexact. If each word has exactly one
+spelling, and no spelling belongs to two words, the scores are the LM's true marginal over tokens. The probabilities after a
+prefix then sum to one. Masses are computed from short contexts to long ones,
 
     mass(h, x) = sum over h's own words of p(w | h) + b(h) * (mass(h', x) - sum over h's own words of p(w | h'))
 
-in double precision. The bracket may be a difference of nearly equal numbers. If it is below 1e-12 of its first term, it counts
-as zero. It also counts as zero if it is negative, which happens in models that don't sum to one. So a mass is never less than
-that of h's own words, and never zero.
+in double precision. The bracket may be a difference of nearly equal numbers. If the bracket is below 1e-12 of its first term,
+it counts as zero. It also counts as zero if it is negative, which happens in models that don't sum to one. So a mass is never
+less than the mass of h's own words, and never zero.
 
 **Ends of words.** A *delimiter* (`|`, in vocabularies of characters) is the last token of each spelling, so no spelling is a
-prefix of another. The last word of an utterance may lack it: `</s>` at a node before a delimiter scores p(w | h) * p(</s> | g).
-A delimiter where no word has begun scores like a token of an unknown word and leaves the state unchanged.
+prefix of another. The last word of an utterance may lack its delimiter. In this case, `</s>` at the node before the delimiter
+scores p(w | h) * p(</s> | g). A delimiter where no word has begun scores like a token of an unknown word and leaves the state
+unchanged.
 
-With a *mark* at the start of words (`▁`, `Ġ`) a word ends when the next word starts, or at `</s>`; and `▁a` may continue to
-`▁ab`. A token with a mark can't continue a word, and a token without a mark can't begin one. If a word isn't a prefix of
-another word, its last token leads to (g, empty), since nothing else can follow. If x is a word w and a prefix of longer words,
-(h, x) needs two backoffs with different weights: to (h', x) for continuing the word, and to (g, empty) for the next word. But a
-state has only one backoff. If h has no n-gram with w, both backoffs agree: (h', x) leads to g, and p(w | h) is b(h) * p(w |
-h'). If h has such an n-gram, (h, x) backs off to (g, empty) with the weight p(w | h) / mass(h, x). It then has arcs for *all*
-tokens that continue words, whichever context has n-grams with these words. (Arcs for all beginnings of next words would be
-several times as many.)
+With a *mark* at the start of words (`▁`, `Ġ`) a word ends when the next word starts, or at `</s>`. The word `▁a` may also
+continue to `▁ab`. A token with a mark can't continue a word, and a token without a mark can't begin a word. If a word isn't a
+prefix of another word, its last token leads to (g, empty), since nothing else can follow. If x is a word w and a prefix of
+longer words, (h, x) needs two backoffs with different weights: to (h', x) for continuing the word, and to (g, empty) for the
+next word. But a state has only one backoff. If h has no n-gram with w, both backoffs agree: (h', x) leads to g, and p(w | h) is
+b(h) * p(w | h'). If h has such an n-gram, (h, x) backs off to (g, empty) with the weight p(w | h) / mass(h, x). The state
+(h, x) then has arcs for *all* tokens that continue words, also for words that occur only in n-grams of other contexts. (Arcs
+for all tokens that begin a next word would be several times as many.)
 
 **Unknown words.** An unknown word of n tokens (without its delimiter) scores log p(<unk> | h) + offset - n * cost, and leads to
-the state after <unk>. N-grams that end in <unk> are left out. So p(<unk> | h) always results from backing off to the unigram,
-and one state serves all unknown words. If a word leaves the trie, (root, x) backs off to that state with a weight that takes
-back the score of the word's prefix. With marks, a token without a mark may continue no word. If the tokens before it are a
+the state after <unk>. N-grams that end in <unk> are dropped. So p(<unk> | h) always results from backing off to the unigram,
+and one state is enough for all unknown words. If a word leaves the trie, (root, x) backs off to that state with a weight that
+cancels the score of the word's prefix. With marks, a token without a mark may continue no word. If the tokens before it are a
 word, that word is finished and keeps its score, and the token begins a separate unknown word. Otherwise all these tokens are
 one unknown word. The first word of a text is also unknown if it has no mark. Tokenizers of byte-level vocabularies may omit the
-mark there; speech recognisers write it.
+mark of the first word; speech recognisers write it.
 
 **Sentences that follow one another** (`NGramLM.continued`). The composition works for any backoff state. So the LM over words
 is changed in the same way as an LM over tokens (see `hf_ngpulm.automaton.continuation`) and then composed. A context that often
-ends a sentence backs off to the start of the next sentence: there b(h) is p(</s> | h) * share, and (h, x) backs off to (start,
-x).
+ends a sentence backs off to the start of the next sentence. In such a context b(h) is p(</s> | h) * share, and (h, x) backs off
+to (start, x).
 
-The states are numbered in this order: the LM's own states (h, empty) in their order; the unknown word; the prefixes, by LM
-state and place in the trie.
+The states are numbered in this order: first the LM's own states (h, empty), in the order of the LM, then the unknown word, then
+the prefixes, by LM state and place in the trie.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ from .spellings import Boundaries, Lexicon
 from .trie import Trie, build_trie, sorted_spellings
 from .word_lm import STATES_PER_THREAD, FormLM, WordLM
 
-# Score of a forbidden unknown word: finite, so that no engine computes with infinities, and far below every path within the
-# lexicon. A search without such a path still returns its best hypothesis.
+# Score of a forbidden unknown word. It is finite, so that no engine computes with infinities, and far below the score of every
+# path within the lexicon. A search that finds no path within the lexicon still returns its best hypothesis.
 FORBIDDEN = -1e4
 
 
@@ -77,8 +78,7 @@ class NgpulmFormLM(Struct):
 
     Members:
         ends_after: `[A + 1]`, log p(</s>) after each arc; the last element is log p(</s>) after `<unk>`. If None, the core
-            looks
-            these values up.
+            looks up these values.
         unknown: natural log-probability of an unknown word at the root.
         unknown_token: natural log, added for each token of an unknown word.
     """
@@ -89,8 +89,8 @@ class NgpulmBoundaries(Struct):
 
 
 class NgpulmPlaces(Struct):
-    """Prefix states: states (h, x) with a prefix x that isn't empty. They are numbered consecutively after the LM's own states.
-    They have no arcs yet.
+    """Prefix states: states (h, x) with a prefix x that isn't empty. Their numbers follow the numbers of the LM's own states.
+    Prefix states have no arcs yet.
 
     Members:
         first_place: `[S + 1]`, the first prefix state under each state h of the LM, and the end of all prefix states.
@@ -126,11 +126,11 @@ class SpelledLM(NamedTuple):
     ) -> SpelledLM:
         """Combine an LM with spellings.
 
-        Unknown words are scored as in `hf_ngpulm.lexicon.compose`; they are forbidden if `unk_score_offset` is None.
+        Unknown words are scored as in `hf_ngpulm.lexicon.compose`. If `unk_score_offset` is None, unknown words are forbidden.
         """
         unknown = FORBIDDEN if unk_score_offset is None else lm.unknown + unk_score_offset
-        # A state may depend on more than `order` words of the lexicon if words end at delimiters (the end of a long unknown
-        # word may look like a known word), or if the context decides between words with the same spelling.
+        # In two cases a state may depend on more than `order` words of the lexicon: if words end at delimiters (the end of a
+        # long unknown word may look like a known word), or if the context decides between words with the same spelling.
         is_local = boundaries.delimiter is None and len(lm.form_of) == trie.num_forms
         length = (lm.automaton.context_length + 2) * (trie.longest + 1) if is_local else MAX_CONTEXT_LENGTH
         return cls(lm, trie, boundaries, unknown, -unk_token_cost, min(length, MAX_CONTEXT_LENGTH))
@@ -150,7 +150,7 @@ class SpelledLM(NamedTuple):
 
     @property
     def num_contexts(self) -> int:
-        """Number of the LM's own states, which are between words."""
+        """Number of the LM's own states (states between words)."""
         return self.lm.automaton.num_states
 
     @property
@@ -159,7 +159,7 @@ class SpelledLM(NamedTuple):
 
 
 def compose_automaton(spelled: SpelledLM) -> BackoffAutomaton:
-    """Compose a word-level LM with the trie of its words' spellings. Raises NGramFormatError if there are too many states."""
+    """Compose a word-level LM with the trie of its spellings. Raises NGramFormatError if there are too many states."""
     tensors, _ = compose_states(spelled.lm.over_forms(spelled.num_contexts), spelled)
     start = torch.tensor([spelled.lm.start], dtype=torch.int32)
     root = torch.zeros(1, dtype=torch.int32)
@@ -169,7 +169,7 @@ def compose_automaton(spelled: SpelledLM) -> BackoffAutomaton:
 def compose_states(
     lm: FormLM, spelled: SpelledLM, ends_after: np.ndarray | None = None, more_states: int = 0
 ) -> tuple[AutomatonTensors, np.ndarray]:
-    """Return the composed states, starting with the LM's own states; and the mass of each prefix state, float64.
+    """Return the composed states, starting with the LM's own states. Also return the mass of each prefix state, float64.
 
     Args:
         lm: the LM over forms, or only its first states.

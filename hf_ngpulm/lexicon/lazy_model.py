@@ -28,10 +28,10 @@ MOST_BYTES = 1 << 31
 class LazyAutomaton(BackoffAutomaton):
     """A word-level model composed on the fly, because of `composition="on_the_fly"` or because the model is large.
 
-    Its scores equal those of the statically composed model, bit for bit. But it holds only the model over words, and the states
-    over tokens that searches have reached (see `hf_ngpulm.lexicon.lazy_states`). These states remain for later searches. If
-    they exceed `most_bytes`, the next search drops them first, provided that no other search is running. The model over words
-    stays on the CPU.
+    The scores equal the scores of the statically composed model, bit for bit. But this model holds only the model over words,
+    and the states over tokens that searches have reached (see `hf_ngpulm.lexicon.lazy_states`). These states remain for later
+    searches. If the states exceed `most_bytes` and no other search is running, the next search drops them before it begins. The
+    model over words stays on the CPU.
 
     Args:
         spelled: the LM and its spellings.
@@ -39,8 +39,8 @@ class LazyAutomaton(BackoffAutomaton):
         bonuses: additions to the word-level model's log-probabilities.
 
     Attributes:
-        most_bytes: limit for the composed states beyond the initial ones, 2 GiB by default. Copies for searches take another
-            50% of this memory.
+        most_bytes: limit for the composed states, without the initial states; 2 GiB by default. Copies for searches take
+            another 50% of this memory.
         copies: the copy of the states in each `AutomatonPool`.
     """
 
@@ -80,7 +80,7 @@ class LazyAutomaton(BackoffAutomaton):
             self.join_pool(pool)
 
     def changed(self, bonuses: Bonuses, context_length: int | None = None) -> LazyAutomaton:
-        """Return a copy with other bonuses. It shares the model over words."""
+        """Return a copy with other bonuses. The copy shares the model over words."""
         spelled = self.spelled if context_length is None else self.spelled._replace(context_length=context_length)
         made = LazyAutomaton(spelled, self.engine, bonuses)
         made.most_bytes = self.most_bytes
@@ -96,7 +96,7 @@ class LazyAutomaton(BackoffAutomaton):
     # -- for searches
 
     def join_pool(self, pool: AutomatonPool) -> None:
-        """Copy the states composed so far into a pool."""
+        """Copy all states that have been composed into a pool."""
         with LOCK:
             self._start_anew_if_large()
             if pool not in self.copies:
@@ -155,7 +155,7 @@ class LazyAutomaton(BackoffAutomaton):
         return lm.automaton.nbytes + sum(a.nbytes for a in (*self.spelled.trie, lm.word_of, lm.form_of)) + self.states.nbytes
 
     def _states(self, states: Tensor) -> Tensor:
-        """Check states, compose those that a query will read, and return the states.
+        """Check states, compose all states that a query about them will read, and return the checked states.
 
         Raises:
             IndexError: a number isn't the number of a state.

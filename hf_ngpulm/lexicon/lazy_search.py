@@ -1,8 +1,9 @@
 """Run searches with lazily composed language models. No other module knows which states are composed when.
 
-- A search of the core gets the automata from `LazySearch.lent`. The core composes a state when the search enters it, as long as
-  there is spare room. If there is none, or if the search reads copies on another device, the core calls back.
-- Any other search runs in `LazySearch.settled`. It reports the states that it has entered, and is repeated until none is new.
+- A search of the core gets the automata from `LazySearch.lent`. The core composes a state when the search enters it. If there
+  is no spare room, or if the search reads copies on another device, the core calls a Python function that composes the state.
+- Any other search runs in `LazySearch.settled`. The search reports the states that it has entered, and is repeated until it
+  enters no new state.
 - A query gets the automata from `LazySearch.reading`. `LazySearch.read` composes the states along texts.
 """
 
@@ -49,8 +50,8 @@ class NgpulmLazySource(Struct):
 
     Members:
         made, lm, words, trie: see `LazyStates.native`.
-        own, firsts, copied, num_parts, room_for_states, room_for_arcs, arc_shift: the copy of the states that the search reads,
-            see `InPool`. `num_parts` is 0 if the search reads the model's own states.
+        own, firsts, copied, num_parts, room_for_states, room_for_arcs, arc_shift: these describe the copy of the states that
+            the search reads, see `InPool`. `num_parts` is 0 if the search reads the model's own states.
     """
 
 
@@ -77,8 +78,8 @@ class LazySearch:
 
     @contextmanager
     def lent(self, vocab_size: int) -> Iterator[Automaton]:
-        """Lend the automata to calls of the core, as a context manager. The core composes the states that it enters. Other
-        searches wait meanwhile.
+        """Lend the automata to calls of the core, as a context manager. The core composes the states that it enters. Until the
+        context ends, other searches wait.
 
         Raises NGramFormatError if a model has more states than can be addressed.
         """
@@ -124,9 +125,8 @@ class LazySearch:
         """Repeat a search until it enters no new state, and return its last result.
 
         Args:
-            search: function that takes the automata and returns a result. It must not change its own initial state, as it may
-                run
-                again.
+            search: function that takes the automata and returns a result. It may run again, so it must not change its own
+                initial state.
             states: int32 `[B, K, M]`, the initial states of the search's hypotheses in each model.
             trace: function that takes a result and returns its links and labels, as for `replay`.
             not_tokens: as for `replay`.
@@ -142,8 +142,8 @@ class LazySearch:
 
         Args:
             states: int32 `[B, K, M]`, the initial states of the search's hypotheses in each model.
-            links: `[B, S, K]`, the hypothesis (its index before the step) that each hypothesis continues. None means that each
-                continues itself.
+            links: `[B, S, K]`, the index of the hypothesis before the step that each hypothesis continues. None means that each
+                hypothesis continues itself.
             labels: `[B, S, K]`, new token of each hypothesis; below 0 for no token.
             not_tokens: another label that isn't a token.
 
@@ -162,13 +162,13 @@ class LazySearch:
         return is_new
 
     def reading(self, states: Tensor) -> AutomatonTensors:
-        """Return the automata, after composing all states on which the scores of `states` (of any shape) depend."""
+        """Compose all states on which the scores in `states` (a tensor of any shape) depend, and return the automata."""
         with LOCK:
             self.compose(_on_host(states).ravel())
             return self._updated()
 
     def read(self, starts: Tensor, roots: Tensor, texts: Tensor, lengths: Tensor, context_length: int) -> AutomatonTensors:
-        """Return the automata, after composing the states along texts.
+        """Compose the states along texts, and return the automata.
 
         The arguments `[B]`, `[B]`, `[B, L]` and `[B]` are as for `LazyStates.read`.
         """
@@ -179,7 +179,7 @@ class LazySearch:
             return self._updated()
 
     def compose(self, states: np.ndarray) -> None:
-        """Compose all states on which the scores of `states`, int32 `[N]`, depend. The caller must hold the lock."""
+        """Compose all states on which the scores in `states`, int32 `[N]`, depend. The caller must hold the lock."""
         for lazy, own in self._each(states):
             lazy.enter(own)
 
@@ -189,14 +189,14 @@ class LazySearch:
         return self._only.tensors if self.pool is None else self.pool.tensors
 
     def _each(self, states: np.ndarray) -> Iterator[tuple[LazyStates, np.ndarray]]:
-        """Yield each model's `LazyStates`, with `states` as state numbers in that model; -1 for a state of another model."""
+        """For each model, yield the `LazyStates`, and `states` as numbers of that model; -1 for a state of another model."""
         if self.pool is None:
             yield self._only.states, states
         for pooled in self.copies:
             yield pooled.states, pooled.outside(states)
 
     def _told(self) -> tuple[AutomatonTensors, list[NgpulmLazySource], dict[str, np.ndarray]]:
-        """Return the automata on the CPU, a struct for each model, and those members of `NgpulmComposing` that change."""
+        """Return the automata on the CPU, a struct for each model, and the members of `NgpulmComposing` that change."""
         tensors = AutomatonTensors(*(tensor.cpu() for tensor in self._updated()))
         if self.pool is None:
             states = self._only.states
@@ -214,9 +214,9 @@ def _on_host(values: Any) -> np.ndarray:
 
 
 class InPool:
-    """A copy of lazy states in a pool. `update` brings the copy up to date; states keep their numbers in the pool.
+    """A copy of lazy states in a pool. `update` brings the copy up to date. States keep their numbers in the pool.
 
-    The copy has several parts, each with adjacent numbers. When the states have grown, a new part is added.
+    The copy has several parts. The numbers within a part are adjacent. When the states need more room, a new part is added.
 
     Args:
         states: the states, which may grow.
@@ -240,7 +240,7 @@ class InPool:
 
     @property
     def place(self) -> Place:
-        """The place of the copy's first part. Its `root` and `start` are those of the model."""
+        """The place of the copy's first part, with the `root` and `start` of the model."""
         start = int(self.in_pool(np.array([self.states.begin]))[0])
         return self.places[0]._replace(root=int(self.firsts[0]), start=start)
 
@@ -280,8 +280,8 @@ class InPool:
         self.copied[:] = states, arcs, len(composed)
 
     def _take_room(self, states: int, arcs: int) -> None:
-        """Reserve room in the pool until `states` state numbers and `arcs` arcs fit. New room is a new part for what isn't
-        copied yet.
+        """Reserve room in the pool so that `states` state numbers and `arcs` arcs fit. New room becomes a new part, for states
+        and arcs that aren't copied yet.
         """
         copied_states, copied_arcs, _ = self.copied.tolist()
         if states > self._state_room:

@@ -1,15 +1,15 @@
 """Compose a word-level LM with a lexicon as far as searches have reached.
 
-All states of a large LM (see `hf_ngpulm.lexicon.composition`) take more memory than a machine has, but a search enters only a
-few of them. A state (h, x) is prefix x under state h of the LM. It is *made* (it gets a number, a mass and a backoff state)
-when the state before it is composed. It is *composed* (its arcs are written) when a search enters it. Composing the first state
-of a word costs one pass over the words in the LM's n-grams after h; composing a later state costs one pass over the words that
-begin with x.
+The states of a large LM (see `hf_ngpulm.lexicon.composition`) take more memory than a machine has, but a search enters only a
+few of the states. A state (h, x) is prefix x under state h of the LM. It is *made* (it gets a number, a mass and a backoff
+state) when the state before it is composed. It is *composed* (its arcs are written) when a search enters it. Composing the
+first state of a word takes one pass over the words in the LM's n-grams after h. Composing a later state takes one pass over the
+words that begin with x.
 
-A state's scores are final once the state and its whole backoff chain are composed. Until then it is *unfinished*, and scores as
-if the LM had no n-grams there. `hf_ngpulm.lexicon.lazy_search` composes the states that a search enters. States never change
-their number or meaning. (Numbers may depend on which thread came first; nothing else does.) The scores of a search that has
-entered no unfinished state equal those of the fully composed automaton, bit for bit.
+A state's scores are final once the state and its whole backoff chain are composed. Until then the state is *unfinished*, and
+scores tokens as if the LM had no n-grams in this state. `hf_ngpulm.lexicon.lazy_search` composes the states that a search
+enters. States never change their number or meaning. (Numbers may depend on which thread came first; nothing else does.) If a
+search has entered no unfinished state, its scores equal the scores of the fully composed automaton, bit for bit.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ..errors import NGramFormatError
 from .composition import SpelledLM, compose_states
 from .weights import Grades, grade_unknown_words
 
-# Hold this lock to compose. Searches with lazy automata take turns, since a search wouldn't notice that another composes the
-# state it reads. Changes of pools with copies of states take turns, too. A fork waits for the lock, so that no state is half
-# composed in the child.
+# Hold this lock to compose states. Only one search with lazy automata runs at a time, because a search wouldn't notice that
+# another search composes the state that it reads. Changes of pools that have copies of states also need the lock. A fork waits
+# for the lock, so that no state is half composed in the child.
 LOCK = lock_across_forks()
 SMALLEST = 1024  # initial spare room of each array
 # Number of tokens composed ahead of a repeated search: more tokens mean fewer repetitions and more states.
@@ -73,8 +73,7 @@ class NgpulmLazyAutomaton(Struct):
     """The arrays of `LazyStates`, which the core reads and writes.
 
     Members:
-        counts: `[5]`, five numbers: of states, of arcs, of LM states whose n-grams have been read, of the forms (spellings)
-            after
+        counts: `[5]`, the numbers of states, of arcs, of LM states whose n-grams have been read, of the forms (spellings) after
             these LM states, and of composed states.
         delimiter: id of the delimiter, or -1 if the vocabulary has none.
         start: the LM's state at the start of sentences.
@@ -118,10 +117,10 @@ class Bonuses(NamedTuple):
 
 
 class LazyStates:
-    """Hold the states of an automaton that have been composed so far, in arrays on the CPU. State 0 is the root; state numbers
-    are even.
+    """Hold the states of an automaton that have been composed so far, in arrays on the CPU. State 0 is the root. All state
+    numbers are even.
 
-    The arrays have spare room at the end. When it is used up, larger arrays replace them.
+    The arrays have spare room at the end. When the room is used up, the arrays are replaced by larger arrays.
 
     Args:
         spelled: the LM and its spellings.
@@ -186,9 +185,9 @@ class LazyStates:
 
         Args:
             states: int32 `[B, K]`, the initial states of the search's hypotheses; -1 for a missing hypothesis.
-            links: int32 `[B, S, K]`, the hypothesis (its index before the step) that each hypothesis continues.
+            links: int32 `[B, S, K]`, the index of the hypothesis before the step that each hypothesis continues.
             labels: int32 `[B, S, K]`, each hypothesis's new token; below 0 for no token.
-            not_tokens: a further label that isn't a token.
+            not_tokens: another label that isn't a token.
 
         Returns:
             Whether any state was composed. If so, the search must be repeated.
@@ -200,7 +199,7 @@ class LazyStates:
         """Compose the states along texts. Return whether any state was composed.
 
         Args:
-            context_length: longest context in tokens. Of a longer text only the last `context_length` tokens are read.
+            context_length: longest context in tokens. If a text is longer, only its last `context_length` tokens are read.
             starts: int32 `[B]`, initial states; below 0 for rows to skip.
             roots: int32 `[B]`, initial states for texts of `context_length` tokens and more.
             tokens, lengths: int32 `[B, L]` and `[B]`.
@@ -209,7 +208,7 @@ class LazyStates:
         return self._compose(_read, now, positions, roots, tokens, lengths, *tokens.shape, context_length)
 
     def enter(self, states: np.ndarray) -> bool:
-        """Compose all states on which the scores of `states`, int32 `[N]`, depend. Return whether any state was composed.
+        """Compose all states on which the scores in `states`, int32 `[N]`, depend. Return whether any state was composed.
 
         Numbers below 0 are skipped.
         """
@@ -222,8 +221,8 @@ class LazyStates:
         return {"made": self._native, "lm": lm, "words": words, "trie": trie}
 
     def _compose(self, compose: Function, *arguments: Any) -> bool:
-        """Call `compose`, a function of the core, and again with more room each time it runs out. Return whether it composed
-        any state.
+        """Call `compose`, a function of the core. Each time it lacks room, make more room and call it again. Return whether it
+        has composed any state.
         """
         has_grown = np.zeros(1, dtype=np.uint8)
         while (why := compose(self._native, *self._parts, *arguments, has_grown)) != DONE:
@@ -254,9 +253,7 @@ class LazyStates:
         )  # fmt: skip
 
     def _compose_root(self, bonuses: Bonuses) -> None:
-        """Compose the states under the LM's root, one per node of the trie. Make the LM states that follow the words in the
-        root.
-        """
+        """Compose the states under the LM's root, one per node of the trie. Make the LM states that follow these words."""
         lm, trie, settings = self.spelled.lm, self.spelled.trie, self._settings
         root, lm_backoffs = lm.over_forms(1), lm.automaton.tensors.backoff_states.numpy()
         of_lm = np.concatenate([root.targets, [lm.unknown_target, lm.start]]).astype(np.int32)

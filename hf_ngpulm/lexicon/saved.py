@@ -25,9 +25,10 @@ from .word_lm import WordLM
 OF_WORDS = "words."
 # Largest number of lengths of unknown words with a separate charge; each needs a state with an arc for every token.
 MOST_GRADES = 64
-# Spellings: pairs of a word and a spelling; the start of each spelling among the tokens; the tokens. Then the tokens with a
-# mark, the tokens in no word, the bonuses of words and delimiters and whether texts begin after <s>. If unknown words are
-# graded: characters of each token, and the numbers of `Grades` (`scored`, `whole` and the charges of 0, 1, ... characters).
+# The first four arrays are the spellings: the word and the spelling of each pair, the start of each spelling among the tokens,
+# and the tokens. `bonuses` has the bonuses of words and delimiters, and whether texts begin after <s>. If unknown words are
+# graded, `piece_lengths` has the number of characters in each token, and `grades` has the numbers of `Grades` (`scored`,
+# `whole` and the charges of 0, 1, ... characters).
 OF_LEXICON = (
     "word_of", "form_of", "spelling_offsets", "spelling_tokens", "begins_word", "unk_tokens", "bonuses",
     "piece_lengths", "grades",
@@ -58,8 +59,8 @@ def saved_tensors(automaton: LazyAutomaton, unk_tokens: Tensor) -> dict[str, Ten
 def saved_parts(
     config: NGramLMConfig, tensors: dict[str, Tensor], pieces: tuple[str | None, ...] | None, engine: str
 ) -> LMParts:
-    """Return a model made from its saved tensors, which are checked but not copied. Raises NGramFormatError if the tensors
-    don't fit together; the message names the first fault.
+    """Return the parts of a model that was saved as `tensors`. The tensors are checked, but not copied. Raises NGramFormatError
+    if the tensors don't fit together. The message names the first fault.
     """
     words = config.words
     assert words is not None

@@ -37,7 +37,7 @@ class Boundaries(NamedTuple):
 
 
 class BadSpelling(ValueError):
-    """Raised if tokens don't spell a single word; the message says why."""
+    """Raised if tokens don't spell a single word. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ def make_lexicon(
     Args:
         words: the LM's words, without duplicates.
         tokenizer: the speech recogniser's tokenizer. It spells words that have no spelling in `source`.
-        source: the words and their spellings. None takes all words and lets the tokenizer spell them; a list of words makes all
-            other words unknown; a dictionary maps words to one or several spellings (text for the tokenizer, or lists of token
-            ids or pieces); a path names a file of lines with a word, a tab and the pieces of a spelling, as flashlight uses.
+        source: the words and their spellings. None lets the tokenizer spell all words. A list of words makes all other words
+            unknown. A dictionary maps words to one or several spellings (text for the tokenizer, or lists of token ids or
+            pieces). A path names a file in flashlight's format, with lines of a word, a tab and the pieces of a spelling.
         vocab_size: number of token ids that the recogniser's LMs score, if it differs from the tokenizer's.
-        case: "lower" or "upper" changes the LM's words before they are spelled. "keep" spells them unchanged. "auto" (default)
-            also spells them unchanged, but raises an error for words in a case that the tokenizer doesn't write.
-        cuttings: number of segmentations per word: the tokenizer's own, and further ones with the fewest pieces. Uncertain
-            recognisers mix segmentations.
+        case: "lower" or "upper" changes the LM's words before they are spelled. "keep" leaves the words unchanged. "auto"
+            (default) also leaves them unchanged, but raises an error for words in a case that the tokenizer doesn't write.
+        cuttings: number of segmentations per word: the tokenizer's own segmentation, and further segmentations with the fewest
+            pieces. Uncertain recognisers mix segmentations.
         may_be_empty: whether a lexicon in which no word has a spelling is allowed.
 
     Raises:
@@ -122,9 +122,9 @@ def make_lexicon(
 
 
 def _ways(source: LexiconSource, words: Sequence[str], written: Sequence[str]) -> tuple[list[tuple[int, Any]], tuple[str, ...]]:
-    """Return pairs of a word's index and a spelling, and the words of `source` that the LM lacks.
+    """Return pairs of a word's index and a spelling. Also return the words of `source` that the LM lacks.
 
-    A spelling is that of `source`, or a text that the tokenizer must spell. `written` are the LM's words after changing case.
+    A spelling comes from `source`, or is a text that the tokenizer must spell. `written`: the LM's words in the changed case.
     """
     if isinstance(source, str | os.PathLike):
         source = read_lexicon_file(source)
@@ -164,8 +164,8 @@ def boundaries_of(speller: Speller) -> Boundaries:
 
 
 def bounded(tokens: Sequence[int], boundaries: Boundaries) -> tuple[int, ...]:
-    """Return tokens as a spelling, which ends in the delimiter if the vocabulary has one. Raises BadSpelling if the tokens
-    don't spell a single word.
+    """Return tokens as a spelling. If the vocabulary has a delimiter, the spelling ends in the delimiter. Raises BadSpelling if
+    the tokens don't spell a single word.
     """
     delimiter = boundaries.delimiter
     if delimiter is None:
@@ -243,8 +243,8 @@ def _spelled(
 def _check_case(
     texts: Sequence[tuple[int, str]], spelled: Sequence[tuple[int, tuple[int, ...]]], speller: Speller, boundaries: Boundaries
 ) -> None:
-    """Raise an error if another case suits the tokenizer better. `texts` and `spelled` are pairs of a word's index and its text
-    or spelling.
+    """Raise an error if another case suits the tokenizer better. `texts` has pairs of a word's index and the word's text,
+    `spelled` has pairs of a word's index and its spelling.
 
     Another case is better if the tokenizer can write most words only in that case, or with far fewer tokens in that case.
     """

@@ -22,8 +22,8 @@ KEY = np.dtype(">i4")  # big-endian, so that the bytes sort like the tokens
 class Trie(NamedTuple):
     """The prefixes of `F` distinct spellings. `N` inner nodes are the proper prefixes of spellings; node 0 is the root.
 
-    Spellings are sorted by their tokens, so a walk through the spellings visits the nodes in order. Leaves have no number. An
-    arc that leads to a leaf ends a word that isn't a prefix of another word.
+    Spellings are sorted by their tokens, so a walk through the spellings visits the nodes in the order of their numbers. Leaves
+    have no number. An arc that leads to a leaf ends a word that isn't a prefix of another word.
     """
 
     path_offsets: np.ndarray  # int64 [F + 1]: the nodes along spelling f, the root not among them, begin at path_offsets[f]
@@ -62,7 +62,8 @@ def sorted_spellings(offsets: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarra
         tokens: int32, all spellings concatenated.
 
     Returns:
-        The index of each spelling in the sorted list, int64 `[P]`; the offsets `[F + 1]` and tokens of the sorted list.
+        Three arrays: the index of each spelling in the sorted list, int64 `[P]`, the offsets of the sorted list, `[F + 1]`, and
+        its tokens.
     """
     if len(offsets) == 1:
         return np.zeros(0, dtype=np.int64), offsets, tokens
@@ -75,7 +76,7 @@ def sorted_spellings(offsets: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarra
 
 
 def spelling_keys(offsets: np.ndarray, tokens: np.ndarray) -> list[bytes]:
-    """Return each spelling as bytes that sort like its tokens, without padding to the longest spelling."""
+    """Return each spelling as bytes. The bytes sort like the tokens, without padding to the length of the longest spelling."""
     content, ends = tokens.astype(KEY).tobytes(), (KEY.itemsize * offsets).tolist()
     return [content[first:end] for first, end in pairwise(ends)]
 

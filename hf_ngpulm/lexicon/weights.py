@@ -1,10 +1,10 @@
 """Change the weights of a composed automaton without composing it again.
 
-A composed automaton charges an unknown word at once, when the word leaves the trie of known words, and nothing afterwards. In a
-search, this charge is too high for short unknown words: they are pruned before the competing known words turn out to fit badly.
-It is too low for long unknown words, which swallow the words that follow. `grade_unknown_words` replaces the state of unknown
-words by one state per length. The charge after n characters is a function of n. At the end of the word, the difference to the
-full charge is added. Whole texts score as before.
+A composed automaton charges the whole cost of an unknown word at once, when the word leaves the trie of known words. In a
+search, this charge is too high for short unknown words: they are pruned before the search notices that the competing known
+words fit badly. For long unknown words the charge is too low, so that such a word absorbs the words that follow.
+`grade_unknown_words` replaces the state of unknown words by one state per length. The charge after n characters is a function
+of n. At the end of the word, the difference from the full charge is added. The scores of whole texts stay the same.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def reweighed(
         vocab_size: V.
         scale: factor of all weights.
         word: natural log, added for each word after scaling.
-        delimiter: natural log, added for each delimiter between words. Such delimiters are redundant. Without a penalty, a
-            search fills up with transcripts that differ only in delimiters.
+        delimiter: natural log, added for each delimiter between words. Such delimiters are redundant. Without a penalty, the
+            beam of a search fills up with transcripts that differ only in delimiters.
         start: a state in which the bonus of delimiters isn't added.
     """
     contexts = words.num_contexts
@@ -116,8 +116,8 @@ def grade_unknown_words(tensors: AutomatonTensors, unknown: int, grades: Grades)
 
 
 def _characters(t: Any, unknown: int, lengths: np.ndarray) -> np.ndarray:
-    """Return the number of characters of the word prefix in each state under the root, int64 `[S]`. `lengths` are those of
-    tokens.
+    """Return the number of characters in the word prefix of each state under the root, int64 `[S]`. `lengths`: the number of
+    characters in each token.
     """
     characters = np.zeros(len(t.backoff_states), dtype=np.int64)
     states = np.zeros(1, dtype=np.int64)

@@ -35,10 +35,10 @@ _score_ends = Function("ngpulm_score_ends")
 
 
 class FormLM(NamedTuple):
-    """The probabilities p(form | LM state) of the distinct spellings ("forms") of a lexicon, `0 .. F - 1`, in `S` states.
+    """The probabilities p(form | LM state) in `S` states. The forms `0 .. F - 1` are the distinct spellings of a lexicon.
 
     State 0, the root, has all forms. Words with the same spelling are one form, whose probability is the sum of the words'
-    probabilities. After the form, the LM continues as after the likeliest of these words.
+    probabilities. After the form, the LM continues in the state after the likeliest of these words.
     """
 
     offsets: np.ndarray  # int64 [S + 1]: the arcs of state s
@@ -89,8 +89,8 @@ class WordLM:
         """Build the LM from n-grams over words. The values of `word_of` are the table's word ids; see `WordLM` for the
         arguments.
 
-        N-grams with a word that has no spelling are left out, because no text in tokens reaches them. N-grams that end in
-        `<unk>` are also left out: an unknown word backs off to the unigram's p(<unk>).
+        N-grams with a word that has no spelling are dropped, because no text in tokens reaches them. N-grams that end in
+        `<unk>` are also dropped, because an unknown word backs off to the unigram's p(<unk>).
         """
         table, new_ids = _with_words(table, np.unique(word_of))
         has_unknown = table.row_of_unigram(table.unk) is not None  # the last id has no unigram and so is <unk>
@@ -146,9 +146,8 @@ class WordLM:
 
 
 def _with_words(table: NGramTable, words: np.ndarray) -> tuple[NGramTable, np.ndarray]:
-    """Return the n-grams over the words with the ids `words`, with new ids; and the new id for each old id.
-
-    One more new id, without a unigram, stands for all other words.
+    """Select the n-grams over the words with the ids `words`, and give these words new ids. Return the n-grams, and the new id
+    of each old id. All other words get one more new id, which has no unigram.
     """
     is_known = np.zeros(table.num_ids, dtype=bool)
     is_known[words] = True

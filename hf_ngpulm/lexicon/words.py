@@ -53,14 +53,15 @@ def compose(
     may_be_empty: bool = False,
     continued: float | None = None,
 ) -> LMParts:
-    """Compose a language model over words with a lexicon; return a model over tokens (see `hf_ngpulm.lexicon.composition`).
+    """Compose a language model over words with a lexicon. Return a model over tokens (see `hf_ngpulm.lexicon.composition`).
 
     Args:
         table: n-grams over words; its `vocab_size` is the number of words.
         words: the words of the table's ids.
         tokenizer: the ASR model's tokenizer, a processor that holds it, or the name of a repo that has it.
         lexicon, vocab_size, case: see `hf_ngpulm.lexicon.spellings.make_lexicon`.
-        closed_vocabulary: whether unknown words are forbidden: each scores -1e4 (and `unk_token_cost`), not minus infinity.
+        closed_vocabulary: whether unknown words are forbidden. A forbidden word scores -1e4 minus `unk_token_cost` for each
+            token, not minus infinity.
         unk_score_offset: natural log, added to log p(<unk>) for each unknown word. (pyctcdecode's default offset is also -10,
             but in log10; this is -23.03 as a natural log.)
         unk_token_cost: natural log, cost of each token of an unknown word; by default log V, the cost of a uniform choice.
@@ -68,13 +69,13 @@ def compose(
             (pyctcdecode's beta divided by its alpha). Scores and perplexity of texts don't include it.
         engine: as for `NGramLM.from_arpa`.
         cuttings: number of segmentations of a word into pieces, up to 64, see `hf_ngpulm.lexicon.spellings.make_lexicon`. Each
-            segmentation gets the word's score. With several segmentations, let CTC beam search merge them: `CTCDecoder(...,
+            segmentation gets the word's score. With several segmentations, let CTC beam search merge these: `CTCDecoder(...,
             merge="text")`.
-        composition: "static" makes all states now. "on_the_fly" makes a state when a search reaches it; the model over words is
-            a tenth as large, and the scores are the same (see `hf_ngpulm.lexicon.lazy_model`). "auto" is static for up to 5
-            million n-grams.
-        may_be_empty: whether a lexicon in which no word has a spelling is allowed. All words are then unknown, and a warning is
-            logged.
+        composition: "static" makes all states now. "on_the_fly" makes a state when a search reaches it. Only the model over
+            words is then stored, which is a tenth as large, and the scores are the same (see
+            `hf_ngpulm.lexicon.lazy_model`). "auto" is static for up to 5 million n-grams.
+        may_be_empty: whether a lexicon in which no word has a spelling is allowed. With such a lexicon, all words are unknown,
+            and a warning is logged.
         continued: for models of single sentences, the probability that another sentence follows, see `NGramLM.continued`.
 
     Raises:
@@ -161,7 +162,7 @@ def compose(
 
 def refuse_options(options: Iterable[str], why: str) -> None:
     """Raise an error if options for word-level models are passed for a model over tokens. Raises TypeError if an option doesn't
-    exist, ValueError if an option exists, but has no effect; the message gives the reason `why`.
+    exist, or ValueError if an option exists, but has no effect. The message gives the reason `why`.
     """
     for name in options:
         if name not in OPTIONS:
@@ -170,7 +171,7 @@ def refuse_options(options: Iterable[str], why: str) -> None:
 
 
 def _tell(lexicon: Lexicon, num_words: int, given: bool) -> None:
-    """Log a warning with the words that are left out. `given`: whether the caller gave a lexicon."""
+    """Log a warning with the words that have no spelling. `given`: whether the caller gave a lexicon."""
     no_spelling = "aren't in the lexicon" if given else "can't be written by the tokenizer as one word"
     for left_out, why in ((lexicon.unspelled, no_spelling), (lexicon.unknown, "of the lexicon aren't in the language model")):
         if left_out:

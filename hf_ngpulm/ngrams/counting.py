@@ -2,8 +2,8 @@
 
 Every position of the text starts an n-gram of the highest order (cut at the end of its sentence). These n-grams are packed into
 integers (words of 63 bits, see `Packing`), and sorted and counted chunk by chunk. A sorted run has the distinct n-grams of some
-chunks. Runs are merged; runs that exceed the memory limit go to disk, and so do the n-grams themselves (see `room`). The
-n-grams of the lower orders are prefixes of the counted n-grams, so one pass over the merged run yields all orders.
+chunks. Runs are merged. If runs exceed the memory limit, they are stored on disk, and so are the resulting n-grams (see
+`room`). The n-grams of the lower orders are prefixes of the counted n-grams, so one pass over the merged run yields all orders.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def parse_bytes(size: int | str) -> int:
 
 
 def memory_left(limit: int | str) -> int:
-    """Return how many bytes of a limit the process has left (as far as Linux tells); at least half of the limit."""
+    """Return the limit minus the memory that the process already uses (if Linux tells it), but at least half of the limit."""
     limit = parse_bytes(limit)
     try:
         resident = int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
@@ -78,24 +78,24 @@ def memory_left(limit: int | str) -> int:
 
 
 class NGramCounter:
-    """Counts the n-grams of sentences. Sentences are added in batches.
+    """Count the n-grams of sentences. Sentences are added in batches.
 
     Use the counter as a context manager, which always removes its files on disk.
 
     Args:
-        vocab_size: number of token ids, `0 .. vocab_size - 1`. The id -1 stands for an unknown token, `<unk>`.
+        vocab_size: number of token ids, `0 .. vocab_size - 1`. The id -1 means an unknown token, `<unk>`.
         order: length of the longest n-grams, at most 12.
         device: the device that sorts and merges.
-        memory: limit in bytes. Sorted runs beyond it are kept on disk, and so is the result (except on a GPU).
+        memory: limit in bytes. Sorted runs beyond the limit are kept on disk. On a CPU, the result is then also on disk.
         folder: folder for the files; by default the system's folder for temporary files.
         resume: whether to keep the files until `forget` is called, and to continue from files that an earlier process left in
-            the folder. `num_sentences` is then the number of sentences counted so far. Add the first batch again, unchanged;
-            then add the batches after the counted sentences.
+            the folder. `num_sentences` is then the number of sentences counted so far. First add the first batch again,
+            unchanged. Then add the batches after the counted sentences.
         from_last: pack n-grams from their last token to their first (see `Packing`). Then call `run` for the result, not
             `finish`.
 
     Raises:
-        ValueError: an argument is out of range, or the files are of another vocabulary size or order.
+        ValueError: an argument is out of range, or the files were written for another vocabulary size or order.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class NGramCounter:
             self._spill()
 
     def _drain(self) -> None:
-        """Count the n-grams at the positions that are left in the buffer, and wait for all chunks."""
+        """Count the n-grams at the remaining positions in the buffer, and wait for all chunks."""
         if self._filled:
             self._count_chunk(self._filled)
         while self._pending:
@@ -351,8 +351,8 @@ class NGramCounter:
         return SortedRun(by_column[:-1], by_column[-1, :size])
 
     def _merged_parts(self, total: int) -> Iterator[SortedRun]:
-        """Yield the merged n-grams of the runs on disk, one range of first words at a time. `total` is the number of the runs'
-        rows.
+        """Merge the runs on disk, one range of first words at a time. Yield the merged n-grams of each range. `total`: the
+        number of rows in all runs.
         """
         for cuts in self._cuts(total):
             runs = []
@@ -368,14 +368,14 @@ class NGramCounter:
 
     def _cuts(self, total: int) -> list[list[tuple[int, int, int]]]:
         """Cut the runs on disk into ranges by their first words. Return a list per range, with three numbers for each file: the
-        range's first row, its last row (exclusive), and the file's number of rows. `total` is the sum of these numbers of rows.
+        range's first row, the range's end (exclusive), and the number of rows of the file. `total`: the rows of all files.
         """
         num_columns = len(self.packing.digits) + 1
         num_parts = max(1, -(-total * 8 * num_columns * 3 // max(1, self._memory_of_runs)))
 
         def of_each_file(run: Callable[[np.ndarray], Any]) -> list[Any]:
-            """Call `run` with the first words of each file, and return the results. Files are mapped one at a time, because
-            mapped pages take memory.
+            """Call `run` on the first words in each file. Return the results. Files are mapped one at a time, because mapped
+            pages take memory.
             """
             return [run(np.memmap(path, np.int64, "r").reshape(num_columns, -1)[0]) for path in self._spilled]
 

@@ -1,8 +1,9 @@
 """Estimate models by interpolated modified Kneser-Ney smoothing (Chen and Goodman 1998), as in KenLM's lmplz (Heafield et al.
 2013).
 
-Each order has three steps. Adjusted counts (the number of distinct tokens before an n-gram) replace occurrences. The counts of
-counts determine the discounts. Each context passes the discounted mass on to its suffix.
+Each order has three steps. First, adjusted counts replace the numbers of occurrences. (The adjusted count of an n-gram is the
+number of distinct tokens before it.) Then the counts of counts determine the discounts. Finally, each context passes the
+discounted mass on to the context's suffix.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ class Estimate:
 
 
 def thresholds_of(prune: Sequence[int], order: int) -> tuple[int, ...]:
-    """Return the pruning threshold of each order; the last value in `prune` also holds for all higher orders.
+    """Return the pruning threshold of each order. The last value in `prune` also holds for all higher orders.
 
     Raises:
-        ValueError: a threshold isn't an integer of 0 or more, the threshold of unigrams isn't 0, a threshold is below the
-            previous one, or there are more thresholds than orders.
+        ValueError: a threshold isn't an integer of 0 or more, the threshold of unigrams isn't 0, a threshold is lower than the
+            threshold before, or there are more thresholds than orders.
     """
     prune = tuple(prune)
     if not all(isinstance(threshold, int) and threshold >= 0 for threshold in prune):
@@ -82,11 +83,12 @@ def estimate(
 
     Args:
         counts: the counts, on the device that computes the estimate.
-        prune: thresholds for orders 1, 2, ...: n-grams that occur at most this often are dropped. The first must be 0; the last
-            holds for all higher orders. `(0, 0, 1)` drops n-grams of order 3 and higher that occur once.
+        prune: a threshold for each order 1, 2, ...: n-grams that occur at most this often are dropped. The first threshold must
+            be 0. The last one holds for all higher orders. `(0, 0, 1)` drops n-grams of order 3 and higher that occur once.
         discount_fallback: discounts for orders whose counts of counts determine no discounts (in small or artificial text).
             None raises an error for such an order.
-        allowed: bool `[vocab_size]`; n-grams with tokens that aren't allowed are dropped, and these tokens count as unknown.
+        allowed: bool `[vocab_size]`, tokens that are allowed. Other tokens count as unknown, and n-grams with such tokens are
+            dropped.
         done: function to call after each order.
 
     Raises:
@@ -120,8 +122,8 @@ def estimate(
     kept: list[Tensor] = []
     has_bad = lower = torch.empty(0)
     for n, trie in enumerate(tries, start=1):
-        # Adjusted counts: the number of distinct tokens before an n-gram. N-grams of the highest order, and n-grams that begin
-        # with <s>, keep their occurrences.
+        # An adjusted count is the number of distinct tokens before an n-gram. N-grams of the highest order, and n-grams that
+        # begin with <s>, keep their numbers of occurrences.
         size = len(trie.tokens)
         adjusted = trie.counts
         if n < order:
@@ -183,8 +185,8 @@ def unigram_probabilities(
 ) -> Tensor:
     """Return the probabilities of unigrams, float32 `[N]`, which are interpolated with the uniform distribution.
 
-    `adjusted` and `kept` are `[N]`: adjusted counts, and which unigrams the model has (`<s>`, `</s>` and `<unk>` among them).
-    `steps` is the engine's module. For other arguments see `steps.discount`.
+    `adjusted`, `[N]`, has the adjusted counts. `kept`, `[N]`, marks the unigrams of the model (including `<s>`, `</s>` and
+    `<unk>`). `steps` is the engine's module. For other arguments see `steps.discount`.
     """
     uniform = 1.0 / (int(kept.sum()) - 1)  # all kept unigrams except <s>
     lower = torch.full((1,), uniform, dtype=torch.float32, device=trie.tokens.device)
@@ -205,7 +207,7 @@ def _like(values: Tensor, room: Room) -> Tensor:
 def bad_tokens(vocab_size: int, allowed: Tensor | None) -> Tensor:
     """Return a mask of the tokens whose n-grams are dropped, bool `[vocab_size + 3]`: `<unk>`, and tokens that aren't allowed.
 
-    `allowed`: bool `[vocab_size]`, or None if all are.
+    `allowed`: bool `[vocab_size]`, or None if all tokens are allowed.
     """
     bad = torch.zeros(vocab_size + 3, dtype=torch.bool)
     if allowed is not None:
@@ -224,7 +226,7 @@ def check_fallback(fallback: Sequence[float]) -> Sequence[float]:
 
 
 def with_unknown(unigrams: TrieOrder, unk: int) -> TrieOrder:
-    """Return the unigrams with `<unk>`, whose id is `unk`, as the last one. Its count is 0 if the text has no unknown token."""
+    """Return the unigrams, with `<unk>` (id `unk`) as the last. The count of `<unk>` is 0 if the text has no unknown token."""
     if unigrams.tokens.numel() and int(unigrams.tokens[-1]) == unk:
         return unigrams
     return TrieOrder(
@@ -245,7 +247,7 @@ def _rows_after(tries: list[TrieOrder], token: int) -> list[slice]:
 
 
 def _counts_of_counts(adjusted: Tensor, room: Room) -> list[int]:
-    """Return six numbers of n-grams: those with the adjusted count 0, 1, 2, 3, 4, and 5 or more."""
+    """Return six numbers: how many n-grams have the adjusted count 0, 1, 2, 3, 4, and 5 or more."""
     counts = torch.zeros(6, dtype=torch.int64, device=adjusted.device)
     for rows in room.spans(len(adjusted)):
         counts += torch.bincount(adjusted[rows].clamp(max=5), minlength=6)
@@ -255,13 +257,14 @@ def _counts_of_counts(adjusted: Tensor, room: Room) -> list[int]:
 def discounts_of(
     n: int, counts_of_counts: Sequence[int], last: tuple[Any, Any] | None, fallback: Sequence[float] | None
 ) -> tuple[Discounts, bool]:
-    """Return the discounts of one order in closed form (Chen and Goodman 1998, equation 26), and whether they are the fallback.
+    """Return the discounts of one order, in closed form (Chen and Goodman 1998, equation 26). Also return whether these are the
+    fallback.
 
     Args:
         n: the order.
         counts_of_counts: the number of n-grams with the adjusted count 0, 1, 2, 3, 4, and 5 or more.
-        last: two numbers about the n-gram that lmplz sorts last: its adjusted count and its number of occurrences. lmplz counts
-            the n-gram under the second number. None leaves `counts_of_counts` unchanged.
+        last: the adjusted count and the number of occurrences of the n-gram that lmplz sorts last. lmplz uses the number of
+            occurrences as this n-gram's count. None leaves `counts_of_counts` unchanged.
         fallback: as `discount_fallback` of `estimate`.
 
     Raises:
@@ -310,7 +313,7 @@ def rank_of(first_seen: Tensor, vocab_size: int) -> Tensor:
 def _last_by_lmplz(
     tries: list[TrieOrder], suffixes: list[Tensor | None], first_seen: Tensor, vocab_size: int, room: Room
 ) -> list[int | None]:
-    """Return the row of the n-gram that lmplz sorts last, for each order except the highest.
+    """For each order below the highest, return the row of the n-gram that lmplz sorts last.
 
     lmplz sorts n-grams from their last token to their first, and tokens by their first occurrence in the text. Its statistics
     use the number of occurrences of the last n-gram, but the adjusted counts of all other n-grams. In a small text this affects

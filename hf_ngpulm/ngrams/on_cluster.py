@@ -29,18 +29,18 @@ from .room import Room
 from .steps import Packing, SortedRun, TrieOrder, steps_for
 from .table import NGramOrder, NGramTable, one_thread
 
-# Bytes that a task needs for each n-gram of its partition, all orders together: `gather` needs 83, its results 60
+# Bytes that a task needs for each n-gram (of any order) in its partition: `gather` needs 83 bytes, its results 60 bytes
 # (benchmarks/results/scale.json). The number of n-grams is overestimated.
 BYTES_PER_NGRAM = 160
-# Counted n-grams of the highest order in a partition, unless the memory asks for less. Each partition sends each other one
-# something three times, so that many small ones cost more than they save.
+# Number of counted n-grams of the highest order in a partition, if the memory permits. Each partition sends data to each other
+# partition three times, so many small partitions cost more than they save.
 SMALLEST_PARTITION = 1 << 20
 NUM_STEPS = 4  # that `estimate` reports
 
 
 @dataclass(frozen=True)
 class CountedPart:
-    """The counted n-grams of a part of the text. `slices` divides them among partitions."""
+    """The counted n-grams of a part of the text. `slices` divides the n-grams among partitions."""
 
     run: Any  # a task's result: words [W, R] and counts [R]
     size: int  # R
@@ -54,10 +54,10 @@ def counted_part(run: SortedRun) -> tuple[tuple[np.ndarray, np.ndarray], int, np
 
 
 def seen_earlier(before: np.ndarray | None, seen: np.ndarray, sentences: int) -> np.ndarray:
-    """Return `first_seen` (see `NGramCounts`) of a text that is joined from two texts.
+    """Join two texts, and return `first_seen` (see `NGramCounts`) of the joined text.
 
-    `before` is `first_seen` of the first text, which has `sentences` sentences; None if there is no first text. `seen` is
-    `first_seen` of the second text.
+    `before` is `first_seen` of the first text; None if there is no first text. `sentences` is the number of sentences in the
+    first text. `seen` is `first_seen` of the second text.
     """
     placed = np.where(seen == NEVER, NEVER, seen + sentences * 2**31)
     return placed if before is None else np.minimum(before, placed)
@@ -77,7 +77,7 @@ def estimate(
     partitions: int | None = None,
     done: Callable[[], Any] | None = None,
 ) -> Estimate:
-    """Estimate a language model from the counted parts of a text. The result is that of `kneser_ney.estimate`.
+    """Estimate a language model from the counted parts of a text. The result equals the result of `kneser_ney.estimate`.
 
     Args:
         cluster: the cluster that runs the tasks.
@@ -168,7 +168,7 @@ def estimate(
 def _unigrams(
     plan: Plan, occurrences: np.ndarray, extensions: np.ndarray, bad: Tensor, fallback: Sequence[float] | None
 ) -> tuple[TrieOrder, Tensor, tuple[Discounts, bool]]:
-    """Return the unigrams, their probabilities, and a pair: their discounts, and whether these are the fallback.
+    """Return the unigrams, their probabilities, and a pair: the discounts, and whether the discounts are the fallback.
 
     `occurrences` and `extensions` are sums of the fields of `Statistics`. `bad` is a mask of the tokens whose n-grams are
     dropped.

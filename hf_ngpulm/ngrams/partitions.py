@@ -1,10 +1,10 @@
 """Estimate a model in partitions of its n-grams, each small enough for the memory of one task.
 
 N-grams are packed from their last token to their first, into one or several words (see `Packing`). The first word of an n-gram
-holds its last tokens. A partition has the n-grams of two and more tokens whose last two tokens lie in a range. So the suffixes
-of its n-grams are in it too: adjusted counts and interpolation need no other partition. A context (an n-gram without its last
-token) is usually in another partition. So a partition sends five whole numbers for each context, and gets its weight back.
-Unigrams are estimated in one place.
+holds the n-gram's last tokens. A partition has the n-grams of two and more tokens whose last two tokens lie in a range. So a
+partition also has the suffixes of its n-grams, and needs no other partition for adjusted counts and interpolation. A context
+(an n-gram without its last token) is usually in another partition. So a partition sends five whole numbers about each context
+to that partition, and gets the context's weight back. Unigrams are estimated in one place.
 
 The steps are functions of arrays, which run in one process or as tasks of a cluster (`on_cluster.estimate`):
 
@@ -14,7 +14,7 @@ The steps are functions of arrays, which run in one process or as tasks of a clu
     smooth    contexts -> the n-grams of the model with probabilities, for each partition of the model by first tokens
     finish    n-grams of a range of first tokens -> columns of the model's table
 
-Only whole numbers are added across partitions, and logarithms are computed in one place. So the result equals that of
+Only whole numbers are added across partitions, and logarithms are computed in one place. So the result equals the result of
 `kneser_ney.estimate` bit for bit, for any number of partitions and any order of their results.
 """
 
@@ -42,7 +42,7 @@ class Plan:
     """The facts that all partitions know.
 
     Args:
-        packing: the way that n-grams are packed, from their last token.
+        packing: how n-grams are packed, from their last token.
         bounds: int64 `[P - 1]`, the first words at which partitions begin.
         thresholds: pruning threshold of each order.
         bad: bool `[vocab_size + 3]`, tokens whose n-grams are dropped.
@@ -77,7 +77,7 @@ class Plan:
 class Level(NamedTuple):
     """The n-grams of one order in a partition, sorted from their last tokens.
 
-    An n-gram is its first token and the row of its suffix (all other tokens) in the level below, the order n - 1.
+    An n-gram is stored as its first token, and the row of its suffix (all other tokens) in the level below (order n - 1).
     """
 
     suffixes: np.ndarray  # int64 [N], row of the n-gram without its first token in the level below
@@ -95,8 +95,8 @@ class Statistics:
     counts_of_counts: np.ndarray  # int64 [order, 6], for adjusted counts 0, 1, 2, 3, 4, and 5 or more; zeros for unigrams
     occurrences: np.ndarray  # int64 [vocab_size + 3], occurrences of unigrams
     extensions: np.ndarray  # int64 [vocab_size + 3], number of bigrams that end in each unigram
-    # of the n-grams that lmplz sorts last, if they are here: the rank of the bigram's first token, and for orders 2, 3, ... the
-    # adjusted count and the occurrences
+    # These fields are about the n-grams that lmplz sorts last, if this partition has them: `last_rank` is the rank of the
+    # bigram's first token, `last` has the adjusted count and the number of occurrences for each order 2, 3, ...
     last_rank: int
     last: list[tuple[int, int]]
     sample: np.ndarray  # int64 [M], first words of n-grams from their first token
@@ -109,8 +109,8 @@ def cut(run: tuple[np.ndarray, np.ndarray], bounds: np.ndarray) -> list[tuple[np
 
 
 def bounds_of(samples: Sequence[np.ndarray], count: int, packing: Packing) -> np.ndarray:
-    """Return the first words at which partitions begin, int64 `[count - 1]` or fewer, so that partitions have about the same
-    size. N-grams that agree in their first two digits are in one partition.
+    """Return the first words at which partitions begin, int64 `[count - 1]` or fewer. The partitions have about the same size.
+    N-grams that agree in their first two digits are in one partition.
 
     Args:
         samples: samples of first words, in which an n-gram appears in proportion to its share.
@@ -123,9 +123,9 @@ def bounds_of(samples: Sequence[np.ndarray], count: int, packing: Packing) -> np
 
 @one_thread()
 def gather(plan: Plan, *slices: tuple[np.ndarray, np.ndarray]) -> list[Any]:
-    """Return a list: the partition's `Level`s, its `Statistics`, and for each partition one entry that will be sent to it.
+    """Return a list: the partition's `Level`s, the partition's `Statistics`, and one entry to send to each partition.
 
-    An entry has the contexts that belong to the other partition: for each order from 2 on, the contexts' words `[W, C]` and
+    An entry has the contexts that belong to the receiving partition: for each order from 2 on, the contexts' words `[W, C]` and
     their `context_sums` `[5, C]`.
     """
     packing, steps = plan.packing, steps_for(torch.device("cpu"), plan.engine)
@@ -198,10 +198,10 @@ def _last(plan: Plan, levels: list[Level], occurrences: list[np.ndarray]) -> tup
 def weigh(plan: Plan, discounts: Sequence[Any], levels: list[Level], *sums: list[Any]) -> list[Any]:
     """Return a list: backoff weights, a pair for unigrams, and an answer to each partition.
 
-    - The backoff weights, float32, are those of the partition's n-grams, for each order from 2 to the highest but one.
+    - The backoff weights, float32, belong to the partition's n-grams, for each order from 2 to the highest but one.
     - The pair has the unigrams that are contexts, int64, and their weights.
-    - An answer has, for each order from 2 on, total counts int64 `[C]` and weights float64 `[C]` of the contexts that the other
-      partition has sent.
+    - An answer is about the contexts that the other partition has sent. For each order from 2 on, it has the contexts' total
+      counts, int64 `[C]`, and their weights, float64 `[C]`.
 
     Args:
         sums: from the `gather` of each partition, the entry for this partition.
@@ -241,12 +241,12 @@ def smooth(
     backoffs: list[np.ndarray],
     *contexts: list[Any],
 ) -> list[Any]:
-    """Return the model's n-grams of order 2 and higher, in a list for each partition by first tokens. The list has, for each
-    order, the n-grams' words (packed from the first token), probabilities and backoff weights.
+    """Return the model's n-grams of order 2 and higher, divided by first tokens into new partitions. Each new partition has a
+    list, with the words (packed from the first token), probabilities and backoff weights of its n-grams for each order.
 
     Args:
         unigrams: float32 `[vocab_size + 3]`, probabilities.
-        bounds: the first words at which the partitions by first tokens begin.
+        bounds: the first words at which the new partitions begin.
         contexts: from the `weigh` of each partition, the answer to this partition.
     """
     below = torch.from_numpy(unigrams.copy())[_tensor(levels[0].tokens).to(torch.int64)]
@@ -308,7 +308,7 @@ def _slices(first_words: np.ndarray, bounds: np.ndarray) -> Iterator[slice]:
 
 
 def _tensor(array: np.ndarray) -> Tensor:
-    """Return an array as a tensor. A read-only array, as those in a cluster's memory, is copied first."""
+    """Return an array as a tensor. A read-only array, such as an array in a cluster's memory, is copied first."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 

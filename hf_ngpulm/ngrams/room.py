@@ -2,7 +2,7 @@
 
 Estimation and building read and write long arrays. `Room` says where these arrays are, and in which blocks of rows to process
 them. In memory a block is as long as a thread's share. On disk a block is short, and the pages of all files are given back to
-the system after each block. So the resident memory stays bounded, whatever the arrays' size. The results are the same.
+the system after each block. So the resident memory stays bounded for arrays of any size. The results are the same.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def give_back_pages() -> None:
 
 
 def give_back_freed() -> None:
-    """Give freed memory back to the system. The C library keeps much of it, above all what other threads had allocated."""
+    """Give freed memory back to the system. Otherwise the C library keeps much of it, above all the memory of other threads."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
         if trim is not None:
@@ -73,8 +73,8 @@ class Room:
 
     Args:
         memory: limit in bytes beyond which arrays are on disk; None for no limit.
-        folder: folder for the files; by default the system's folder for temporary files. The files have no names, so nothing
-            is left of them when the process ends.
+        folder: folder for the files; by default the system's folder for temporary files. The files have no names, so they
+            disappear when the process ends.
     """
 
     def __init__(self, memory: int | None = None, folder: str | Path | None = None) -> None:
@@ -136,13 +136,12 @@ class Room:
         return np.array([*range(0, rows, self.block), rows]) if self.is_on_disk and rows else block_bounds(rows, least)
 
     def blocks_by_suffix(self, orders: Sequence[Columns], n: int, least: int) -> np.ndarray:
-        """Return blocks of rows of the n-grams of order `n`, `[B, 2]`, so sorted that the suffixes of a block are near each
-        other.
+        """Cut the n-grams of order `n` into blocks of rows, `[B, 2]`, so that the suffixes of a block are near each other.
 
-        `orders` are the n-grams of each order. The suffix of an n-gram lacks its first token; it is a row of the order n - 1.
-        The suffixes of neighbouring rows may be far apart. So on disk, the order n - 1 is cut into parts by first tokens, each
-        of about an eighth of the memory, and all suffixes of a block are in one part. Blocks with suffixes in the first part
-        come first. In memory, a block has at least `least` rows.
+        `orders` are the n-grams of each order. The suffix of an n-gram is the n-gram without its first token, a row of order
+        n - 1. The suffixes of neighbouring rows may be far apart. So on disk, the order n - 1 is cut into parts by first
+        tokens. Each part takes about an eighth of the memory, and all suffixes of a block are in one part. Blocks with suffixes
+        in the first part come first. In memory, a block has at least `least` rows.
         """
         rows = orders[n - 1].tokens.numel()
         if not self.is_on_disk or n < 3:
@@ -163,7 +162,7 @@ class Room:
         ).reshape(-1, 2)
 
     def _places(self, column: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Return the rows at which values are found in a sorted column on disk. Searches touch many pages, so pages are given
+        """Find values in a sorted column on disk, and return their rows. The search touches many pages, so pages are given
         back.
         """
         found = np.empty(values.size, dtype=np.int64)
@@ -176,7 +175,7 @@ class Room:
     def in_blocks(
         self, run: Callable[..., Any], bounds: np.ndarray, arguments: tuple[Any, ...] = (), *each: Iterable[Any]
     ) -> list[Any]:
-        """Call `run` as `hf_ngpulm.engines.threads.in_blocks` does; on disk, give pages back when they are many."""
+        """Call `run` as `hf_ngpulm.engines.threads.in_blocks` does. On disk, give pages back when there are many."""
         if not self.is_on_disk:
             return in_blocks(run, bounds, arguments, *each)
 
@@ -194,7 +193,7 @@ class Room:
 
 
 def _resident_of_files() -> float:
-    """Return how many bytes of mapped files, the program's included, are in memory; infinity if unknown."""
+    """Return how many bytes of mapped files, including the program's files, are in memory; infinity if unknown."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[2]) * mmap.PAGESIZE
     except OSError:  # another system than Linux
@@ -202,12 +201,12 @@ def _resident_of_files() -> float:
 
 
 def pairs_of(bounds: np.ndarray) -> np.ndarray:
-    """Return blocks as pairs of first row and end, `[B, 2]`, given the bounds of adjacent blocks, `[B + 1]`."""
+    """Convert the bounds of adjacent blocks, `[B + 1]`, to pairs of first row and end, `[B, 2]`."""
     return np.stack([bounds[:-1], bounds[1:]], axis=1)
 
 
 def no_room(error: OSError, folder: Path, nbytes: int) -> OSError:
-    """Return the error to raise if the disk of `folder` has no room for `nbytes` bytes. It says what to do."""
+    """Return the error to raise if the disk of `folder` has no room for `nbytes` bytes. The message says what to do."""
     return OSError(
         error.errno,
         f"no room for n-grams in {folder} ({nbytes >> 20} MiB): {error.strerror}. Allow more memory, or name a folder on a "

@@ -40,9 +40,10 @@ def sorting(words: Tensor) -> Tensor:
 
 
 def first_children(prefixes: Tensor, num_parents: int, room: Room = IN_MEMORY) -> Tensor:
-    """Return, for each of `num_parents` n-grams, the row of its first extension by one token: int64 `[num_parents + 1]`.
+    """Return the row of each n-gram's first extension by one token, int64 `[num_parents + 1]`.
 
     The last entry is the end of the last n-gram's extensions. `prefixes` has the prefix of each extension, ascending.
+    `num_parents` is the number of n-grams.
     """
     first_child = room.zeros(num_parents + 1, torch.int64)
     room.in_blocks(_first_children, room.blocks(num_parents + 1, num_parents + 1), (prefixes, prefixes.numel(), first_child))
@@ -54,7 +55,7 @@ def one_thread() -> Iterator[None]:
     """Make torch run its operators only on the calling thread.
 
     Building a table takes hundreds of operators of about a millisecond each. If other programs use the cores, waiting for a
-    second thread takes ten times as long as doing its share of the work on this thread.
+    second thread takes ten times as long as doing the second thread's work on this thread.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -88,8 +89,7 @@ class NGramOrder:
 class NGramTable:
     """All n-grams of a model, by order, unigrams first.
 
-    Token ids are `0 .. vocab_size - 1`; `<s>`, `</s>` and `<unk>` follow. `<unk>` stands for every token id that has no
-    unigram.
+    Token ids are `0 .. vocab_size - 1`; `<s>`, `</s>` and `<unk>` follow. `<unk>` replaces every token id that has no unigram.
     """
 
     vocab_size: int
@@ -122,7 +122,7 @@ class NGramTable:
     @classmethod
     @one_thread()
     def from_rows(cls, vocab_size: int, rows: Sequence[tuple[Tensor, Tensor, Tensor]]) -> NGramTable:
-        """Build a table from plain rows, which may be in any sequence.
+        """Build a table from plain rows, which may be in any order.
 
         Args:
             vocab_size: number of token ids.
@@ -166,7 +166,7 @@ class NGramTable:
         return cls(vocab_size, tuple(orders))
 
     def keep(self, kept: Sequence[Tensor], room: Room = IN_MEMORY) -> NGramTable:
-        """Return the table of the kept n-grams; empty highest orders are removed.
+        """Return a table of the kept n-grams. Highest orders that become empty are removed.
 
         Args:
             kept: bool `[N]` for each order. The prefix of a kept n-gram must be kept.
@@ -205,7 +205,7 @@ class NGramTable:
 
     @cached_property
     def offsets(self) -> list[int]:
-        """The node of each order's first row, and at the end the number of nodes.
+        """The node of each order's first row, followed by the number of nodes.
 
         Nodes number the n-grams of all orders consecutively, from 1 on. Node 0 is the empty n-gram.
         """

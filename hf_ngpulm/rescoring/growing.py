@@ -25,7 +25,7 @@ class GrowingTree:
     Attributes:
         nodes: number of each node, by its parent and its token.
         tokens, depths: token and depth of each node.
-        seen: for each node that the model has read, the places of all nodes above it and its own; otherwise empty.
+        seen: for each node that the model has read, the places of the nodes above it and its own place; otherwise empty.
         edges: log-probability of a token after a node.
         log_probs: log-probabilities `[V]` of the next token, only for the nodes at which texts end and may grow.
         keys, values: the cache of each layer, `[H, L, D]`.
@@ -45,7 +45,7 @@ class GrowingTree:
         return self.keys[0].shape[1] if self.keys else 0
 
     def path(self, sequence: Sequence[int]) -> list[int]:
-        """Return the nodes of a sequence from node 0 on, one more than it has tokens. New nodes are added."""
+        """Return node 0, followed by the node of each token of a sequence. Missing nodes are added to the tree."""
         path = [0]
         for token in sequence:
             node = self.nodes.setdefault((path[-1], token), len(self.tokens))
@@ -58,7 +58,7 @@ class GrowingTree:
 
     def missing(self, sequences: Sequence[Sequence[int]], paths: Sequence[list[int]]) -> list[int]:
         """Return the nodes that the model must read to score sequences, parents first. If the stored `log_probs` give the
-        score of a token, it is entered in `edges`. `paths`: the nodes of each sequence, from `path`.
+        score of a token, the score is entered in `edges`. `paths`: the nodes of each sequence, from `path`.
         """
         nodes: dict[int, None] = {}
         for sequence, path in zip(sequences, paths):
@@ -72,8 +72,8 @@ class GrowingTree:
         return sorted(nodes, key=lambda node: self.depths[node])
 
     def placed(self, nodes: Sequence[int], above: dict[int, int]) -> Iterator[tuple[int, ...]]:
-        """Give nodes the next places in the cache. Yield for each node the places that it attends to: those of the nodes above
-        it, and its own. `above`: the parent of each node.
+        """Give nodes the next places in the cache. For each node, yield the places that the node attends to: the places of the
+        nodes above it, and its own place. `above`: the parent of each node.
         """
         for place, node in enumerate(nodes, start=self.length):
             self.seen[node] = (*(self.seen[above[node]] if node else ()), place)
@@ -91,7 +91,7 @@ class GrowingTree:
         return {node: parent for (parent, _), node in self.nodes.items()}
 
     def keep(self, ends: set[int]) -> None:
-        """Keep `ends`, the last nodes of texts that may grow, and the nodes above them. Drop other nodes if they are many."""
+        """Keep the nodes `ends`, at which texts may grow, and the nodes above them. Drop other nodes if there are many."""
         self.log_probs = {node: values for node, values in self.log_probs.items() if node in ends}
         above = self.parents()
         alive = set(ends) | {0}
@@ -140,7 +140,7 @@ class GrowingTexts:
         Args:
             rows: the utterances.
             texts: the texts of all hypotheses of each utterance. Later calls may extend only these texts.
-            ended: whether the texts are complete. If so, the scores include the rescorer's `end`, and the rescorer caches them.
+            ended: whether the texts are complete. Scores of complete texts include the rescorer's `end`, and are cached.
         """
         rescorer = self.rescorer
         end = rescorer._end if ended else []
@@ -162,7 +162,7 @@ class GrowingTexts:
         return scores
 
     def _can_read_on(self) -> bool:
-        """Return whether the model's scores are the same with its cache and without."""
+        """Return whether the model gives the same scores with its cache as without."""
         rescorer, read = self.rescorer, self.rescorer.read_tokens
         few, more = [[5, 6], [7]], [[5, 6, 8, 9], [5, 6, 9, 8], [7, 9, 8]]
         few, more = ([[token % rescorer.vocab_size for token in each] for each in some] for some in (few, more))
@@ -186,8 +186,8 @@ class GrowingTexts:
                     tree.edges |= dict(zip(edges, values.tolist()))
 
     def _read(self, trees: Any, sequences: Any, paths: Any) -> None:
-        """Read the missing nodes of trees in batches, and store the scores of the tokens that follow them. `sequences`,
-        `paths`: for each tree, the tokens of its texts, and their nodes from `GrowingTree.path`.
+        """Read the missing nodes of trees in batches, and store the scores of the tokens that follow these nodes. `sequences`
+        has the tokens of each tree's texts, `paths` has their nodes (from `GrowingTree.path`).
         """
         needed = [tree.missing(*both) for tree, *both in zip(trees, sequences, paths)]
         followers: list[dict[int, list[int]]] = []

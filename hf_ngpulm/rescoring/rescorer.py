@@ -26,22 +26,22 @@ PROBE_ERROR = 0.05
 class Rescorer(WithoutCaches, caches={"_cached": OrderedDict, "_lock": threading.Lock}):
     """Score texts with a causal language model of Transformers, many at once.
 
-    The score of a text is the log-probability (natural log) of its tokens and of `end`. They follow the model's first token
-    (`bos`, or else `eos`) and the history. Each text is tokenised alone. The model reads the texts of a list as a tree, in
-    which each shared prefix occurs once; several trees form a batch. Models without four-dimensional attention masks can't read
-    trees and read each text separately; see `shares_prefixes`. Scores equal those of single texts to within rounding (about
-    1e-4 in float32). The latest 65,536 scores are cached.
+    The score of a text is the log-probability (natural log) of its tokens and of `end`, given the model's first token (`bos`,
+    or else `eos`) and the history. Each text is tokenised alone. The model reads the texts of a list as a tree, in which each
+    shared prefix occurs once. Several trees form a batch. Models without four-dimensional attention masks can't read trees, so
+    they read each text separately; see `shares_prefixes`. A text gets the same score in a tree as alone, to within rounding
+    (about 1e-4 in float32). The latest 65,536 scores are cached.
 
     Args:
         model: a causal language model of Transformers.
         tokenizer: the model's tokenizer.
-        max_tokens: the most tokens, including padding, in a batch; this limits memory. A longer text is a batch alone.
+        max_tokens: the most tokens in a batch, including padding. This limits memory. A longer text is a batch of its own.
         style: a function that writes a transcript in the model's style (case, punctuation) before it is scored. By
             default transcripts are scored unchanged.
-        end: text that is appended to each text and each transcript of the history, and included in the score. Pass
-            `tokenizer.eos_token` for a model that was trained on separate sentences, "" for transcripts that may stop in
+        end: text that is appended to each text and each transcript of the history. The score of a text includes it. Pass
+            `tokenizer.eos_token` for a model that was trained on separate sentences, or "" for transcripts that may stop in
             mid-sentence.
-        max_history: the most tokens of history; older transcripts are left out.
+        max_history: the most tokens of history. Older transcripts are dropped.
 
     Attributes:
         shares_prefixes: whether the model reads trees.
@@ -138,7 +138,7 @@ class Rescorer(WithoutCaches, caches={"_cached": OrderedDict, "_lock": threading
                 self._cached.popitem(last=False)
 
     def tokens(self, text: str, end: Sequence[int] | None = None) -> list[int]:
-        """Return the token ids of a text in the model's style, followed by the ids `end` (by default those of `self.end`)."""
+        """Return the token ids of a text in the model's style, followed by the ids `end` (by default the ids of `self.end`)."""
         ids = self._ids(text if self.style is None else self.style(text)) + list(self._end if end is None else end)
         most = getattr(self.model.config, "max_position_embeddings", None)
         if most is not None and len(ids) + self.max_history + 1 > most:
@@ -236,7 +236,7 @@ class Rescorer(WithoutCaches, caches={"_cached": OrderedDict, "_lock": threading
         """Return the model's attention mask and position ids.
 
         Args:
-            kept: whether a token attends to another one, bool `[B, 1, L, all]`.
+            kept: whether a token attends to another token, bool `[B, 1, L, all]`.
             positions: the position of each token, int64 `[B, L]`.
         """
         dtype = self.model.dtype
@@ -252,7 +252,7 @@ class Rescorer(WithoutCaches, caches={"_cached": OrderedDict, "_lock": threading
         return self.model(input_ids=tokens, **more).logits.float()
 
     def _refuse_encoder(self) -> None:
-        """Raise ValueError if later tokens change the outputs of earlier ones."""
+        """Raise ValueError if later tokens change the outputs of earlier tokens."""
         logits = self._probe([[5, 6, 7, 8], [5, 6, 9, 10]])
         earlier, later = (logits[0] - logits[1]).abs().split([2, 2])
         if not earlier.max() <= PROBE_ERROR * later.max():

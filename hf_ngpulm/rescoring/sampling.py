@@ -18,7 +18,7 @@ def sampled_sentences(
     lm: Rescorer, prompts: Sequence[str], count: int, *, shots: int = 8, longest: int = 48, top_p: float = 0.95,
     seed: int = 0, progress: Callable[[int], object] | None = None,
 ) -> list[str]:  # fmt: skip
-    """Sample sentences that resemble the prompts. Duplicates and the prompts themselves are left out.
+    """Sample sentences that resemble the prompts. Duplicates and the prompts themselves are dropped.
 
     For each sample the model reads a few random prompts, one per line, and writes the next line.
 
@@ -27,13 +27,13 @@ def sampled_sentences(
         prompts: sentences of the domain.
         count: number of sentences.
         shots: number of prompts before each sample.
-        longest: the most tokens of a sample; longer ones are dropped.
-        top_p: samples from the most probable tokens with this total probability.
+        longest: the most tokens of a sample. Longer samples are dropped.
+        top_p: tokens are sampled from the most probable tokens, which together have this probability.
         seed: seed of the random choices.
         progress: called with the number of sentences so far.
 
     Returns:
-        Up to `count` sentences. After 4 * `count` samples there may be fewer, if the model repeats itself.
+        Up to `count` sentences. Sampling stops after 4 * `count` samples, so a model that repeats itself gives fewer sentences.
 
     Raises:
         ValueError: there are no prompts, `end` is empty, or an argument is out of range.

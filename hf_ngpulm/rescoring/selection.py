@@ -1,4 +1,4 @@
-"""Select the sentences of a text that resemble a domain, by a causal language model, to train an n-gram model on them."""
+"""Select sentences that resemble a domain, to train an n-gram model on them. A causal language model scores the sentences."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def selected_sentences(
     """Select the sentences whose probability rises most when the model has read the prompts.
 
     The criterion is the cross-entropy difference of Moore & Lewis, "Intelligent selection of language model training data" (ACL
-    2010). Here the prompts in the model's context replace the model of the domain: the score of a sentence of `n` tokens,
-    including `end`, is `(log P(sentence | prompts) - log P(sentence)) / n`.
+    2010). But instead of a model of the domain, the same model reads the prompts as context. The score of a sentence of `n`
+    tokens, including `end`, is `(log P(sentence | prompts) - log P(sentence)) / n`.
 
     Args:
-        lm: the model; at most `max_history` tokens of the prompts, in random order, are its context.
+        lm: the model. Its context has the prompts in random order, up to `max_history` tokens.
         texts: the sentences.
         prompts: sentences of the domain.
-        share: part of the sentences to keep, rounded up; above 0, at most 1.
+        share: which share of the sentences to keep (above 0, at most 1). The number of sentences is rounded up.
         seed: seed of the order of the prompts.
         progress: called with the number of sentences read so far.
 
     Returns:
-        The sentences with the highest scores, in the order of `texts`. Among equal scores, earlier sentences are preferred.
+        The sentences with the highest scores, in the order of `texts`. If scores are equal, earlier sentences are preferred.
 
     Raises:
         ValueError: there are no sentences or no prompts, no prompt fits into `max_history`, the tokenizer can't write a

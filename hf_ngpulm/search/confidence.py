@@ -19,7 +19,7 @@ ALPHA = 1 / 3  # the order of the Tsallis and Rényi entropies that the paper re
 
 
 class Calibration(NamedTuple):
-    """Turn words' confidences of a measure into probabilities that the words are right, by a logistic curve:
+    """Turn the confidence of a word, by one measure, into the probability that the word is right. The curve is logistic:
 
         log(p / (1 - p)) = slope log(c / (1 - c)) + offset
 

@@ -14,7 +14,7 @@ GOES_ON, PHRASES, SENTENCE = range(3)
 
 
 class CtcRows(Struct):
-    """The rows of a batch: a selection of rows of arrays that hold the states of many rows (a session's)."""
+    """The rows of a batch. They are selected from arrays that hold the states of more rows, such as all rows of a session."""
 
     @classmethod
     def of(
@@ -35,8 +35,8 @@ class CtcRows(Struct):
 class CtcModels(Struct):
     """`RowModels` for the native core.
 
-    `end` says which scores of the end are added: none (`GOES_ON`), only those of phrases (`PHRASES`), or also log p(</s>)
-    (`SENTENCE`).
+    `end` says which scores of the end are added: none (`GOES_ON`), only the phrases' scores (`PHRASES`), or the phrases' scores
+    and log p(</s>) (`SENTENCE`).
     """
 
     @classmethod

@@ -1,7 +1,7 @@
 """Keep the tokens of the hypotheses of many streams. The cost of a step doesn't grow with the length of a stream.
 
 All hypotheses of a stream begin with the same tokens. `hand_over` removes these tokens, with their times, from the history. The
-history keeps only the rest of each hypothesis, its tail, so a step rewrites only tails.
+history keeps only the remaining tokens of each hypothesis (its tail), so a step rewrites only tails.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import numpy as np
 
 from ..engines.native import Function, NativeCoreError, Struct
 
-# A token; same layout as `Token` in csrc/history.hpp. `start` is its first frame, `end` the frame after its last one. `before`
-# is the sum of the confidences of all frames before `start`, `after` of all frames before `end`. A transducer's token has a
-# single confidence c: `before` is 0 and `after` is c.
+# A token, with the layout of `Token` in csrc/history.hpp. `start` is the token's first frame, `end` the frame after its last
+# frame. `before` is the sum of the confidences of all frames before `start`, `after` is the same sum for all frames before
+# `end`. A transducer's token has a single confidence c, so `before` is 0 and `after` is c.
 TOKEN = np.dtype([("id", np.int64), ("start", np.int64), ("end", np.int64), ("before", np.float64), ("after", np.float64)])
 
 
@@ -32,9 +32,8 @@ class Tails(Struct):
 
 
 class _Links(Struct):
-    """A search's trace for the native core: where each hypothesis came from (links), and its labels, at each frame or step.
-
-    `live` says which places of the beam hold a hypothesis at the end.
+    """The trace of a search, for the native core. For each frame or step, `links` says where each hypothesis came from, and
+    `labels` has the label that the hypothesis got. `live` says which places of the beam hold a hypothesis at the end.
     """
 
     @classmethod
@@ -165,7 +164,7 @@ class History:
     def tails_of(self, rows: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, Spoken]:
         """Return one tail per row: the numbers of tokens `[N]`, and the tokens `[N, L]`.
 
-        `rows` has the stream of each tail, `places` the place of its hypothesis in the stream's beam, `[N]` each.
+        `rows` has the stream of each tail, `places` the place of the tail's hypothesis in the stream's beam, `[N]` each.
         """
         sizes = self.sizes[rows, places]
         return sizes, self._spoken(self.tails[rows, places, : int(sizes.max(initial=0))])

@@ -1,4 +1,4 @@
-"""Select the engine for building an automaton; each engine has a module with the same function.
+"""Select the engine for building an automaton. Each engine has a module with the same function.
 
 `reference` is the definition, in plain torch, and runs on any device, including GPUs. `cpu` uses the native core. Both build
 automata that are equal bit for bit.

@@ -126,7 +126,7 @@ def _fill_trie(
     table: NGramTable, nodes: list[tuple[int, int]], trie: NGramTrie, arrays: dict[str, np.ndarray], room: Room
 ) -> None:
     """Write the n-grams into the trie's nodes, and store the node of each token's unigram. `nodes` has the first node and the
-    end of each order, from order 0 on; `arrays` are the trie's members.
+    end for each order from 0 on. `arrays` are the trie's members.
 
     Raises NGramFormatError if n-grams aren't sorted by (prefix, token), or a prefix or token doesn't exist.
     """
@@ -152,8 +152,8 @@ def _backoffs(table: NGramTable, n: int) -> Tensor:
 
 
 def _starts(blocks: list[np.ndarray], sizes: list[np.ndarray], first: int) -> list[list[int]]:
-    """Return the number of each block's first state (or arc), by order. `blocks` are ranges of contexts, `sizes` the number of
-    states (or arcs) of each block. `first` is the number of the very first one.
+    """Return the number of each block's first state (or arc), by order. `blocks` are ranges of contexts. `sizes` says how many
+    states (or arcs) each block has. `first` is the number of the first state (or arc) of the first block.
     """
     starts = []
     for of_order, own in zip(blocks, sizes):
@@ -170,7 +170,7 @@ def _even_blocks(first: int, last: int) -> np.ndarray:
 
 
 def _blocks(first_child: np.ndarray, first: int, last: int) -> np.ndarray:
-    """Cut the contexts `first .. last - 1` into ranges `[B, 2]`, none of which has many children or many contexts."""
+    """Cut the contexts `first .. last - 1` into ranges `[B, 2]`, so that no range has many children or many contexts."""
     children = first_child[first : last + 1]
     # With another dtype numpy would copy `children`.
     by_children = _even_blocks(int(children[0]), int(children[-1]))[1:-1].astype(children.dtype)

@@ -32,7 +32,7 @@ def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: fl
     Args:
         table: the n-grams.
         possible: bool `[num_ids]`, tokens that may be the last token of a reachable n-gram of order 2 or higher.
-        unk_tokens: int64, tokens that `<unk>` stands for. Each gets a copy of every n-gram that ends in `<unk>`.
+        unk_tokens: int64, tokens that `<unk>` replaces. Each token gets a copy of every n-gram that ends in `<unk>`.
         unk_share: natural log, added to the weights of these copies.
         room: where the native core works and puts the tensors. This module works in memory.
 
@@ -110,7 +110,7 @@ def check_arcs(num_arcs: int) -> None:
 
 
 def _what_text_can_meet(table: NGramTable, prefix: Tensor, token: Tensor, possible: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two masks over the nodes of all n-grams: those that a text can reach, and those after which a text can continue.
+    """Return two masks over the nodes of all n-grams: whether a text can reach the node, and whether text can follow after it.
 
     `prefix` and `token` have each node's prefix node and last token.
     """
@@ -128,7 +128,7 @@ def _what_text_can_meet(table: NGramTable, prefix: Tensor, token: Tensor, possib
 def _failure_links(table: NGramTable, prefix: Tensor, token: Tensor, keys: Tensor) -> Tensor:
     """Return each node's longest proper suffix that is a node (Aho and Corasick 1975), computed one order at a time.
 
-    `prefix` and `token` have each node's prefix node and last token; `keys` combine the two, ascending.
+    `prefix` and `token` have each node's prefix node and last token. `keys` combine prefix node and token, in ascending order.
     """
     offsets, num_ids = table.offsets, table.num_ids
     fail = torch.zeros(offsets[-1], dtype=torch.int64, device=keys.device)

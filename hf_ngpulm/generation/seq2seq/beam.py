@@ -1,10 +1,11 @@
-"""Run a beam search whose results equal those of Transformers.
+"""Run a beam search that gives the same results as the beam search of Transformers.
 
-The algorithm is that of Transformers. The best continuations of a recording's beams become candidates; there are more
+The algorithm is the same as in Transformers. The best continuations of a recording's beams become candidates. There are more
 candidates than beams. Candidates that end compete with hypotheses that ended earlier. The best of the remaining candidates
 become the next beams. The implementation differs:
 
-- Each beam's best tokens are found in its own row, and only these are compared (no sums over beams x vocabulary).
+- Each beam's best tokens are found in the beam's row of scores, and only these tokens are compared (no sums over beams x
+  vocabulary).
 - A candidate is stored as a token and its parent, not as a copy of its sequence. Sequences are traced back at the end.
 - The cross-attention cache isn't moved, because it is the same for all beams of a recording.
 """
@@ -45,7 +46,7 @@ class BeamStep(NamedTuple):
 class Ended(NamedTuple):
     """Hold the best finished hypotheses of each recording. Scores, nodes, and the mask of real entries are `[B, K]` each.
 
-    An entry that isn't real is a placeholder. A node is the index of a candidate over all steps: `step * N + candidate`.
+    An entry that isn't real is a placeholder. A node numbers the candidates of all steps: `step * N + candidate`.
     """
 
     scores: Tensor
@@ -61,10 +62,10 @@ def beam_search(
     input_ids: Tensor,
     sums: bool = False,
 ) -> Any:
-    """Extend rows of tokens, int64 `[B * K, L]`, K beams per recording, until they end; return the result of `generate`. Raises
-    InvalidLogitsError if all tokens of a recording are ruled out, or its scores are NaN.
+    """Extend rows of tokens, int64 `[B * K, L]` (K beams per recording), until they end. Return the result of `generate`.
+    Raises InvalidLogitsError if all tokens of a recording are ruled out, or if a recording's scores are NaN.
 
-    `sums`: whether to return `sequences_scores` without `output_scores`, too.
+    `sums`: whether to return `sequences_scores` even without `output_scores`.
     """
     beams, prompt = config.num_beams, input_ids.shape[1]
     rows, device = len(input_ids), input_ids.device
@@ -137,9 +138,9 @@ def beam_search(
 
 
 def _best(scores: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the scores, tokens and beams, `[B, N]` each, of the N = `count` best continuations of each recording's beams.
+    """Find the N best continuations of each recording's beams. Return their scores, tokens and beams, `[B, N]` each.
 
-    `scores`: `[B * K, C]`, the next token's scores. `running`: `[B, K]`, the beams' scores so far.
+    `scores`: `[B * K, C]`, the next token's scores. `running`: `[B, K]`, the beams' scores so far. `count`: N.
     """
     batch_size, beams = running.shape
     each = min(count, scores.shape[1])
@@ -150,7 +151,7 @@ def _best(scores: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, 
 
 
 def _draw(scores: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return continuations in the form of `_best`, drawn at random without replacement."""
+    """Draw N continuations at random without replacement. Arguments and results are as for `_best`."""
     sums = (running[:, :, None] + scores.view(*running.shape, -1)).flatten(1)
     drawn = torch.multinomial(probabilities(sums), count)
     of_drawn = sums.gather(1, drawn)
@@ -163,8 +164,8 @@ def _draw(scores: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, 
 def _are_done(
     criteria: StoppingCriteriaList, sequences: Tensor, rows: Tensor, tokens: Tensor, decoder: SteppedDecoder
 ) -> Tensor:
-    """Return a bool mask `[B, N]` of the candidates that end. A candidate is a row of `sequences` (`rows`, `[B, N]`) and its
-    next token (`tokens`, `[B, N]`).
+    """Return a bool mask `[B, N]` of the candidates that end. A candidate is a row of `sequences` and a next token. `rows`,
+    `[B, N]`, has the index of this row, `tokens`, `[B, N]`, has the next token.
     """
     last = tokens.reshape(-1, 1)
     if all(type(each) in LAST_ONLY for each in criteria):
@@ -183,8 +184,8 @@ def _best_of(ended: Ended, new: Ended, count: int) -> Ended:
 def _trace(steps: list[BeamStep], nodes: Tensor, beams: int) -> dict[str, Tensor]:
     """Return the hypotheses that end in the nodes `[B, R]`, on the CPU, as a dictionary.
 
-    Each entry has `B * R` rows, one per hypothesis. The entries are "tokens"; "rows" (int32, the row of each token in its step,
-    -1 after the end); "own" (the model's own log-probabilities, if kept); and "lengths".
+    Each entry has `B * R` rows, one per hypothesis. The entries are "tokens"; "rows", int32, the row that each token had in its
+    step (-1 after the end); "own", the model's own log-probabilities (if kept); and "lengths".
     """
     batch_size, returned = nodes.shape
     count = steps[0].tokens.shape[1]
@@ -209,7 +210,7 @@ def _trace(steps: list[BeamStep], nodes: Tensor, beams: int) -> dict[str, Tensor
 
 
 def _fill_value(config: GenerationConfig) -> int:
-    """Return the token that fills rows after a hypothesis. As in Transformers, a padding token of 0 counts as unset."""
+    """Return the token that fills rows after a hypothesis. As in Transformers, a padding token with id 0 counts as unset."""
     if config._eos_token_tensor is None:
         return -1
     return int(config._pad_token_tensor or 0) or int(config._eos_token_tensor[0])

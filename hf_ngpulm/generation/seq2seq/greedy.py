@@ -1,4 +1,4 @@
-"""Search greedily or sample. Each step extends the one hypothesis of each row by the likeliest token, or by a random token."""
+"""Search greedily or sample. A row has one hypothesis. Each step extends it by the likeliest token, or by a random token."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def greedy(
     input_ids: Tensor,
     streamer: Any = None,
 ) -> Any:
-    """Extend rows of tokens, int64 `[R, L]`, until they end; return the result of `generate`. Raises InvalidLogitsError if all
-    tokens of a row are ruled out, or its scores are NaN.
+    """Extend rows of tokens, int64 `[R, L]`, until they end. Return the result of `generate`. Raises InvalidLogitsError if all
+    tokens of a row are ruled out, or if a row's scores are NaN.
     """
     rows, length = input_ids.shape
     pad: Any = config._pad_token_tensor

@@ -26,7 +26,7 @@ WITH_POSITIONS = {"moonshine_streaming"}  # model types whose decoders distingui
 
 @dataclass
 class JudgedOutput(GenerateEncoderDecoderOutput):
-    """Add the model's own log-probabilities, `[B, T]`, to the output. Whisper uses them to decide what to decode again."""
+    """Add the model's own log-probabilities, `[B, T]`, to the output. By these, Whisper decides which rows to decode again."""
 
     own_log_probs: Tensor | None = None
 
@@ -44,10 +44,11 @@ class SteppedDecoder:
     Args:
         model: a model with Transformers' `generate`.
         config: the generation config that `generate` prepared.
-        model_kwargs: the model's inputs that `generate` prepared, updated at each step. Beams of a recording have equal rows.
-        rows: number of rows, if the internal LM's logits are also needed (see `generation.internal`); otherwise None. The
-            model's batch then has each row twice, the second time with zeros in place of the encoder's states. This requires
-            plain inputs, outputs and caches (see `_is_plain`).
+        model_kwargs: the model's inputs that `generate` prepared, updated at each step. The beams of a recording have equal
+            rows.
+        rows: number of rows, if the internal LM's logits are also needed (see `generation.internal`). The model's batch then
+            has each row twice, the second time with zeros instead of the encoder's states. This requires plain inputs, outputs
+            and caches (see `_is_plain`). None if the internal LM isn't needed.
 
     Attributes:
         unheard: the internal LM's logits of the last step, float32 `[R, C]`; None if the decoder doesn't compute them.
@@ -79,7 +80,7 @@ class SteppedDecoder:
                 self.kwargs = twice
 
     def logits(self, input_ids: Tensor) -> Tensor:
-        """Return the logits of the next token after the tokens `[R, L]`, float32 `[R, C]`. The caller may write into them."""
+        """Return the next token's logits after the tokens `[R, L]`, float32 `[R, C]`. The caller may change this tensor."""
         if self._rows is not None:
             input_ids = torch.cat([input_ids, input_ids])
         outputs = self._begin(input_ids) if self._first else self._step(input_ids)
@@ -121,7 +122,9 @@ class SteppedDecoder:
             )
 
     def decoding(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context manager that Transformers uses for decoding (for mixtures of experts); a no-op if it has none."""
+        """Return the context manager that Transformers uses for decoding (for mixtures of experts). If Transformers has none,
+        return a context manager that does nothing.
+        """
         return getattr(self.model, "_optimize_model_for_decode", contextlib.nullcontext)()
 
     def result(self, sequences: Tensor, **found: Any) -> Any:
@@ -149,7 +152,7 @@ class SteppedDecoder:
 
     def _begin(self, input_ids: Tensor) -> Any:
         """Run the first pass, whose main cost is the cross-attention to the encoder's frames. All beams of a recording begin
-        with equal tokens. So only one beam is run, if its cache can be copied for the other beams.
+        with equal tokens. So if the cache of a beam can be copied for the other beams, the model runs only one beam.
         """
         one_each = self._of_one_beam(len(input_ids)) if self.beams > 1 else None
         if one_each is None:
@@ -164,7 +167,7 @@ class SteppedDecoder:
         return self._mapped(rows, lambda part: part[:: self.beams]) if self._is_plain() else None
 
     def _is_plain(self) -> bool:
-        """Return whether only logits are returned, and the cache supports adding and removing rows."""
+        """Return whether the model returns only logits, and the cache supports adding and removing rows."""
         cache = self._cache()
         return (
             isinstance(cache, EncoderDecoderCache)

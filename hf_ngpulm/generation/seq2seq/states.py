@@ -26,11 +26,11 @@ AFTER = tuple(
 
 
 class Scoring:
-    """Apply all changes to a model's scores: by logits processors, and between them by the language model with its states.
+    """Apply all changes to a model's scores: logits processors, then the language model with its states, then more processors.
 
     Args:
-        processors: processors prepared by `generate`. The LM is applied at the position of processors that the caller passes.
-        lm: the language models and phrases with their settings; None if there are neither.
+        processors: processors prepared by `generate`. The LM is applied where `generate` puts processors from its caller.
+        lm: the language models and phrases with their settings. None if there are no language models and no phrases.
         recordings: the index of each row's recording; -1 for padding rows.
         keeps_own: whether `own_log_probs` will be called.
         last: more processors, applied after the language model.
@@ -80,14 +80,14 @@ class Scoring:
         return scores.to(torch.float32)
 
     def follow(self, tokens: Tensor, came_from: Tensor | None = None) -> None:
-        """Advance the states by each row's next token, `[R]`. Each row continues the state of the row `came_from`, `[R]`."""
+        """Advance the states by each row's next token, `[R]`. `came_from`, `[R]`: the row whose state each row continues."""
         if self.lm is not None and self._states is not None:
             for place, (states, part) in enumerate(zip(self._states, self._parts, strict=True)):
                 states = states if came_from is None else states.index_select(0, came_from)
                 self._states[place] = follow(states, tokens.contiguous(), part.rows, part.roles, part.engine)
 
     def own_log_probs(self, rows: Tensor, tokens: Tensor) -> Tensor | None:
-        """Return the model's own log-probabilities of tokens `[N]` in rows `[N]` at the last step; None if none were kept."""
+        """Return the model's own log-probabilities of tokens `[N]` in rows `[N]` at the last step; None if not kept."""
         if self._own is None:
             return None
         return self._own[rows, tokens] - torch.logsumexp(self._own, 1)[rows]

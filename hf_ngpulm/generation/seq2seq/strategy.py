@@ -74,35 +74,36 @@ def seq2seq_generate(
 ) -> Any:
     """Decode with a language model: `model.generate(**inputs, custom_generate=seq2seq_generate, lm=lm, lm_weight=0.2)`.
 
-    The strategy works for every model with an attention decoder, from Whisper to speech LLMs. The result equals that of
-    `generate` with an `NGramLogitsProcessor`; without a language model it equals that of plain `generate`. Other settings work
-    as usual: `num_beams`, `num_return_sequences`, `length_penalty`, `early_stopping`, `do_sample`, scores and the rest of
-    `return_dict_in_generate`, a static cache and compiled passes, logits processors, stopping criteria, a streamer. The
-    strategy is faster than a processor, above all with beams. The language model's states advance with the tokens, while a
-    processor computes them from the last tokens at each step. The strategy also copies far less memory.
+    The strategy works for every model with an attention decoder, from Whisper to speech LLMs. The result equals the result of
+    `generate` with an `NGramLogitsProcessor`. Without a language model it equals the result of plain `generate`. Other settings
+    work as usual: `num_beams`, `num_return_sequences`, `length_penalty`, `early_stopping`, `do_sample`, scores and other
+    outputs of `return_dict_in_generate`, a static cache and compiled passes, logits processors, stopping criteria, a streamer.
+    The strategy is faster than a processor, above all with beams. In the strategy, the language model's states advance with the
+    tokens, while a processor computes the states from the last tokens at each step. The strategy also copies far less memory.
 
     Args:
         model, input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, streamer: passed by `generate`.
         lm: a language model; the id of a Hub repo, a folder or a file with a language model (cached for later calls); or a list
-            with a language model (or None) for each recording. By default the generation config's `ngram_lm` (with the weight
-            `ngram_lm_weight`), if it has one; False decodes without a language model.
-        lm_weight: weight of the LM's log-probabilities; a number, or a tensor with one per recording. The default is the tuned
-            weight for this model and search (with or without beams) in the LM's config, together with the other tuned settings
-            (see `hf_ngpulm.config.tuned`). Without tuned settings it is 0.2.
+            with a language model (or None) for each recording. The default is `ngram_lm` in the generation config (with the
+            weight `ngram_lm_weight`), if it is set. False decodes without a language model.
+        lm_weight: weight of the LM's log-probabilities; a number, or a tensor with one per recording. By default, the weight
+            and other settings that were tuned for this model and search (with or without beams) are taken from the LM's config
+            (see `hf_ngpulm.config.tuned`). Without tuned settings, the weight is 0.2.
         phrases, phrase_weight: as for `hf_ngpulm.NGramLogitsProcessor`.
-        processor: the model's processor or tokenizer, to check that the LM was made for it, and to spell phrases and grammars;
-            LLM-based models need it, or `start`, to find the beginning of the transcript.
-        grammar: a `hf_ngpulm.Grammar`. The transcript is a sentence of the grammar if the recording was understood, otherwise
-            the result of a search without the grammar. Both searches are greedy or use beams. Outputs have `sequences` only.
+        processor: the model's processor or tokenizer, to check that the LM was made for it, and to spell phrases and grammars.
+            LLM-based models need `processor` or `start` to find the beginning of the transcript.
+        grammar: a `hf_ngpulm.Grammar`. If the recording was understood, the transcript is a sentence of the grammar. Otherwise
+            the transcript is the result of a search without the grammar. Both searches are greedy or use beams. Outputs have
+            only `sequences`.
         grammar_mode, sensitivity: "reject" (default), "strict", "soft" or "free", and the bound of "reject", as for
             `hf_ngpulm.decoding.understanding.GrammarDecoder`.
         meanings: a list, to which the `Understanding` of each recording is added.
-        rescorer: a `hf_ngpulm.Rescorer` that reranks all beams; it needs `processor`. Whisper's windows are reranked one by
-            one. `sequences_scores` remain those of the search.
-        rescorer_weight, word_bonus: weight of its log-probabilities (default 0.3), and bonus for each word (default 0):
-            numbers, or tensors with one per recording.
-        rescorer_every: "word" lets the rescorer take part in the search, see `hf_ngpulm.CTCDecoder`. With None (default) it
-            ranks only at the end.
+        rescorer: a `hf_ngpulm.Rescorer` that reranks all beams. It needs `processor`. Whisper's windows are reranked one by
+            one. `sequences_scores` stay the scores of the search.
+        rescorer_weight, word_bonus: weight of the rescorer's log-probabilities (default 0.3), and bonus for each word (default
+            0): numbers, or tensors with one per recording.
+        rescorer_every: "word" lets the rescorer take part in the search, see `hf_ngpulm.CTCDecoder`. With None (default) the
+            rescorer ranks only at the end.
         confidence: a measure of the model's own confidence in words, or a `Calibration`, as for pipelines. It needs
             `processor`.
         words: a list, to which the words of each recording are added, with confidences and without times.
@@ -114,7 +115,7 @@ def seq2seq_generate(
             audio and times); a setting is invalid; the length of a list isn't the number of recordings; or a setting of
             language models is passed without a language model.
         TokenizerMismatchError: the LM was made for another tokenizer.
-        InvalidLogitsError: all tokens of a recording are ruled out, or its scores are NaN.
+        InvalidLogitsError: all tokens of a recording are ruled out, or a recording's scores are NaN.
     """
     given = {field.name: model_kwargs.pop(field.name) for field in fields(GrammarArguments) if field.name in model_kwargs}
     in_grammar = GrammarArguments(**given)
@@ -208,7 +209,8 @@ def _understood(
 
     Args:
         understand: the grammar.
-        search: runs a search, given the model's inputs and more logits processors, which come after all others.
+        search: function from the model's inputs and additional logits processors to the output of a search. The additional
+            processors come after all other processors.
         model_kwargs: the model's inputs.
         prompts: int64 `[B, P]`.
         config: the generation config.
@@ -232,7 +234,7 @@ def _understood(
 def _words_of(
     model: Any, out: Any, model_kwargs: dict[str, Any], prompts: Tensor, beams: int, processor: Any, confidence: Any
 ) -> list[list[Word]]:
-    """Return the words of each recording, with confidences. `out`: the output of the search."""
+    """Return the words of each recording with their confidences. `out`: the output of the search."""
     tokens = (out if isinstance(out, Tensor) else out.sequences)[:, prompts.shape[1] :]
     mask, splitter = model_kwargs.get("attention_mask"), WordSplitter(tokenizer_of(processor))
     outputs, mask = of_rows(model_kwargs["encoder_outputs"], len(tokens)), None if mask is None else mask[::beams]
@@ -249,7 +251,7 @@ def _check_grammar(grammar: Any, processor: Any, config: GenerationConfig, judge
 
 
 def _check_whole(what: str, config: GenerationConfig, judged: bool, streamer: Any) -> None:
-    """Refuse calls that need other results than one transcript of each whole recording, such as scores of a search."""
+    """Refuse calls that need other results than a single transcript of each whole recording, such as scores of a search."""
     window = window_variables()
     rows = (len(window["batch_idx_map"]), window["batch_size"]) if window else (config.num_return_sequences or 1, 1)
     wrong = {
@@ -292,7 +294,7 @@ def _language_model(
 
 
 def unsupported(model: Any, config: GenerationConfig, assistant: Any = None, synced_gpus: bool = False) -> str | None:
-    """Return why the strategy can't replace a model's own search; None if it can. Arguments are those of `generate`."""
+    """Return why the strategy can't replace a model's own search; None if it can. Arguments are as for `generate`."""
     name, mode = type(model).__name__, config.get_generation_mode(assistant)
     if hasattr(model, "joint"):
         return f"{name} is a transducer; pass custom_generate=hf_ngpulm.generation.transducer_generate"

@@ -21,13 +21,13 @@ from ..table import NUM_SPECIAL
 
 @dataclass(frozen=True)
 class Packing:
-    """The way to pack n-grams of one order and vocabulary into integers.
+    """Describe how to pack n-grams of one order and vocabulary into integers.
 
-    A token becomes a digit, its id plus 1. The digit 0 means "no token", so an n-gram that the end of its sentence cuts short
-    sorts before its continuations. A word of 63 bits holds as many digits as fit, the first token in the highest place. An
-    n-gram that is too long for one word takes several words; sorting the tuples of words sorts the n-grams.
+    The digit of a token is its id plus 1. The digit 0 means "no token", so an n-gram that the end of its sentence cuts short
+    sorts before longer n-grams that begin with it. A word of 63 bits holds as many digits as fit, with the first token in the
+    highest place. An n-gram that is too long for one word takes several words. Sorting the tuples of words sorts the n-grams.
 
-    If `from_last`, n-grams are packed from their last token to their first, and a sentence's beginning cuts them short.
+    If `from_last`, n-grams are packed from their last token to their first, and the beginning of a sentence cuts n-grams short.
     """
 
     vocab_size: int

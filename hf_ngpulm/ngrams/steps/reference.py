@@ -11,7 +11,7 @@ from . import Packing, SortedRun, TrieOrder
 
 
 def pack(digits: Tensor, num_starts: int, packing: Packing) -> Tensor:
-    """Return the n-gram that starts at each of the first `num_starts` positions. The digit `packing.cut` ends an n-gram.
+    """Return the n-grams that start at the first `num_starts` positions. The digit `packing.cut` ends an n-gram.
 
     Args:
         digits: int32 `[num_starts + order - 1]`, all sentences concatenated, including `<s>` and `</s>`.
@@ -35,7 +35,7 @@ def count(words: Tensor) -> SortedRun:
 
 
 def merge(first: SortedRun, second: SortedRun) -> SortedRun:
-    """Return the n-grams of two runs; the counts of an n-gram in both runs are added."""
+    """Return the n-grams of two runs. If an n-gram is in both runs, its counts are added."""
     return _sum_equal(torch.cat([first.words, second.words], 1), torch.cat([first.counts, second.counts]))
 
 
@@ -91,12 +91,12 @@ def suffix_rows(
     room: Room = IN_MEMORY,
     blocks: np.ndarray | None = None,
 ) -> Tensor:
-    """Return, for each n-gram of order n, the row of its suffix among the (n-1)-grams. The suffix lacks the first token.
+    """Return the suffix of each n-gram of order n, as a row of the (n-1)-grams. The suffix lacks the first token.
 
     Args:
         below, order: the n-grams of orders n - 1 and n.
         suffixes_below: this function's result for order n - 1; None for n = 2.
-        num_ids: number of token ids, including the special ones.
+        num_ids: number of token ids, including the special tokens.
         room: where the result is.
         blocks: blocks of the n-grams, for `Room.in_blocks`.
 
@@ -110,7 +110,7 @@ def suffix_rows(
 
 
 def left_extensions(suffixes: Tensor, num_rows: int, room: Room = IN_MEMORY, blocks: np.ndarray | None = None) -> Tensor:
-    """Return the number of distinct tokens before each of `num_rows` n-grams, int64 `[num_rows]`.
+    """Return the number of distinct tokens before each n-gram, int64 `[num_rows]`. `num_rows`: the number of n-grams.
 
     This is the number of n-grams that are one token longer and have the n-gram as their suffix.
     """
@@ -135,14 +135,15 @@ def discount(
         prefixes: int64 `[N]`, ascending: the row of each n-gram's context.
         num_contexts: C, the number of n-grams that are one token shorter.
         counts: int64 `[N]`, adjusted counts.
-        dropped: bool `[N]`, n-grams that pruning drops; their whole count goes to the lower order. None without pruning.
+        dropped: bool `[N]`, n-grams that pruning drops. The lower order gets the whole count of such an n-gram. None without
+            pruning.
         discounts: discounts of counts 1, 2, and 3 or more.
         lower: float32, probabilities of the n-grams that are one token shorter.
         suffixes: int32 `[N]`, the row of `lower` that each n-gram is interpolated with; None if `lower` has one row.
 
     Returns:
-        Probabilities, float32 `[N]` (arbitrary for dropped n-grams); and for each context the weight of the lower order,
-        float32 `[C]` (1 if no n-gram follows the context).
+        Two tensors: the probabilities, float32 `[N]` (arbitrary for dropped n-grams), and each context's weight of the lower
+        order, float32 `[C]` (1 if no n-gram follows the context).
     """
     sums = context_sums(prefixes, num_contexts, counts, dropped)
     weight = weights_of(sums, discounts)
@@ -154,9 +155,9 @@ def discount(
 def context_sums(contexts: Tensor, num_contexts: int, counts: Tensor, dropped: Tensor | None) -> Tensor:
     """Return five sums for each context, from which the context's weight is computed, int64 `[5, num_contexts]`.
 
-    Two sums are of adjusted counts: over all n-grams with the context, and over the dropped ones. Three are the numbers of kept
-    n-grams with the adjusted counts 1, 2, and 3 or more. All are whole numbers, so the order of addition has no effect.
-    `contexts` is int64 `[N]`, the context of each n-gram.
+    The first two sums add adjusted counts: over all n-grams with the context, and over the dropped n-grams with the context.
+    The other three sums are the numbers of kept n-grams with the adjusted counts 1, 2, and 3 or more. All sums are whole
+    numbers, so the order of addition has no effect. `contexts`, int64 `[N]`, has the context of each n-gram.
     """
     sums = torch.zeros(5, num_contexts, dtype=torch.int64, device=counts.device)
     sums[0].index_add_(0, contexts, counts)
@@ -182,8 +183,8 @@ def interpolated(
 ) -> Tensor:
     """Return interpolated probabilities, float32 `[N]`, of n-grams with the adjusted counts `counts`.
 
-    For each n-gram, `total` is the sum of its context's counts, `weight` the context's weight of the lower order, and
-    `backed_off` the probability in the lower order.
+    `total` is the sum of the counts in each n-gram's context. `weight` is the weight that this context gives the lower order,
+    and `backed_off` is the probability in the lower order.
     """
     taken = torch.tensor([0.0, *discounts], dtype=torch.float64, device=counts.device)[counts.clamp(max=3)]
     return ((counts.to(torch.float64) - taken) / total + weight * backed_off).to(torch.float32)

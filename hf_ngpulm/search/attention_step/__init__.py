@@ -11,11 +11,12 @@ id has a role:
 A token id may also have one of two marks. The transcript of a row begins after the row's last START token. From a HOLD token to
 the next START token, no LM applies to the row. If a row has no mark, its transcript is all of its tokens.
 
-With `shared` the LM redistributes the model's probability among the N classes that it scores. A scored class with the logit x
-gets `x + w * log p_LM + c`. The constant c restores the sum of exp(x) over the scored classes, but is at most `|w| * log N`. So
-if the LM finds all of the model's candidates less likely than a random guess, the candidates stay expensive. Unscored classes
-keep their logits. But if the best scored class has fallen, they fall by the same amount: unscored symbols must not win merely
-because they cost nothing. END counts as unscored while the transcript is empty, so that the LM can't end an empty transcript.
+With `shared` the LM redistributes the model's probability among the N classes that the LM scores. A scored class with the logit
+x gets `x + w * log p_LM + c`. The constant c restores the sum of exp(x) over the scored classes, but is at most `|w| * log N`.
+So if the LM finds all of the model's candidates less likely than a random guess, the candidates stay expensive. If the logit of
+the best scored class has fallen, the unscored classes fall by the same amount, so that no unscored symbol wins merely because
+it has no LM cost. Otherwise unscored classes keep their logits. END counts as unscored while the transcript is empty, so that
+the LM can't end an empty transcript.
 If the model gives END more than half of the probability, the LM can't lower END. Without `shared` the scores are only added.
 Logits of -inf stay -inf.
 """
@@ -53,7 +54,7 @@ class Roles(NamedTuple):
 
     @property
     def log_guess(self) -> float:
-        """Return log N for N scored classes. A uniform guess costs this much (natural log)."""
+        """Return log N (natural log), the cost of a uniform guess among the N scored classes."""
         return math.log(max(self.roles.numel() - self.unscored.numel(), 1))
 
     def to(self, device: torch.device) -> Roles:
@@ -66,8 +67,8 @@ class FusedRows(NamedTuple):
     tensors: AutomatonTensors  # tensors of one automaton, or of several automata in one pool
     vocab_size: int  # number of token ids that the automata score
     context_length: int  # largest context length of the automata
-    # starts, roots: int32 [B], the LM's state after `<s>`, and its state without context. A start of -1 means that the row has
-    # no LM.
+    # starts, roots: int32 [B], the LM's state after `<s>`, and the LM's state without context. A start of -1 means that the row
+    # has no LM.
     starts: Tensor
     roots: Tensor
     weights: Tensor  # float32 [B], LM weights
@@ -102,7 +103,7 @@ def fuse(
 def fuse_outside_loops(scores: Tensor, input_ids: Tensor, rows: FusedRows, roles: Roles, shared: bool, ends: Tensor) -> None:
     """Apply `loops.end_loops` to the rows with an LM. Then apply `fuse` to the rows that aren't in a loop.
 
-    Both are done in one call of the native core. `ends` is as for `end_loops`, the other arguments are as for `fuse`.
+    One call of the native core does both. `ends` is as for `end_loops`, the other arguments are as for `fuse`.
     """
     if scores.numel():
         load_engine(__package__, "cpu", scores.device).fuse(scores, input_ids, rows, roles, shared, ends)
@@ -120,8 +121,8 @@ def read(input_ids: Tensor, rows: FusedRows, roles: Roles, engine: str = "auto")
 
 
 def text_of(input_ids: Tensor, roles: Roles) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the tokens with each row's transcript moved to the front, int64 `[B, L]`; the number of transcript tokens, int64
-    `[B]`; and whether a HOLD token suspends the row's LM, bool `[B]`.
+    """Move each row's transcript to the front of the row. Return the tokens, int64 `[B, L]`, the number of transcript tokens,
+    int64 `[B]`, and whether a HOLD token suspends the row's LM, bool `[B]`.
     """
     inside = (input_ids >= 0) & (input_ids < roles.roles.numel())
     kinds = torch.where(inside, roles.roles[torch.where(inside, input_ids, 0)], UNSCORED)
@@ -153,13 +154,13 @@ def fuse_less(
 ) -> None:
     """Do the same as `fuse_at`, and subtract weighted scores of other LMs from the TEXT classes.
 
-    Nothing is subtracted from END. An internal LM gets no audio, so it doesn't know where a transcript ends. Neither does a
-    source LM whose texts were cut at other places.
+    Nothing is subtracted from END, because these LMs don't know where a transcript ends. An internal LM gets no audio, and the
+    texts of a source LM may have been cut at other places.
 
     A beam search compares hypotheses by these lower scores. So with `shared`, no constant raises the scored classes to their
-    old total probability. The unscored classes fall instead, by f. Two numbers are computed: by how much the best scored class
-    has fallen, and by how much the log of the scored classes' total probability has fallen. The larger one is f. Then all
-    classes rise by f times the probability that the model gives to unscored classes.
+    old total probability. Instead, the unscored classes fall by f. The number f is the larger of two numbers: how far the best
+    scored class has fallen, and how far the log of the scored classes' total probability has fallen. Then all classes rise by f
+    times the probability that the model gives to unscored classes.
 
     Args:
         less: float32 `[B, C]`, weighted scores of the LMs that are subtracted (internal LM or source LM).

@@ -283,7 +283,7 @@ def _more(best, total, values):
 
 @triton.jit
 def _whole(sums, tiles, places):
-    """Return the highest score of a row, and the logsumexp of the row's scores, from the sums of its tiles.
+    """Combine the sums of a row's tiles. Return the highest score of the row, and the logsumexp of the row's scores.
 
     `places` is a range of at least `tiles` numbers, the indices of the tiles.
     """
@@ -307,7 +307,7 @@ def _share_kernel(
 ):  # fmt: skip
     """Write the final scores of a tile's classes.
 
-    If SHARED, the scored classes share the probability that the model gave to all of them.
+    If SHARED, the scored classes share the total probability that the model gave them.
     """
     row = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * tile
@@ -354,7 +354,7 @@ def _share_kernel(
 
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
-    """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
+    """Yield every kernel with its argument types and constants, for compiling ahead of time."""
     of_rows = {"weights": "*fp32", "states": "*i32", "starts": "*i32", "sums": "*fp32"}
     numbers = dict.fromkeys(("scores", "fused"), "*fp32") | {"roles": "*i8"}
     for token_type in ("*i16", "*i32"):

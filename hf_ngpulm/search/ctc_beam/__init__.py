@@ -20,16 +20,17 @@ acoustic score alone. Prefixes count as equal if they have the same length, the 
 tokens before the last one.
 
 With subword tokens one text has many prefixes, which share the text's probability and fill the beam. `text_hashes` merges these
-prefixes at the end of each frame. The best prefix of a text gets `p_b` of all prefixes of the text: the future after a blank
-doesn't depend on how the text is cut into tokens. Among the prefixes with the same last token, the best one gets `p_t` of all.
-The other prefixes soon leave the beam. The text's LM score is that of the best prefix. Texts count as equal if 64-bit hashes of
-their characters are equal.
+prefixes at the end of each frame. The best prefix of a text gets the sum of `p_b` over all prefixes of the text, because the
+future after a blank doesn't depend on how the text is cut into tokens. Among a text's prefixes with the same last token, the
+best prefix gets the sum of their `p_t`. The other prefixes soon leave the beam. The text gets the LM score of its best prefix.
+Texts count as equal if 64-bit hashes of their characters are equal.
 
 The order of prefixes with the same score is part of the definition. Prefixes that were in the beam come before new prefixes,
 then lower last tokens come first, then lower hashes of the tokens before the last one.
 
 The search takes and returns its state as tensors, so it gives the same result if the frames are cut into blocks. Acoustic
-scores are relative to an offset per row in double precision, as single precision would lose the differences in long utterances.
+scores are relative to an offset per row. The offset is in double precision, because single precision would lose the differences
+in long utterances.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class BeamRules(NamedTuple):
 
 
 class BeamFrames(NamedTuple):
-    """Trace of the search: for each frame and place of the beam, where the prefix came from and what label it got.
+    """Trace of the search. For each frame and place of the beam, it tells where the prefix came from and which label it got.
 
     From the last frame back to the first, the trace gives the likeliest alignment of every prefix.
     """

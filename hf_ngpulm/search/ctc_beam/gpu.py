@@ -95,8 +95,8 @@ def tiling(num_beams: int, classes: int) -> dict[str, int]:
     block = max(min(triton.next_power_of_2(classes), TILE // places), SMALLEST_BLOCK)
     groups = min(max(places, MOST_GROUPS), places * block)
     num_warps = min(max(places * max(block, places // 4) // ELEMENTS_PER_WARP, 1), MOST_WARPS)
-    # One program gets all registers of a multiprocessor. By default, NVIDIA's assembler sometimes uses half of them and spills
-    # values to memory. AMD's compiler has no such option.
+    # One program gets all registers of a multiprocessor. By default, NVIDIA's assembler sometimes uses half of the registers
+    # and spills values to memory. AMD's compiler doesn't have the option `maxnreg`.
     options = EXACT if torch.version.hip else EXACT | {"maxnreg": min(REGISTERS // (32 * num_warps), 255)}
     return {"PLACES": places, "BLOCK": block, "GROUPS": groups, "num_warps": num_warps, **options}
 
@@ -203,14 +203,16 @@ def _extension_index(tokens, order, PLACES: tl.constexpr):
 
 @triton.jit
 def _extension_of(keys, PLACES: tl.constexpr):
-    """Return, for keys of extensions, the tokens and the ranks of the extended prefixes. This inverts `_extension_index`."""
+    """Return the token of each extension, and the rank of the prefix that it extends, from the extensions' keys. This inverts
+    `_extension_index`.
+    """
     code = STAYING - 1 - keys.to(tl.int32)
     return code // PLACES, code % PLACES
 
 
 @triton.jit
 def _count_before(first, second, alive):
-    """Return each element's rank among the elements that are `alive`, by `first` and then by `second`."""
+    """Sort the elements that are `alive` by `first`, then by `second`. Return each element's rank among these elements."""
     before = (first[None, :] < first[:, None]) | ((first[None, :] == first[:, None]) & (second[None, :] < second[:, None]))
     return tl.sum((before & alive[None, :]).to(tl.int32), axis=1)
 
@@ -223,10 +225,10 @@ def _score_of(key):
 
 @triton.jit
 def _find_parents(hashes, parent_hashes, sizes, last, alive, num_beams, places, PLACES: tl.constexpr):
-    """Return four values for each prefix. The parent of a prefix lacks its last token.
+    """Return four values for each prefix. (The parent of a prefix is the prefix without its last token.)
 
-    They are the place of the parent (-1 if the beam doesn't have it), whether the parent ends in the same token as the prefix,
-    the prefix's rank by hash, and the index for the prefix's key (see `_key_of`) if the prefix stays in the beam.
+    The values are the place of the parent (-1 if the parent isn't in the beam), whether the parent ends in the same token as
+    the prefix, the prefix's rank by hash, and the index for the prefix's key (see `_key_of`) if the prefix stays in the beam.
     """
     inside = places < num_beams
     own = tl.load(hashes + places, mask=inside, other=0)
@@ -242,7 +244,7 @@ def _find_parents(hashes, parent_hashes, sizes, last, alive, num_beams, places, 
 
 @triton.jit
 def _has_twins(texts, alive, places, inside):
-    """Return whether any two prefixes that are `alive` have the same text. `texts` points to their hashes."""
+    """Return whether any two prefixes that are `alive` have the same text. `texts` points to the hashes of the texts."""
     own = tl.load(texts + places, mask=inside, other=0)
     same = (own[:, None] == own[None, :]) & alive[:, None] & alive[None, :] & (places[:, None] < places[None, :])
     return tl.max(tl.max(same.to(tl.int32), axis=1), axis=0) > 0
@@ -467,10 +469,10 @@ def _extended(
     line_scores, line_starts, weights, candidates, bonus, without_lm,
     NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """Replace the worst prefixes of the beam by better extensions. `keys` has the prefixes as they would stay.
+    """Replace the worst prefixes of the beam by better extensions. `keys` has the key of each prefix if the prefix stays.
 
     Return four values. Three have an entry per place: the new key, the place of the prefix that stays there or is extended, and
-    the new token (-1 if the prefix stays). The fourth is the best score.
+    the new token (-1 if the prefix stays). The fourth value is the best score.
     """
     from_places = places
     tokens_added = places * 0 - 1
@@ -718,7 +720,7 @@ def frames_signature(logit_type: str) -> dict[str, str]:
 
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
-    """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
+    """Yield every kernel with its argument types and constants, for compiling ahead of time."""
     combinations = (("*i16", "*fp32", 8, 1), ("*i32", "*fp16", 4, 0), ("*i16", "*bf16", 16, 2), ("*i16", "*fp32", 64, 2))
     floats = (
         "blank_scores",

@@ -21,7 +21,7 @@ def extend_hash(hashes: Tensor, tokens: Tensor) -> Tensor:
 
 
 def in_order(last_tokens: Tensor, parent_hashes: Tensor) -> Tensor:
-    """Return the order that breaks ties between equal scores: the places of each row's prefixes, `[B, K]`, first one first."""
+    """Return the places of each row's prefixes, `[B, K]`, in the order that breaks ties between equal scores."""
     order = parent_hashes.argsort(dim=1, stable=True)
     return order.gather(1, last_tokens.gather(1, order).argsort(dim=1, stable=True))
 
@@ -70,8 +70,9 @@ def _one_frame(
     extended = torch.where(same, state.blank_scores[..., None], totals[..., None]) + log_probs[:, None]
     extended[..., blank] = -torch.inf
 
-    # A prefix stays by a blank, by its last token once more, or by its parent's extension, if the beam has the parent. The
-    # extension is the same prefix. So its probability is added here, and the extension isn't a candidate (`present`).
+    # A prefix stays the same after a blank, or after its last token once more. If the beam has the prefix's parent, one of the
+    # parent's extensions is the same prefix. So the probability of this extension is added here, and the extension isn't a
+    # candidate (`present`).
     by_blank = totals + log_probs[:, blank, None]
     by_token = state.token_scores + last_log_probs
     is_parent = (
@@ -154,8 +155,9 @@ def join_texts(
 ) -> tuple[Tensor, Tensor]:
     """Merge the prefixes of a text.
 
-    The best prefix of a text gets `p_b` of all prefixes of the text: the future after a blank doesn't depend on how the text is
-    cut into tokens. Among the prefixes of a text with the same last token, the best one gets `p_t` of all these prefixes.
+    The best prefix of a text gets the sum of `p_b` over all prefixes of the text, because the future after a blank doesn't
+    depend on how the text is cut into tokens. Among a text's prefixes with the same last token, the best prefix gets the sum of
+    their `p_t`.
 
     Args:
         texts, last_tokens, parent_hashes, fused, blank_scores, token_scores: `[B, K]`, see `BeamState`.

@@ -12,18 +12,18 @@ hypothesis in (s, l) moves to
 
 A new token adds its bonus and the automata's weighted scores. An automaton scores a token by the token's arc in the longest
 context that has such an arc. These are failure semantics: each token has one score per state, and there are no epsilon arcs. If
-several hypotheses meet in a search state, only the best hypothesis is kept (Viterbi), because their futures are the same. In
+several hypotheses meet in a search state, only the best hypothesis is kept (Viterbi), because all have the same future. In
 `hf_ngpulm.search.ctc_beam`, by contrast, different token sequences never meet, and the alignments of a sequence are summed.
 
-Then the search keeps the best `K` hypotheses, without hypotheses whose score is lower than the best score by more than
-`threshold`. The order of hypotheses with equal scores is part of the definition. Blanks come first, then repeats of the last
-token, then new tokens in the order of their ids. In a further tie, hypotheses that come from a blank come first, then lower
-last tokens, then lower automaton states.
+Then the search drops hypotheses whose score is lower than the best score by more than `threshold`, and keeps the best `K` of
+the other hypotheses. The order of hypotheses with equal scores is part of the definition. Blanks come first, then repeats of
+the last token, then new tokens in the order of their ids. In a further tie, hypotheses that come from a blank come first, then
+lower last tokens, then lower automaton states.
 
 The search takes and returns its state as tensors, so it gives the same result if the frames are cut into blocks.
 
-There is no engine for GPUs. A frame is a long chain of small steps: by a model of an H100, a kernel of one program per row
-would take longer for 32 rows than the native core does on two threads (`docs/graph.md`).
+There is no engine for GPUs, because a frame is a long chain of small steps. According to a model of an H100, a kernel with one
+program per row would take longer for 32 rows than the native core takes on two threads (`docs/graph.md`).
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class GraphRules(NamedTuple):
 
     Args:
         weights: float32 `[B, M]`, weights of the automata's scores.
-        bonuses: float32 `[B, C]`, bonus of each class. Classes from `vocab_size` on have no score except the bonus, and don't
-            change the automata's states.
+        bonuses: float32 `[B, C]`, bonus of each class. Classes from `vocab_size` on get only the bonus, and don't change the
+            automata's states.
         blank: id of the blank class.
         vocab_size: the automata score the token ids `0 .. vocab_size - 1`, except the blank.
         threshold: drop a hypothesis whose score is lower than the best score by more than this (natural log).
@@ -103,10 +103,8 @@ def initial_state(max_active: int, lm_states: Tensor) -> GraphState:
 
 
 def in_order(state: GraphState) -> Tensor:
-    """Return the order that breaks ties at an utterance's end: by label, then by the automata's states.
-
-    Returns:
-        int64 `[B, K]`, the places of each row's hypotheses in this order.
+    """Return the places of each row's hypotheses, int64 `[B, K]`, in the order that breaks ties at an utterance's end: by
+    label, then by the automata's states.
     """
     keys = (*reversed(state.lm_states.unbind(2)), state.last_tokens)
     order = torch.arange(keys[0].shape[1], device=keys[0].device).expand(keys[0].shape)

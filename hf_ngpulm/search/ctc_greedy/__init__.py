@@ -2,12 +2,12 @@
 
 The operator labels frames. Collapsing the labels (dropping blanks and repeats) gives the tokens.
 
-If a frame's best acoustic class is the blank, or a class that no LM scores, the frame gets that class. The LM doesn't change
-this class. Tokens have an LM cost and the blank has none, so an LM would turn tokens into blanks, and words would be lost. At
-any other frame the label is the token with the best sum of acoustic log-probability and weighted LM score.
+If a frame's best acoustic class is the blank, or a class that no LM scores, the frame gets that class. No LM takes part in this
+decision, because tokens have an LM cost and the blank has none. An LM would turn tokens into blanks, and words would be lost.
+At any other frame the label is the token with the best sum of acoustic log-probability and weighted LM score.
 
-Such a frame may also continue the label of the previous frame. A continued label isn't a new token, so it has no LM score.
-Three rules define when a frame continues the label of the previous frame:
+Instead of getting a new token, such a frame may continue the label of the previous frame. A continued label isn't a new token,
+so it has no LM score. Three rules define when a frame continues the label of the previous frame:
 
 - "label": if this label is the frame's best acoustic class (NeMo's rule). Suppose the LM chooses b in the first of several
   frames whose best acoustic class is a. The next of these frames doesn't continue b, so the frames yield a second token.

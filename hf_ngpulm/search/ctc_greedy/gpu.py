@@ -2,9 +2,9 @@
 
 `_best_kernel` finds the best class, the normaliser and the tokens near the best class, for all frames of all rows in parallel.
 `_label_kernel` runs a program per utterance, which walks the frames. It passes many frames of blanks and repeats at a time, and
-labels the other frames one by one. There the automata score only the tokens near the best class. If another token might still
-win, they score the full vocabulary. There are no launches per frame, and nothing waits for the host. A program is a single
-warp, so no warp waits for another one.
+labels the other frames one by one. At these other frames the automata score only the tokens near the best class. If another
+token might still win, the automata score the full vocabulary. There are no launches per frame, and nothing waits for the host.
+A program is a single warp, so no warp waits for another one.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ def _choose_near(
     x, class_stride, before, stay_cost, highest, most, near, count, lm_scores, targets, states, weights,
     num_states, vocab_size, RULE: tl.constexpr, NUM_AUTOMATA: tl.constexpr,
 ):  # fmt: skip
-    """Return the same as `_choose`, but score only the `count` tokens in `near`, whose logits are near the `highest` one.
+    """Return the same as `_choose`, but score only the tokens whose logits are near the highest logit (`highest`). `near` has
+    these tokens, and `count` is their number.
 
     Return -1 if another token might win. `most`: the largest score that the LMs can add to a token. The LMs' scores and targets
     of the near tokens are written to `lm_scores` and `targets`, at the tokens' ids.
@@ -285,7 +286,7 @@ def _label_kernel(
 
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
-    """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
+    """Yield every kernel with its argument types and constants, for compiling ahead of time."""
     sizes = ("row_stride", "frame_stride", "class_stride", "frames", "classes", "blank", "vocab_size")
     frames = dict.fromkeys(sizes, "i32") | dict.fromkeys(("lengths", "best_classes", "near", "counts"), "*i32")
     frames |= {"normalisers": "*fp32"}

@@ -2,15 +2,15 @@
 
 The method follows Andrusenko et al., "Fast context-biasing for CTC and transducer ASR models with CTC-based word spotter"
 (Interspeech 2024, arXiv 2406.07096). A transcript has an alignment, which labels each frame with a token or the blank. A phrase
-may replace some words of the transcript, or stand between two words. So it begins and ends at frames between words of the
-alignment. The phrase's score is the natural log of a likelihood ratio: the score of the phrase's best alignment to its frames,
-minus the score of the transcript's alignment to the same frames. So logits need not be normalised.
+may replace some words of the transcript, or be inserted between two words. So a phrase begins and ends at frames between words
+of the alignment. The phrase's score is the natural log of a likelihood ratio: the score of the phrase's best alignment to its
+frames, minus the score of the transcript's alignment to the same frames. So logits need not be normalised.
 
-A spot is a phrase in the place of certain words. The phrase may end at several frames there. For each end, only the best
-beginning counts; the spot's score is the best score of all ends.
+A spot is a phrase that may replace certain words. The phrase may end at several frames between words. For each end, only the
+best beginning counts. The spot's score is the best score of all ends.
 
 The search walks through the tree of all spellings. It drops partial spellings that score less than `needed - slack`. If
-`needed` is below 0, a partial spelling must score at least its tokens' share of it, minus `slack`.
+`needed` is negative, a partial spelling with n of the N tokens must instead score at least `needed * n / N - slack`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SpellingTree:
         cls, spellings: Sequence[Sequence[int]], needed: Sequence[float] | np.ndarray, begins: np.ndarray, delimiter: int = -1,
         slack: float = SLACK,
     ) -> SpellingTree:  # fmt: skip
-        """Return the tree of spellings, none of which may be empty. The other arguments are attributes of the tree."""
+        """Return the tree of spellings. No spelling may be empty. The other arguments are attributes of the tree."""
         sizes = np.array([len(each) for each in spellings], dtype=np.int64)
         longest = int(sizes.max(initial=0))
         padded = np.full((len(spellings), longest), -1, dtype=np.int32)
@@ -125,14 +125,14 @@ def spotted(
 def forced(
     logits: Tensor, lengths: Tensor, blank: int, rows: Sequence[int], readings: Sequence[Sequence[int]], engine: str = "auto"
 ) -> np.ndarray:
-    """Return the log-probability of each token sequence, summed over its alignments, float64 `[N]`; -inf if the sequence
-    doesn't fit into the frames.
+    """Return the log-probability of each token sequence, summed over its alignments, float64 `[N]`. A sequence that doesn't fit
+    into the frames gets -inf.
 
     If the logits aren't normalised, all values of a row are shifted by the same constant. The computation runs on the CPU.
 
     Args:
         logits, lengths: as for `spotted`.
-        rows: the row of the logits that each token sequence is compared with, N indices.
+        rows: N indices, the row of the logits that belongs to each token sequence.
         readings: N token sequences.
     """
     return _engine(engine).forced(logits.cpu(), lengths.cpu(), blank, rows, readings)

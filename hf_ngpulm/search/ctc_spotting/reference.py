@@ -1,4 +1,4 @@
-"""Find phrases in CTC outputs, and score token sequences, one phrase and one place after the other.
+"""Find phrases in CTC outputs, and score token sequences. Phrases and places are processed one after the other.
 
 This is the definition against which the native core is tested.
 """

@@ -2,7 +2,7 @@
 
 Within a step, the host never waits for the device, and the step also computes rows that have ended. So a block of steps can be
 a CUDA graph (see `graphs`). After each block, the host checks whether any row must continue. The trace of a block says for each
-step where each hypothesis came from and what label it got (see `TransducerSearch.steps`).
+step where each hypothesis came from and which label it got (see `TransducerSearch.steps`).
 """
 
 from __future__ import annotations
@@ -82,11 +82,13 @@ class BufferedSearch(TransducerSearch):
         return self.told[name][: self.size] if name in self.told else super().array(name)
 
     def changed(self) -> None:
-        """Forget the host's copies of `beam`'s arrays, except the times: the host has changed `beam`, so they are outdated."""
+        """Forget the host's copies of `beam`'s arrays, except the times. The host has changed `beam`, so the copies are
+        outdated.
+        """
         self.told = {name: values for name, values in self.told.items() if name == "times"}
 
     def set_times(self, rows: np.ndarray | slice, less: np.ndarray | None = None) -> None:
-        """Subtract `less` frames, int64 `[N]`, from some rows' times in the host's copy. If `less` is None, set them to 0."""
+        """Subtract `less`, int64 `[N]`, from some rows' times in the host's copy. If `less` is None, set the times to 0."""
         if "times" in self.told:
             times = self.told["times"]
             times[rows] = 0 if less is None else times[rows] - less[:, None]
@@ -167,5 +169,5 @@ class BufferedSearch(TransducerSearch):
 
 
 def _automata_of(models: RowModels) -> RowModels:
-    """Return models without `lease` and `lazy`. A search may be kept after its batch, and must not hold their memory."""
+    """Return models without `lease` and `lazy`, because a search may be kept after its batch and must not hold their memory."""
     return models._replace(lease=None, lazy=None)

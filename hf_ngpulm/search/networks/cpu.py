@@ -140,16 +140,17 @@ class Trace:
 class CoreSearch(TransducerSearch):
     """A transducer search whose state is in arrays that the core reads and writes.
 
-    The core also runs networks of the usual kind. It copies the model's weights again whenever rows begin, because they may
-    have changed. PyTorch runs other networks, and the core does the work between their calls. A slot holds a prediction and the
-    prediction network's state after the same tokens.
+    The core also runs networks of the usual kind. It copies the model's weights again whenever rows begin, because the weights
+    may have changed. PyTorch runs networks of other kinds, and the core does the work between the calls of the networks. A slot
+    holds a prediction and the prediction network's state after the same tokens.
 
     Args:
         slots: number of slots.
 
     Attributes:
         predictions: `[slots, D]`.
-        state: the prediction network's state in all slots. If the core runs the networks, it is a single tensor of all parts.
+        state: the prediction network's state in all slots. If the core runs the networks, `state` has a single tensor for all
+            parts of the state.
         laid_out: the weights in the core's layout; None if PyTorch runs the networks.
     """
 
@@ -191,7 +192,7 @@ class CoreSearch(TransducerSearch):
 
 
 def served(model: TransducerModel, like: Tensor) -> TransducerNetworks | None:
-    """Return a model's networks, or None if the core can't run them on frames with the dtype, device and width of `like`.
+    """Return a model's networks. If the core can't run them on frames with the dtype, device and width of `like`, return None.
 
     If the width of `like` is 0, the width of the frames isn't known yet.
     """

@@ -25,8 +25,8 @@ ONE_WARP = {"num_warps": 1, **EXACT}
 
 
 def block_of(classes: int) -> dict[str, int]:
-    """Return a kernel's settings: the number of classes that a program reads at a time, its warps, and its registers per
-    thread.
+    """Return a kernel's settings: the number of classes that a program reads at a time, the number of warps, and the number of
+    registers per thread.
     """
     block = min(triton.next_power_of_2(max(classes, 32)), LARGEST_BLOCK)
     return {"BLOCK": block, "num_warps": max(block // ELEMENTS_PER_WARP, 1), **REGISTERS}
@@ -69,8 +69,8 @@ def _gather_kernel(frames, times, out, places, window, longest, width, TILE: tl.
 
 @triton.jit
 def best_class(x, classes, without, BLOCK: tl.constexpr):
-    """Return three values for a frame without the class `without`: the best token class, its logit, and the logsumexp of the
-    logits.
+    """Return three values for a frame: the best token class, its logit, and the logsumexp of the logits. The class `without` is
+    ignored.
     """
     lanes = tl.arange(0, BLOCK)
     best = 0
@@ -92,7 +92,7 @@ def best_class(x, classes, without, BLOCK: tl.constexpr):
 def internal_lm(model: TransducerModel, predictions: Tensor) -> Tensor:
     """Return the same as `model.internal_lm(predictions)`: `[N, D]` -> float32 `[N, V]`.
 
-    A single kernel computes the result from the joint network's logits, unless the model overrides `internal_lm`.
+    If the model doesn't override `internal_lm`, a single kernel computes the result from the joint network's logits.
     """
     if type(model).internal_lm is not TransducerModel.internal_lm:
         return model.internal_lm(predictions).contiguous()
@@ -150,7 +150,7 @@ def confidence_of(
 
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
-    """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
+    """Yield every kernel with its argument types and constants, for compiling ahead of time."""
     sizes = dict.fromkeys(("places", "window", "longest", "width"), "i32")
     for kind in ("*fp32", "*bf16"):
         yield _gather_kernel, {"frames": kind, "times": "*i64", "out": kind} | sizes, {"TILE": LARGEST_TILE, **ONE_WARP}

@@ -22,16 +22,14 @@ Kept = dict[Hashable, Any]
 
 
 def grown(size: int, least: int) -> int:
-    """Return the size of a buffer for `size` elements: a power of two, at least `least`. So few sizes occur, and few graphs."""
+    """Return the size of a buffer for `size` elements: a power of two, at least `least`. So few sizes need a graph."""
     return max(least, 1 << (max(size, 1) - 1).bit_length())
 
 
 @contextmanager
 def recalled(kept: Kept | None, key: tuple[Hashable, ...], tensors: Iterable[Tensor], make: Callable[[], Any]) -> Iterator[Any]:
-    """Lend the object that is stored under a key, or a new object (a context manager). The least recently used ones are
-    dropped.
-
-    While an object is lent, another thread gets another object.
+    """Return a context manager that lends the object stored under a key, or a new object. While an object is lent, another
+    thread gets another object. The least recently used objects are dropped.
 
     Args:
         kept: the stored objects by key; None makes a new object each time.
@@ -133,7 +131,7 @@ def _cuda_graph(device: torch.device, work: Work) -> Work:
 
 
 def addresses(tensors: Iterable[Tensor]) -> tuple[Hashable, ...]:
-    """Return the addresses, dtypes and shapes of tensors. A graph works only while none of these changes."""
+    """Return the addresses, dtypes and shapes of tensors. A graph works only while all of them stay the same."""
     return tuple((tensor.data_ptr(), tensor.dtype, tensor.shape) for tensor in tensors)
 
 

@@ -90,9 +90,9 @@ class TransducerModel(ABC):
         Meng et al., "Internal language model estimation for domain-adaptive end-to-end speech recognition", SLT 2021. For a HAT
         see Variani et al., "Hybrid autoregressive transducer", ICASSP 2020, equation 9.
 
-        A token's probability is at least that of a uniform distribution (`least_internal`). Subtracting the log-probability of
-        an unlikely token raises the token's score, and such estimates are unreliable. Without the bound, a search with a weak
-        model would add words without end.
+        Each token gets at least the probability of a uniform distribution (`least_internal`), because estimates for unlikely
+        tokens are unreliable, and subtracting a low log-probability raises a token's score. Without this lower bound, a search
+        with a weak model would add words without end.
         """
         logits = self.join(torch.zeros_like(predictions), predictions)[..., : self.vocab_size].float()
         is_blank = torch.arange(self.vocab_size, device=logits.device) == self.blank_id

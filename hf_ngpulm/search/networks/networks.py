@@ -119,8 +119,8 @@ def with_blank_head(networks: TransducerNetworks | None, blank_head: nn.Module) 
 def stateless_networks(
     embedding: Any, convolution: Any, between: nn.Module, projector: nn.Module, activation: nn.Module, head: nn.Module
 ) -> TransducerNetworks | None:
-    """Return the weights of a transducer whose prediction network is a convolution over the last tokens. Return None as
-    `networks_of` does. `between`: the ReLU after the convolution.
+    """Return the weights of a transducer whose prediction network is a convolution over the last tokens. Return None in the
+    same cases as `networks_of`. `between`: the ReLU after the convolution.
     """
     kinds: dict[nn.Module, type] = {
         embedding: nn.Embedding, convolution: nn.Conv1d, between: nn.ReLU, projector: nn.Linear, head: nn.Linear
@@ -136,7 +136,8 @@ def stateless_networks(
 
 
 def _activation_if_known(kinds: dict[nn.Module, type], activation: nn.Module) -> str | None:
-    """Return the activation's name in `ACTIVATIONS`; None if it has none, or if an engine can't read a module of `kinds`.
+    """Return the activation's name in `ACTIVATIONS`. Return None if `ACTIVATIONS` doesn't list the activation, or if an engine
+    can't read a module of `kinds`.
 
     `kinds` maps modules to the types that engines can read. A module must have exactly this type, be plain (`is_plain`), and
     have readable parameters (`_is_readable`).
@@ -162,7 +163,7 @@ def _weights(module: Any) -> tuple[Tensor, Tensor]:
 
 
 def _is_readable(parameter: Tensor) -> bool:
-    """Return whether a parameter is a contiguous float32 CPU tensor of no subclass (such as quantised weights)."""
+    """Return whether a parameter is a contiguous float32 CPU tensor. A subclass, such as quantised weights, isn't readable."""
     return (
         (type(parameter) is nn.Parameter or type(parameter.detach()) is Tensor)
         and parameter.dtype == torch.float32

@@ -23,7 +23,7 @@ PACKAGES = {"greedy": f"{_ROOM}.transducer_greedy", "alsd": f"{_ROOM}.transducer
 
 def search_kind(settings: SearchSettings, engine: str, device: torch.device) -> Any:
     """Return the class of the search for some settings, engine and device. If the device has no kernels, or the beam is too
-    large for them, only the networks run on the device.
+    large for the kernels, only the networks run on the device.
     """
     package = PACKAGES[settings.strategy]
     module = load_engine(package, engine, device, elsewhere="cpu")

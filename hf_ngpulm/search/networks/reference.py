@@ -80,7 +80,7 @@ class PlainSearch(TransducerSearch):
 
     @abstractmethod
     def search(self, paths: list[Path], frames: Tensor, of_row: RowOfModels, reach: int) -> list[Path]:
-        """Search the frames `[T, D]` of a row and return the row's new paths. `reach` is the row's number in `reaches` of
+        """Search the frames `[T, D]` of a row and return the row's new paths. `reach` is the row's value of `reaches`, see
         `run_on`.
 
         Raises BrokenFrame if a frame's logits contain NaN or infinity.

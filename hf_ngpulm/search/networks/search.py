@@ -29,15 +29,15 @@ class SearchSettings(NamedTuple):
     max_symbols: int = 10  # maximum number of tokens at one frame (greedy search and ALSD)
     aes_steps: int = 2  # maximum number of tokens at one frame in AES
     aes_beta: int = 1  # in a step of AES, at most `num_beams + aes_beta` classes extend a hypothesis
-    # in AES, a class extends a hypothesis only if its score is at most this much below the score of the best class (natural
+    # AES only: a class extends a hypothesis if the class's score is at most this much below the best class's score (natural
     # log)
     aes_gamma: float = 2.3
     confidence: str | None = None  # confidence measure of tokens (see `hf_ngpulm.search.confidence`); None for none
 
     @property
     def most_extensions(self) -> int:
-        """Return the maximum number of extensions of a hypothesis in a step. An extension is a class (in a TDT, and a
-        duration).
+        """Return the maximum number of extensions of a hypothesis in a step. An extension is a class; in a TDT, it is a pair of
+        class and duration.
         """
         return self.num_beams + (self.aes_beta if self.strategy == "aes" else 0)
 
@@ -106,13 +106,13 @@ class TransducerSearch(ABC):
         """Subtract `frames`, int64 `[B]`, from all times of each row, after the row's first frames were dropped."""
 
     def use(self, models: RowModels) -> None:
-        """Replace the tensors of the automata by those of `models`. The automata have the same states in the new tensors."""
+        """Replace the automata's tensors by the tensors of `models`. The automata have the same states in the new tensors."""
         self.models = models
 
     @abstractmethod
     def widen(self, models: RowModels, shift: int) -> None:
-        """Append a column to the arrays of automata, for an automaton that no row has yet. Add `shift` to the states of the
-        others.
+        """Append a column to the arrays with a column per automaton. No row has an automaton in the new column yet. Add `shift`
+        to the states in the other columns.
         """
 
     @abstractmethod
@@ -129,11 +129,11 @@ class TransducerSearch(ABC):
         """Set extra scores ("shares"), float64 `[N, K]`, of the hypotheses of some rows, int64 `[N]`, in beam search.
 
         A share counts when the best hypotheses are chosen, but isn't part of the scores. Extensions of a hypothesis inherit its
-        share. If alignments are merged, the share of the best one stays.
+        share. If alignments are merged, the share of the best alignment stays.
         """
         raise TypeError("greedy search has one hypothesis only")
 
 
 def ilm_weights_of(models: RowModels) -> Tensor:
-    """Return the weight of the internal LM in each row, float32 `[B]`; 0 if it isn't subtracted."""
+    """Return the weight of the internal LM in each row, float32 `[B]`. The weight is 0 if no internal LM is subtracted."""
     return torch.zeros_like(models.lm_weights) if models.ilm_weights is None else models.ilm_weights

@@ -174,7 +174,7 @@ class Search(CoreSearch):
             raise IndexError(self._refusal(bad_row))
 
     def _of_search(self, steps: int) -> tuple[Any, ...]:
-        """Return the core's structs except the automata, with room for `steps` more steps of the trace."""
+        """Return the core's structs (without the automata), with room for `steps` more steps of the trace."""
         return self.classes, self.rules, self.rows, self.native_beam, self.trace.native(steps)
 
     def _of_slots(self) -> NgpulmSlots:

@@ -5,8 +5,8 @@ Then `_choose_kernel` runs a program per row, which merges equal hypotheses, kee
 through the language models. PyTorch runs the networks. A step launches these two kernels, a kernel that gathers frames, the
 joint network, the prediction network, and two operators for each part of the prediction network's state.
 
-Scores are float64. In log(sum of exp) the difference from the largest term is computed in float32. It is exactly 0 if the sum
-has a single term.
+Scores are float64. In log(sum of exp) the difference from the largest term is computed in float32. If the sum has a single
+term, this difference is exactly 0.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class Search(BeamBuffers):
         their tokens.
 
         Args:
-            number: index of the step in the block's trace. With `merges_prefixes` the call may write several steps, and this is
-                the index of the first one.
+            number: index of the step in the block's trace. With `merges_prefixes` the call may write several steps, and
+                `number` is the index of the first step.
             offset: number of frames since the block's first frame (AES).
             most_symbols: maximum number of tokens at a frame; 0 allows only the blank.
             merges_prefixes: whether to merge prefixes first, see `_merge_prefixes`.
@@ -178,8 +178,8 @@ def _take(values, at):
 
 @triton.jit
 def _limit_of(scores, times, length, reach):
-    """Return the frame at which ALSD stops a row's hypotheses: `length`, or 0 (none may move) if a step of up to `reach` frames
-    might lead past the last frame.
+    """Return the frame at which ALSD stops a row's hypotheses. This is 0 (no hypothesis may move) if a step of up to `reach`
+    frames might lead past the last frame, otherwise `length`.
     """
     latest = tl.max(tl.where(scores > float("-inf"), times, 0), axis=0)
     return tl.where(latest + reach > length, 0, length)
@@ -200,8 +200,8 @@ def _fuse(
 ):  # fmt: skip
     """Write the scores of a hypothesis's classes to `fused`, including LM scores.
 
-    `line` has the automata's scores of all tokens, `internal` the internal LM's. `unscored` is the score of a class that LMs
-    don't score. `total` is the sum of the LMs' weights, minus the internal LM's.
+    `line` has the automata's scores of all tokens, `internal` the internal LM's scores. `unscored` is the score of a class that
+    LMs don't score. `total` is the sum of the LMs' weights, minus the internal LM's weight.
     """
     lanes = tl.arange(0, BLOCK)
     of_blank = tl.load(x + blank).to(tl.float32) - normaliser
@@ -270,8 +270,8 @@ def _picks(
 
 @triton.jit
 def _pairs(gains, labels, of_durations, most, DURATIONS: tl.constexpr, PICKS: tl.constexpr, EXTENSIONS: tl.constexpr):
-    """Return the `most` best pairs of class and duration as three arrays: the class's index in `labels`, the duration's index,
-    and the pair's gain. `gains` and `of_durations` are the scores that classes and durations add.
+    """Return the best pairs of class and duration as three arrays: the class's index in `labels`, the duration's index, and the
+    pair's gain. `most`: how many pairs to return. `gains` and `of_durations` are the scores that classes and durations add.
     """
     extensions = tl.arange(0, EXTENSIONS)
     numbers = tl.arange(0, PICKS)[:, None] * DURATIONS + tl.arange(0, DURATIONS)[None, :]
@@ -399,11 +399,11 @@ def _merge_prefixes(
     x, width, fused, classes, normalisers, scores, acoustic, is_open, last_tokens, hashes, parent_hashes, sizes, confidences,
     links, labels, moves, found_confidences, step_stride, num_beams, places, LOG_SUM: tl.constexpr,
 ):  # fmt: skip
-    """Add the probability of the parent's extension to each hypothesis whose parent is in the beam, shorter ones first.
+    """Add the probability of the parent's extension to each hypothesis whose parent is in the beam. The parent is the
+    hypothesis without its last token. Shorter hypotheses come first.
 
-    The parent is the hypothesis without its last token. Return the new scores and acoustic scores. If a hypothesis's best
-    alignment now comes from the parent, this is written as a step of the trace. If the parent's has changed, too, the parent's
-    change is an earlier step.
+    Return the new scores and acoustic scores. If the best alignment of a hypothesis now comes from the parent, this change is
+    written as a step of the trace. If the parent's best alignment has changed, too, the parent's change is an earlier step.
     """
     inside = places < num_beams
     last = tl.load(last_tokens + places, mask=inside, other=0)
@@ -450,8 +450,8 @@ def _merge_prefixes(
 def _merge(keys, scores, acoustic, own_keys, own_scores, own_acoustic, numbers, count, LOG_SUM: tl.constexpr):
     """Return the merged scores and acoustic scores of a thread's own candidates. Candidates with equal keys are merged.
 
-    The best of them gets the merged score, the others get -inf. Each thread compares its own candidates (`own_...`, with the
-    indices `numbers`) with all `count` candidates in memory, so no thread waits for another one.
+    Among equal candidates, the best one gets the merged score, the others get -inf. Each thread compares its own candidates
+    (`own_...`, with the indices `numbers`) with all candidates in memory (`count` of them), so no thread waits for another one.
     """
     best = own_scores
     of_model = own_acoustic
@@ -637,7 +637,7 @@ def _choose_kernel(
 
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
-    """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
+    """Yield every kernel with its argument types and constants, for compiling ahead of time."""
     beam = dict.fromkeys(("beam_times", "beam_symbols", "beam_sizes", "beam_hashes", "lengths", "reaches", "keys"), "*i64")
     beam |= {"beam_scores": "*fp64", "gains": "*fp64", "acoustic_gains": "*fp64", "labels": "*i32", "moves": "*i32"}
     beam |= {"lm_states": "*i32", "fused": "*fp32", "normalisers": "*fp32", "confidences": "*fp32", "conditions": "*i32"}

@@ -37,7 +37,7 @@ class Extension(NamedTuple):
 
 
 class RowSearch:
-    """Extends and merges the paths of one row, for both strategies."""
+    """Extend and merge the paths of one row, for both strategies."""
 
     def __init__(self, model: TransducerModel, frames: Tensor, row: RowOfModels, settings: SearchSettings) -> None:
         self.model, self.frames, self.row, self.settings = model, frames, row, settings
@@ -109,7 +109,7 @@ class RowSearch:
         return added
 
     def extended(self, path: Path, extension: Extension, time: int) -> Path:
-        """Return a path with one more step, at frame `time`. `caught_up` feeds the step's token to networks and automata."""
+        """Return a path with one more step, at frame `time`. Later, `caught_up` feeds the token to networks and automata."""
         label, duration = extension.label, extension.duration
         extended = path._replace(
             time=min(time + duration, len(self.frames)), symbols=0, score=path.score + extension.score,
@@ -176,8 +176,8 @@ def alsd(search: RowSearch, beam: list[Path], reach: int = 0) -> list[Path]:
 
     Args:
         reach: largest number of frames that one step can advance, if more frames may come; otherwise 0. The beam waits if the
-            next step of any hypothesis might lead past the last frame. That step needs frames that haven't arrived, and without
-            it the other hypotheses can't be pruned correctly.
+            next step of any hypothesis might lead past the last frame. This step needs frames that haven't arrived, and without
+            this step the other hypotheses can't be pruned correctly.
     """
     end = len(search.frames)
     while going := [path for path in beam if path.time < end]:
@@ -199,7 +199,7 @@ def aes(search: RowSearch, beam: list[Path]) -> list[Path]:
     """Search by adaptive expansion search (Kim et al., IEEE SPL 2020) and return the new beam.
 
     At each frame, a hypothesis takes up to `aes_steps` tokens and then a blank. The expansion is adaptive: a class extends the
-    hypothesis only if its score is at most `aes_gamma` below the best class. Such classes are few if the model is certain.
+    hypothesis if its score is at most `aes_gamma` below the best class's score. If the model is certain, few classes do so.
     """
     settings, blank = search.settings, search.model.blank_id
     while beam and beam[0].time < len(search.frames):

@@ -95,8 +95,8 @@ class Search(CoreSearch):
         return (self.rows.times < self.rows.ends) & (self.rows.bad_frames < 0)
 
     def _run_by_turns(self, automaton: Automaton, frames: Tensor, room: int) -> None:
-        """Run PyTorch and the core in turns: the networks on the rows that go on, then a step. The trace gets `room` steps at
-        first.
+        """Repeat until no row goes on: run the networks in PyTorch on the rows that go on, then take a step in the core. `room`
+        is the number of steps for which the trace gets room at first.
         """
         window, places, device = self.window, np.arange(self.window), frames.device
         steps = self.trace.native(room)

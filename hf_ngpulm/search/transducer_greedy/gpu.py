@@ -225,7 +225,7 @@ def _window_kernel(
 
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
-    """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
+    """Yield every kernel with its argument types and constants, for compiling ahead of time."""
     integers = ("durations", "ends", "times", "symbols", "bad_frames", "labels")
     sizes = ("num_states", "number", "num_rows", "window", "classes", "num_durations", "vocab_size", "blank", "max_symbols")
     for token_type, logit_type, num_automata, durations, measure in (

@@ -1,7 +1,7 @@
 """Run greedy transducer search with language models for one utterance in plain Python. This defines the engines' results.
 
 At each step the joint network scores the classes at a frame. If the blank is best, the search advances: by one frame (RNN-T),
-or by the predicted duration, at least one frame (TDT). The LM doesn't change this decision. It scores no blanks, so it would
+or by the predicted duration, at least one frame (TDT). The LM doesn't change this decision. An LM scores no blanks, so it would
 turn tokens into blanks, and words would be lost. If a token is best, the search emits the token with the best sum of acoustic
 logit and weighted LM score. An RNN-T then stays at the frame; a TDT advances by the duration. After `max_symbols` tokens at a
 frame the search advances by one frame.

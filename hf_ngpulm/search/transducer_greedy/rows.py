@@ -37,7 +37,7 @@ class LoopingRows(NamedTuple):
 
     @classmethod
     def room(cls, size: int, num_automata: int, device: torch.device | None = None) -> LoopingRows:
-        """Return new rows, `size` of them, all zeros: tensors on `device`, or arrays if `device` is None."""
+        """Return the state of `size` rows, filled with zeros: tensors on `device`, or arrays if `device` is None."""
         library: Any = np if device is None else torch
         zeros = np.zeros if device is None else functools.partial(torch.zeros, device=device)
         return cls(**{

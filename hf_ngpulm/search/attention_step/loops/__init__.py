@@ -4,10 +4,11 @@ Attention decoders sometimes fall into loops. A language model must not prolong 
 is in a loop, only the model's scores count. Some models never leave a loop. So after a long loop only the classes that end the
 transcript stay possible, with the model's own scores.
 
-Only the last `WINDOW` tokens of a row count, back to the row's last START token or to its last id that isn't a class. A row is
-in a loop if it ends in `TIMES` repeats of a phrase of up to `LONGEST` tokens. The repeats must have at least `SHORTEST` tokens
-in total, because people also say "no no no". The loop is ended after `ENDLESS_TIMES` repeats with at least `ENDLESS` tokens in
-total. A share of `ENDLESS_OTHERS` of these tokens may differ; otherwise a beam search would evade the rule with variants.
+Only the last `WINDOW` tokens of a row count. Tokens before the row's last START token, or before the last id that isn't a
+class, don't count. A row is in a loop if it ends in `TIMES` repeats of a phrase of up to `LONGEST` tokens. The repeats must
+have at least `SHORTEST` tokens in total, because people also say "no no no". The loop is ended after `ENDLESS_TIMES` repeats
+with at least `ENDLESS` tokens in total. A share of `ENDLESS_OTHERS` of the repeated tokens may differ, because otherwise a beam
+search would evade the rule with variants of the phrase.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ WINDOW = ENDLESS_TIMES * LONGEST
 
 
 def end_loops(scores: Tensor, input_ids: Tensor, roles: Tensor, rows: Tensor, ends: Tensor, engine: str = "auto") -> Tensor:
-    """Return whether each row is in a loop, bool `[B]`. In rows with a long loop, set all scores except those of `ends` to
-    -inf.
+    """Return whether each row is in a loop, bool `[B]`. In rows with a long loop, set the scores of all classes that aren't in
+    `ends` to -inf.
 
     Args:
         scores: float32 `[B, C]`, contiguous, changed in place.
