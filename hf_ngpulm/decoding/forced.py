@@ -1,6 +1,7 @@
-"""Score given transcripts with a decoder's acoustic model and language models: log-probabilities summed over all alignments.
+"""Score given transcripts with a decoder's acoustic model and language models. Acoustic scores are log-probabilities, summed
+over all alignments.
 
-A *reading* is such a transcript in token ids.
+A *reading* is the token ids of such a transcript.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ def ctc_forced(log_probs: Tensor, readings: Sequence[Sequence[int]], blank: int)
 
 
 def transducer_forced(model: TransducerModel, frames: Tensor, readings: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Return each reading's log-probability under a transducer, and under its internal LM: float64 `[N]`, `[N]`.
+    """Return two log-probabilities of each reading, float64 `[N]` each: under a transducer, and under the transducer's internal
+    LM.
 
-    An RNN-T's blank takes a frame, and tokens take none. In a TDT each label has a duration, at least one frame for a blank. An
-    alignment ends when all frames are taken.
+    In an RNN-T, a blank consumes one frame, and a token consumes none. In a TDT, each label has a duration, and a blank
+    consumes at least one frame. An alignment ends when all frames are consumed.
 
     Args:
         frames: `[T, D]`.
@@ -88,7 +90,7 @@ def _add(to: Tensor, scores: Tensor) -> None:
 
 
 def lm_scores(fusion: Any, readings: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Return the language models' score of each reading, without and with their weights: float64 `[N]`, `[N]`.
+    """Return two scores of each reading by the language models, without and with the models' weights: float64 `[N]`, `[N]`.
 
     `fusion`: the `Fusion` of a decoder for a single row.
     """
@@ -111,7 +113,8 @@ class ForcedScores:
         decoder: a `CTCDecoder` or a `TransducerDecoder` for a batch.
         frames: `[T, ...]`, the row's logits or encoder frames, without padding.
         row: the row's number in the batch.
-        best: the row's best hypothesis. If `lm_guard` left all language models out of it, they don't count here, either.
+        best: the row's best hypothesis. If `lm_guard` removed all language models from the row, the models don't count here,
+            either.
     """
 
     def __init__(self, decoder: Any, frames: Tensor, row: int, best: Hypothesis | None = None) -> None:
