@@ -20,7 +20,7 @@ def lm_and_weight(
     fusion: Fusion, lm: NGramLM | LogLinear | None, lm_weight: float | None
 ) -> tuple[NGramLM | LogLinear | None, float]:
     """Return the language model and the LM weight of a stream. The defaults are the decoder's. Raises ValueError if the decoder
-    doesn't have the model, or if the decoder has several models and `lm` chooses none.
+    doesn't have the model, or if the decoder has a list of models and `lm` isn't given.
     """
     if not fusion.lms:
         if lm is not DECODERS_LM and lm is not None:

@@ -59,8 +59,8 @@ class StreamingDecoder:
 
     Partials of ALSD lag behind the audio. All hypotheses have taken the same number of steps (tokens plus frames), so
     hypotheses with fewer tokens are at later frames. All hypotheses wait until the audio for the hypothesis at the latest frame
-    has arrived. The lag is the difference between the numbers of tokens of the longest and shortest hypotheses, in frames. In a
-    TDT, the lag may be that difference times the longest duration. `close` and `reset` decode the remaining audio.
+    has arrived. The lag, in frames, is the number of tokens that the longest hypothesis has more than the shortest one. In a
+    TDT, the lag may be this number times the longest duration. `close` and `reset` decode the remaining audio.
 
     A stream can take a second look at its phrases at the end of each utterance: `open(phrases=..., false_alarms_per_hour=...)`.
     `close` and `reset` then return the hypotheses of a `PhraseDecoder`. The frames of the utterance are kept until then.

@@ -1,8 +1,8 @@
 """Compile untrusted grammars on trial, in a separate process with limits on time and memory.
 
 A grammar of a few lines can take hours or gigabytes to compile, and its text doesn't show that. The trial process holds a
-tokenizer. It compiles each grammar in a fork, which the system kills at the limits. It returns only the grammar's size. A
-grammar that has passed the trial can be compiled in any process.
+tokenizer. It compiles each grammar in a fork, which the system kills at the limits. The process returns only the grammar's
+cost. A grammar that has passed the trial can be compiled in any process.
 """
 
 from __future__ import annotations

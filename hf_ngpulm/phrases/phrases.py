@@ -72,7 +72,7 @@ class Booster(BackoffAutomaton):
         return self.vocabulary.pieces
 
     def check_tokenizer(self, tokenizer: Any) -> None:
-        """Raise TokenizerMismatchError if a tokenizer's ids stand for other pieces than in the phrases' tokenizer."""
+        """Raise TokenizerMismatchError if a tokenizer has other pieces for its ids than the tokenizer of the phrases."""
         check_tokenizer(
             self.vocab_size, self.vocabulary.fingerprint, self.vocabulary.tokenizer_id, tokenizer, "the phrase booster"
         )
@@ -100,7 +100,7 @@ def write(
     normalise: Any,
     strict: bool,
 ) -> Written:
-    """Return phrases with their spellings. The arguments are those of `hf_ngpulm.PhraseBooster`."""
+    """Return phrases with their spellings. The arguments are as for `hf_ngpulm.PhraseBooster`."""
     phrases = phrases if isinstance(phrases, str | Mapping) else list(phrases)
     checked = checked_phrases(phrases, check("weight", weight, WEIGHT))
     clean = normaliser(normalise, speller.tokenizer)

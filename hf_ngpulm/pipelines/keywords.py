@@ -30,7 +30,9 @@ ELSEWHERE = {
 
 
 def with_our_names(given: dict[str, Any]) -> dict[str, Any]:
-    """Return settings with a generation config's names replaced by this package's. Raises ValueError if both are given."""
+    """Return settings in which this package's names replace the names of generation configs. Raises ValueError if both names of
+    a setting are given.
+    """
     for theirs, ours in ALIASES.items():
         if theirs in given:
             if ours in given:

@@ -39,8 +39,8 @@ class NumberedInputs:
         counts: the number of values of each listed setting.
 
     Raises:
-        ValueError: the number of recordings isn't the number of values. For inputs without a length, this is raised at their
-            end.
+        ValueError: the number of recordings isn't the number of values. If the inputs have no length, the error is raised at
+            the end of the inputs.
     """
 
     def __init__(self, inputs: Iterable[Any], counts: dict[str, int]) -> None:
