@@ -167,8 +167,8 @@ class _Caches:
     convolutions.
 
     Args:
-        kept: the caches of all streams, by the layer's name; the first batch allocates them.
-        max_streams: the number of streams to allocate caches for.
+        kept: the caches of all streams, by the layer's name; the first batch allocates these caches.
+        max_streams: the number of streams for which caches are allocated.
         slots: for each stream of the batch, its row in the caches, int64 `[N]`.
         places: for each level of the subsampling, the frames inside the recordings; see `CacheAwareEncoder._features`.
         memory: the number of frames whose keys and values are kept.

@@ -250,7 +250,7 @@ class StreamingRecognizer:
         audio.append(samples)
 
     def waiting_seconds(self, sid: int) -> float:
-        """Return the length of a stream's undecoded audio, in seconds. Up to `latency_seconds` of it wait for later audio."""
+        """Return the seconds of a stream's undecoded audio. Up to `latency_seconds` of this audio wait for later audio."""
         self._check_open(sid)
         return self.encoder.waiting(sid) / self.sampling_rate
 

@@ -43,8 +43,8 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
             per row.
         phrase_weight: factor of the phrases' bonuses: a number or a tensor `[B]` (default 1).
         num_beams: number of prefixes that the search keeps. 1 is greedy search. "auto" is 4, or `num_return_sequences` if that
-            is more; 4 beams give most of the gain at little cost. The default is 1 without `lm` and `phrases` or with
-            `repeats`, otherwise "auto". Phrases that are passed in a call count, too.
+            is more; 4 beams give most of the gain at little cost. With `lm` or `phrases` the default is "auto", also if a call
+            passes the phrases. Without both, or with `repeats`, the default is 1.
         beta: bonus per token (natural log), a number or a tensor `[B]`; it balances an LM's preference for short transcripts.
             Beam search only. With an LM of V tokens the default is `max(0.85 log(V) min(weight, 0.8), 3 weight)`: for V = 256,
             3.3 at weight 0.7 and 3.8 at weight 1. Without an LM, or with a word bonus in the LM (`word_bonus`, see
@@ -64,7 +64,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
             `num_beams` is then 8.
         rescorer_weight: weight of the rescorer's log-probabilities, a number or a tensor `[B]` (default 0.3).
         word_bonus: bonus that rescoring adds for each word, a number or a tensor `[B]` (default 0).
-        rescorer_best: number of hypotheses that the rescorer reads; the best hypotheses of the beam are read (default: all).
+        rescorer_best: number of hypotheses that the rescorer reads (default: all). It reads the best hypotheses of the beam.
             With `rescorer_every` this also holds during the search, and hypotheses that aren't read get an average score.
         rescorer_every: lets the rescorer take part in the search (delayed fusion, arXiv 2501.09258). The value is an interval
             in seconds of audio, or "word" for each frame. After each interval, the rescorer scores the complete words of the
@@ -203,7 +203,9 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         return (GreedySlots if self.options.is_greedy else BeamSlots)(self, models)
 
     def label_frames(self, logits: Outputs, lengths: Outputs | None = None) -> greedy.GreedyLabels:
-        """Return the class that greedy search assigns to each frame, blanks and repeats included. Arguments: see a call."""
+        """Return the class that greedy search assigns to each frame, including blanks and repeats. Arguments are as for
+        a call.
+        """
         logits = tensor_of(logits, "logits")
         lengths = self.check(logits, lengths)
         refuse_probabilities(logits, lengths)

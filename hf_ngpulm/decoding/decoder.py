@@ -91,7 +91,7 @@ class Decoder(WithoutCaches):
         return []
 
     def decode(self, frames: Outputs, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
-        """Decode a batch of logits, or of encoder frames. The arguments are those of a call."""
+        """Decode a batch of logits, or of encoder frames. The arguments are as for a call."""
         return self(frames, lengths, phrases)  # type: ignore[operator]
 
     @property
@@ -112,8 +112,9 @@ class Decoder(WithoutCaches):
         return self.fusion.phrases
 
     def followed(self, phrases: Any, lm: Any, lm_weight: float, phrase_weight: float | None) -> tuple[Booster | None, float]:
-        """Return the compiled phrases of an utterance, and their weight. `lm`, `lm_weight`: the utterance's language model and
-        its weight. In a graph, bonuses depend on them. `phrase_weight`: factor of the bonuses; None for the decoder's factor.
+        """Return the compiled phrases of an utterance, and the phrases' weight. `lm`, `lm_weight`: the utterance's language
+        model and LM weight. In a graph, bonuses depend on both. `phrase_weight`: factor of the bonuses; None for the decoder's
+        factor.
         """
         own = self.fusion.phrase_weight
         if phrase_weight is None:
@@ -193,7 +194,7 @@ class Decoder(WithoutCaches):
             The same hypotheses with `rescorer_score`, the best one first.
 
         Raises:
-            ValueError: the hypotheses have been rescored already, or the rescorer can't read them.
+            ValueError: the hypotheses have been rescored already, or the rescorer can't read a hypothesis.
         """
         if hypotheses and isinstance(hypotheses[0], Hypothesis):
             of_one = None if history is None else [history]

@@ -1,7 +1,7 @@
 """Score given transcripts with a decoder's acoustic model and language models. Acoustic scores are log-probabilities, summed
 over all alignments.
 
-A *reading* is the token ids of such a transcript.
+A *reading* is such a transcript as a list of token ids.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class ForcedScores:
 
     def parts(self, readings: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
         """Return three scores of each reading, float64 `[N]` each: the acoustic score; the unweighted score of the language
-        models; and the total that a search adds to the acoustic score, except for phrases and `</s>`.
+        models; and the total that a search adds to the acoustic score, without phrases and `</s>`.
         """
         unweighted, added, subtracted = self.of_lms(readings)
         if isinstance(self.decoder, CTCDecoder):
@@ -146,7 +146,7 @@ class ForcedScores:
         return unweighted, added, 0.0 if subtracted is None else float(subtracted[0])
 
     def boosted(self, decoder: Any) -> tuple[Booster, float]:
-        """Return the phrases that `decoder` has for this row, and their weight."""
+        """Return the phrases that `decoder` has for this row, and the phrases' weight."""
         phrases, weight = decoder.fusion.phrases, decoder.fusion.phrase_weight
         booster = phrases[self.row] if isinstance(phrases, list) else phrases
         return booster, float(weight[self.row]) if isinstance(weight, Tensor) else weight

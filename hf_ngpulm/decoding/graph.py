@@ -55,7 +55,7 @@ class GraphDecoder(Decoder):
         beta: bonus per token (natural log), a number or a tensor `[B]`; it balances an LM's preference for short transcripts.
             The default is as for `hf_ngpulm.CTCDecoder`.
         phrases: phrases to favour in all rows: texts, pairs of a text and a discount, a mapping from texts to discounts, a
-            `PhraseBooster`, or the result of `context`. A list of such contexts has one (or None) per row.
+            `PhraseBooster`, or the result of `context`. A list has one such context (or None) per row.
         discount: bonus per token of a phrase (natural log), at least 0 (default 1).
         num_return_sequences: number of hypotheses per row, at most `max_active`. The hypotheses differ in their tokens. If
             several hypotheses end in the same LM state, only the best one is returned.
@@ -142,7 +142,7 @@ class GraphDecoder(Decoder):
 
         Args:
             phrases: texts, pairs of a text and a discount, or a mapping from texts to discounts.
-            lm: one of the decoder's language models. It is required if there are several, because bonuses depend on the LM.
+            lm: a language model of the decoder. It is required if there are several models, because bonuses depend on the LM.
 
         Returns:
             The context, which this decoder's methods accept as `phrases`. None if there are no phrases.

@@ -8,9 +8,9 @@ rows, both in natural log per token of the best hypothesis:
 
 The evidence is 0 if the LM predicts the text no better than its unigrams predict their own text. For speech that suits the LM,
 the evidence is 1.5 to 2. A low evidence detects an unsuitable LM over tokens. A high cost detects an unsuitable word-level LM,
-which may turn any speech into words that it predicts well. Such rows are decoded again without the LM. Acoustic scores are at
-most 0, so the cost can be high only in rows with a low acoustic score. Only these rows are decoded without LMs to compute the
-cost.
+which may turn any speech into words that the LM predicts well. Such rows are decoded again without the LM. Acoustic scores are
+at most 0, so the cost can be high only in rows with a low acoustic score. Only these rows are decoded without LMs to compute
+the cost.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def evidence(lm: NGramLM, log_prob: float, tokens: float, words: float) -> float
 
 
 def kept_models(fusion: Fusion, judged: Sequence[Judged], lm_guard: float | str) -> tuple[Changed, dict[int, float]]:
-    """Find the rows in which a language model must be left out, and the rows in which its cost must be checked.
+    """Find the rows that must be decoded without a language model, and the rows in which the cost of a model must be checked.
 
     Args:
         fusion: the models of the rows, `[B]`.
@@ -94,7 +94,7 @@ def kept_models(fusion: Fusion, judged: Sequence[Judged], lm_guard: float | str)
     Returns:
         Two dictionaries by row. The first has the rows in which a model has too little evidence. Its values are the models that
         remain, or None. The second has the other rows whose models may cost too much. Its values are bounds: the models cost
-        too much if the best hypothesis without them has an acoustic score above the bound.
+        too much if the best hypothesis without the models has an acoustic score above the bound.
     """
     models: list[Any] = [fusion.of_all] * len(judged) if fusion.per_row is None else fusion.per_row
     weights = fusion.weight.tolist() if isinstance(fusion.weight, Tensor) else [fusion.weight] * len(judged)

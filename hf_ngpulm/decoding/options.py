@@ -139,7 +139,7 @@ class Options:
     def guided(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """Add `num_beams="auto"` if no option chooses a search.
 
-        Callers use this with a language model or phrases, because most of their gain needs a beam.
+        Callers use this with a language model or phrases, because most of the gain needs a beam.
         """
         return {**given, cls.beam: AUTO} if cls.is_open(given) else dict(given)
 

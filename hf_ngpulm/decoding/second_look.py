@@ -1,5 +1,5 @@
-"""Take a second look at phrases. If a bonus brings a phrase into a transcript, compare it with the words heard without the
-bonus.
+"""Take a second look at phrases. If a bonus brings a phrase into a transcript, compare the phrase with the words heard without
+the bonus.
 
 With a bonus, a search may write phrases that nobody said, and may lose other words from the beam. Let A be the best transcript
 of a search with phrases, and B the best transcript of the same search without phrases. In a region where A and B have different
@@ -72,7 +72,7 @@ class PhraseList:
 
     Attributes:
         boosted: the phrases without their thresholds, for the search.
-        forms: the spellings of all phrases of positive or zero weight, for finding them in transcripts.
+        forms: the spellings of all phrases of positive or zero weight, for finding the phrases in transcripts.
         written: the spellings of `Phrase` objects, each of which is written as the phrase's `text`.
         texts: the text of each phrase.
     """

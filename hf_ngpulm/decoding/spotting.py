@@ -63,7 +63,7 @@ class SpottedPhrases:
 
     Args:
         phrases: the list; phrases with negative weights are ignored.
-        names: a dictionary from aliases to the texts to write for them.
+        names: a dictionary from aliases to the texts to write for the aliases.
         limits: a dictionary from texts to thresholds, for the phrases that have their own threshold.
         thresholds: function that takes numbers of tokens, `[N]`, and returns thresholds for phrases without their own
             threshold.
@@ -112,7 +112,7 @@ class SpottedPhrases:
     def look(
         self, decoder: CTCDecoder, logits: Tensor, lengths: Tensor, plain: Sequence[Sequence[Hypothesis]], rows: Sequence[int]
     ) -> list[list[Hypothesis]]:  # fmt: skip
-        """Spot phrases in a batch. Return the hypotheses; each row's best one has the phrases that enter, and reports.
+        """Spot phrases in a batch. Return the hypotheses; each row's best hypothesis has the entering phrases, and reports.
 
         Args:
             logits: `[B, T, C]`.
@@ -207,7 +207,7 @@ _BEGINS = re.compile(f"[{UNSPACED}]").match
 
 
 def _with(token_ids: Sequence[int], tree: SpellingTree, spots: Iterable[Spot]) -> list[int]:
-    """Return a transcript's tokens, where the phrases of `spots`, from left to right, replace the words at their places."""
+    """Return a transcript's tokens. The phrases of `spots`, from left to right, replace the tokens at the same places."""
     spliced: list[int] = []
     end = 0
     for spot in spots:

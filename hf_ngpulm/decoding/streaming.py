@@ -66,17 +66,17 @@ class StreamingDecoder:
     `close` and `reset` then return the hypotheses of a `PhraseDecoder`. The frames of the utterance are kept until then.
     Partials have no phrases.
 
-    A stream can follow a grammar: `open(grammar=...)`. It then has the results of `GrammarDecoder`, and its partials are
-    `hf_ngpulm.decoding.grammar_streams.PartialUnderstanding`s.
+    A stream can follow a grammar: `open(grammar=...)`. The stream then returns the results of `GrammarDecoder`, and its
+    partials are `hf_ngpulm.decoding.grammar_streams.PartialUnderstanding`s.
 
     Args:
         decoder: a `CTCDecoder` or `GraphDecoder`, whose chunks are logits `[T, C]`; or a `TransducerDecoder`, whose chunks are
             encoder frames `[T, D]` as its model's `encode` returns them. The search may be greedy or have a beam.
         max_streams: maximum number of open streams. The memory of all streams is allocated at once.
-        endpoint_frames: length of the pause after the last token that sets `Partial.endpoint`, in frames. The endpoint is never
-            set before the first token; None never sets it. The caller reacts to it, for example with `reset` for a new
+        endpoint_frames: number of frames after the end of the last token from which `Partial.endpoint` is set. It is never set
+            before the first token, or with None. The caller reacts to the endpoint, for example with `reset` for a new
             utterance.
-        endpoint_seconds: the same in seconds; the decoder must know `frame_seconds`.
+        endpoint_seconds: the same duration in seconds; the decoder must know `frame_seconds`.
         device: device of the chunks and of the search; a `GraphDecoder` always searches on the CPU. The default is the device
             of the transducer or language model, or the CPU if there is neither.
         dtype: type of a transducer's frames; the default is the model's type.
@@ -530,7 +530,7 @@ class StreamingDecoder:
 
     @torch.inference_mode()
     def reset(self, sid: int) -> list[Any]:
-        """End a stream's utterance as `close` does, and begin a new one with the same language model and phrases.
+        """End a stream's utterance as `close` does, and begin a new utterance with the same language model and phrases.
 
         Frames and times start at 0 again, also if a rescorer can't read the transcript (ValueError).
         """

@@ -51,7 +51,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         rescorer, rescorer_weight, word_bonus, rescorer_best, rescorer_every: as for `hf_ngpulm.CTCDecoder`. With
             `pause_seconds` the rescorer reads the words since the last pause during the search, and whole transcripts at the
             end.
-        max_symbols: maximum number of tokens per frame; the default is the model's number. "aes" uses `aes_steps` instead.
+        max_symbols: maximum number of tokens per frame; the default comes from the model. "aes" uses `aes_steps` instead.
         ilm_weight: weight of the model's internal LM, whose log-probabilities are subtracted from the tokens' scores: a number,
             or a tensor `[B]` with one per row. The internal LM is the joint network without encoder input (Meng et al., SLT
             2021). The default is 0.7 of `lm_weight`, or 0 without an LM or with `source_lm`.

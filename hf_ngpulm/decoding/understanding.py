@@ -8,7 +8,7 @@ The *evidence* is the ratio of the two acoustic likelihoods (natural log, per to
 n is the number of tokens in the longer one of the two transcripts. For encoder-decoders, n is the number of tokens in the
 shorter one, because these models may end a transcript while much of the audio is left. The sentence of the grammar may then
 lack most of the words. With the larger n, the evidence would still be close to 0. The evidence is close to 0 for speech in the
-grammar, of any length, and far below 0 for other speech. A logistic curve turns it into a confidence:
+grammar, of any length, and far below 0 for other speech. A logistic curve turns the evidence into a confidence:
 
     confidence = 1 / (1 + exp(-(evidence - middle) / width))
 

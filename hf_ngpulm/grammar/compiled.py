@@ -71,8 +71,8 @@ class CompiledGrammar(Booster):
     def branching(self) -> float:
         """Return the mean natural log of the number of possible continuations per token.
 
-        The mean is taken over random walks through the grammar. At each token a walk chooses one of the possible
-        continuations, including the end, with equal probability. Punctuation marks and blanks don't count.
+        The mean is taken over random walks through the grammar. At each token, a walk chooses a possible continuation (or the
+        end) with equal probability. Punctuation marks and blanks don't count.
         """
         generator = torch.Generator().manual_seed(0)
         start = self.starts[:1].cpu().repeat(WALKS)

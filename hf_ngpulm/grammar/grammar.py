@@ -85,12 +85,12 @@ class Grammar:
 
     @classmethod
     def from_jsgf(cls, source: Any, **options: Any) -> Grammar:
-        """Return the grammar of a JSGF file or text. The arguments are those of `hf_ngpulm.grammar.jsgf.read_jsgf`."""
+        """Return the grammar of a JSGF file or text. The arguments are as for `hf_ngpulm.grammar.jsgf.read_jsgf`."""
         return cls.of_rules(read_jsgf(source, **options))
 
     @classmethod
     def from_rhino(cls, source: Any, **options: Any) -> Grammar:
-        """Return the grammar of a Rhino context (YAML). The arguments are those of `hf_ngpulm.grammar.rhino.read_rhino`."""
+        """Return the grammar of a Rhino context (YAML). The arguments are as for `hf_ngpulm.grammar.rhino.read_rhino`."""
         return cls.of_rules(read_rhino(source, **options))
 
     @classmethod
@@ -180,7 +180,7 @@ class Grammar:
         return changed
 
     def with_lists(self, lists: Mapping[str, Any]) -> Grammar:
-        """Return a copy with other entries in some of its lists. Only the new entries are spelled again.
+        """Return a copy with other entries in some lists. Only the new entries are spelled again.
 
         Raises:
             GrammarError: the grammar has no list of this name, or the list is empty.

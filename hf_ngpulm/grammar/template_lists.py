@@ -185,7 +185,7 @@ def _fill(reader: ListReader, content: str | Wildcard | None, slot: str | None) 
 def glued(new: Mapping[str, list[Entry]], known: Iterable[str]) -> dict[str, list[Entry]]:
     """Return new entries, by name, for the derived lists of some lists. A derived list adds letters to each entry of a list.
 
-    `new`: the new entries of lists, by name. `known`: the names of all lists, derived ones included.
+    `new`: the new entries of lists, by name. `known`: the names of all lists, including derived lists.
     """
     derived = {}
     for name in known:

@@ -113,7 +113,7 @@ class Trial:
 
 
 def main(folder: str, seconds: str, memory: str, too_much: str) -> None:
-    """Read grammars from standard input and write their answers to standard output, until the input ends.
+    """Read grammars from standard input, and write an answer for each grammar to standard output, until the input ends.
 
     Each grammar is a line of JSON, `{"text": ...}`. Each answer is a line of JSON with the fields of a `Cost`, or
     `{"error": ...}`. The first output line only says that the process is ready.

@@ -158,8 +158,8 @@ class _Free(NamedTuple):
 
 
 def _read(states: list[_State], subset: Subset) -> tuple[dict[Any, dict[int, float]], float | None]:
-    """Return two results: a dictionary from each symbol to its target states, with their largest weights (natural log); and the
-    largest weight of ending a sentence in the set `subset`, or None if no sentence can end there.
+    """Return two results. The first is a dictionary from each symbol to its target states, with the states' largest weights
+    (natural log). The second is the largest weight of ending a sentence in the set `subset`; None if no sentence can end there.
     """
     reached: dict[Any, dict[int, float]] = {}
     final = None

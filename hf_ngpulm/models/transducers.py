@@ -93,9 +93,9 @@ class SumJoint(nn.Module):
 
 
 class HatJoint(nn.Module):
-    """The joint network of a HAT (equations 4 to 6 of its paper). The blank has its own probability, and the labels share the
-    remaining probability. The outputs are log-probabilities. If the labels' log-probabilities are normalised separately, they
-    are the label distribution.
+    """The joint network of a HAT (Variani et al. 2020, equations 4 to 6). The blank has its own probability, and the labels
+    share the remaining probability. The outputs are log-probabilities. If the labels' log-probabilities are normalised
+    separately, they are the label distribution.
     """
 
     def __init__(self, config: HatConfig) -> None:

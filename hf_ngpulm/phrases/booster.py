@@ -1,4 +1,4 @@
-"""Boost phrases (hotwords, keyterms, custom vocabulary) with an automaton. Decoders query it in addition to the LM."""
+"""Boost phrases (hotwords, keyterms, custom vocabulary) with an automaton, which decoders query in addition to the LM's."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class PhraseBooster(Booster):
         whole_words: whether a phrase must end where a word ends, except in scripts without spaces. With a word delimiter, a
             phrase must also begin where a word begins. The default is True for vocabularies of up to 8,192 tokens.
         case: "auto" keeps phrases unchanged, or uses lowercase or uppercase if the tokenizer can write only that case. "keep"
-            keeps phrases unchanged. "any" boosts them unchanged, in lowercase, in uppercase and in title case.
+            keeps phrases unchanged. "any" boosts phrases unchanged, in lowercase, in uppercase and in title case.
         tokenizations: number of token sequences per phrase: the tokenizer's own sequence, and sequences with the fewest tokens.
         normalise: normalisation of phrases, as for `NGramLM.from_texts`; Unicode is always composed (NFC).
         strict: whether a phrase that the tokenizer can't write raises an error instead of a warning.
-        vocab_size: number of token ids. With a language model, it must equal the model's number.
+        vocab_size: number of token ids. With a language model, this number must be the same as in the model.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
 
     Attributes:

@@ -236,7 +236,7 @@ def has_thresholds(phrases: Any) -> bool:
 
 
 def is_any(phrases: Any) -> bool:
-    """Return whether `phrases` contains phrases or contexts. A list of contexts counts even if all of them are empty, so that a
-    row is searched in the same way in any batch.
+    """Return whether `phrases` contains phrases or contexts. A list of contexts counts even if all contexts are empty, so that
+    a row is searched in the same way in any batch.
     """
     return phrases is not None and not (isinstance(phrases, Sequence | Mapping) and not phrases)

@@ -20,7 +20,7 @@ _EDGES = ' \t\n.,;:!?"()[]{}\u2026\u201c\u201d\u00bf\u00a1'
 class Phrase:
     """Hold one phrase with its settings.
 
-    If the text or one of its aliases is recognised, in any case of letters, the transcript gets exactly this `text`.
+    If the text or an alias of it is recognised, in any case of letters, the transcript gets exactly this `text`.
 
     Args:
         text: the text in transcripts.
@@ -79,7 +79,7 @@ class Match(NamedTuple):
 
 
 class Forms:
-    """Find phrases among words, and rewrite them. `spoken`: a dictionary from folded words to the text to write for them."""
+    """Find phrases among words, and rewrite the phrases. `spoken`: a dictionary from folded words to the text to write."""
 
     def __init__(self, spoken: Mapping[tuple[str, ...], str] | None = None) -> None:
         self.spoken = dict(spoken or {})

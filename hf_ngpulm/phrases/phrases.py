@@ -127,8 +127,8 @@ def write(
 
 
 def checked_phrases(phrases: Phrases, weight: float) -> dict[str, float]:
-    """Return a dictionary from phrases and their aliases to weights. `weight`: weight of phrases without their own. A duplicate
-    gets the larger weight, or -inf if any of its weights is -inf.
+    """Return a dictionary from phrases and aliases to weights. `weight`: weight of phrases without their own weight. A
+    duplicate gets the larger weight, or -inf if a weight of the duplicates is -inf.
     """
     if isinstance(phrases, str):
         raise TypeError(f"phrases should be a list of texts, got the text {phrases!r}; write [{phrases!r}]")

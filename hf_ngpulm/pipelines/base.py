@@ -47,8 +47,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     """Recognise speech with Transformers' pipeline and a language model.
 
     The constructor returns an object of the class for the model's family. For a family without such a class, the pipeline
-    decodes like Transformers' own pipeline, the *stock pipeline*, and refuses an LM. The default language model is the one in
-    the model's generation config (`ngram_lm`, `ngram_lm_weight`). `lm=None` decodes without a language model. Settings may be
+    decodes like Transformers' own pipeline, the *stock pipeline*, and refuses an LM. The default language model is named in the
+    model's generation config (`ngram_lm`, `ngram_lm_weight`). `lm=None` decodes without a language model. Settings may be
     lists with a value per recording (see `hf_ngpulm.pipelines.per_item`).
 
     With a single `lm` and no `lm_weight`, the tuned settings that the LM's config has for the model apply: weights, and the
@@ -67,9 +67,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             (`.arpa`, `.arpa.gz`), KenLM (`.bin`) or NeMo (`.nemo`) file. None decodes without an LM. A list has one LM (or
             None) for each recording of the call.
         lm_weight: weight of the LM's log-probabilities; a list or a tensor has one weight per recording. The default is the
-            weight in
-            the LM's config that was tuned for the model, together with the other tuned settings. Without tuned settings it is
-            the LM's own default, or else 0.8 (0.2 for encoder-decoders).
+            weight in the LM's config that was tuned for the model, together with the other tuned settings. Without tuned
+            settings it is the LM's own default, or else 0.8 (0.2 for encoder-decoders).
         source_lm: a language model of the recogniser's training text, given as for `lm`; its scores are subtracted.
         source_weight: weight of `source_lm`, half of `lm_weight` by default; a list or a tensor has one per recording.
         phrases: phrases to boost (hotwords): a list of texts, or of pairs of a text and a weight, or a
@@ -87,12 +86,11 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             `hf_ngpulm.Rescorer`. With a rescorer `num_beams="auto"` means 8.
         rescorer_weight: weight of the rescorer's log-probabilities (default 0.3).
         word_bonus: bonus that rescoring adds for each word (default 0).
-        rescorer_best: number of hypotheses that the rescorer reads; the best ones of the beam are read (CTC models,
-            transducers).
+        rescorer_best: number of hypotheses that the rescorer reads, the best ones first (CTC models, transducers).
         rescorer_every: interval in seconds of audio at which the rescorer also ranks the hypotheses during the search, or
             "word" (see `hf_ngpulm.CTCDecoder`). Encoder-decoders take "word" only.
-        num_return_sequences: a number above 1 gives each result a list `hypotheses` with this number of transcripts, with their
-            scores (for CTC models and transducers).
+        num_return_sequences: number of transcripts, with their scores, in the list `hypotheses` of each result. With 1, results
+            have no such list (CTC models and transducers).
         grammar: a `hf_ngpulm.Grammar`. Results then have `understood`, `intent`, `slots`, `confidence` and `free_text`.
         grammar_mode: "reject" (default), "strict", "soft" or "free", see `hf_ngpulm.decoding.understanding.GrammarDecoder`.
         sensitivity: from 0 to 1 (default 0.5): with `grammar_mode="reject"` an utterance is understood if its confidence is at
@@ -220,7 +218,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
 
     def _understanding_decoder(self, settings: dict[str, Any], given: dict[str, Any]) -> Any:
         """Return the decoder for the pipeline's and a call's settings, with the grammar if there is one. `settings`: all
-        settings; `given`: only the explicit ones, which may be refused.
+        settings. `given`: only the explicit settings, which may be refused.
         """
         grammar, mode, sensitivity = (settings.get(name) for name in OF_GRAMMARS)
         idle = sorted(name for name in OF_GRAMMARS[1:] if given.get(name) is not None)
@@ -425,9 +423,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         yield from self._pieces(inputs, chunk_length_s, stride_length_s)
 
     def _pieces(self, inputs: Any, *args: Any, **kwargs: Any) -> Iterator[dict[str, Any]]:
-        """Yield the stock pipeline's model inputs for a recording. If that pipeline can't read it, the recording is
-        converted.
-        """
+        """Yield the stock pipeline's model inputs for a recording. A recording that it can't read is converted first."""
         audio, number = (inputs.audio, inputs.number) if isinstance(inputs, Numbered) else (inputs, None)
         audio = readable(audio, cast(Any, self.feature_extractor).sampling_rate)
         pieces = map(usual, AutomaticSpeechRecognitionPipeline.preprocess(self, audio, *args, **kwargs))

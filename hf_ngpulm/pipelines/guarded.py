@@ -47,5 +47,5 @@ def unsuited(processor: NGramLogitsProcessor, tokens: Tensor, least: float, spli
 
 
 def limit(tokens: int) -> float:
-    """Return how much log-probability (natural log) a language model may at most cost a transcript of `tokens` tokens."""
+    """Return the highest cost in log-probability (natural log) that an LM may cause in a transcript of `tokens` tokens."""
     return max(MOST, MOST_PER_TOKEN * tokens)

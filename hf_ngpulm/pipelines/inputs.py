@@ -1,4 +1,6 @@
-"""Read recordings that the stock pipeline can't read. It needs ffmpeg for files, and torchaudio for other sampling rates."""
+"""Read recordings that the stock pipeline can't read. The stock pipeline needs ffmpeg for files, and torchaudio for other
+sampling rates.
+"""
 
 from __future__ import annotations
 

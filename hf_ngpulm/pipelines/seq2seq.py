@@ -62,7 +62,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     Args:
         ilm_weight, prompt_context, unscored, score_eos, engine: as for `hf_ngpulm.NGramLogitsProcessor`.
         lm_guard: "auto" (default) decodes a recording with an improbable transcript again without the LM. The new transcript is
-            kept if the decoder itself finds it much more probable. A number is the least evidence of the LM, in nats per token
+            kept if the decoder alone finds it much more probable. A number is the least evidence of the LM, in nats per token
             (see `hf_ngpulm.decoding.guard`). "off" never decodes again. The guard applies only to recordings of one window, and
             not with a second look at phrases.
 
@@ -205,7 +205,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         self, run: Callable[..., dict[str, Any]], confidence: Any, model_inputs: dict[str, Any], word_times: bool,
         kwargs: dict[str, Any],
     ) -> dict[str, Any]:  # fmt: skip
-        """Return the outputs of `run` for a batch. Their entry `measured` has the transcripts, whose words have confidences.
+        """Return the outputs of `run` for a batch. The entry `measured` has the transcripts, whose words have confidences.
 
         `run`: function that takes the model's inputs, `word_times` and `kwargs`, the arguments of `generate`. `confidence`: a
         measure or a `Calibration`.

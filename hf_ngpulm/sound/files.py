@@ -80,7 +80,7 @@ def decode_audio(
         source: a path, or an open binary file, in a format that `read_audio` reads.
         sampling_rate: rate of the result, in hertz.
         name: the source's name in error messages; by default its path.
-        offset, duration: begin and length of the part to read, in seconds; without a duration, all audio after `offset`.
+        offset, duration: start and length of the part to read, in seconds; without a duration, all audio after `offset`.
 
     Returns:
         Samples, float32 `[N]`; empty if the file has no samples.

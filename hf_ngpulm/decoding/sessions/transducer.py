@@ -90,7 +90,7 @@ class TransducerSlots(Slots):
         self._run(np.zeros_like(lengths))
 
     def paths(self) -> list[list[TransducerPath]]:
-        """Return up to `num_searched` paths per slot, the best one first. Their scores include the utterance's end."""
+        """Return up to `num_searched` paths per slot, the best one first. The scores include the utterance's end."""
         options = self.decoder.options
         ranked = self.ranked(slice(None), options.score_eos, options.num_searched)
         rows = np.repeat(np.arange(len(ranked)), [len(of_row) for of_row in ranked])
