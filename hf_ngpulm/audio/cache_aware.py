@@ -163,8 +163,7 @@ class CacheAwareEncoder(StreamEncoder):
 
 
 class _Caches:
-    """Hold a batch's caches. This object replaces two caches of Transformers: for keys and values, and for padding of
-    convolutions.
+    """Hold a batch's caches. It replaces Transformers' caches for keys and values, and for padding of convolutions.
 
     Args:
         kept: the caches of all streams, by the layer's name; the first batch allocates these caches.

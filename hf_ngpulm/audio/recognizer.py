@@ -207,8 +207,7 @@ class StreamingRecognizer:
         return {} if context is None else context.left_out
 
     def context(self, phrases: Any, grammar: Grammar | None = None, **settings: Any) -> Any:
-        """Compile phrases for streams; see `StreamingDecoder.context`. If a grammar is given, compile it, too, and cache the
-        result.
+        """Compile phrases for streams; see `StreamingDecoder.context`. If there is a grammar, compile and cache it, too.
 
         Other threads may call this method during decoding.
         """

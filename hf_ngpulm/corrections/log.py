@@ -153,8 +153,7 @@ class CorrectionLog:
                 small model in a `LogLinear`, with the same weights. With None, the result is the small model alone, with the
                 weight `TextCounts.evidence`, at most 1.
             tokenizer: the recogniser's tokenizer, or a processor that has it.
-            weight: share of the small model in the mixture; default: the share with which the other texts predict each text
-                best.
+            weight: share of the small model in the mixture; default: the share with which other texts predict each text best.
 
         Raises:
             ValueError: there is no tokenizer.

@@ -123,9 +123,7 @@ class _Region(NamedTuple):
         return Replacement(" ".join(self.heard), " ".join(self.meant), False)
 
     def groups(self) -> list[Replacement]:
-        """Divide the region into replacements, so that the sum of the replacements' distances in sound is the least
-        possible.
-        """
+        """Divide the region into replacements with the least possible sum of distances in sound."""
         distance = self._distances()
         # For the first i and j words: the least cost, and the sizes of the last groups.
         best: dict[tuple[int, int], tuple[float, int, int]] = {(0, 0): (0.0, 0, 0)}

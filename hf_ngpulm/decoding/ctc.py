@@ -50,8 +50,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
             3.3 at weight 0.7 and 3.8 at weight 1. Without an LM, or with a word bonus in the LM (`word_bonus`, see
             `hf_ngpulm.lexicon.compose`), the default is 0. In a grammar the default is at least `0.77 log(V)` minus the mean
             logarithm of the number of tokens that may follow (`CompiledGrammar.branching`).
-        beam_threshold: a prefix is dropped if its score is lower than the best score by more than this (natural log). Beam
-            search only.
+        beam_threshold: drops a prefix if its score is more than this below the best score (natural log). Beam search only.
         blank_threshold: a frame counts as a blank frame if its blank has a higher probability than this, which saves time. None
             turns this off. Beam search only.
         score_eos: adds the LM's score of `</s>` when the hypotheses are ranked. Set it to False for utterances that may stop in
@@ -128,15 +127,13 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
             logits: `[B, T, C]`, the model's outputs or log-probabilities: a tensor, an array or lists.
             lengths: integers `[B]`, number of frames of each row. The default is T minus the padding at the end. A frame is
                 padding if all its classes have the same value, for example the -100 of the Trainer of Transformers.
-            phrases: phrases that replace the decoder's phrases for this batch: one context, or a list with one context (or
-                None) per row.
+            phrases: replaces the decoder's phrases in this batch: one context, or a list with one context (or None) per row.
 
         Returns:
             Up to `num_return_sequences` hypotheses per row, the best one first.
 
         Raises:
-            InvalidLogitsError: the logits contain NaN or infinity, are probabilities (pass their logarithms), or have a wrong
-                shape.
+            InvalidLogitsError: the logits hold NaN or infinity, are probabilities (pass logarithms), or have a wrong shape.
             ValueError: the lengths don't fit the logits.
         """
         logits = tensor_of(logits, "logits")
@@ -203,9 +200,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         return (GreedySlots if self.options.is_greedy else BeamSlots)(self, models)
 
     def label_frames(self, logits: Outputs, lengths: Outputs | None = None) -> greedy.GreedyLabels:
-        """Return the class that greedy search assigns to each frame, including blanks and repeats. Arguments are as for
-        a call.
-        """
+        """Return each frame's class in greedy search, including blanks and repeats. The arguments are as for a call."""
         logits = tensor_of(logits, "logits")
         lengths = self.check(logits, lengths)
         refuse_probabilities(logits, lengths)

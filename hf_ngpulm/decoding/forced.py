@@ -39,8 +39,7 @@ def ctc_forced(log_probs: Tensor, readings: Sequence[Sequence[int]], blank: int)
 
 
 def transducer_forced(model: TransducerModel, frames: Tensor, readings: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Return two log-probabilities of each reading, float64 `[N]` each: under a transducer, and under the transducer's internal
-    LM.
+    """Return each reading's log-probability under a transducer, and under the transducer's internal LM: float64 `[N]`, `[N]`.
 
     In an RNN-T, a blank consumes one frame, and a token consumes none. In a TDT, each label has a duration, and a blank
     consumes at least one frame. An alignment ends when all frames are consumed.
@@ -113,8 +112,7 @@ class ForcedScores:
         decoder: a `CTCDecoder` or a `TransducerDecoder` for a batch.
         frames: `[T, ...]`, the row's logits or encoder frames, without padding.
         row: the row's number in the batch.
-        best: the row's best hypothesis. If `lm_guard` removed all language models from the row, the models don't count here,
-            either.
+        best: the row's best hypothesis. If `lm_guard` removed all language models from the row, no LM scores are added here.
     """
 
     def __init__(self, decoder: Any, frames: Tensor, row: int, best: Hypothesis | None = None) -> None:

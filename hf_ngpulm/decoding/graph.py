@@ -50,8 +50,7 @@ class GraphDecoder(Decoder):
             that was tuned for `model` with `GraphDecoder` and saved with the LM, along with the other tuned settings (see
             `hf_ngpulm.config.tuned`), or else 0.5.
         max_active: number of hypotheses that the search keeps (default 64).
-        beam_threshold: a hypothesis is dropped if its score is lower than the best score by more than this (natural log,
-            default 14).
+        beam_threshold: drops a hypothesis if its score is more than this below the best score (natural log, default 14).
         beta: bonus per token (natural log), a number or a tensor `[B]`; it balances an LM's preference for short transcripts.
             The default is as for `hf_ngpulm.CTCDecoder`.
         phrases: phrases to favour in all rows: texts, pairs of a text and a discount, a mapping from texts to discounts, a

@@ -140,8 +140,7 @@ class Memory:
     """Remember how well a language model predicted a stream's utterances, to decide whether the next utterance needs the model.
 
     Each new utterance halves the weight of earlier ones. An utterance isn't decoded again without the LM, because its frames
-    aren't kept. So the cost is the difference to the score of the likeliest alignment. This score is known for CTC outputs
-    only.
+    aren't kept. So the cost is the difference to the score of the likeliest alignment (known for CTC outputs only).
 
     Args:
         lm: the stream's language model, or several.

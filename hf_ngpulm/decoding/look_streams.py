@@ -1,8 +1,7 @@
 """Take a second look at a stream's phrases at the end of each utterance, as `PhraseDecoder` does offline.
 
 The second look needs all frames of an utterance, so the frames are kept. Partials come from the search without phrases. They
-are never stable, because a phrase may replace any word. Transducers also need a search with phrases, which runs at the same
-time.
+are never stable, because a phrase may replace any word. Transducers also need a parallel search with phrases.
 """
 
 from __future__ import annotations

@@ -55,8 +55,7 @@ def share_of(scores: Sequence[float | None], counts: Sequence[int], weight: floa
     """Return the value that the rescorer adds to the score of each hypothesis during the search (delayed fusion).
 
     Each complete word lowers the rescorer's score, so hypotheses with more complete words would seem worse. For a fair
-    comparison, the average score of the utterance's words is subtracted for each word. Hypotheses without a score count as
-    average.
+    comparison, the average score of the utterance's words is subtracted for each word. Unscored hypotheses get the average.
 
     Args:
         scores: the rescorer's scores of the complete words; None for a hypothesis that the rescorer hasn't read.

@@ -49,8 +49,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             phrases. Otherwise it is 4 if `strategy` names a beam search, and 1 if not.
         num_return_sequences: number of hypotheses per row, at most `num_beams`.
         rescorer, rescorer_weight, word_bonus, rescorer_best, rescorer_every: as for `hf_ngpulm.CTCDecoder`. With
-            `pause_seconds` the rescorer reads the words since the last pause during the search, and whole transcripts at the
-            end.
+            `pause_seconds` the rescorer reads the words since the last pause in the search, and whole transcripts at the end.
         max_symbols: maximum number of tokens per frame; the default comes from the model. "aes" uses `aes_steps` instead.
         ilm_weight: weight of the model's internal LM, whose log-probabilities are subtracted from the tokens' scores: a number,
             or a tensor `[B]` with one per row. The internal LM is the joint network without encoder input (Meng et al., SLT
@@ -134,8 +133,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             input_features: output of the model's feature extractor: a tensor, an array or lists. Arrays and lists are moved to
                 the model's device.
             attention_mask: the feature extractor's mask. Without it, padding is decoded as audio.
-            phrases: phrases that replace the decoder's phrases for this batch: one context, or a list with one context (or
-                None) per row.
+            phrases: replaces the decoder's phrases in this batch: one context, or a list with one context (or None) per row.
             kwargs: arguments of the encoder, for example `prompt_ids`.
 
         Returns:

@@ -158,7 +158,7 @@ class Understanding:
         text: the sentence of the grammar if the utterance was understood, otherwise the free transcript.
         intent, slots: the intent and slots of the sentence; None and empty if the utterance wasn't understood.
         confidence: confidence that the utterance was in the grammar, from 0 to 1. In the modes "strict", "soft" and "free" it
-            is only 1 or 0.
+            is either 1 or 0.
         evidence: see `hf_ngpulm.decoding.understanding`; None in these three modes, or if no sentence of the grammar was found.
         free_text: transcript of the search without the grammar; None in the mode "strict", which has no such search.
         hypothesis: the hypothesis with this `text`; it has words and times.

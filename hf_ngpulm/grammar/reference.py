@@ -34,8 +34,7 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
     """Return all readings of a text, the best one first.
 
     Readings are ranked by weight. Among readings of equal weight, a reading with fewer words in wildcards is better; then, a
-    reading whose expressions come first. Case is ignored. But if the value of a slot is the slot's words, these keep their
-    case.
+    reading whose expressions come first. Case is ignored. But if a slot has its words as value, the words keep their case.
 
     Args:
         text: words, separated by spaces, without punctuation marks.

@@ -215,8 +215,7 @@ def _merged_states(
         read: for each network state, its arcs that read a symbol.
         start: the network state to start from.
 
-    States with the same continuations are merged. Templates repeat the same endings often, so merging keeps the number of
-    subsets low.
+    States with the same continuations are merged. Templates often repeat endings, so merging keeps the number of subsets low.
     """
     merged_ids: dict[Any, int] = {}
     merged: list[_State] = []

@@ -32,8 +32,7 @@ def taught(settings: Mapping[str, Any], tokenizer: Any, aliases: bool) -> dict[s
 
     Args:
         tokenizer: the recogniser's tokenizer.
-        aliases: whether phrases keep their aliases. If a family writes aliases as they were recognised, it mustn't boost
-            aliases.
+        aliases: whether phrases keep their aliases. A family that writes aliases as they are heard mustn't boost aliases.
 
     Raises:
         TypeError: `corrections` isn't a log, or phrases are compiled already.

@@ -1,6 +1,4 @@
-"""Read recordings that the stock pipeline can't read. The stock pipeline needs ffmpeg for files, and torchaudio for other
-sampling rates.
-"""
+"""Read files if ffmpeg is missing, and resample if torchaudio is missing. The stock pipeline can't do this."""
 
 from __future__ import annotations
 

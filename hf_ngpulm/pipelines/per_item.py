@@ -40,7 +40,7 @@ class NumberedInputs:
 
     Raises:
         ValueError: the number of recordings isn't the number of values. If the inputs have no length, the error is raised at
-            the end of the inputs.
+            their end.
     """
 
     def __init__(self, inputs: Iterable[Any], counts: dict[str, int]) -> None:

@@ -237,8 +237,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         self, processor: NGramLogitsProcessor, ranking: dict[str, Any], model_inputs: dict[str, Any], word_times: bool,
         kwargs: dict[str, Any],
     ) -> dict[str, Any]:  # fmt: skip
-        """Return a batch's outputs. Recordings that don't suit the language model are decoded again without it (see
-        `.guarded`).
+        """Return a batch's outputs. If the LM doesn't suit a recording, decode it again without the LM (see `.guarded`).
 
         `ranking`: settings of `generate` for recordings with a language model.
         """

@@ -1,6 +1,4 @@
-"""Read 16-bit WAV files with the standard library. For open files this is faster, because libsndfile calls Python for each
-read.
-"""
+"""Read 16-bit WAV files with the standard library. For open files it is faster, because libsndfile calls Python per read."""
 
 from __future__ import annotations
 

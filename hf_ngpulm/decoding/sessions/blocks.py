@@ -76,8 +76,8 @@ class BlockStream:
             lengths: integers `[B]`, number of frames of each row (default T).
 
         Raises:
-            InvalidLogitsError: the logits contain NaN or infinity, are probabilities, or have a wrong shape. The stream doesn't
-                change.
+            InvalidLogitsError: the logits hold NaN or infinity, are probabilities, or have a wrong shape. The stream is
+                unchanged.
             ValueError: the lengths don't fit the logits.
         """
         logits = tensor_of(logits, "logits")

@@ -200,7 +200,6 @@ def beam_rules(decoder: Any, models: RowModels, classes: int) -> BeamRules:
 def unscored(models: RowModels) -> Tensor:
     """Return the weighted score that a class without a token of the LM gets instead of an LM score, float32 `[B]`.
 
-    The score is the log-probability of one of V equally likely tokens. With a score of 0, such classes would win because they
-    would cost nothing.
+    The score is the log-probability of one of V equally likely tokens. With a score of 0, such classes would win.
     """
     return -math.log(max(models.vocab_size, 1)) * models.lm_weights
